@@ -37,15 +37,15 @@ const CHANCE: &[(&str, &str)] = &[
         "how much of the work is done at each reset",
     ),
     ("failure::reset_discards_unflushed_wqes", "how much is flushed at each reset"),
-    ("doca_workq::an_abort_returns_every_job_once", "how many jobs are done when it comes"),
+    ("doca_workq::abort_returns_each_job_once", "how many jobs are done when it comes"),
     (
         "hostile::doorbell_record_ahead_fails_only_its_qp",
         "how far the device is when the doorbell record changes",
     ),
-    ("qp::a_queue_pair_is_destroyed_with_work_outstanding", "how much of the work is done by then"),
+    ("qp::qp_is_destroyed_with_outstanding_wqes", "how much of the work is done by then"),
     ("queue::dispatcher_routes_cqe_to_its_qp", "in which order its queue pairs go"),
-    ("queue::eight_pairs_in_eight_threads_do_not_disturb_each_other", "which thread has which QPN"),
-    ("retired::queue_pairs_come_and_go_while_another_thread_polls", "who lives how long"),
+    ("queue::eight_threads_drive_eight_connections", "which thread has which QPN"),
+    ("retired::qps_come_and_go_while_another_thread_polls", "who lives how long"),
 ];
 
 /// Cases in which queue pairs with user indexes of their own have one number in succession.

@@ -18,12 +18,12 @@ cases!(
     "copy",
     "Copies of memory within the device, by queue pairs with `mmo`.",
     needs [cap!(dma_mmo_qp)]:
-    a_copy_moves_every_byte_and_no_other,
+    copy_changes_only_its_destination_range,
     copies_of_any_length_and_alignment_are_exact [LARGE_COPIES],
-    a_batch_of_copies_is_done_and_completes_in_order,
+    batched_copies_complete_in_order,
     copy_gathers_through_indirect_mkey,
     fenced_copy_sees_data_of_prior_read,
-    a_key_of_another_domain_is_refused_on_either_side,
+    copy_rejects_mkey_of_another_pd,
     read_only_mkey_is_copy_source_only,
     read_only_scratch_fails_with_local_protection,
     copy_past_mkey_end_fails_and_writes_nothing [LARGE_COPIES],
@@ -98,7 +98,7 @@ impl Copier {
     }
 }
 
-fn a_copy_moves_every_byte_and_no_other(lab: &Lab) -> Result<(), Stop> {
+fn copy_changes_only_its_destination_range(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     let text = pattern(3, 5000);
     copier.from.write_at(100, &text)?;
@@ -130,7 +130,7 @@ fn copies_of_any_length_and_alignment_are_exact(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_batch_of_copies_is_done_and_completes_in_order(lab: &Lab) -> Result<(), Stop> {
+fn batched_copies_complete_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(1, 32 * 64))?;
     for round in 0..8 {
@@ -189,7 +189,7 @@ fn fenced_copy_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_of_another_domain_is_refused_on_either_side(lab: &Lab) -> Result<(), Stop> {
+fn copy_rejects_mkey_of_another_pd(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     let stranger = Domain::new(copier.domain.device())?.region(4096, KeyAccess::ALL)?;
     stranger.write_at(0, &[7; 64])?;

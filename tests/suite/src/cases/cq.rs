@@ -15,29 +15,29 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 cases!(
     "cq",
     "Completion queues: creating, filling and overrunning them.":
-    completion_queues_of_every_size_are_made,
+    cqs_of_every_size_are_created,
     size_above_limit_is_rejected_with_limit,
-    an_empty_completion_queue_yields_nothing,
+    empty_cq_yields_no_completion,
     query_returns_requested_attributes,
-    a_completion_queue_goes_round_many_times,
+    cq_wraps_many_times,
     cqes_of_128_bytes_work_like_64,
     drain_yields_cqes_in_order_and_frees_room,
     cqe_carries_user_index_of_qp,
     overrun_raises_cq_error_event,
     ignored_overrun_keeps_cq_working [cap!(cq_oi)],
-    collapsed_cq_reports_the_newest [cap!(cq_oi)],
+    collapsed_cq_reports_newest_completion [cap!(cq_oi)],
     collapsed_cq_starts_over_after_reset [cap!(cq_oi)],
-    collapsed_cq_reports_a_failed_qp [cap!(cq_oi)],
+    collapsed_cq_reports_failed_qp [cap!(cq_oi)],
     collapsed_cq_rejects_second_queue [cap!(cq_oi)],
-    moderation_is_kept_by_the_device [cap!(cq_moderation)],
+    query_returns_cq_moderation [cap!(cq_moderation)],
     moderation_period_above_12_bits_is_rejected,
-    a_completion_queue_in_use_cannot_be_destroyed,
+    cq_with_live_qp_rejects_destroy,
     umem_of_another_context_is_rejected,
-    a_completion_queue_on_an_unknown_event_queue_is_refused,
+    unknown_eqn_is_rejected,
     ring_or_record_past_umem_end_is_rejected,
 );
 
-fn completion_queues_of_every_size_are_made(lab: &Lab) -> Result<(), Stop> {
+fn cqs_of_every_size_are_created(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     for entries in [1, 2, 3, 4, 63, 64, 65, 1000, 4096, 10_000] {
         let cq = domain.completion_queue(&CqConfig::new(entries))?;
@@ -70,7 +70,7 @@ fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_empty_completion_queue_yields_nothing(lab: &Lab) -> Result<(), Stop> {
+fn empty_cq_yields_no_completion(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut cq = domain.completion_queue(&CqConfig::new(8))?;
     quiet("an empty CQ yielded a completion", || cq.poll())
@@ -91,7 +91,7 @@ fn query_returns_requested_attributes(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_queue_goes_round_many_times(lab: &Lab) -> Result<(), Stop> {
+fn cq_wraps_many_times(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(2, 1), 4096)?;
     for cookie in 0..100 {
         pair.a.qp.post(&Nop::new().signaled(), cookie)?;
@@ -214,7 +214,7 @@ fn completes(pair: &mut Pair, cq: &CollapsedCq, cookie: u64) -> Result<u64, Stop
     Ok(found)
 }
 
-fn collapsed_cq_reports_the_newest(lab: &Lab) -> Result<(), Stop> {
+fn collapsed_cq_reports_newest_completion(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, cq) = collapsed(lab)?;
     quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(&cq))?;
     // Many times around the ring, and past its end in each round: a completion frees room.
@@ -253,7 +253,7 @@ fn collapsed_cq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn collapsed_cq_reports_a_failed_qp(lab: &Lab) -> Result<(), Stop> {
+fn collapsed_cq_reports_failed_qp(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, cq) = collapsed(lab)?;
     let mut nowhere = pair.b.remote(0)?;
     nowhere.address = nowhere.address.wrapping_add(1 << 40);
@@ -294,7 +294,7 @@ fn collapsed_cq_rejects_second_queue(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn moderation_is_kept_by_the_device(lab: &Lab) -> Result<(), Stop> {
+fn query_returns_cq_moderation(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let cq = Domain::new(&device)?.completion_queue(&CqConfig::new(8))?;
     for (period, count) in [(16, 32), (0xfff, 0xffff), (0, 0)] {
@@ -332,7 +332,7 @@ fn four_entries(
     Ok(input)
 }
 
-fn a_completion_queue_in_use_cannot_be_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn cq_with_live_qp_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let memory = RegisteredMemory::new(&device, 8192)?;
@@ -377,7 +377,7 @@ fn umem_of_another_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_queue_on_an_unknown_event_queue_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_eqn_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let memory = RegisteredMemory::new(&device, 8192)?;

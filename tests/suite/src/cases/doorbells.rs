@@ -14,10 +14,10 @@ cases!(
     unrung_wqe_waits_for_next_doorbell,
     doorbell_on_another_uar_is_ignored,
     doorbell_with_repeated_value_counts [Need::ModelDevice],
-    a_doorbell_without_anything_posted_does_no_harm [Need::ModelDevice],
-    a_doorbell_of_any_word_does_no_harm [Need::ModelDevice],
-    a_lost_doorbell_is_made_good_by_the_next [Need::Model],
-    a_lost_arm_is_made_good_by_the_next [Need::Model],
+    doorbell_without_posted_wqe_is_harmless [Need::ModelDevice],
+    doorbell_with_arbitrary_value_is_harmless [Need::ModelDevice],
+    next_doorbell_recovers_lost_doorbell [Need::Model],
+    next_arm_recovers_lost_arm [Need::Model],
 );
 
 /// Posts WRITEs of one byte each, counted in the doorbell record but not rung for.
@@ -77,7 +77,7 @@ fn doorbell_with_repeated_value_counts(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_doorbell_without_anything_posted_does_no_harm(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_without_posted_wqe_is_harmless(lab: &Lab) -> Result<(), Stop> {
     lab.rings_strays();
     let mut pair = Pair::new(lab)?;
     let uar = pair.a.qp.object().attr().uar.clone();
@@ -90,7 +90,7 @@ fn a_doorbell_without_anything_posted_does_no_harm(lab: &Lab) -> Result<(), Stop
     quiet("a doorbell made a completion", || qp.poll(send_cq))
 }
 
-fn a_doorbell_of_any_word_does_no_harm(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_with_arbitrary_value_is_harmless(lab: &Lab) -> Result<(), Stop> {
     lab.rings_strays();
     let mut pair = Pair::new(lab)?;
     let uar = pair.a.qp.object().attr().uar.clone();
@@ -104,7 +104,7 @@ fn a_doorbell_of_any_word_does_no_harm(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_lost_doorbell_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
+fn next_doorbell_recovers_lost_doorbell(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::new(lab)?;
     model.inject(0, Fault::LoseDoorbell, 0, 1);
@@ -118,7 +118,7 @@ fn a_lost_doorbell_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_lost_arm_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
+fn next_arm_recovers_lost_arm(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(true)?;

@@ -18,15 +18,15 @@ cases!(
     read_past_region_fails_with_remote_access_error,
     write_before_region_fails_with_remote_access_error,
     wrapping_range_fails_with_remote_access_error,
-    a_wrong_key_completes_with_remote_access_error,
-    a_stale_key_completes_with_remote_access_error,
-    a_key_without_the_right_to_write_refuses_writes,
-    a_key_without_the_right_to_read_refuses_reads,
-    a_key_without_the_right_to_atomics_refuses_them [ATOMICS],
+    wrong_rkey_fails_with_remote_access_error,
+    stale_rkey_fails_with_remote_access_error,
+    rkey_without_write_right_rejects_writes,
+    rkey_without_read_right_rejects_reads,
+    rkey_without_atomic_right_rejects_atomics [ATOMICS],
     rkey_of_another_pd_fails_with_remote_access_error,
-    a_queue_pair_without_the_right_refuses_even_with_a_key,
+    qp_without_access_right_rejects_permitting_rkey,
     misaligned_atomic_is_remote_invalid_request [ATOMICS],
-    a_bad_local_key_completes_with_local_protection_error,
+    bad_lkey_fails_with_local_protection_error,
     sge_past_region_fails_with_local_protection_error,
     read_into_read_only_lkey_fails_locally,
     lkey_of_another_pd_is_local_protection_error,
@@ -100,7 +100,7 @@ fn wrapping_range_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_wrong_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn wrong_rkey_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let right = pair.b.remote(0)?;
     // Another variant, an index without a key, no key at all, and the reserved key.
@@ -115,7 +115,7 @@ fn a_wrong_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_stale_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn stale_rkey_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let other = pair.b.domain.region(4096, KeyAccess::ALL)?;
     let stale = other.remote(0, 0)?;
@@ -135,7 +135,7 @@ fn keyed(pair: &Pair, remote: RemoteAccess) -> Result<(Region, RemoteAddr), Stop
     Ok((region, to))
 }
 
-fn a_key_without_the_right_to_write_refuses_writes(lab: &Lab) -> Result<(), Stop> {
+fn rkey_without_write_right_rejects_writes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (region, at) = keyed(&pair, RemoteAccess { write: false, ..RemoteAccess::ALL })?;
     let into = pair.a.sge(0, 8)?;
@@ -148,7 +148,7 @@ fn a_key_without_the_right_to_write_refuses_writes(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_key_without_the_right_to_read_refuses_reads(lab: &Lab) -> Result<(), Stop> {
+fn rkey_without_read_right_rejects_reads(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (region, at) = keyed(&pair, RemoteAccess { read: false, ..RemoteAccess::ALL })?;
     region.write_at(0, b"secret")?;
@@ -160,7 +160,7 @@ fn a_key_without_the_right_to_read_refuses_reads(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_key_without_the_right_to_atomics_refuses_them(lab: &Lab) -> Result<(), Stop> {
+fn rkey_without_atomic_right_rejects_atomics(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (region, at) = keyed(&pair, RemoteAccess { atomic: false, ..RemoteAccess::ALL })?;
     let old = pair.a.sge(0, 8)?;
@@ -189,7 +189,7 @@ fn rkey_of_another_pd_fails_with_remote_access_error(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_queue_pair_without_the_right_refuses_even_with_a_key(lab: &Lab) -> Result<(), Stop> {
+fn qp_without_access_right_rejects_permitting_rkey(lab: &Lab) -> Result<(), Stop> {
     let options = ConnectOptions { access: RemoteAccess::default(), ..Default::default() };
     let operations = if lab.device()?.caps().atomics { 3 } else { 2 };
     for operation in 0..operations {
@@ -232,7 +232,7 @@ fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
     pair.restart()
 }
 
-fn a_bad_local_key_completes_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
+fn bad_lkey_fails_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let good = pair.a.sge(0, 8)?;
     for key in [good.lkey.0 ^ 1, good.lkey.0 ^ 0x7f_ff00, 0, u32::MAX] {

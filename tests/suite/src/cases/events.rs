@@ -26,7 +26,7 @@ cases!(
     armed_cq_reports_next_completion,
     eqe_names_its_cq,
     unarmed_cq_reports_nothing,
-    an_armed_queue_reports_once,
+    armed_cq_reports_once,
     arm_after_unpolled_cqe_reports_at_once,
     arm_after_poll_waits_for_next_cqe,
     arm_before_poll_skips_reported_cqe,
@@ -34,20 +34,20 @@ cases!(
     solicited_arm_waits_for_solicited_send,
     error_cqe_counts_as_solicited,
     event_arrives_on_selected_vector,
-    an_eventfd_is_signalled_instead_of_the_channel,
+    eventfd_is_signaled_instead_of_channel,
     pending_events_merge_when_data_is_omitted,
-    two_channels_hear_of_the_same_queue,
+    two_channels_report_one_cq,
     channel_wait_lasts_its_timeout,
     sleeping_receiver_misses_no_message,
-    a_destroyed_queue_is_heard_of_no_more,
+    destroyed_cq_reports_no_event,
     closed_client_keeps_other_subscriptions,
     moderated_cq_reports_after_its_period [cap!(cq_moderation)],
     privileged_event_types_are_rejected,
-    a_subscription_to_no_or_to_too_many_events_is_refused,
+    subscription_to_0_or_17_events_is_rejected,
     access_error_event_names_responder_qp,
     first_message_in_rtr_raises_comm_established,
     async_query_answers_through_its_channel,
-    a_mebibyte_of_answers_may_wait_to_be_read_and_no_more,
+    unread_async_answers_are_limited_to_1_mib,
 );
 
 /// A pair; a's sends complete on an armed CQ of this channel.
@@ -105,7 +105,7 @@ fn unarmed_cq_reports_nothing(lab: &Lab) -> Result<(), Stop> {
     none(&channel)
 }
 
-fn an_armed_queue_reports_once(lab: &Lab) -> Result<(), Stop> {
+fn armed_cq_reports_once(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     pair.a.send_cq.arm(Notify::Next);
     one(&mut pair)?;
@@ -223,7 +223,7 @@ fn event_arrives_on_selected_vector(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_eventfd_is_signalled_instead_of_the_channel(lab: &Lab) -> Result<(), Stop> {
+fn eventfd_is_signaled_instead_of_channel(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(true)?;
     let eventfd = EventFd::from_flags(nix::sys::eventfd::EfdFlags::EFD_NONBLOCK)?;
@@ -254,7 +254,7 @@ fn pending_events_merge_when_data_is_omitted(lab: &Lab) -> Result<(), Stop> {
     none(&channel)
 }
 
-fn two_channels_hear_of_the_same_queue(lab: &Lab) -> Result<(), Stop> {
+fn two_channels_report_one_cq(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, first) = watched(lab, true)?;
     let second = pair.a.device.event_channel(false)?;
     pair.a.send_cq.subscribe(&second, 2)?;
@@ -317,7 +317,7 @@ fn sleeping_receiver_misses_no_message(lab: &Lab) -> Result<(), Stop> {
     })
 }
 
-fn a_destroyed_queue_is_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
+fn destroyed_cq_reports_no_event(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(true)?;
     for cookie in 0..20 {
@@ -391,7 +391,7 @@ fn privileged_event_types_are_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_subscription_to_no_or_to_too_many_events_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn subscription_to_0_or_17_events_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(false)?;
     for count in [0, 17] {
@@ -464,7 +464,7 @@ fn async_query_answers_through_its_channel(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_mebibyte_of_answers_may_wait_to_be_read_and_no_more(lab: &Lab) -> Result<(), Stop> {
+fn unread_async_answers_are_limited_to_1_mib(lab: &Lab) -> Result<(), Stop> {
     // Room for more than the answer, so that few answers fill the channel.
     const LENGTH: u16 = 4096;
     const MOST: u64 = (MAX_ASYNC_BYTES / LENGTH as usize) as u64;

@@ -13,20 +13,20 @@ cases!(
     needs [crate::Need::Lossless]:
     send_without_receive_exceeds_rnr_retries,
     send_waits_for_late_receive,
-    a_write_with_immediate_waits_for_a_receive,
+    write_imm_waits_for_receive,
     destroyed_peer_exceeds_transport_retries,
     reset_peer_exceeds_transport_retries,
     peer_connected_elsewhere_ignores_stranger,
-    a_sequence_number_of_another_connection_is_not_accepted,
+    psn_of_another_connection_is_rejected,
     failed_unsignaled_wqe_completes,
     wqes_behind_failure_are_flushed_in_order,
     receives_are_flushed_in_order,
     wqes_posted_in_error_state_are_flushed,
     error_state_flushes_outstanding_wqes,
-    a_request_posted_in_error_is_flushed_behind_the_others,
+    wqe_posted_in_error_is_flushed_last,
     reset_discards_unflushed_wqes,
     failed_qp_and_peer_report_error_state,
-    a_failed_queue_pair_works_again_after_a_reset,
+    failed_qp_works_after_reset,
     qp_failure_leaves_other_qps_alone,
     failure_text_names_rkey_wqe_and_syndrome,
 );
@@ -57,7 +57,7 @@ fn send_waits_for_late_receive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_write_with_immediate_waits_for_a_receive(lab: &Lab) -> Result<(), Stop> {
+fn write_imm_waits_for_receive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&WriteImm::new(Inline(b"late"), to, 5).signaled(), 0)?;
@@ -103,7 +103,7 @@ fn peer_connected_elsewhere_ignores_stranger(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_sequence_number_of_another_connection_is_not_accepted(lab: &Lab) -> Result<(), Stop> {
+fn psn_of_another_connection_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let options = ConnectOptions { ack_timeout: 8, retry_count: 1, ..Default::default() };
     let here = pair.a.domain.address(&pair.a.qp, &options)?;
@@ -197,7 +197,7 @@ fn error_state_flushes_outstanding_wqes(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A program that does not count its flushed completions waits for a flush this way.
-fn a_request_posted_in_error_is_flushed_behind_the_others(lab: &Lab) -> Result<(), Stop> {
+fn wqe_posted_in_error_is_flushed_last(lab: &Lab) -> Result<(), Stop> {
     const BARRIER: u64 = 100;
     let mut pair = Pair::new(lab)?;
     for round in 0..10 {
@@ -253,7 +253,7 @@ fn failed_qp_and_peer_report_error_state(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_failed_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+fn failed_qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for round in 0..5u8 {
         let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);

@@ -35,19 +35,19 @@ cases!(
     failed_transition_keeps_qp_state,
     failed_destroy_counts_leak_and_keeps_memory,
     unreset_qp_keeps_its_qpn,
-    a_lost_message_is_sent_again,
+    lost_message_is_retransmitted,
     repeated_message_loss_exceeds_retries,
-    a_lost_completion_is_made_good_by_the_next,
-    a_delayed_completion_comes_later_and_in_order,
+    next_cqe_covers_lost_cqe,
+    delayed_cqe_arrives_in_order,
     port_down_and_up_raise_events,
     messages_wait_for_port_recovery,
     lasting_port_down_exceeds_retries,
-    a_dead_device_refuses_commands_with_a_clear_error,
+    fatal_device_rejects_commands_with_hint,
     fatal_device_ends_waits_for_completions,
     removed_device_ends_channels,
-    a_dead_device_completes_nothing_and_is_let_go,
-    a_dead_peer_completes_with_retries_exceeded,
-    a_dead_device_cannot_be_opened,
+    fatal_device_completes_nothing_and_leaks_nothing,
+    fatal_peer_exceeds_transport_retries,
+    fatal_device_rejects_open,
     removed_device_frees_its_memory [SRQ],
     lost_umem_is_freed_when_device_file_closes [SRQ],
     leaked_umem_of_live_device_is_never_freed,
@@ -211,7 +211,7 @@ fn unreset_qp_keeps_its_qpn(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_lost_message_is_sent_again(lab: &Lab) -> Result<(), Stop> {
+fn lost_message_is_retransmitted(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let options = ConnectOptions { ack_timeout: 8, ..Default::default() };
     let mut pair = Pair::connected(lab, &QpConfig::new(16, 16), 4096, &options)?;
@@ -237,7 +237,7 @@ fn repeated_message_loss_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_lost_completion_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
+fn next_cqe_covers_lost_cqe(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::new(lab)?;
     let free = pair.a.qp.send.free();
@@ -254,7 +254,7 @@ fn a_lost_completion_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
 /// The delay of a delayed completion.
 const DELAY: Duration = Duration::from_millis(200);
 
-fn a_delayed_completion_comes_later_and_in_order(lab: &Lab) -> Result<(), Stop> {
+fn delayed_cqe_arrives_in_order(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::new(lab)?;
     model.inject(0, Fault::DelayCompletion(DELAY), 0, 1);
@@ -320,7 +320,7 @@ fn lasting_port_down_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_dead_device_refuses_commands_with_a_clear_error(lab: &Lab) -> Result<(), Stop> {
+fn fatal_device_rejects_commands_with_hint(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     lab.kill(0)?;
@@ -392,7 +392,7 @@ fn removed_device_ends_channels(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_dead_device_completes_nothing_and_is_let_go(lab: &Lab) -> Result<(), Stop> {
+fn fatal_device_completes_nothing_and_leaks_nothing(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     lab.kill(0)?;
     let to = pair.b.remote(0)?;
@@ -406,7 +406,7 @@ fn a_dead_device_completes_nothing_and_is_let_go(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_dead_peer_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+fn fatal_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::impatient(lab)?;
     lab.kill(1)?;
     let to = pair.b.remote(0)?;
@@ -415,7 +415,7 @@ fn a_dead_peer_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_dead_device_cannot_be_opened(lab: &Lab) -> Result<(), Stop> {
+fn fatal_device_rejects_open(lab: &Lab) -> Result<(), Stop> {
     lab.kill(0)?;
     let opened = Device::open(lab.backend(), lab.info());
     ensure!(opened.is_err(), "a dead device opened");

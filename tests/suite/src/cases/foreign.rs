@@ -17,9 +17,9 @@ cases!(
     "foreign",
     "Memory of another function of the device, reached by an alias or a crossing key.",
     needs [SHARES_KEYS]:
-    memory_of_another_function_is_read_and_written,
+    alias_reads_and_writes_memory_of_another_function,
     long_messages_cross_functions_intact,
-    a_peer_is_let_at_memory_of_a_third_function,
+    alias_serves_peer_as_remote_memory,
     atomics_reach_memory_of_another_function [ATOMICS],
     memory_copy_reaches_another_function [cap!(dma_mmo_qp), LARGE_COPIES],
     wrong_access_key_is_rejected,
@@ -33,10 +33,10 @@ cases!(
     alias_ends_at_mkey_bounds,
     alias_is_limited_to_its_pd,
     share_rejects_mkey_of_another_context,
-    a_key_over_several_regions_may_be_shared,
+    indirect_mkey_is_shareable,
     host_cannot_import_dpu_memory [Need::Model, Need::Sides],
     crossing_mkey_reaches_crossing_enabled_mkey [cap!(crossing_vhca_mkey)],
-    a_crossing_key_of_no_function_is_refused [cap!(crossing_vhca_mkey)],
+    crossing_mkey_rejects_unknown_function [cap!(crossing_vhca_mkey)],
 );
 
 const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
@@ -90,7 +90,7 @@ impl Functions {
     }
 }
 
-fn memory_of_another_function_is_read_and_written(lab: &Lab) -> Result<(), Stop> {
+fn alias_reads_and_writes_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let shared = a.domain.share(&a.region, &SECRET)?;
@@ -121,7 +121,7 @@ fn long_messages_cross_functions_intact(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_peer_is_let_at_memory_of_a_third_function(lab: &Lab) -> Result<(), Stop> {
+fn alias_serves_peer_as_remote_memory(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { mut a, b } } = functions(lab)?;
     // The owner is also the user's peer: its request names the alias as the peer's memory, and
     // reaches its own memory.
@@ -341,7 +341,7 @@ fn share_rejects_mkey_of_another_context(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// UCX shares memory this way: an indirect key over the region's key.
-fn a_key_over_several_regions_may_be_shared(lab: &Lab) -> Result<(), Stop> {
+fn indirect_mkey_is_shareable(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let regions: Vec<_> = (0..2)
@@ -428,7 +428,7 @@ fn crossing_mkey_reaches_crossing_enabled_mkey(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_crossing_key_of_no_function_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn crossing_mkey_rejects_unknown_function(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { b, .. } } = functions(lab)?;
     let attr = MkeyAttr {
         pd: b.domain.pd().clone(),

@@ -18,7 +18,7 @@ cases!(
     ring_memory_stays_while_wqes_are_in_flight,
     unreset_qp_keeps_memory_of_both_halves [Need::Model],
     error_state_of_one_half_flushes_other,
-    halves_of_two_queue_pairs_do_not_join,
+    halves_of_two_qps_do_not_join,
     equal_qpns_of_two_devices_do_not_join [Need::Model],
     qp_with_one_cq_rejects_split,
 );
@@ -214,7 +214,7 @@ fn error_state_of_one_half_flushes_other(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn halves_of_two_queue_pairs_do_not_join(lab: &Lab) -> Result<(), Stop> {
+fn halves_of_two_qps_do_not_join(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let numbers = [a.qp.qpn(), b.qp.qpn()].map(|qpn| format!("QP {qpn}"));
     let ((sender, receiver), (other_sender, other_receiver)) = (a.qp.split()?, b.qp.split()?);

@@ -19,12 +19,12 @@ cases!(
     "Connecting over a stream, and exchanging memory regions: a program's first steps.":
     both_sides_send_right_after_handshake,
     handshake_waits_for_peer_to_connect,
-    another_transport_service_on_the_other_side_is_refused [cap!(uc)],
+    handshake_rejects_peer_of_another_service [cap!(uc)],
     garbage_is_rejected_and_qp_still_connects,
     closed_stream_ends_handshake_with_io_error,
     region_words_match_peer_reads_and_atomics [ATOMICS],
     remote_write_without_local_write_is_rejected,
-    a_domain_without_blueflame_pages_rings_plain_doorbells,
+    domain_without_blueflame_rings_plain_doorbells,
     read_only_region_sends_bytes_of_its_slice,
 );
 
@@ -78,7 +78,7 @@ fn handshake_waits_for_peer_to_connect(lab: &Lab) -> Result<(), Stop> {
     })
 }
 
-fn another_transport_service_on_the_other_side_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn handshake_rejects_peer_of_another_service(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig::new(4, 4);
     let mut reliable = Endpoint::<Rc>::of(lab.device()?, &config, 4096)?;
     let mut unreliable = Endpoint::<Uc>::of(lab.other_device()?, &config, 4096)?;
@@ -189,7 +189,7 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
+fn domain_without_blueflame_rings_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::builder(&device).blueflame_pages(0).pool_bytes(1).build()?;
     let mut pages = std::collections::BTreeSet::new();

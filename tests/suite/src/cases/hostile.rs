@@ -27,7 +27,7 @@ cases!(
     doorbell_record_ahead_fails_only_its_qp [Need::ModelDevice],
     impossible_cqe_is_rejected,
     cqe_without_outstanding_wqe_is_rejected,
-    any_completion_of_sends_is_taken_or_refused,
+    arbitrary_send_cqe_is_accepted_or_rejected,
 );
 
 const SEND_WQEBBS: usize = 16;
@@ -244,7 +244,7 @@ fn cqe_without_outstanding_wqe_is_rejected(lab: &Lab) -> Result<(), Stop> {
 
 /// Two requests are outstanding and never run. A CQE of arbitrary bytes completes one, or is
 /// refused and completes none.
-fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
+fn arbitrary_send_cqe_is_accepted_or_rejected(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
     let mut raw = RawQp::new(&pair.a.domain)?;
     let (mut succeeded, mut failed, mut refused) = (0, 0, 0);

@@ -12,21 +12,21 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 cases!(
     "life",
     "Lifetimes of objects: shared resources, and the order of drops.":
-    handles_to_the_device_and_the_domain_may_go_first,
+    qp_outlives_device_and_domain_handles,
     region_and_qp_drop_in_either_order,
     cq_lives_as_long_as_its_qp,
     queues_in_shared_umem_drop_in_any_order,
-    pooled_memory_is_used_again,
+    pooled_ring_memory_is_reused,
     new_qp_ignores_receives_of_its_predecessor,
-    the_registrations_of_many_small_queues_are_few,
-    doorbell_registers_are_used_again,
+    small_queues_share_umems,
+    doorbell_registers_are_reused,
     indirect_mkey_keeps_its_regions_alive,
     device_closes_with_its_last_object,
     destroy_reports_success_or_in_use,
-    objects_are_made_and_destroyed_a_thousand_times,
+    objects_are_created_and_destroyed_1000_times,
 );
 
-fn handles_to_the_device_and_the_domain_may_go_first(lab: &Lab) -> Result<(), Stop> {
+fn qp_outlives_device_and_domain_handles(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let Endpoint { device, domain, mut send_cq, receive_cq, mut qp, region } = a;
     drop(device);
@@ -96,7 +96,7 @@ fn queues_in_shared_umem_drop_in_any_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn pooled_memory_is_used_again(lab: &Lab) -> Result<(), Stop> {
+fn pooled_ring_memory_is_reused(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let place = |qp: &Qp| {
         let rings = &qp.object().attr().rings;
@@ -141,7 +141,7 @@ fn new_qp_ignores_receives_of_its_predecessor(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_registrations_of_many_small_queues_are_few(lab: &Lab) -> Result<(), Stop> {
+fn small_queues_share_umems(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let all: Vec<_> = (0..32).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
     let mut umems: Vec<u32> = all
@@ -157,7 +157,7 @@ fn the_registrations_of_many_small_queues_are_few(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn doorbell_registers_are_used_again(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_registers_are_reused(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut pages = Vec::new();
     for _ in 0..20 {
@@ -210,7 +210,7 @@ fn destroy_reports_success_or_in_use(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn objects_are_made_and_destroyed_a_thousand_times(lab: &Lab) -> Result<(), Stop> {
+fn objects_are_created_and_destroyed_1000_times(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     for _ in 0..1000 {
         let cq = domain.completion_queue(&CqConfig::new(8))?;

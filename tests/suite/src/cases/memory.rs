@@ -20,20 +20,20 @@ cases!(
     "memory",
     "Registered memory and keys: registrable memory, and the reach of a key.":
     region_of_any_length_reaches_its_last_byte,
-    a_large_region_begins_where_a_huge_page_can,
-    regions_begin_at_their_length_rounded_up,
-    memory_at_any_page_is_registered_and_reached,
-    memory_at_odd_addresses_is_reached_exactly,
-    a_region_of_no_bytes_is_refused,
-    a_registration_of_no_bytes_is_refused,
+    large_region_is_huge_page_aligned,
+    region_is_aligned_to_its_rounded_length,
+    memory_at_any_page_is_registered,
+    unaligned_memory_is_reached_exactly,
+    zero_length_region_is_rejected,
+    zero_length_umem_is_rejected,
     range_past_address_space_end_is_rejected,
-    a_wild_address_is_efault,
+    unmapped_address_is_efault,
     partly_mapped_range_is_efault,
-    read_only_memory_is_registered_for_reading_only,
+    read_only_memory_registers_without_write_access,
     invalid_umem_access_flags_are_rejected,
-    page_sizes_below_the_systems_are_refused,
-    more_than_the_memlock_limit_is_refused_with_advice [Need::MemlockLimit],
-    a_registration_in_use_is_not_given_up,
+    page_sizes_below_system_page_are_rejected,
+    umem_above_memlock_limit_fails_with_advice [Need::MemlockLimit],
+    umem_in_use_rejects_deregistration,
     mkeys_over_one_umem_have_distinct_indexes,
     new_mkey_differs_from_previous_one,
     mkey_query_returns_requested_attributes,
@@ -43,17 +43,17 @@ cases!(
     mkey_past_umem_end_is_rejected,
     remote_write_without_local_write_is_rejected,
     relaxed_ordering_follows_device_caps,
-    an_indirect_key_strings_pieces_of_any_length_together,
-    an_indirect_key_of_equal_pieces_strings_them_together [cap!(fixed_buffer_size)],
-    indirect_key_for_atomics_covers_whole_operands [
+    klm_mkey_concatenates_ranges_of_any_length,
+    ksm_mkey_concatenates_equal_ranges [cap!(fixed_buffer_size)],
+    indirect_mkey_for_atomics_covers_whole_operands [
         ATOMICS, cap!(!umr_modify_atomic_disabled)
     ],
-    an_indirect_key_over_indirect_keys_is_followed [cap!(max_indirection >= 2)],
+    nested_indirect_mkeys_are_followed [cap!(max_indirection >= 2)],
     indirect_mkey_over_read_only_region_rejects_write,
     indirect_mkey_ends_with_its_klms,
     indirect_mkey_may_end_before_its_klms,
     dropped_region_is_unreachable_by_peer [Need::Lossless],
-    queues_of_every_kind_lie_side_by_side_in_shared_memory [SRQ],
+    queues_of_every_kind_share_one_umem [SRQ],
 );
 
 fn region_of_any_length_reaches_its_last_byte(lab: &Lab) -> Result<(), Stop> {
@@ -70,7 +70,7 @@ fn region_of_any_length_reaches_its_last_byte(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
+fn large_region_is_huge_page_aligned(lab: &Lab) -> Result<(), Stop> {
     const HUGE: usize = 2 << 20;
     let mut pair = Pair::new(lab)?;
     for length in [HUGE, HUGE + 1, 3 * HUGE - 1] {
@@ -93,7 +93,7 @@ fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
     }
 }
 
-fn regions_begin_at_their_length_rounded_up(lab: &Lab) -> Result<(), Stop> {
+fn region_is_aligned_to_its_rounded_length(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     for length in [1, 4096, 4097, 40_000, 1 << 16, (1 << 20) - 1, (1 << 20) + 1] {
         let region = domain.region(length, KeyAccess::ALL)?;
@@ -104,7 +104,7 @@ fn regions_begin_at_their_length_rounded_up(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// Behind an IOMMU a UMEM's pages are as large as the request allows, at any address.
-fn memory_at_any_page_is_registered_and_reached(lab: &Lab) -> Result<(), Stop> {
+fn memory_at_any_page_is_registered(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let page = page_size();
     let whole = Memory::allocate(64 * page)?;
@@ -124,7 +124,7 @@ fn memory_at_any_page_is_registered_and_reached(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
+fn unaligned_memory_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let whole = SharedMemory::zeroed(3 * SharedMemory::PAGE);
     for (offset, length) in [(1, 1), (4095, 2), (7, 5000), (4097, 4095), (63, 8192)] {
@@ -144,7 +144,7 @@ fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_region_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn zero_length_region_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let refused = domain.region(0, KeyAccess::ALL).err();
     ensure_eq!(
@@ -168,7 +168,7 @@ fn refusal(
     raw::register_wild(device, address, length, access, pages).err()?.errno()
 }
 
-fn a_registration_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn zero_length_umem_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let memory = SharedMemory::zeroed(4096);
     let device = lab.device()?;
     let got = refusal(&device, memory.address(), 0, access::LOCAL_WRITE, PageSizes::Any);
@@ -186,7 +186,7 @@ fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-fn a_wild_address_is_efault(lab: &Lab) -> Result<(), Stop> {
+fn unmapped_address_is_efault(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for address in [0, 0x10, 0x1000, 1 << 46, 0xffff_8000_0000_0000] {
         for flags in [0, access::LOCAL_WRITE] {
@@ -207,7 +207,7 @@ fn partly_mapped_range_is_efault(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn read_only_memory_is_registered_for_reading_only(lab: &Lab) -> Result<(), Stop> {
+fn read_only_memory_registers_without_write_access(lab: &Lab) -> Result<(), Stop> {
     let (map, address) = raw::read_only(page_size())?;
     let device = lab.device()?;
     let length = map.len() as u64;
@@ -228,7 +228,7 @@ fn invalid_umem_access_flags_are_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn page_sizes_below_the_systems_are_refused(lab: &Lab) -> Result<(), Stop> {
+fn page_sizes_below_system_page_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let memory = SharedMemory::zeroed(4096);
     let device = lab.device()?;
     for bitmap in [0, 1 << 5] {
@@ -241,7 +241,7 @@ fn page_sizes_below_the_systems_are_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(raw::register_wild(&device, memory.address(), length, access::LOCAL_WRITE, system)?)
 }
 
-fn more_than_the_memlock_limit_is_refused_with_advice(lab: &Lab) -> Result<(), Stop> {
+fn umem_above_memlock_limit_fails_with_advice(lab: &Lab) -> Result<(), Stop> {
     let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     let domain = Domain::new(&lab.device()?)?;
     raw::respect_memlock()?;
@@ -265,7 +265,7 @@ fn whole(domain: &Domain, shared: &RegisteredMemory) -> MkeyAttr {
     }
 }
 
-fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
+fn umem_in_use_rejects_deregistration(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let pd = device.alloc_pd()?;
     let (memory, umem) = raw::bare_umem(&device)?;
@@ -483,7 +483,7 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_indirect_key_strings_pieces_of_any_length_together(lab: &Lab) -> Result<(), Stop> {
+fn klm_mkey_concatenates_ranges_of_any_length(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let one = Arc::new(pair.b.domain.region(1000, KeyAccess::ALL)?);
     let two = Arc::new(pair.b.domain.region(8192, KeyAccess::ALL)?);
@@ -501,7 +501,7 @@ fn an_indirect_key_strings_pieces_of_any_length_together(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<(), Stop> {
+fn ksm_mkey_concatenates_equal_ranges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let regions: Vec<_> =
         (0..3).map(|_| pair.b.domain.region(8192, KeyAccess::ALL)).collect::<Result<_, _>>()?;
@@ -523,7 +523,7 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn indirect_key_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop> {
+fn indirect_mkey_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let domain = pair.b.domain.clone();
     let unit = pair.b.device.caps().max_atomic_bytes() as usize;
@@ -547,7 +547,7 @@ fn indirect_key_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop> {
+fn nested_indirect_mkeys_are_followed(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let domain = pair.b.domain.clone();
     let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
@@ -635,7 +635,7 @@ fn dropped_region_is_unreachable_by_peer(lab: &Lab) -> Result<(), Stop> {
 
 /// The pages of the registration limit where a queue may begin. The device must accept all of these
 /// places, wherever the chunks that the queues share are.
-fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(), Stop> {
+fn queues_of_every_kind_share_one_umem(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     for _ in 0..4 {
         let domain = Domain::new(&pair.a.device)?;

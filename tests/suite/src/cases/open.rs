@@ -16,24 +16,24 @@ cases!(
     unknown_device_is_rejected_by_name,
     lab_rejects_unknown_device,
     contexts_of_one_device_are_independent,
-    a_device_opens_a_hundred_times,
-    nop_goes_to_the_device_and_back,
-    the_first_port_is_active,
+    device_opens_100_times,
+    nop_command_succeeds,
+    first_port_is_active,
     unknown_port_is_rejected,
     link_layer_agrees_across_queries,
     gid_table_matches_enumerated_gids,
     unused_gid_is_enodata_and_missing_is_einval [Need::FreeGid],
-    the_capabilities_are_plausible,
+    capabilities_are_plausible,
     current_caps_do_not_exceed_maximum,
     announced_capability_pages_are_readable,
     current_issi_is_among_supported,
     port_address_agrees_across_queries,
     vuid_is_not_empty [cap!(hca_cap_2.query_vuid)],
-    a_completion_vector_past_the_last_is_refused,
+    completion_vector_past_last_is_rejected,
     pd_and_uar_numbers_are_unique,
     new_context_has_no_bfregs,
-    channels_have_nothing_to_tell_at_first,
-    a_page_for_blueflame_can_be_allocated [Need::BlueFlame],
+    new_channels_have_no_events,
+    blueflame_uar_is_allocated [Need::BlueFlame],
     address_handle_resolves_destination_mac [ETHERNET, Need::Gid(GidType::RoceV2)],
     address_handle_with_unknown_gid_is_rejected
         [ETHERNET, Need::Gid(GidType::RoceV2)],
@@ -89,16 +89,16 @@ fn contexts_of_one_device_are_independent(lab: &Lab) -> Result<(), Stop> {
     Ok(second.nop()?)
 }
 
-fn a_device_opens_a_hundred_times(lab: &Lab) -> Result<(), Stop> {
+fn device_opens_100_times(lab: &Lab) -> Result<(), Stop> {
     let open: Vec<Device> = (0..100).map(|_| lab.device()).collect::<Result<_, _>>()?;
     open.iter().try_for_each(|device| Ok(device.nop()?))
 }
 
-fn nop_goes_to_the_device_and_back(lab: &Lab) -> Result<(), Stop> {
+fn nop_command_succeeds(lab: &Lab) -> Result<(), Stop> {
     Ok(lab.device()?.nop()?)
 }
 
-fn the_first_port_is_active(lab: &Lab) -> Result<(), Stop> {
+fn first_port_is_active(lab: &Lab) -> Result<(), Stop> {
     let port = lab.device()?.query_port(1)?;
     ensure!(port.is_active(), "port 1 is in state {}", port.raw.state);
     ensure!(port.active_mtu().is_some(), "MTU code {} means nothing", port.raw.active_mtu);
@@ -159,7 +159,7 @@ fn unused_gid_is_enodata_and_missing_is_einval(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_capabilities_are_plausible(lab: &Lab) -> Result<(), Stop> {
+fn capabilities_are_plausible(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let caps = device.caps();
     ensure!(caps.general.rc(), "no reliable connections");
@@ -250,7 +250,7 @@ fn vuid_is_not_empty(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_vector_past_the_last_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn completion_vector_past_last_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let vectors = device.attributes().completion_vectors;
     ensure!(vectors >= 1, "no completion vector");
@@ -277,7 +277,7 @@ fn new_context_has_no_bfregs(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn channels_have_nothing_to_tell_at_first(lab: &Lab) -> Result<(), Stop> {
+fn new_channels_have_no_events(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for omit_data in [true, false] {
         let told = device.event_channel(omit_data)?.read()?;
@@ -291,7 +291,7 @@ fn channels_have_nothing_to_tell_at_first(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A kernel gives such pages once a test with NOPs has shown that the device takes whole copies.
-fn a_page_for_blueflame_can_be_allocated(lab: &Lab) -> Result<(), Stop> {
+fn blueflame_uar_is_allocated(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let page = device.uar_alloc(UarKind::BlueFlame)?;
     ensure_eq!(page.kind(), UarKind::BlueFlame, "the kind of the page");

@@ -19,11 +19,11 @@ cases!(
     "path",
     "Connections: paths to the peer, packet sizes, sequence numbers.":
     two_devices_reach_each_other [Need::Peer],
-    every_path_mtu_up_to_the_ports_works,
+    every_path_mtu_up_to_port_mtu_works,
     sequence_numbers_wrap_at_24_bits,
     each_side_starts_at_its_own_psn,
-    an_address_goes_through_bytes,
-    an_infiniband_path_may_have_a_global_route [INFINIBAND],
+    peer_address_round_trips_through_bytes,
+    infiniband_path_may_have_global_route [INFINIBAND],
     roce_v1_path_carries_messages [ETHERNET, Need::Gid(GidType::RoceV1)],
     roce_path_keeps_traffic_class_and_hop_limit [ETHERNET],
     unassigned_address_exceeds_retries,
@@ -31,10 +31,10 @@ cases!(
     outstanding_reads_are_capped_by_responder,
     path_mtu_above_port_mtu_is_rejected [Need::ShortMtu],
     initial_psn_differs_per_connection,
-    the_options_of_a_path_reach_the_device,
+    connect_options_reach_device,
     both_directions_share_one_udp_source_port [ETHERNET],
     grh_required_port_drops_packets_without_grh [Need::GrhRequired],
-    a_peer_on_another_kind_of_port_is_refused,
+    peer_of_another_link_layer_is_rejected,
     force_loopback_qp_reaches_itself [Need::Loopback],
 );
 
@@ -80,7 +80,7 @@ pub(super) fn sends_as_many_packets<S: Connected>(
     Ok(())
 }
 
-fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
+fn every_path_mtu_up_to_port_mtu_works(lab: &Lab) -> Result<(), Stop> {
     let active = lab.device()?.query_port(1)?.active_mtu().unwrap_or(256);
     for (bytes, mtu) in [
         (256, Mtu::B256),
@@ -123,7 +123,7 @@ fn each_side_starts_at_its_own_psn(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut pair)
 }
 
-fn an_address_goes_through_bytes(lab: &Lab) -> Result<(), Stop> {
+fn peer_address_round_trips_through_bytes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let options = ConnectOptions { psn: Some(77), ..Default::default() };
     let over = |address: PeerAddress| {
@@ -170,7 +170,7 @@ fn apart(lab: &Lab) -> Result<(Pair, PeerAddress, PeerAddress), Stop> {
     Ok((pair, here, there))
 }
 
-fn an_infiniband_path_may_have_a_global_route(lab: &Lab) -> Result<(), Stop> {
+fn infiniband_path_may_have_global_route(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, here, there) = apart(lab)?;
     for (end, peer) in [(&mut pair.a, &there), (&mut pair.b, &here)] {
         let path = Path::InfiniBand {
@@ -315,7 +315,7 @@ fn initial_psn_differs_per_connection(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_options_of_a_path_reach_the_device(lab: &Lab) -> Result<(), Stop> {
+fn connect_options_reach_device(lab: &Lab) -> Result<(), Stop> {
     let ethernet = lab.device()?.query_port(1)?.link_layer() == LinkLayer::Ethernet;
     let options = ConnectOptions {
         service_level: Some(3),
@@ -374,7 +374,7 @@ fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_peer_on_another_kind_of_port_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn peer_of_another_link_layer_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _, there) = apart(lab)?;
     let other = PeerAddress { ethernet: !there.ethernet, ..there };
     let refused = pair.a.domain.connect(&mut pair.a.qp, &other, &ConnectOptions::default());

@@ -18,27 +18,27 @@ cases!(
     state_follows_each_transition,
     transition_from_wrong_state_is_rejected,
     query_returns_attributes_of_transitions,
-    a_query_shows_the_path,
+    query_returns_path,
     qps_of_bond_alternate_tx_ports [Need::Bond],
     qps_without_bond_have_no_port_affinity [Need::NoBond],
-    every_state_leads_to_error_and_to_reset,
+    every_state_allows_2err_and_2rst,
     reset_cleans_cq_by_qpn_of_its_object,
-    a_queue_pair_works_again_after_a_reset,
+    qp_works_after_reset,
     reset_qp_accepts_new_attributes,
     access_rights_change_in_rts,
     rnr_timer_changes_in_rts,
     access_rights_change_in_init,
     zero_destination_reads_disable_remote_read,
-    a_receive_posted_in_init_is_used_later,
+    receive_posted_in_init_is_used_later,
     send_before_rts_is_rejected,
     attributes_wider_than_fields_are_rejected,
     invalid_paths_are_rejected,
     unknown_port_is_rejected,
-    more_than_the_device_can_is_refused_with_the_limit,
+    config_above_limit_is_rejected_with_limit,
     rings_at_limit_are_fully_usable,
-    a_queue_pair_in_a_domain_of_another_context_is_refused,
-    a_hundred_queue_pairs_have_a_hundred_numbers,
-    a_queue_pair_is_destroyed_with_work_outstanding,
+    pd_of_another_context_is_rejected,
+    hundred_qps_have_distinct_qpns,
+    qp_is_destroyed_with_outstanding_wqes,
     one_cq_serves_both_directions,
 );
 
@@ -169,7 +169,7 @@ fn query_returns_attributes_of_transitions(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_query_shows_the_path(lab: &Lab) -> Result<(), Stop> {
+fn query_returns_path(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     advance(&mut end, QpState::RTS)?;
     let context = end.qp.object().query()?;
@@ -194,7 +194,7 @@ fn a_query_shows_the_path(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn every_state_leads_to_error_and_to_reset(lab: &Lab) -> Result<(), Stop> {
+fn every_state_allows_2err_and_2rst(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     for state in STATES {
         end.qp.reset()?;
@@ -221,7 +221,7 @@ fn reset_cleans_cq_by_qpn_of_its_object(lab: &Lab) -> Result<(), Stop> {
     quiet("a completion of before the reset", || pair.a.send_cq.poll())
 }
 
-fn a_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+fn qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for round in 0..5u8 {
         let to = pair.b.remote(0)?;
@@ -306,7 +306,7 @@ fn zero_destination_reads_disable_remote_read(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_receive_posted_in_init_is_used_later(lab: &Lab) -> Result<(), Stop> {
+fn receive_posted_in_init_is_used_later(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let options = ConnectOptions { mtu: Some(SMALL_MTU), ..Default::default() };
     let here = pair.a.domain.address(&pair.a.qp, &options)?;
@@ -407,7 +407,7 @@ fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), Stop> {
+fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let caps = end.device.caps();
     let base = QpConfig::new(1, 1);
@@ -486,7 +486,7 @@ fn rings_at_limit_are_fully_usable(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn pd_of_another_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let foreign = lab.device()?.alloc_pd()?;
     let own = end.qp.object().attr();
@@ -505,7 +505,7 @@ fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_hundred_queue_pairs_have_a_hundred_numbers(lab: &Lab) -> Result<(), Stop> {
+fn hundred_qps_have_distinct_qpns(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let config = QpConfig::new(4, 4);
     let entries = CqConfig::new(100 * config.cqes::<verbless_queue::Rc>());
@@ -519,7 +519,7 @@ fn a_hundred_queue_pairs_have_a_hundred_numbers(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_is_destroyed_with_work_outstanding(lab: &Lab) -> Result<(), Stop> {
+fn qp_is_destroyed_with_outstanding_wqes(lab: &Lab) -> Result<(), Stop> {
     // No receive is posted; the sender waits for one forever.
     let mut pair = Pair::new(lab)?;
     for cookie in 0..8 {

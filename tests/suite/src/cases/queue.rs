@@ -21,22 +21,22 @@ cases!(
     batches_are_executed_in_order,
     batch_rings_one_doorbell [Need::Model],
     dropped_batch_posts_nothing,
-    blueflame_and_plain_doorbells_do_the_same,
-    a_ring_wraps_with_requests_of_every_size,
-    the_send_index_rolls_over_after_65536_requests,
-    the_receive_index_rolls_over_after_65536_messages,
-    more_reads_than_may_be_outstanding_wait_their_turn,
-    a_queue_pair_connected_to_itself_works,
+    blueflame_and_plain_doorbells_are_equivalent,
+    sq_wraps_with_wqes_of_every_size,
+    sq_index_wraps_after_65536_wqes,
+    rq_index_wraps_after_65536_messages,
+    reads_beyond_outstanding_limit_wait,
+    qp_connected_to_itself_works,
     two_qps_of_one_port_reach_each_other,
     sixteen_qps_share_one_cq,
     qps_on_one_doorbell_do_not_block_each_other,
     blueflame_uar_carries_no_plain_doorbells [Need::BlueFlame],
     blueflame_copies_alternate_between_two_buffers
         [Need::BlueFlame, Need::Model, cap!(log_bf_reg_size >= 9)],
-    a_thousand_queue_pairs_take_few_doorbell_pages,
+    thousand_qps_share_few_doorbell_pages,
     dispatcher_routes_cqe_to_its_qp,
-    two_threads_drive_the_two_ends_of_a_connection,
-    eight_pairs_in_eight_threads_do_not_disturb_each_other,
+    two_threads_drive_one_connection,
+    eight_threads_drive_eight_connections,
 );
 
 fn unsignaled_wqe_completes_with_next_signaled(lab: &Lab) -> Result<(), Stop> {
@@ -162,7 +162,7 @@ fn dropped_batch_posts_nothing(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn blueflame_and_plain_doorbells_do_the_same(lab: &Lab) -> Result<(), Stop> {
+fn blueflame_and_plain_doorbells_are_equivalent(lab: &Lab) -> Result<(), Stop> {
     for blueflame in [BlueFlame::Always, BlueFlame::Inline, BlueFlame::Never] {
         let config = QpConfig { blueflame, inline: 200, ..QpConfig::new(16, 16) };
         let mut pair = Pair::with(lab, &config, 4096)?;
@@ -181,7 +181,7 @@ fn blueflame_and_plain_doorbells_do_the_same(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_ring_wraps_with_requests_of_every_size(lab: &Lab) -> Result<(), Stop> {
+fn sq_wraps_with_wqes_of_every_size(lab: &Lab) -> Result<(), Stop> {
     let most = lab.device()?.caps().max_inline().min(900);
     let config = QpConfig { inline: most as u32, ..QpConfig::new(2, 1) };
     let mut pair = Pair::with(lab, &config, 4096)?;
@@ -200,7 +200,7 @@ fn a_ring_wraps_with_requests_of_every_size(lab: &Lab) -> Result<(), Stop> {
 /// More requests than a 16-bit index counts.
 const MANY: u64 = 70_000;
 
-fn the_send_index_rolls_over_after_65536_requests(lab: &Lab) -> Result<(), Stop> {
+fn sq_index_wraps_after_65536_wqes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(256, 4), 4096)?;
     let to = pair.b.remote(0)?;
     let mut next = 0;
@@ -219,7 +219,7 @@ fn the_send_index_rolls_over_after_65536_requests(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn the_receive_index_rolls_over_after_65536_messages(lab: &Lab) -> Result<(), Stop> {
+fn rq_index_wraps_after_65536_messages(lab: &Lab) -> Result<(), Stop> {
     const EACH: u64 = 50;
     let mut pair = Pair::with(lab, &QpConfig::new(256, 64), 4096)?;
     let into = pair.b.sge(0, 64)?;
@@ -243,7 +243,7 @@ fn the_receive_index_rolls_over_after_65536_messages(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn more_reads_than_may_be_outstanding_wait_their_turn(lab: &Lab) -> Result<(), Stop> {
+fn reads_beyond_outstanding_limit_wait(lab: &Lab) -> Result<(), Stop> {
     let options = ConnectOptions { reads: 1, ..Default::default() };
     let mut pair = Pair::connected(lab, &QpConfig::new(64, 4), 64 << 10, &options)?;
     pair.b.fill(0, &crate::pattern(1, 64 * 64))?;
@@ -260,7 +260,7 @@ fn more_reads_than_may_be_outstanding_wait_their_turn(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_queue_pair_connected_to_itself_works(lab: &Lab) -> Result<(), Stop> {
+fn qp_connected_to_itself_works(lab: &Lab) -> Result<(), Stop> {
     let mut end = Endpoint::new(lab.device()?, &QpConfig::new(8, 8), 4096)?;
     let options = ConnectOptions::default();
     let address = end.domain.address(&end.qp, &options)?;
@@ -362,7 +362,7 @@ fn qps_on_one_doorbell_do_not_block_each_other(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn two_threads_drive_the_two_ends_of_a_connection(lab: &Lab) -> Result<(), Stop> {
+fn two_threads_drive_one_connection(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 2000;
     let Pair { mut a, b } = Pair::new(lab)?;
     let Endpoint { mut receive_cq, mut qp, region, .. } = b;
@@ -391,7 +391,7 @@ fn two_threads_drive_the_two_ends_of_a_connection(lab: &Lab) -> Result<(), Stop>
     })
 }
 
-fn eight_pairs_in_eight_threads_do_not_disturb_each_other(lab: &Lab) -> Result<(), Stop> {
+fn eight_threads_drive_eight_connections(lab: &Lab) -> Result<(), Stop> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8u8)
             .map(|thread| {
@@ -501,7 +501,7 @@ fn blueflame_uar_carries_no_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_thousand_queue_pairs_take_few_doorbell_pages(lab: &Lab) -> Result<(), Stop> {
+fn thousand_qps_share_few_doorbell_pages(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let mut cq = domain.completion_queue(&CqConfig::new(6000))?;

@@ -15,7 +15,7 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 cases!(
     "refusal",
     "Invalid commands and requests: each is refused with its reason, and harms nothing.":
-    an_unknown_command_is_refused_with_status_and_opcode,
+    unknown_command_is_rejected_with_opcode,
     devx_blocks_privileged_commands,
     create_command_is_rejected_as_general_one,
     unknown_capability_page_is_rejected,
@@ -24,19 +24,19 @@ cases!(
     output_shorter_than_header_is_rejected,
     command_above_attribute_length_is_rejected,
     trailing_command_bytes_do_no_harm,
-    a_query_of_another_object_than_the_handles_is_refused,
+    query_of_object_behind_another_handle_is_rejected,
     request_without_context_is_rejected,
     second_context_on_one_file_is_rejected,
-    an_unknown_method_is_refused,
+    unknown_method_is_rejected,
     unknown_mandatory_attribute_is_rejected,
-    a_missing_attribute_is_refused,
-    an_attribute_given_twice_is_refused,
+    missing_attribute_is_rejected,
+    duplicate_attribute_is_rejected,
     attribute_of_wrong_length_is_rejected,
     miscounted_ioctl_header_is_rejected,
-    a_request_of_another_driver_is_refused,
-    reserved_words_of_a_header_must_be_zero,
-    a_pointer_to_nowhere_is_efault,
-    an_unknown_handle_is_refused,
+    ioctl_with_wrong_driver_id_is_rejected,
+    nonzero_reserved_header_words_are_rejected,
+    unmapped_attribute_pointer_is_efault,
+    unknown_handle_is_rejected,
 );
 
 /// A header: opcode and op_mod.
@@ -47,7 +47,7 @@ fn header(opcode: u16, op_mod: u16) -> [u8; 16] {
     bytes
 }
 
-fn an_unknown_command_is_refused_with_status_and_opcode(lab: &Lab) -> Result<(), Stop> {
+fn unknown_command_is_rejected_with_opcode(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     // DevX passes every opcode of 0xb00 to 0xcff, known or not.
     let refused = device.devx_other(&header(0xcfe, 0), &mut [0; 16]).err();
@@ -155,7 +155,7 @@ fn trailing_command_bytes_do_no_harm(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-fn a_query_of_another_object_than_the_handles_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn query_of_object_behind_another_handle_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let mut counters = Vec::new();
     for _ in 0..2 {
@@ -218,7 +218,7 @@ fn ready(lab: &Lab) -> Result<(std::sync::Arc<dyn OpenDevice>, Context), Stop> {
     Ok((device, context))
 }
 
-fn an_unknown_method_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_method_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     for (object, method) in [(0x1000, 0x10ff), (0x10ff, 0x1000), (0xfff, 0), (0, 0x7f)] {
         let got = request(&*device, Method { object, method }, &mut [], |_| {});
@@ -238,7 +238,7 @@ fn unknown_mandatory_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_missing_attribute_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn missing_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
     let mut only =
@@ -250,7 +250,7 @@ fn a_missing_attribute_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_attribute_given_twice_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn duplicate_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
     let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) };
@@ -293,14 +293,14 @@ fn miscounted_ioctl_header_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_request_of_another_driver_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn ioctl_with_wrong_driver_id_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let got = nop(&*device, None, |words| words[2] = 2);
     ensure_eq!(got, Err(Errno::EINVAL), "driver 2");
     Ok(())
 }
 
-fn reserved_words_of_a_header_must_be_zero(lab: &Lab) -> Result<(), Stop> {
+fn nonzero_reserved_header_words_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let got = nop(&*device, None, |words| words[1] = 1);
     ensure_eq!(got, Err(Errno::EPROTONOSUPPORT), "the first");
@@ -309,7 +309,7 @@ fn reserved_words_of_a_header_must_be_zero(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_pointer_to_nowhere_is_efault(lab: &Lab) -> Result<(), Stop> {
+fn unmapped_attribute_pointer_is_efault(lab: &Lab) -> Result<(), Stop> {
     let (device, context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
@@ -329,7 +329,7 @@ fn a_pointer_to_nowhere_is_efault(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_unknown_handle_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_handle_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let id = verbless_devx::abi::attr::devx_umem_dereg::HANDLE;
     let mut wishes = [Wish { id, flags: MANDATORY, place: Payload::Number(0, 0xfff) }];

@@ -23,10 +23,10 @@ cases!(
     stale_doorbells_run_nothing_after_reset,
     reused_qpn_gets_no_old_send_completions [Need::NumberReuse],
     reused_qpn_gets_no_old_receive_completions [Need::NumberReuse],
-    other_queue_pairs_keep_their_completions,
-    a_completion_queue_full_of_the_past_goes_on,
+    other_qps_keep_their_completions,
+    cq_full_of_retired_cqes_keeps_working,
     srq_regains_receives_of_retired_qp [SRQ],
-    queue_pairs_come_and_go_while_another_thread_polls,
+    qps_come_and_go_while_another_thread_polls,
 );
 
 /// Queue pairs connected to themselves, with one completion queue.
@@ -199,7 +199,7 @@ fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn other_queue_pairs_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
+fn other_qps_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     let (mut stays, mut goes, mut drops) =
         (hall.queue_pair()?, hall.queue_pair()?, hall.queue_pair()?);
@@ -219,7 +219,7 @@ fn other_queue_pairs_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_queue_full_of_the_past_goes_on(lab: &Lab) -> Result<(), Stop> {
+fn cq_full_of_retired_cqes_keeps_working(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     for _ in 0..5 {
         let mut qp = hall.queue_pair()?;
@@ -278,7 +278,7 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn queue_pairs_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
+fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     // Room for all, however late the thread polls.
     let config = CqConfig { overcommit: true, ..CqConfig::new(128) };

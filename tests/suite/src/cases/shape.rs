@@ -12,17 +12,17 @@ cases!(
     "Messages of every shape: lengths, alignments, scatter/gather lists, inline data.":
     inline_data_of_every_length_arrives,
     inline_messages_of_every_length_arrive,
-    writes_gather_any_number_of_pieces,
-    reads_scatter_into_any_number_of_pieces,
-    sends_scatter_into_any_number_of_pieces,
-    pieces_of_no_bytes_are_left_out,
-    operations_of_no_bytes_complete,
-    an_operation_of_no_bytes_needs_no_key,
-    messages_around_multiples_of_the_mtu_arrive,
+    writes_gather_any_number_of_sges,
+    reads_scatter_to_any_number_of_sges,
+    sends_scatter_to_any_number_of_sges,
+    zero_length_sges_are_skipped,
+    zero_length_operations_complete,
+    zero_length_operation_needs_no_valid_key,
+    messages_around_mtu_multiples_arrive,
     writes_reach_every_alignment,
-    a_message_of_sixteen_mebibytes_is_written [Need::Memlock(LARGE_PINNED)],
-    a_message_of_sixteen_mebibytes_is_read [Need::Memlock(LARGE_PINNED)],
-    a_message_of_sixteen_mebibytes_is_sent [Need::Memlock(LARGE_PINNED)],
+    message_of_16_mib_is_written [Need::Memlock(LARGE_PINNED)],
+    message_of_16_mib_is_read [Need::Memlock(LARGE_PINNED)],
+    message_of_16_mib_is_sent [Need::Memlock(LARGE_PINNED)],
 );
 
 /// A pair with requests as wide as the device allows.
@@ -89,7 +89,7 @@ fn gathered(region: &Region, sges: &[Sge]) -> Result<Vec<u8>, Stop> {
     Ok(all)
 }
 
-fn writes_gather_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+fn writes_gather_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     pair.a.fill(0, &pattern(1, 4096))?;
     for count in 1..=pair.a.device.caps().max_send_sges() {
@@ -102,7 +102,7 @@ fn writes_gather_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn reads_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+fn reads_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     for count in 1..=pair.a.device.caps().max_read_sges() {
         let data = pattern(count as u8, 4096);
@@ -121,7 +121,7 @@ fn reads_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn sends_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+fn sends_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     for count in 1..=pair.b.device.caps().max_receive_sges() {
         let (sges, total) = pieces(&pair.b.region, count)?;
@@ -137,7 +137,7 @@ fn sends_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn pieces_of_no_bytes_are_left_out(lab: &Lab) -> Result<(), Stop> {
+fn zero_length_sges_are_skipped(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     pair.a.fill(0, b"one two")?;
     let (one, none, two) = (pair.a.sge(0, 4)?, pair.a.sge(9, 0)?, pair.a.sge(4, 3)?);
@@ -152,7 +152,7 @@ fn pieces_of_no_bytes_are_left_out(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn operations_of_no_bytes_complete(lab: &Lab) -> Result<(), Stop> {
+fn zero_length_operations_complete(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (none, at) = (pair.a.sge(0, 0)?, pair.b.remote(0)?);
     pair.a.perform(&Write::new(none, at).signaled())?;
@@ -168,7 +168,7 @@ fn operations_of_no_bytes_complete(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_operation_of_no_bytes_needs_no_key(lab: &Lab) -> Result<(), Stop> {
+fn zero_length_operation_needs_no_valid_key(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (none, wild) = (pair.a.sge(0, 0)?, RemoteAddr::new(0x1234, Rkey(0xdead_be00)));
     pair.a.perform(&Write::new(none, wild).signaled())?;
@@ -176,7 +176,7 @@ fn an_operation_of_no_bytes_needs_no_key(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn messages_around_multiples_of_the_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
+fn messages_around_mtu_multiples_arrive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let mtu = pair.a.device.query_port(1)?.active_mtu().unwrap_or(1024) as usize;
     for packets in [1, 2, 3, 7] {
@@ -235,7 +235,7 @@ fn bytes(region: &Region) -> Result<Vec<u8>, Stop> {
     Ok(found)
 }
 
-fn a_message_of_sixteen_mebibytes_is_written(lab: &Lab) -> Result<(), Stop> {
+fn message_of_16_mib_is_written(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (here, there, data) = two_large(&pair)?;
     here.write_at(0, &data)?;
@@ -245,7 +245,7 @@ fn a_message_of_sixteen_mebibytes_is_written(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_message_of_sixteen_mebibytes_is_read(lab: &Lab) -> Result<(), Stop> {
+fn message_of_16_mib_is_read(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (here, there, data) = two_large(&pair)?;
     there.write_at(0, &data)?;
@@ -256,7 +256,7 @@ fn a_message_of_sixteen_mebibytes_is_read(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_message_of_sixteen_mebibytes_is_sent(lab: &Lab) -> Result<(), Stop> {
+fn message_of_16_mib_is_sent(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (here, there, data) = two_large(&pair)?;
     here.write_at(0, &data)?;

@@ -22,24 +22,24 @@ cases!(
     "srq",
     "Shared receive queues: receives that several queue pairs draw from.",
     needs [SRQ]:
-    a_message_takes_the_next_shared_receive,
+    message_consumes_next_receive,
     message_is_scattered_over_receive_sges,
     several_qps_draw_from_one_srq,
     receives_are_reused_in_completion_order,
-    a_completion_of_a_shared_receive_is_not_the_queue_pairs,
-    a_write_with_an_immediate_takes_a_shared_receive,
-    uc_messages_take_shared_receives [cap!(uc)],
-    datagrams_take_shared_receives [cap!(ud)],
-    a_full_queue_refuses_and_goes_on_after_a_completion,
+    qp_rejects_cqe_of_srq_receive,
+    write_imm_consumes_receive,
+    uc_messages_consume_receives [cap!(uc)],
+    datagrams_consume_receives [cap!(ud)],
+    full_srq_rejects_until_completion,
     dropped_batch_posts_nothing,
-    a_sender_waits_for_a_receive_and_gives_up,
+    sender_without_receive_exceeds_rnr_retries,
     oversized_message_fails_only_its_qp,
-    a_queue_pair_in_error_leaves_the_receives_to_the_others,
-    the_limit_event_comes_once_when_fewer_are_left,
-    the_limit_event_can_be_asked_for_again,
+    failed_qp_leaves_receives_to_others,
+    limit_event_fires_once_below_limit,
+    limit_event_can_be_rearmed,
     query_returns_size_stride_and_pd,
     rmp_lives_as_long_as_its_qps,
-    more_than_the_device_can_is_refused_with_the_limit,
+    config_above_limit_is_rejected_with_limit,
 );
 
 /// Bytes of a message's buffer.
@@ -132,7 +132,7 @@ impl<S: Service> Side<S> {
     }
 }
 
-fn a_message_takes_the_next_shared_receive(lab: &Lab) -> Result<(), Stop> {
+fn message_consumes_next_receive(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     for slot in 0..10 {
         hall.side.post(slot)?;
@@ -222,7 +222,7 @@ fn receives_are_reused_in_completion_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<(), Stop> {
+fn qp_rejects_cqe_of_srq_receive(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     hall.side.post(0)?;
     hall.senders[0].qp.post(&SendImm::new(Inline(b"whose?"), 0x5ead).signaled(), 0)?;
@@ -251,7 +251,7 @@ fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn a_write_with_an_immediate_takes_a_shared_receive(lab: &Lab) -> Result<(), Stop> {
+fn write_imm_consumes_receive(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     hall.side.post(3)?;
     let far = hall.side.region.remote(32 << 10, 0)?;
@@ -263,7 +263,7 @@ fn a_write_with_an_immediate_takes_a_shared_receive(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn uc_messages_take_shared_receives(lab: &Lab) -> Result<(), Stop> {
+fn uc_messages_consume_receives(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Uc>::new(lab)?;
     // Without a receive the message is lost.
     hall.send(0, b"too early")?;
@@ -281,7 +281,7 @@ fn uc_messages_take_shared_receives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn datagrams_take_shared_receives(lab: &Lab) -> Result<(), Stop> {
+fn datagrams_consume_receives(lab: &Lab) -> Result<(), Stop> {
     const KEY: QKey = QKey(7);
     let mut hall = Hall::<Ud>::unconnected(lab, &SrqConfig::new(15))?;
     let start = DatagramOptions::new(KEY);
@@ -311,7 +311,7 @@ fn datagrams_take_shared_receives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_full_queue_refuses_and_goes_on_after_a_completion(lab: &Lab) -> Result<(), Stop> {
+fn full_srq_rejects_until_completion(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     let capacity = hall.side.receives.capacity();
     ensure_eq!(capacity, 15, "receives of a ring of 16: one is kept back");
@@ -361,7 +361,7 @@ fn impatient() -> ConnectOptions {
     }
 }
 
-fn a_sender_waits_for_a_receive_and_gives_up(lab: &Lab) -> Result<(), Stop> {
+fn sender_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
     hall.send(0, b"no listener")?;
     failed(hall.senders[0].sent()?, WcStatus::RnrRetryExceeded)?;
@@ -387,7 +387,7 @@ fn oversized_message_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_in_error_leaves_the_receives_to_the_others(lab: &Lab) -> Result<(), Stop> {
+fn failed_qp_leaves_receives_to_others(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     (0..4).try_for_each(|slot| hall.side.post(slot))?;
     hall.side.qps[0].to_error()?;
@@ -418,7 +418,7 @@ fn limit_reached(channel: &EventChannel) -> Result<Event, Stop> {
     channel.read()?.ok_or_else(|| Stop::fail("the channel was readable, and had nothing"))
 }
 
-fn the_limit_event_comes_once_when_fewer_are_left(lab: &Lab) -> Result<(), Stop> {
+fn limit_event_fires_once_below_limit(lab: &Lab) -> Result<(), Stop> {
     let (mut hall, channel) = watched(lab)?;
     (0..8).try_for_each(|slot| hall.side.post(slot))?;
     hall.side.receives.arm_limit(5)?;
@@ -440,7 +440,7 @@ fn the_limit_event_comes_once_when_fewer_are_left(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn the_limit_event_can_be_asked_for_again(lab: &Lab) -> Result<(), Stop> {
+fn limit_event_can_be_rearmed(lab: &Lab) -> Result<(), Stop> {
     let (mut hall, channel) = watched(lab)?;
     for _ in 0..3 {
         while hall.side.receives.free() > 9 {
@@ -495,7 +495,7 @@ fn rmp_lives_as_long_as_its_qps(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), Stop> {
+fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let caps = device.caps();

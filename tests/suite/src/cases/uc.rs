@@ -16,18 +16,18 @@ cases!(
     "The unreliable connected service: no acknowledgements, and a lost message stays lost.",
     needs [cap!(uc), crate::Need::Lossless]:
     messages_of_every_size_arrive_whole,
-    every_path_mtu_up_to_the_ports_works,
+    every_path_mtu_up_to_port_mtu_works,
     sequence_numbers_wrap_at_24_bits,
     both_sides_send_concurrently,
     request_to_reset_peer_succeeds,
     message_without_receive_is_lost,
     write_without_remote_access_is_lost,
-    a_write_under_a_wrong_key_is_lost,
+    write_with_wrong_rkey_is_lost,
     bad_sge_stops_only_sends,
     recovered_qp_continues_its_connection,
     recover_rejects_qp_in_rts,
-    the_error_state_flushes_sends_and_receives,
-    a_queue_pair_starts_over_after_a_reset,
+    error_state_flushes_sends_and_receives,
+    qp_starts_over_after_reset,
 );
 
 fn config() -> QpConfig {
@@ -67,7 +67,7 @@ fn messages_of_every_size_arrive_whole(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
+fn every_path_mtu_up_to_port_mtu_works(lab: &Lab) -> Result<(), Stop> {
     let active = lab.device()?.query_port(1)?.active_mtu().unwrap_or(256);
     let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
     for (bytes, mtu) in [256, 512, 1024, 2048, 4096].into_iter().zip(sizes) {
@@ -151,7 +151,7 @@ fn write_without_remote_access_is_lost(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_write_under_a_wrong_key_is_lost(lab: &Lab) -> Result<(), Stop> {
+fn write_with_wrong_rkey_is_lost(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = pair.b.remote(0)?;
     let wrong = RemoteAddr { rkey: Rkey(to.rkey.0 ^ 1), ..to };
@@ -206,7 +206,7 @@ fn recover_rejects_qp_in_rts(lab: &Lab) -> Result<(), Stop> {
     message(&mut pair, b"as before")
 }
 
-fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
+fn error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     (0..3).try_for_each(|cookie| pair.a.receive(0, 64, cookie))?;
     pair.a.qp.to_error()?;
@@ -218,7 +218,7 @@ fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_starts_over_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+fn qp_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for round in 0..3 {
         fail(&mut pair)?;

@@ -22,23 +22,23 @@ cases!(
     needs [cap!(ud), crate::Need::Lossless]:
     datagram_lands_behind_grh_room,
     receive_reports_source_qpn,
-    datagrams_of_every_size_up_to_the_ports_mtu_arrive,
+    datagrams_up_to_port_mtu_arrive,
     datagram_is_gathered_and_scattered,
-    many_datagrams_go_round_the_ring,
-    a_queue_pair_sends_to_itself,
+    ring_wraps_under_many_datagrams,
+    qp_sends_to_itself,
     one_qp_sends_to_several_peers,
     reply_address_follows_from_receive,
-    an_infiniband_datagram_may_have_a_global_route_header [INFINIBAND],
-    a_roce_datagram_has_a_network_header [ETHERNET],
-    a_datagram_with_a_wrong_key_is_dropped,
+    infiniband_datagram_may_have_grh [INFINIBAND],
+    roce_datagram_has_network_header [ETHERNET],
+    datagram_with_wrong_qkey_is_dropped,
     qkey_with_top_bit_selects_senders_qkey,
     qkey_changes_in_rts,
     datagram_without_receive_is_dropped,
     datagram_to_unknown_qpn_succeeds,
-    a_datagram_of_more_than_a_packet_fails,
+    datagram_above_mtu_fails,
     undersized_receive_fails_only_at_receiver,
     bad_sge_stops_sends_until_recovery,
-    the_error_state_flushes_sends_and_receives,
+    error_state_flushes_sends_and_receives,
     invalid_wqe_is_rejected_at_post,
     invalid_address_is_rejected_with_reason,
     transitions_of_other_service_are_rejected,
@@ -133,7 +133,7 @@ fn receive_reports_source_qpn(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn datagrams_of_every_size_up_to_the_ports_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
+fn datagrams_up_to_port_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let longest = pair.a.domain.max_datagram_bytes(1)? as usize;
     for length in [1, 3, 4, 63, 64, 65, 255, 256, 1000, 1024, 2047, 2048, longest - 1, longest] {
@@ -172,7 +172,7 @@ fn datagram_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn many_datagrams_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
+fn ring_wraps_under_many_datagrams(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { inline: 200, ..QpConfig::new(5, 16) };
     let mut pair = pair_of(lab, &config)?;
     let to = way(&pair.a, &pair.b)?;
@@ -188,7 +188,7 @@ fn many_datagrams_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
+fn qp_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.a)?;
     pair.a.receive(0, 256, 1)?;
@@ -271,7 +271,7 @@ fn reply_address_follows_from_receive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_infiniband_datagram_may_have_a_global_route_header(lab: &Lab) -> Result<(), Stop> {
+fn infiniband_datagram_may_have_grh(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
@@ -294,7 +294,7 @@ fn an_infiniband_datagram_may_have_a_global_route_header(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_roce_datagram_has_a_network_header(lab: &Lab) -> Result<(), Stop> {
+fn roce_datagram_has_network_header(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let options = ConnectOptions::default();
     let gid = pair.a.domain.address(&pair.a.qp, &options)?.gid;
@@ -323,7 +323,7 @@ fn a_roce_datagram_has_a_network_header(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_datagram_with_a_wrong_key_is_dropped(lab: &Lab) -> Result<(), Stop> {
+fn datagram_with_wrong_qkey_is_dropped(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
@@ -415,7 +415,7 @@ fn fails(pair: &mut Pair<Ud>, piece: Sge, status: WcStatus) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_datagram_of_more_than_a_packet_fails(lab: &Lab) -> Result<(), Stop> {
+fn datagram_above_mtu_fails(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for length in [4097, 100_000] {
         let piece = pair.a.sge(0, length)?;
@@ -446,7 +446,7 @@ fn bad_sge_stops_sends_until_recovery(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
+fn error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.b)?;
     (0..3).try_for_each(|cookie| pair.a.receive(0, 64, cookie))?;

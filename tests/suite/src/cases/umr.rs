@@ -20,25 +20,25 @@ cases!(
     needs [cap!(!umr_indirect_mkey_disabled)]:
     mapped_mkey_is_one_range_over_klms,
     mapped_mkey_works_as_lkey,
-    a_mapped_key_may_begin_at_any_address [crate::Need::Lossless],
+    mapped_mkey_may_start_at_any_address [crate::Need::Lossless],
     atomics_reach_memory_under_mapped_mkey
         [ATOMICS, cap!(!umr_modify_atomic_disabled)],
     unmapped_mkey_gives_no_access,
-    a_key_is_mapped_elsewhere_and_the_old_name_is_useless [crate::Need::Lossless],
-    request_behind_a_umr_sees_the_change,
-    a_list_of_klms_may_stand_in_memory [cap!(umr_ptr_rlky)],
-    lists_of_every_length_go_round_the_ring [cap!(max_wqe_sz_sq >= 1024)],
-    a_key_over_a_key_over_memory,
-    rights_change_and_the_memory_stays [crate::Need::Lossless],
-    an_access_past_the_klms_is_refused [crate::Need::Lossless],
+    remapped_mkey_revokes_old_rkey [crate::Need::Lossless],
+    request_after_umr_sees_the_change,
+    klm_list_may_be_in_memory [cap!(umr_ptr_rlky)],
+    klm_lists_of_every_length_wrap_the_sq [cap!(max_wqe_sz_sq >= 1024)],
+    mapped_mkeys_nest,
+    rights_change_keeps_mapping [crate::Need::Lossless],
+    access_past_klms_fails [crate::Need::Lossless],
     klm_contributes_only_local_rights,
     invalidated_mkey_gives_no_access_until_remapped [crate::Need::Lossless],
     send_invalidate_revokes_permitting_mkey [crate::Need::Lossless],
     send_invalidate_fails_on_protected_mkey,
-    more_klms_than_the_key_has_room_for_are_refused,
-    a_key_of_another_domain_cannot_be_changed,
-    the_key_of_a_region_cannot_be_changed,
-    a_key_is_mapped_over_an_unreliable_connection [cap!(uc)],
+    klms_above_mkey_capacity_are_rejected,
+    umr_on_mkey_of_another_pd_fails,
+    region_mkey_rejects_umr_and_invalidate,
+    mkey_is_mapped_over_uc [cap!(uc)],
     invalid_umr_is_rejected_at_post,
 );
 
@@ -156,7 +156,7 @@ fn mapped_mkey_works_as_lkey(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_mapped_key_may_begin_at_any_address(lab: &Lab) -> Result<(), Stop> {
+fn mapped_mkey_may_start_at_any_address(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     pair.b.fill(0, &pattern(1, BYTES))?;
     let klms = klms(&pair, 2, 64)?;
@@ -182,7 +182,7 @@ fn unmapped_mkey_gives_no_access(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_is_mapped_elsewhere_and_the_old_name_is_useless(lab: &Lab) -> Result<(), Stop> {
+fn remapped_mkey_revokes_old_rkey(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let mut before = None;
     for round in 0..20 {
@@ -199,7 +199,7 @@ fn a_key_is_mapped_elsewhere_and_the_old_name_is_useless(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn request_behind_a_umr_sees_the_change(lab: &Lab) -> Result<(), Stop> {
+fn request_after_umr_sees_the_change(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     for round in 0..50u8 {
         let at = 64 * usize::from(round);
@@ -217,7 +217,7 @@ fn request_behind_a_umr_sees_the_change(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_list_of_klms_may_stand_in_memory(lab: &Lab) -> Result<(), Stop> {
+fn klm_list_may_be_in_memory(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 200)?;
     pair.b.fill(0, &pattern(5, BYTES))?;
     let klms = klms(&pair, 99, 100)?;
@@ -233,7 +233,7 @@ fn a_list_of_klms_may_stand_in_memory(lab: &Lab) -> Result<(), Stop> {
     refused(&mut pair, 1, rkey, 9900)
 }
 
-fn lists_of_every_length_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
+fn klm_lists_of_every_length_wrap_the_sq(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, Umr::MOST_INLINE as u32)?;
     pair.b.fill(0, &pattern(6, BYTES))?;
     for count in (1..=Umr::MOST_INLINE).chain([1, 51, 7, 52, 13]) {
@@ -246,7 +246,7 @@ fn lists_of_every_length_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_over_a_key_over_memory(lab: &Lab) -> Result<(), Stop> {
+fn mapped_mkeys_nest(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut inner) = pair(lab, 4)?;
     pair.b.fill(0, &pattern(8, BYTES))?;
     let klms = klms(&pair, 4, 100)?;
@@ -263,7 +263,7 @@ fn a_key_over_a_key_over_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
+fn rights_change_keeps_mapping(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let text = pattern(2, 64);
     pair.b.fill(0, &text)?;
@@ -284,7 +284,7 @@ fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
     refused(&mut pair, 0, rkey, 8)
 }
 
-fn an_access_past_the_klms_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn access_past_klms_fails(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klms = klms(&pair, 3, 10)?;
     let rkey = key.renew();
@@ -373,7 +373,7 @@ fn unchanged(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
     pair.restart()
 }
 
-fn more_klms_than_the_key_has_room_for_are_refused(lab: &Lab) -> Result<(), Stop> {
+fn klms_above_mkey_capacity_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klms = klms(&pair, 5, 16)?;
     let rkey = key.renew();
@@ -384,7 +384,7 @@ fn more_klms_than_the_key_has_room_for_are_refused(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_key_of_another_domain_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
+fn umr_on_mkey_of_another_pd_fails(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let other = verbless_queue::Domain::new(&pair.b.device)?;
     let mut foreign = other.umr_key(4, true)?;
@@ -392,7 +392,7 @@ fn a_key_of_another_domain_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
     unchanged(&mut pair, foreign.renew(), &[klm])
 }
 
-fn the_key_of_a_region_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
+fn region_mkey_rejects_umr_and_invalidate(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let rkey = pair.b.remote(0)?.rkey;
     pair.b.qp.post(&LocalInvalidate::new(rkey), 6)?;
@@ -405,7 +405,7 @@ fn the_key_of_a_region_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_is_mapped_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> {
+fn mkey_is_mapped_over_uc(lab: &Lab) -> Result<(), Stop> {
     let mut pair: Pair<Uc> =
         Pair::connected_of(lab, &QpConfig::new(16, 16), BYTES, &ConnectOptions::default())?;
     let mut key = pair.b.domain.umr_key(4, false)?;

@@ -17,7 +17,7 @@ cases!(
     wqe_behind_wait_starts_after_store,
     peer_write_ends_wait,
     conditions_compare_as_named,
-    only_the_bits_of_the_mask_count,
+    mask_selects_compared_bits,
     waiting_sq_blocks_neither_others_nor_receives,
     waits_on_one_sq_end_in_order,
     concurrent_waits_end_by_own_words,
@@ -106,7 +106,7 @@ fn conditions_compare_as_named(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn only_the_bits_of_the_mask_count(lab: &Lab) -> Result<(), Stop> {
+fn mask_selects_compared_bits(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for (until, waits, over) in [
         (WaitCondition::equal(0x12).masked(0xff), 0x1213, 0xab12),

@@ -16,13 +16,13 @@ cases!(
     "doca_buf",
     "Buffers of DOCA on registered memory: inventories, pools and arrays.":
     buf_tracks_head_data_and_tail_room,
-    a_duplicate_points_to_the_same_bytes,
-    a_buffer_with_another_reference_is_in_no_job [cap!(dma_mmo_qp)],
+    duplicated_buf_shares_bytes,
+    buf_with_second_reference_is_rejected_in_job [cap!(dma_mmo_qp)],
     pool_bufs_do_not_overlap,
-    an_array_gives_buffers_by_index,
+    buf_array_yields_bufs_by_index,
     inventory_and_mmap_keep_set_properties,
     memrange_is_freed_after_mmap_and_last_buf,
-    a_queue_pair_takes_the_key_of_a_buffer,
+    qp_accepts_mkey_of_buf,
 );
 
 fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
@@ -47,7 +47,7 @@ fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_duplicate_points_to_the_same_bytes(lab: &Lab) -> Result<(), Stop> {
+fn duplicated_buf_shares_bytes(lab: &Lab) -> Result<(), Stop> {
     let bench = Bench::new(lab)?;
     bench.fill(0, &pattern(1, 300))?;
     let mut first = bench.data(0, 100)?;
@@ -61,7 +61,7 @@ fn a_duplicate_points_to_the_same_bytes(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_buffer_with_another_reference_is_in_no_job(lab: &Lab) -> Result<(), Stop> {
+fn buf_with_second_reference_is_rejected_in_job(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let source = bench.data(0, 64)?;
@@ -92,7 +92,7 @@ fn pool_bufs_do_not_overlap(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_array_gives_buffers_by_index(lab: &Lab) -> Result<(), Stop> {
+fn buf_array_yields_bufs_by_index(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
     let mut array = BufArray::builder(&map, 8, 512).start()?;
@@ -153,7 +153,7 @@ fn memrange_is_freed_after_mmap_and_last_buf(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_takes_the_key_of_a_buffer(lab: &Lab) -> Result<(), Stop> {
+fn qp_accepts_mkey_of_buf(lab: &Lab) -> Result<(), Stop> {
     use verbless_command::KeyAccess;
     use verbless_doca::Dev;
     let dev = open(lab, lab.info())?;

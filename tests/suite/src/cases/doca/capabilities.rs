@@ -15,7 +15,7 @@ cases!(
     "doca_cap",
     "Capabilities in DOCA: a missing one is refused with NotSupported.":
     dma_support_matches_capability,
-    hashes_are_softwares_and_work_everywhere,
+    sha_runs_in_software_on_every_device,
     event_driven_workq_matches_capability,
     mmap_dpu_export_and_import_match_capability,
     sync_event_dpu_export_matches_capability,
@@ -60,7 +60,7 @@ fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn hashes_are_softwares_and_work_everywhere(lab: &Lab) -> Result<(), Stop> {
+fn sha_runs_in_software_on_every_device(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     ensure!(!says(Sha::hardware_supported(&bench.dev))?, "hardware hashes");
     let sha = Sha::builder(&bench.dev).start()?;

@@ -15,9 +15,9 @@ cases!(
     copy_appends_to_destination_data [cap!(dma_mmo_qp)],
     copies_of_any_length_are_exact [cap!(dma_mmo_qp), LARGE_COPIES],
     memcpy_treats_buf_chain_as_one_range [cap!(dma_mmo_qp)],
-    buffers_beyond_the_limits_are_refused_and_come_back [cap!(dma_mmo_qp)],
-    the_permissions_of_a_map_hold [cap!(dma_mmo_qp)],
-    a_map_of_another_device_is_refused [cap!(dma_mmo_qp), Need::Peer],
+    bufs_beyond_limits_are_returned_with_error [cap!(dma_mmo_qp)],
+    memcpy_obeys_mmap_permissions [cap!(dma_mmo_qp)],
+    mmap_of_another_device_is_rejected [cap!(dma_mmo_qp), Need::Peer],
     failed_job_leaves_other_jobs_intact [cap!(dma_mmo_qp), Need::Model],
 );
 
@@ -82,7 +82,7 @@ fn memcpy_treats_buf_chain_as_one_range(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn buffers_beyond_the_limits_are_refused_and_come_back(lab: &Lab) -> Result<(), Stop> {
+fn bufs_beyond_limits_are_returned_with_error(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let job = dma.memcpy(bench.data(0, 65)?, bench.room(4096, 64)?);
@@ -105,7 +105,7 @@ fn buffers_beyond_the_limits_are_refused_and_come_back(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn the_permissions_of_a_map_hold(lab: &Lab) -> Result<(), Stop> {
+fn memcpy_obeys_mmap_permissions(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let read_only = map(&bench.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
@@ -120,7 +120,7 @@ fn the_permissions_of_a_map_hold(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_map_of_another_device_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn mmap_of_another_device_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let strange = map(&open(lab, lab.other_info())?, 4096, AccessFlags::LOCAL_READ_WRITE)?;

@@ -11,18 +11,18 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 cases!(
     "doca_dev",
     "Devices as DOCA lists, describes and opens them.":
-    the_list_has_every_device_of_the_backend,
+    devinfo_list_has_every_backend_device,
     unknown_name_error_lists_devices,
     two_opens_yield_equal_devs,
-    a_function_of_the_host_is_physical_or_virtual,
+    host_function_is_pf_or_vf,
     open_dev_outlives_devinfo_list,
     dev_type_is_software_only_on_model,
-    a_device_has_an_identifier_of_its_own[cap!(hca_cap_2.query_vuid)],
-    an_infiniband_device_has_no_addresses_of_ip[INFINIBAND],
-    an_ethernet_device_has_an_address_of_ip[ETHERNET],
+    vuid_is_unique_per_function[cap!(hca_cap_2.query_vuid)],
+    infiniband_dev_has_no_ip_addresses[INFINIBAND],
+    ethernet_dev_has_ip_address[ETHERNET],
 );
 
-fn the_list_has_every_device_of_the_backend(lab: &Lab) -> Result<(), Stop> {
+fn devinfo_list_has_every_backend_device(lab: &Lab) -> Result<(), Stop> {
     let names = |list: Vec<DevInfo>| -> Vec<String> {
         list.iter().map(|info| info.ib_device_name().to_owned()).collect()
     };
@@ -60,7 +60,7 @@ fn two_opens_yield_equal_devs(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_function_of_the_host_is_physical_or_virtual(lab: &Lab) -> Result<(), Stop> {
+fn host_function_is_pf_or_vf(lab: &Lab) -> Result<(), Stop> {
     use verbless_doca::PciFuncType;
     let info = open(lab, lab.info())?.info().clone();
     let virtual_function = info.device_info().device_id == 0x101e;
@@ -87,7 +87,7 @@ fn dev_type_is_software_only_on_model(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_device_has_an_identifier_of_its_own(lab: &Lab) -> Result<(), Stop> {
+fn vuid_is_unique_per_function(lab: &Lab) -> Result<(), Stop> {
     let vuid = open(lab, lab.info())?.info().vuid()?;
     ensure!(!vuid.is_empty() && vuid.is_ascii(), "VUID {vuid:?}");
     ensure_eq!(open(lab, lab.info())?.info().vuid()?, vuid, "VUID, asked again");
@@ -97,14 +97,14 @@ fn a_device_has_an_identifier_of_its_own(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_infiniband_device_has_no_addresses_of_ip(lab: &Lab) -> Result<(), Stop> {
+fn infiniband_dev_has_no_ip_addresses(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     ensure_eq!(refusal(dev.info().ipv4())?, ErrorKind::NotFound, "IPv4");
     ensure_eq!(refusal(dev.info().ipv6())?, ErrorKind::NotFound, "IPv6");
     Ok(())
 }
 
-fn an_ethernet_device_has_an_address_of_ip(lab: &Lab) -> Result<(), Stop> {
+fn ethernet_dev_has_ip_address(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let (four, six) = (dev.info().ipv4(), dev.info().ipv6());
     ensure!(four.is_ok() || six.is_ok(), "{four:?} {six:?}");

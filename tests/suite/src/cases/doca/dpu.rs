@@ -14,7 +14,7 @@ cases!(
     needs [Need::Sides, SHARES_KEYS, cap!(dma_mmo_qp)]:
     dpu_copies_from_and_to_host_memory [LARGE_COPIES],
     dpu_read_only_mmap_rejects_write,
-    an_export_is_of_no_use_to_the_host_itself,
+    host_rejects_its_own_dpu_export,
     imported_mmap_fails_after_export_is_destroyed,
 );
 
@@ -69,7 +69,7 @@ fn dpu_read_only_mmap_rejects_write(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_export_is_of_no_use_to_the_host_itself(lab: &Lab) -> Result<(), Stop> {
+fn host_rejects_its_own_dpu_export(lab: &Lab) -> Result<(), Stop> {
     let (host, _bench, _dma) = sides(lab)?;
     let far = map(&host, 4096, AccessFlags::DPU_READ_ONLY)?;
     let descriptor = far.export_dpu(&host)?;

@@ -11,11 +11,11 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_async_event",
     "External events of a device, on a work queue.":
-    a_work_queue_that_listens_sleeps_and_does_its_jobs[cap!(dma_mmo_qp)],
-    a_port_that_goes_down_and_up_is_told[Need::Model],
+    workq_with_async_events_completes_jobs[cap!(dma_mmo_qp)],
+    port_down_and_up_raise_async_events[Need::Model],
 );
 
-fn a_work_queue_that_listens_sleeps_and_does_its_jobs(lab: &Lab) -> Result<(), Stop> {
+fn workq_with_async_events_completes_jobs(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
     let events = AsyncEvents::builder(&bench.dev).start()?;
     let dma = bench.dma()?;
@@ -33,7 +33,7 @@ fn a_work_queue_that_listens_sleeps_and_does_its_jobs(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_port_that_goes_down_and_up_is_told(lab: &Lab) -> Result<(), Stop> {
+fn port_down_and_up_raise_async_events(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
     let events = AsyncEvents::builder(&bench.dev).user_data(5).start()?;

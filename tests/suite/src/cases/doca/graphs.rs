@@ -16,7 +16,7 @@ cases!(
     needs [cap!(dma_mmo_qp)]:
     dependent_copies_run_in_order,
     user_node_sees_results_of_its_dependencies,
-    several_instances_of_a_graph_run_at_a_time,
+    graph_instances_run_concurrently,
     callback_panic_fails_instance_with_unexpected,
 );
 
@@ -86,7 +86,7 @@ fn user_node_sees_results_of_its_dependencies(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn several_instances_of_a_graph_run_at_a_time(lab: &Lab) -> Result<(), Stop> {
+fn graph_instances_run_concurrently(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let (graph, nodes) = chain(&dma, 3)?;

@@ -11,7 +11,7 @@ cases!(
     "doca_sha",
     "Hashes as jobs of DOCA, computed in software.":
     digests_of_abc_match_fips_180_4,
-    a_message_in_parts_has_the_digest_of_the_whole,
+    partial_updates_yield_digest_of_whole_message,
     sha_hardware_is_not_supported,
 );
 
@@ -50,7 +50,7 @@ fn digests_of_abc_match_fips_180_4(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_message_in_parts_has_the_digest_of_the_whole(lab: &Lab) -> Result<(), Stop> {
+fn partial_updates_yield_digest_of_whole_message(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let sha = context(&mut bench)?;
     bench.fill(0, &pattern(1, 1000))?;

@@ -9,18 +9,18 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_mmap",
     "Memory maps of DOCA, and exports of them for peers.":
-    memory_of_a_map_is_written_and_read,
+    mmap_bytes_are_written_and_read,
     restarted_mmap_keeps_its_bytes,
     mmap_with_live_bufs_rejects_destroy,
-    a_map_is_on_several_devices[Need::Peer],
+    mmap_spans_several_devices[Need::Peer],
     rdma_export_is_stable_and_carries_range,
-    an_altered_export_is_refused,
+    altered_export_is_rejected,
     export_requires_access_flag,
     dynamic_mmap_takes_chunks_until_export,
     failed_dev_add_registers_no_range[Need::Model, Need::Peer],
 );
 
-fn memory_of_a_map_is_written_and_read(lab: &Lab) -> Result<(), Stop> {
+fn mmap_bytes_are_written_and_read(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let map = map(&dev, 70_000, AccessFlags::LOCAL_READ_WRITE)?;
     map.write_at(123, &pattern(1, 60_000))?;
@@ -59,7 +59,7 @@ fn mmap_with_live_bufs_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
     map.destroy().map_err(|refused| refused.error.into())
 }
 
-fn a_map_is_on_several_devices(lab: &Lab) -> Result<(), Stop> {
+fn mmap_spans_several_devices(lab: &Lab) -> Result<(), Stop> {
     let (one, other) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
     let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ;
     let memory = Memory::allocate(8192)?;
@@ -97,7 +97,7 @@ fn rdma_export_is_stable_and_carries_range(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_altered_export_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn altered_export_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (_map, descriptor) = exported(lab)?;
     let peer = open(lab, lab.other_info())?;
     for length in 0..descriptor.len() {

@@ -15,16 +15,16 @@ cases!(
     receive_reports_opcode_and_length_of_send,
     send_imm_delivers_immediate_unchanged,
     empty_messages_need_no_buffers,
-    a_write_and_a_read_move_bytes,
+    write_and_read_move_bytes,
     write_imm_consumes_receive_but_not_its_buf,
     atomics_return_old_value [ATOMICS],
     chains_are_gathered_and_scattered,
     receive_fills_from_data_start_to_buf_end,
-    a_receive_has_more_room_than_the_longest_message_needs,
-    lengths_of_the_other_sides_buffers_are_ignored,
+    receive_may_exceed_max_message_size,
+    remote_buf_data_length_is_ignored,
     invalid_jobs_are_rejected_without_effect,
     unconnected_instance_accepts_only_receives,
-    a_long_message_arrives,
+    long_message_arrives,
     bidirectional_messages_complete_in_order,
     workq_serves_several_instances,
 );
@@ -98,7 +98,7 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_write_and_a_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
+fn write_and_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     a.fill(0, &pattern(1, 5000))?;
     let job = a.rdma()?.write(a.data(0, 5000)?, Some(a.remote(100, 5000)?));
@@ -224,7 +224,7 @@ fn receive_fills_from_data_start_to_buf_end(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_receive_has_more_room_than_the_longest_message_needs(lab: &Lab) -> Result<(), Stop> {
+fn receive_may_exceed_max_message_size(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let dev = super::bench::open(lab, lab.other_info())?;
     let longest = Rdma::max_message_size(&dev)?.min(2 << 30);
@@ -251,7 +251,7 @@ fn a_receive_has_more_room_than_the_longest_message_needs(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn lengths_of_the_other_sides_buffers_are_ignored(lab: &Lab) -> Result<(), Stop> {
+fn remote_buf_data_length_is_ignored(lab: &Lab) -> Result<(), Stop> {
     let [mut a, b] = connected(lab)?;
     a.fill(0, &pattern(1, 100))?;
     for length in [0, 1, 100, 200] {
@@ -344,7 +344,7 @@ fn unconnected_instance_accepts_only_receives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_long_message_arrives(lab: &Lab) -> Result<(), Stop> {
+fn long_message_arrives(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let job = b.rdma()?.receive(b.room(0, 60_000)?);
     b.submit(job)?;

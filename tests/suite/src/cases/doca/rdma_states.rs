@@ -20,10 +20,10 @@ cases!(
     send_without_receive_times_out_after_rnr_retries,
     stopped_instance_flushes_jobs_and_reconnects,
     stopped_instance_moves_to_another_workq,
-    an_old_descriptor_leads_nowhere,
-    an_altered_descriptor_is_refused,
+    stale_descriptor_reaches_no_instance,
+    altered_descriptor_is_rejected,
     instance_connected_before_workq_works,
-    dynamically_connected_instances_are_not_supported,
+    dc_transport_is_not_supported,
     instance_size_is_bounded_by_device_limits,
 );
 
@@ -248,7 +248,7 @@ fn stopped_instance_moves_to_another_workq(lab: &Lab) -> Result<(), Stop> {
     works(&mut both)
 }
 
-fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
+fn stale_descriptor_reaches_no_instance(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let soon = |builder: verbless_doca::rdma::RdmaBuilder| builder.retry_count(1).ack_timeout(10);
     let mut both = ends(lab, all, all, soon)?;
@@ -282,7 +282,7 @@ fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
     works(&mut both)
 }
 
-fn an_altered_descriptor_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn altered_descriptor_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let good = both[1].rdma()?.export()?.as_bytes().to_vec();
@@ -326,7 +326,7 @@ fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
     works(&mut [a, b])
 }
 
-fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), Stop> {
+fn dc_transport_is_not_supported(lab: &Lab) -> Result<(), Stop> {
     let dev = super::bench::open(lab, lab.info())?;
     let kind = refusal(Rdma::transport_type_supported(&dev, TransportType::Dc))?;
     ensure_eq!(kind, ErrorKind::NotSupported, "the query");

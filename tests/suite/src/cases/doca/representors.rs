@@ -11,7 +11,7 @@ cases!(
     "doca_rep",
     "Representors: the switch of a DPU, and the functions behind it.":
     dev_without_switch_lists_no_representors,
-    a_list_of_representors_outlives_its_device[Need::Representors],
+    representor_list_outlives_its_dev[Need::Representors],
     host_vuid_names_exactly_one_representor
         [Need::Representors, Need::Sides, cap!(hca_cap_2.query_vuid)],
 );
@@ -41,7 +41,7 @@ fn dev_without_switch_lists_no_representors(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_list_of_representors_outlives_its_device(lab: &Lab) -> Result<(), Stop> {
+fn representor_list_outlives_its_dev(lab: &Lab) -> Result<(), Stop> {
     let dev = manager(lab)?;
     let reps = DevInfoRep::list(&dev)?;
     drop(dev);

@@ -13,20 +13,20 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 cases!(
     "doca_sync",
     "Sync events of DOCA: counters that a host and its DPU set, add to and wait for.":
-    a_value_is_got_set_added_to_and_waited_for,
+    cpu_gets_sets_adds_and_waits,
     jobs_get_and_set,
-    jobs_add_and_tell_what_was_there_before[ATOMICS],
-    adding_by_jobs_is_refused_of_a_device_without_atomics[NO_ATOMICS],
-    a_wait_job_ends_once_the_value_is_above_its_threshold[cap!(wait_on_data)],
-    wait_jobs_end_at_their_own_thresholds_whatever_came_first[cap!(wait_on_data)],
-    a_wait_job_for_more_than_254_is_refused[cap!(wait_on_data)],
-    a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data[cap!(!wait_on_data)],
+    add_job_returns_old_value[ATOMICS],
+    add_job_without_atomics_is_not_supported[NO_ATOMICS],
+    wait_job_ends_once_value_exceeds_threshold[cap!(wait_on_data)],
+    wait_jobs_end_in_threshold_order[cap!(wait_on_data)],
+    wait_job_threshold_above_254_is_rejected[cap!(wait_on_data)],
+    wait_job_without_wait_on_data_is_not_supported[cap!(!wait_on_data)],
     event_counts_in_user_memory,
     ctx_on_workq_rejects_stop,
-    the_host_and_its_dpu_count_by_one_event[Need::Sides, SHARES_KEYS, ATOMICS],
-    each_sides_wait_job_sees_what_the_other_sets[Need::Sides, SHARES_KEYS, cap!(wait_on_data)],
-    what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed[Need::Sides, SHARES_KEYS],
-    an_export_is_of_no_use_to_the_host_itself[Need::Sides, SHARES_KEYS],
+    host_and_dpu_share_one_event[Need::Sides, SHARES_KEYS, ATOMICS],
+    wait_job_sees_set_of_other_side[Need::Sides, SHARES_KEYS, cap!(wait_on_data)],
+    dpu_import_fails_once_event_is_destroyed[Need::Sides, SHARES_KEYS],
+    host_rejects_its_own_dpu_export[Need::Sides, SHARES_KEYS],
 );
 
 fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
@@ -75,7 +75,7 @@ fn quiet(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_value_is_got_set_added_to_and_waited_for(lab: &Lab) -> Result<(), Stop> {
+fn cpu_gets_sets_adds_and_waits(lab: &Lab) -> Result<(), Stop> {
     let event = configured(&open(lab, lab.info())?)?.start()?;
     ensure_eq!(event.get()?, 0, "value at first");
     event.update_set(u64::MAX)?;
@@ -97,7 +97,7 @@ fn jobs_get_and_set(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn jobs_add_and_tell_what_was_there_before(lab: &Lab) -> Result<(), Stop> {
+fn add_job_returns_old_value(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     set(&mut bench.workq, &context, u64::MAX - 1)?;
     for (increment, before) in [(1, u64::MAX - 1), (1, u64::MAX), (40, 0), (0, 40)] {
@@ -117,7 +117,7 @@ fn jobs_add_and_tell_what_was_there_before(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn adding_by_jobs_is_refused_of_a_device_without_atomics(lab: &Lab) -> Result<(), Stop> {
+fn add_job_without_atomics_is_not_supported(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventAdd);
     ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
@@ -127,7 +127,7 @@ fn adding_by_jobs_is_refused_of_a_device_without_atomics(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_wait_job_ends_once_the_value_is_above_its_threshold(lab: &Lab) -> Result<(), Stop> {
+fn wait_job_ends_once_value_exceeds_threshold(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     for threshold in [0, 1, 100, 253, 254] {
         set(&mut bench.workq, &context, threshold)?;
@@ -144,7 +144,7 @@ fn a_wait_job_ends_once_the_value_is_above_its_threshold(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn wait_jobs_end_at_their_own_thresholds_whatever_came_first(lab: &Lab) -> Result<(), Stop> {
+fn wait_jobs_end_in_threshold_order(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     for threshold in [7, 3, 5] {
         submit(&mut bench.workq, context.wait_gt(threshold).user_data(threshold))?;
@@ -160,7 +160,7 @@ fn wait_jobs_end_at_their_own_thresholds_whatever_came_first(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_wait_job_for_more_than_254_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn wait_job_threshold_above_254_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     for threshold in [255, 256, 1 << 32, u64::MAX] {
         let (kind, _) = refused_job(bench.workq.submit(context.wait_gt(threshold)))?;
@@ -170,7 +170,7 @@ fn a_wait_job_for_more_than_254_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data(lab: &Lab) -> Result<(), Stop> {
+fn wait_job_without_wait_on_data_is_not_supported(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventWait);
     ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
@@ -222,7 +222,7 @@ fn ctx_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_host_and_its_dpu_count_by_one_event(lab: &Lab) -> Result<(), Stop> {
+fn host_and_dpu_share_one_event(lab: &Lab) -> Result<(), Stop> {
     const TURNS: u64 = 50;
     let (host, dpu) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
     let event = configured(&host)?.start()?;
@@ -239,7 +239,7 @@ fn the_host_and_its_dpu_count_by_one_event(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn each_sides_wait_job_sees_what_the_other_sets(lab: &Lab) -> Result<(), Stop> {
+fn wait_job_sees_set_of_other_side(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, here) = context(lab)?;
     let dpu = open(lab, lab.other_info())?;
     let descriptor = here.export_to_dpu()?;
@@ -257,7 +257,7 @@ fn each_sides_wait_job_sees_what_the_other_sets(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn dpu_import_fails_once_event_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
     let event = configured(&host)?.start()?;
     let descriptor = event.export_to_dpu()?;
@@ -278,7 +278,7 @@ fn what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed(lab: &Lab) -
     Ok(())
 }
 
-fn an_export_is_of_no_use_to_the_host_itself(lab: &Lab) -> Result<(), Stop> {
+fn host_rejects_its_own_dpu_export(lab: &Lab) -> Result<(), Stop> {
     let host = open(lab, lab.info())?;
     let event = configured(&host)?.start()?;
     let descriptor = event.export_to_dpu()?;

@@ -15,21 +15,21 @@ use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_workq",
     "Work queues of DOCA: contexts of several kinds, polling, and sleeping until a job is done.":
-    one_work_queue_is_on_contexts_of_two_kinds[cap!(dma_mmo_qp)],
-    a_full_work_queue_says_again_and_returns_the_job[cap!(dma_mmo_qp)],
-    a_job_for_a_context_that_the_work_queue_is_not_on_comes_back[cap!(dma_mmo_qp)],
-    a_context_whose_work_queue_is_there_does_not_stop[cap!(dma_mmo_qp)],
-    a_work_queue_with_jobs_in_flight_does_not_leave_its_context[cap!(dma_mmo_qp)],
-    an_abort_returns_every_job_once[cap!(dma_mmo_qp)],
-    a_thread_sleeps_until_the_device_is_done[cap!(dma_mmo_qp), LARGE_COPIES],
-    arming_with_a_job_done_already_signals_at_once[cap!(dma_mmo_qp)],
-    ten_thousand_jobs_across_arming_and_submitting_are_all_seen[cap!(dma_mmo_qp)],
-    depth_and_mode_are_set_until_a_context_is_added,
-    the_file_is_silent_while_nothing_is_done,
-    a_file_that_cannot_be_waited_for_is_the_operating_systems_error[cap!(dma_mmo_qp)],
+    workq_serves_dma_and_sha_contexts[cap!(dma_mmo_qp)],
+    full_workq_returns_memcpy_with_again[cap!(dma_mmo_qp)],
+    workq_returns_job_of_unadded_context[cap!(dma_mmo_qp)],
+    context_on_workq_rejects_stop[cap!(dma_mmo_qp)],
+    workq_with_jobs_in_flight_rejects_remove[cap!(dma_mmo_qp)],
+    abort_returns_each_job_once[cap!(dma_mmo_qp)],
+    armed_workq_wakes_thread_on_completion[cap!(dma_mmo_qp), LARGE_COPIES],
+    arm_after_unretrieved_job_signals_at_once[cap!(dma_mmo_qp)],
+    arm_and_submit_in_any_order_lose_no_job[cap!(dma_mmo_qp)],
+    depth_and_mode_are_fixed_once_context_is_added,
+    event_handle_is_silent_without_completion,
+    failed_file_wait_is_operating_system_error[cap!(dma_mmo_qp)],
 );
 
-fn one_work_queue_is_on_contexts_of_two_kinds(lab: &Lab) -> Result<(), Stop> {
+fn workq_serves_dma_and_sha_contexts(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let sha = Sha::builder(&bench.dev).start()?;
@@ -49,7 +49,7 @@ fn one_work_queue_is_on_contexts_of_two_kinds(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_full_work_queue_says_again_and_returns_the_job(lab: &Lab) -> Result<(), Stop> {
+fn full_workq_returns_memcpy_with_again(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::with(lab, WorkQ::new(2)?)?;
     let dma = bench.dma()?;
     for _ in 0..2 {
@@ -67,7 +67,7 @@ fn a_full_work_queue_says_again_and_returns_the_job(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_job_for_a_context_that_the_work_queue_is_not_on_comes_back(lab: &Lab) -> Result<(), Stop> {
+fn workq_returns_job_of_unadded_context(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = Dma::builder(&bench.dev).start()?;
     let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
@@ -79,7 +79,7 @@ fn a_job_for_a_context_that_the_work_queue_is_not_on_comes_back(lab: &Lab) -> Re
     Ok(())
 }
 
-fn a_context_whose_work_queue_is_there_does_not_stop(lab: &Lab) -> Result<(), Stop> {
+fn context_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let dma = match dma.stop() {
@@ -94,7 +94,7 @@ fn a_context_whose_work_queue_is_there_does_not_stop(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_work_queue_with_jobs_in_flight_does_not_leave_its_context(lab: &Lab) -> Result<(), Stop> {
+fn workq_with_jobs_in_flight_rejects_remove(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
@@ -104,7 +104,7 @@ fn a_work_queue_with_jobs_in_flight_does_not_leave_its_context(lab: &Lab) -> Res
     bench.leave(&dma)
 }
 
-fn an_abort_returns_every_job_once(lab: &Lab) -> Result<(), Stop> {
+fn abort_returns_each_job_once(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     for number in 0..16 {
@@ -137,7 +137,7 @@ fn readable(workq: &WorkQ, milliseconds: u16) -> Result<bool, Stop> {
     Ok(poll(&mut files, milliseconds)? == 1)
 }
 
-fn a_thread_sleeps_until_the_device_is_done(lab: &Lab) -> Result<(), Stop> {
+fn armed_workq_wakes_thread_on_completion(lab: &Lab) -> Result<(), Stop> {
     let mut bench = sleeping(lab)?;
     let dma = bench.dma()?;
     bench.fill(0, &pattern(3, 100_000))?;
@@ -156,7 +156,7 @@ fn a_thread_sleeps_until_the_device_is_done(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn arming_with_a_job_done_already_signals_at_once(lab: &Lab) -> Result<(), Stop> {
+fn arm_after_unretrieved_job_signals_at_once(lab: &Lab) -> Result<(), Stop> {
     let mut bench = sleeping(lab)?;
     let dma = bench.dma()?;
     bench.fill(0, &[7; 8])?;
@@ -174,7 +174,7 @@ fn arming_with_a_job_done_already_signals_at_once(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn ten_thousand_jobs_across_arming_and_submitting_are_all_seen(lab: &Lab) -> Result<(), Stop> {
+fn arm_and_submit_in_any_order_lose_no_job(lab: &Lab) -> Result<(), Stop> {
     const JOBS: u64 = 10_000;
     let mut bench = sleeping(lab)?;
     let dma = bench.dma()?;
@@ -214,7 +214,7 @@ fn ten_thousand_jobs_across_arming_and_submitting_are_all_seen(lab: &Lab) -> Res
     Ok(())
 }
 
-fn depth_and_mode_are_set_until_a_context_is_added(lab: &Lab) -> Result<(), Stop> {
+fn depth_and_mode_are_fixed_once_context_is_added(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::with(lab, WorkQ::new(4)?)?;
     bench.workq.set_depth(8)?;
     bench.workq.set_event_driven(true)?;
@@ -229,7 +229,7 @@ fn depth_and_mode_are_set_until_a_context_is_added(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn the_file_is_silent_while_nothing_is_done(lab: &Lab) -> Result<(), Stop> {
+fn event_handle_is_silent_without_completion(lab: &Lab) -> Result<(), Stop> {
     let mut bench = sleeping(lab)?;
     let sha = Sha::builder(&bench.dev).start()?;
     bench.workq.add(&sha)?;
@@ -247,7 +247,7 @@ fn the_file_is_silent_while_nothing_is_done(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_file_that_cannot_be_waited_for_is_the_operating_systems_error(lab: &Lab) -> Result<(), Stop> {
+fn failed_file_wait_is_operating_system_error(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::with(lab, WorkQ::builder(1).event_driven().build()?)?;
     let dma = bench.dma()?;
     let broken = || std::future::ready(Err(std::io::Error::other("broken")));

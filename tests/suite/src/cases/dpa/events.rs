@@ -21,11 +21,11 @@ cases!(
     "dpa_events",
     "Event queues of the DPA, devices that it emulates, their doorbells and vectors.",
     needs [Need::DpaLayouts, cap!(apu)]:
-    a_cqe_makes_an_entry_of_an_eq_in_the_heap,
-    an_eq_in_memory_of_the_host_gets_entries_too,
+    cqe_raises_eqe_in_heap_eq,
+    cqe_raises_eqe_in_host_memory_eq,
     full_eq_resumes_after_consumer_update,
     eqe_raises_vector_once_per_arm,
-    a_doorbell_of_an_emulated_device_starts_a_thread,
+    emulated_device_doorbell_starts_thread,
     doorbell_rung_before_arm_is_not_lost,
     rxc_rd_returns_doorbell_value,
     emu_cap_trigger_makes_cqe_without_ring,
@@ -104,7 +104,7 @@ fn device(lab: &Lab) -> Result<(Dpa, Arc<EmulatedDevice>), Stop> {
     Ok((dpa, device))
 }
 
-fn a_cqe_makes_an_entry_of_an_eq_in_the_heap(lab: &Lab) -> Result<(), Stop> {
+fn cqe_raises_eqe_in_heap_eq(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::new(lab)?;
     ensure_eq!(rig.entry(0)?.2, 1, "the owner of an unwritten entry");
     // More than three times round, so that the owner changes.
@@ -118,7 +118,7 @@ fn a_cqe_makes_an_entry_of_an_eq_in_the_heap(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_eq_in_memory_of_the_host_gets_entries_too(lab: &Lab) -> Result<(), Stop> {
+fn cqe_raises_eqe_in_host_memory_eq(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let ring = QueueMemory::new(dpa.rig.host.umem.clone(), 4096);
     dpa.rig.host.memory.write_at(4096, &[0xff; 64 * ENTRIES as usize])?;
@@ -163,7 +163,7 @@ fn eqe_raises_vector_once_per_arm(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_doorbell_of_an_emulated_device_starts_a_thread(lab: &Lab) -> Result<(), Stop> {
+fn emulated_device_doorbell_starts_thread(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let doorbell = dpa.device().create_emulated_doorbell(&device, 3, &drain.cq)?;

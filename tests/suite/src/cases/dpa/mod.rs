@@ -36,13 +36,13 @@ cases!(
     process_memory_is_isolated,
     invalid_elf_is_rejected,
     run_context_holds_outbox_window_and_metadata,
-    memory_of_the_host_is_reached_through_a_window,
+    window_reaches_host_memory,
     window_access_beyond_mkey_ends_process,
     window_with_mkey_of_another_pd_faults,
-    the_heap_is_reached_by_keys,
-    a_cq_event_starts_a_thread_and_none_is_lost,
+    mkey_reaches_heap,
+    cq_events_start_thread_without_loss,
     send_cqe_in_heap_cq_starts_thread,
-    a_program_rings_for_a_send_queue,
+    program_rings_sq_doorbell,
     outbox_reaches_only_queues_of_its_uar,
     doorbell_on_busy_outbox_is_lost,
     finished_thread_runs_no_more,
@@ -52,7 +52,7 @@ cases!(
     process_exit_code_becomes_its_status,
     stack_overflow_ends_process,
     ended_process_rejects_calls,
-    a_core_dump_has_the_registers_and_the_memory,
+    core_dump_has_registers_and_memory,
     watchdog_stops_endless_run,
     call_destroy_ends_endless_run,
     watchdog_spares_polling_thread,
@@ -145,7 +145,7 @@ fn run_context_holds_outbox_window_and_metadata(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn memory_of_the_host_is_reached_through_a_window(lab: &Lab) -> Result<(), Stop> {
+fn window_reaches_host_memory(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let key = dpa.rig.key(KeyAccess::ALL)?;
     let address = dpa.through_window(key.lkey().0, dpa.rig.host.umem.address())?;
@@ -191,7 +191,7 @@ fn window_with_mkey_of_another_pd_faults(lab: &Lab) -> Result<(), Stop> {
     dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)
 }
 
-fn the_heap_is_reached_by_keys(lab: &Lab) -> Result<(), Stop> {
+fn mkey_reaches_heap(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
     let (heap, base) = (dpa.rig.heap_key(&dpa.process)?, dpa.process.heap_address());
@@ -209,7 +209,7 @@ fn the_heap_is_reached_by_keys(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_cq_event_starts_a_thread_and_none_is_lost(lab: &Lab) -> Result<(), Stop> {
+fn cq_events_start_thread_without_loss(lab: &Lab) -> Result<(), Stop> {
     const EVENTS: u64 = 3 << LOG_CQES;
     let dpa = Dpa::new(lab)?;
     let drain = dpa.drain()?;
@@ -246,7 +246,7 @@ fn send_cqe_in_heap_cq_starts_thread(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_program_rings_for_a_send_queue(lab: &Lab) -> Result<(), Stop> {
+fn program_rings_sq_doorbell(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
     let drain = dpa.drain()?;
@@ -403,7 +403,7 @@ fn ended_process_rejects_calls(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_core_dump_has_the_registers_and_the_memory(lab: &Lab) -> Result<(), Stop> {
+fn core_dump_has_registers_and_memory(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     dpa.call("store64", [DATA + 16, 0x1122_3344_5566_7788, 0])?;
     dpa.dies("load64", [3, 0xabcd, 0], DpaFault::LOAD_MISALIGNED.0, 3)?;

@@ -18,13 +18,13 @@ cases!(
     "dpa_partitions",
     "Execution units that a host and its DPU share, and their partitions.",
     needs [Need::Model, Need::Sides, cap!(apu)]:
-    functions_of_a_card_wait_for_each_others_units,
+    functions_of_one_card_share_eus,
     eu_goes_to_longest_waiter_across_functions,
     partition_eus_serve_only_its_functions,
     partition_group_is_made_by_user_or_manager,
     partition_creation_requires_manager_function,
     partition_with_live_process_rejects_changes,
-    a_function_in_no_partition_has_no_processes,
+    function_without_partition_rejects_process,
 );
 
 /// A process on the host and one on its DPU, which manages the units.
@@ -65,7 +65,7 @@ fn refused<T>(what: &str, outcome: Result<T, impl Into<Stop>>) -> Result<(), Sto
     Ok(())
 }
 
-fn functions_of_a_card_wait_for_each_others_units(lab: &Lab) -> Result<(), Stop> {
+fn functions_of_one_card_share_eus(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     for (first, second) in [(&host, &dpu), (&dpu, &host)] {
         let spins = on(first, 90, "spin")?;
@@ -207,7 +207,7 @@ fn partition_with_live_process_rejects_changes(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_function_in_no_partition_has_no_processes(_: &Lab) -> Result<(), Stop> {
+fn function_without_partition_rejects_process(_: &Lab) -> Result<(), Stop> {
     // A card of its own, with VFs: a VF is in no partition unless one names it.
     let model = Model::builder().device_with_topology(Profile::load("bluefield3")?).build();
     let backend = Arc::new(InProcess::of(&model));

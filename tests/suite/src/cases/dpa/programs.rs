@@ -32,30 +32,30 @@ cases!(
     formats_match_between_dpa_and_host,
     lock_loses_no_concurrent_update,
     thread_metadata_gives_id_and_storage,
-    an_error_of_a_doorbell_is_taken_once,
+    doorbell_errno_is_cleared_by_read,
     exit_finish_and_panic_have_own_status,
     watchdog_stops_pausing_run,
-    a_polling_thread_goes_on_beside_calls,
+    polling_thread_runs_alongside_calls,
     reschedule_in_call_ends_process,
     handler_reschedules_waits_and_finishes,
     thread_activation_is_limited_to_own_process,
     continuable_thread_resumes_at_yield,
-    a_yield_of_another_thread_has_no_effect,
+    yield_of_uncontinuable_thread_has_no_effect,
     window_copy_is_exact_at_any_alignment,
     copy_with_thread_context_is_exact,
-    words_are_read_and_written_whole_through_a_window,
+    window_word_accesses_are_single_copy_atomic,
     window_can_be_selected_by_id,
     window_rejects_wide_address_and_faults_on_write,
     cq_arm_after_drain_loses_no_cqe,
     handler_taking_one_cqe_per_run_gets_all,
-    a_handler_takes_the_completions_of_a_queue_pair,
-    a_program_posts_an_rdma_write,
+    handler_drains_cqes_of_qp,
+    program_posts_rdma_write,
     doorbell_uses_selected_outbox,
-    a_handler_serves_the_doorbell_of_an_emulated_device,
-    a_program_takes_events_and_sends_msi_x,
+    handler_serves_emulated_device_doorbell,
+    program_consumes_eqes_and_sends_msix,
     doorbells_of_unknown_objects_set_errno,
-    messages_reach_the_host_and_lost_ones_are_counted,
-    messages_have_the_level_of_their_macro,
+    messages_reach_host_and_losses_are_counted,
+    messages_carry_level_of_their_macro,
     panic_message_reaches_host_with_location,
 );
 
@@ -267,7 +267,7 @@ fn thread_metadata_gives_id_and_storage(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_error_of_a_doorbell_is_taken_once(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_errno_is_cleared_by_read(lab: &Lab) -> Result<(), Stop> {
     const NO_QUEUE: u64 = 2;
     let dpa = Compiled::new(lab)?;
     let seen = dpa.call("errno_of", &[0xff_ffff])?;
@@ -302,7 +302,7 @@ fn watchdog_stops_pausing_run(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_polling_thread_goes_on_beside_calls(lab: &Lab) -> Result<(), Stop> {
+fn polling_thread_runs_alongside_calls(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::of(Rig::new(lab)?, 20_000)?;
     let polling = DpaThreadKind { polling: true, ..DpaThreadKind::default() };
     let thread = dpa.thread("polls", 0, polling)?;
@@ -360,7 +360,7 @@ fn continuable_thread_resumes_at_yield(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_yield_of_another_thread_has_no_effect(lab: &Lab) -> Result<(), Stop> {
+fn yield_of_uncontinuable_thread_has_no_effect(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::of(Rig::new(lab)?, 300_000)?;
     let thread = dpa.thread("continues", dpa.heap(COUNT_AT), DpaThreadKind::default())?;
     // The run never ends, so the watchdog ends it. The call may end with it.
@@ -417,7 +417,7 @@ fn copy_with_thread_context_is_exact(lab: &Lab) -> Result<(), Stop> {
     })
 }
 
-fn words_are_read_and_written_whole_through_a_window(lab: &Lab) -> Result<(), Stop> {
+fn window_word_accesses_are_single_copy_atomic(lab: &Lab) -> Result<(), Stop> {
     const TIMES: u64 = 10_000;
     let dpa = Compiled::new(lab)?;
     let key = dpa.rig.key(KeyAccess::ALL)?;
@@ -511,7 +511,7 @@ fn handler_taking_one_cqe_per_run_gets_all(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_handler_takes_the_completions_of_a_queue_pair(lab: &Lab) -> Result<(), Stop> {
+fn handler_drains_cqes_of_qp(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let device = pair.a.domain.device().clone();
     let dpa = Compiled::of(Rig::of(device, pair.a.domain.pd().clone())?, 0)?;
@@ -527,7 +527,7 @@ fn a_handler_takes_the_completions_of_a_queue_pair(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_program_posts_an_rdma_write(lab: &Lab) -> Result<(), Stop> {
+fn program_posts_rdma_write(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let device = pair.a.domain.device().clone();
     let dpa = Compiled::of(Rig::of(device, pair.a.domain.pd().clone())?, 0)?;
@@ -572,7 +572,7 @@ fn doorbell_uses_selected_outbox(lab: &Lab) -> Result<(), Stop> {
     dpa.drained(4)
 }
 
-fn a_handler_serves_the_doorbell_of_an_emulated_device(lab: &Lab) -> Result<(), Stop> {
+fn handler_serves_emulated_device_doorbell(lab: &Lab) -> Result<(), Stop> {
     /// Where the handler keeps the value that it has read, after the words at `DRAIN_AT`.
     const CONTEXT_AT: u64 = DRAIN_AT + 48;
     let dpa = Compiled::new(lab)?;
@@ -594,7 +594,7 @@ fn a_handler_serves_the_doorbell_of_an_emulated_device(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_program_takes_events_and_sends_msi_x(lab: &Lab) -> Result<(), Stop> {
+fn program_consumes_eqes_and_sends_msix(lab: &Lab) -> Result<(), Stop> {
     const LOG_ENTRIES: u8 = 2;
     let dpa = Compiled::new(lab)?;
     let device = dpa.rig.device.create_emulated_device(&dpa.rig.token, 1, 3)?;
@@ -671,7 +671,7 @@ fn message(dpa: &Compiled, number: u64) -> Result<(u8, String), Stop> {
     Ok((slot[2], String::from_utf8_lossy(text).into_owned()))
 }
 
-fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), Stop> {
+fn messages_reach_host_and_losses_are_counted(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::new(lab)?;
     ensure_eq!(dpa.call("says", &[5])?, 0, "bytes of messages without a stream");
     let key = dpa.rig.key(KeyAccess::ALL)?;
@@ -690,7 +690,7 @@ fn messages_reach_the_host_and_lost_ones_are_counted(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn messages_have_the_level_of_their_macro(lab: &Lab) -> Result<(), Stop> {
+fn messages_carry_level_of_their_macro(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::new(lab)?;
     let key = dpa.rig.key(KeyAccess::ALL)?;
     attach(&dpa, &key)?;

@@ -16,9 +16,9 @@ cases!(
     "dpa_registers",
     "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: limits and partitions.",
     needs [cap!(apu), Need::Registers]:
-    the_numbers_of_the_dpa_are_read,
+    dpa_caps_are_readable,
     register_reads_agree_over_devx_and_fwctl [Need::BothRegisterWays],
-    a_partition_is_read_or_refused_by_the_device,
+    partition_query_succeeds_or_is_rejected,
     partition_is_made_modified_and_destroyed [Need::Destructive, Need::DpaPartitions],
 );
 
@@ -28,7 +28,7 @@ fn caps(device: &Device) -> Result<DpaCaps, Stop> {
     Ok(caps)
 }
 
-fn the_numbers_of_the_dpa_are_read(lab: &Lab) -> Result<(), Stop> {
+fn dpa_caps_are_readable(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let caps = caps(&device)?;
     ensure!(caps.units_per_group <= caps.units, "units of a group: {caps:?}");
@@ -60,7 +60,7 @@ fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_partition_is_read_or_refused_by_the_device(lab: &Lab) -> Result<(), Stop> {
+fn partition_query_succeeds_or_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let caps = caps(&device)?;
     for id in [0, u16::MAX] {

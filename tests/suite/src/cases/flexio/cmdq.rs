@@ -15,13 +15,13 @@ cases!(
     "flexio_cmdq",
     "FlexIO's command queues: tasks in the background, states, room, ends.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    a_thousand_tasks_run_on_workers_of_any_number,
+    cmdq_runs_1000_tasks_on_any_worker_count,
     pending_queue_runs_tasks_once_running,
     full_pending_queue_rejects_task,
-    a_task_without_room_times_out_and_the_others_go_on,
+    task_beyond_depth_times_out_alone,
     task_ending_process_is_fatal_error,
     queue_destroy_succeeds_with_busy_workers,
-    a_queue_without_workers_batch_or_depth_is_refused,
+    cmdq_rejects_invalid_config,
 );
 
 /// Increments a counter.
@@ -38,7 +38,7 @@ fn wait_for() -> Function<(u64,), ()> {
     Function::named("wait_for")
 }
 
-fn a_thousand_tasks_run_on_workers_of_any_number(lab: &Lab) -> Result<(), Stop> {
+fn cmdq_runs_1000_tasks_on_any_worker_count(lab: &Lab) -> Result<(), Stop> {
     for (workers, batch_size, log_depth) in [(1, 1, 1), (1, 64, 10), (3, 8, 4), (8, 4, 8)] {
         let rig = Rig::new(lab)?;
         let before = rig.process.heap_info();
@@ -91,7 +91,7 @@ fn full_pending_queue_rejects_task(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_task_without_room_times_out_and_the_others_go_on(lab: &Lab) -> Result<(), Stop> {
+fn task_beyond_depth_times_out_alone(lab: &Lab) -> Result<(), Stop> {
     let timeout = Duration::from_millis(100);
     let rig = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
     let config = CmdqConfig { log_depth: 1, ..CmdqConfig::default() };
@@ -145,7 +145,7 @@ fn queue_destroy_succeeds_with_busy_workers(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_without_workers_batch_or_depth_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn cmdq_rejects_invalid_config(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let good = CmdqConfig::default();
     for (config, word) in [

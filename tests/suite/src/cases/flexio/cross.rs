@@ -30,11 +30,11 @@ cases!(
     uar_extension_rejects_own_context,
     uar_extends_only_to_reachable_functions [Need::Peer],
     outbox_rings_for_queues_of_either_context,
-    an_outbox_may_begin_with_an_extended_uar,
-    a_program_posts_to_a_send_queue_of_another_context [ETHERNET],
-    a_program_posts_to_a_queue_pair_of_another_context,
-    a_cq_of_another_context_starts_an_event_handler,
-    program_arms_a_cq_of_another_context_through_a_window,
+    outbox_starts_on_extended_uar,
+    program_posts_to_sq_of_another_context [ETHERNET],
+    program_posts_to_qp_of_another_context,
+    cq_of_another_context_starts_event_handler,
+    program_arms_cq_of_another_context,
     cross_device_queue_rejects_process_resources,
     doorbell_without_uar_extension_sets_errno,
 );
@@ -196,7 +196,7 @@ fn outbox_rings_for_queues_of_either_context(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_outbox_may_begin_with_an_extended_uar(lab: &Lab) -> Result<(), Stop> {
+fn outbox_starts_on_extended_uar(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let process = &cross.rig.process;
     let config = OutboxConfig { uar: Some(cross.uar.clone()), ..OutboxConfig::default() };
@@ -216,7 +216,7 @@ fn an_outbox_may_begin_with_an_extended_uar(lab: &Lab) -> Result<(), Stop> {
     failed("another's UAR", Outbox::create(&stranger.process, &config), "another process")
 }
 
-fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), Stop> {
+fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 3;
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
@@ -271,7 +271,7 @@ impl Places {
     }
 }
 
-fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), Stop> {
+fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 3;
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
@@ -312,7 +312,7 @@ fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), S
     Ok(cq.destroy()?)
 }
 
-fn a_cq_of_another_context_starts_an_event_handler(lab: &Lab) -> Result<(), Stop> {
+fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let places = Places::new(&cross.other)?;
@@ -373,7 +373,7 @@ fn a_cq_of_another_context_starts_an_event_handler(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn program_arms_a_cq_of_another_context_through_a_window(lab: &Lab) -> Result<(), Stop> {
+fn program_arms_cq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let places = Places::new(&cross.other)?;

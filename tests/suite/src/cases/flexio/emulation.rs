@@ -24,8 +24,8 @@ cases!(
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     doorbell_makes_cqes_until_unmapped,
     msix_map_has_one_eq_per_vector,
-    a_program_sends_msix_to_the_host_of_an_emulated_device,
-    a_program_uses_an_event_queue_of_a_vector_directly,
+    program_sends_msix_to_host_of_emulated_device,
+    program_uses_eq_of_vector_directly,
     msix_map_in_use_rejects_free,
     objects_of_another_context_are_rejected,
     objects_are_destroyable_after_fatal_error,
@@ -147,7 +147,7 @@ fn msix_map_has_one_eq_per_vector(lab: &Lab) -> Result<(), Stop> {
     failed("a vector of it", Msix::create(&map, &MsixConfig::default()), "vector 0 of a map of 0")
 }
 
-fn a_program_sends_msix_to_the_host_of_an_emulated_device(lab: &Lab) -> Result<(), Stop> {
+fn program_sends_msix_to_host_of_emulated_device(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
     let map = MsixMap::create(&rig.process, &device, VECTORS)?;
@@ -176,7 +176,7 @@ fn a_program_sends_msix_to_the_host_of_an_emulated_device(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_program_uses_an_event_queue_of_a_vector_directly(lab: &Lab) -> Result<(), Stop> {
+fn program_uses_eq_of_vector_directly(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
     let map = MsixMap::create(&rig.process, &device, VECTORS)?;

@@ -29,7 +29,7 @@ cases!(
     error_handler_runs_before_process_end,
     failing_error_handler_keeps_first_error,
     call_during_error_handler_ends_with_fatal_error,
-    the_error_handler_is_set_before_the_first_event_handler,
+    error_handler_precedes_first_event_handler,
     crash_data_and_core_dump_follow_fatal_error,
     crash_files_are_private_and_follow_no_links,
     udbg_token_is_zero_without_debugger,
@@ -202,7 +202,7 @@ fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop
     Ok(process.destroy()?)
 }
 
-fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<(), Stop> {
+fn error_handler_precedes_first_event_handler(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     failed("no such handler", process.set_error_handler(&Handler::named("missing")), "missing")?;

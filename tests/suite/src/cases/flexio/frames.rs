@@ -26,12 +26,12 @@ cases!(
     "dpa_frames",
     "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET, Need::NetRaw]:
-    queues_of_frames_are_ready_when_they_are_made,
+    new_sq_and_rq_are_ready,
     rq_error_state_flushes_receives,
     sq_and_rq_keep_tis_and_transport_domain,
     unsupported_queue_attributes_are_rejected,
     queue_timestamp_format_matches_config,
-    after_a_fatal_error_queues_of_frames_are_destroyed,
+    sq_and_rq_are_destroyable_after_fatal_error,
     program_reflects_frames_with_swapped_macs [Need::Peer, Need::Lossless],
     burst_frames_return_or_count_as_lost [Need::Peer, Need::Lossless],
     frames_without_receive_are_counted_as_lost [Need::Peer, Need::Lossless],
@@ -59,7 +59,7 @@ fn opcode(process: &Process, cq: &DpaCq, index: u64) -> Result<u8, Stop> {
     until("a CQE", opcode)
 }
 
-fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> {
+fn new_sq_and_rq_are_ready(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let (sq, rq) = (
@@ -159,7 +159,7 @@ fn queue_timestamp_format_matches_config(lab: &Lab) -> Result<(), Stop> {
     failed("an RQ of real time", DpaRq::create(&process, &cq, &receive), "REAL_TIME")
 }
 
-fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn sq_and_rq_are_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let sq = DpaSq::create(&process, &cq, &DpaSqConfig::new(LOG_DEPTH))?;

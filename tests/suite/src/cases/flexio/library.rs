@@ -18,19 +18,19 @@ cases!(
     "flexio_library",
     "FlexIO's library without a process: apps, models of hardware, versions, transport domains.",
     needs [cap!(apu)]:
-    an_app_is_chosen_by_name_and_hardware_model [Need::DpaProgram],
-    a_name_has_256_bytes_at_most [Need::DpaProgram],
+    app_is_selected_by_name_and_hw_model [Need::DpaProgram],
+    app_name_is_limited_to_256_bytes [Need::DpaProgram],
     app_has_name_elf_and_symbols [Need::DpaProgram],
     app_symbol_data_matches_file [Need::DpaProgram],
     function_info_gives_signature_and_address [Need::DpaProgram],
-    arguments_are_packed_into_words_by_their_types,
+    arguments_are_packed_into_words_by_type,
     hw_model_follows_pci_device_id,
-    a_version_is_set_once,
+    version_is_set_once,
     resources_are_selected_by_name,
     tis_rejects_transport_domain_of_another_context [cap!(log_max_tis)],
 );
 
-fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
+fn app_is_selected_by_name_and_hw_model(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let elf = app()?;
     let (own, other) = match HwModel::of(&device) {
@@ -69,7 +69,7 @@ fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
     failed("one of no model", apps.register(of("none", 9)?, HwModel::NotAvailable), "no model")
 }
 
-fn a_name_has_256_bytes_at_most(_: &Lab) -> Result<(), Stop> {
+fn app_name_is_limited_to_256_bytes(_: &Lab) -> Result<(), Stop> {
     let elf = app()?;
     let named = |length| App::new(&"n".repeat(length), elf.elf());
     ensure_eq!(named(MAX_NAME_LEN)?.name().len(), 256, "the longest name");
@@ -104,7 +104,7 @@ fn function_info_gives_signature_and_address(_: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn arguments_are_packed_into_words_by_their_types(_: &Lab) -> Result<(), Stop> {
+fn arguments_are_packed_into_words_by_type(_: &Lab) -> Result<(), Stop> {
     let words = (-1_i8, 0xff_u8, -2_i32, u32::MAX, true, i64::MIN, usize::MAX, 7_u16).to_words();
     let signed = |value: i64| value as u64;
     let expected = [signed(-1), 0xff, signed(-2), 0xffff_ffff, 1, signed(i64::MIN), u64::MAX, 7];
@@ -133,7 +133,7 @@ fn hw_model_follows_pci_device_id(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_version_is_set_once(_: &Lab) -> Result<(), Stop> {
+fn version_is_set_once(_: &Lab) -> Result<(), Stop> {
     let older = Version::new(24, 10, 0);
     failed("a version to come", set_version(Version::new(25, 1, 1)), "above 25.1.0")?;
     for _ in 0..2 {

@@ -41,18 +41,18 @@ cases!(
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     process_with_live_objects_rejects_destroy,
     process_uses_given_pd,
-    calls_have_the_types_of_their_functions,
+    call_rejects_types_of_another_signature,
     calls_have_up_to_sixteen_arguments,
     call_results_of_every_width_are_exact,
     slow_call_times_out_and_process_continues,
     memcpy_works_in_every_host_heap_direction,
-    a_copy_outside_the_heap_is_refused,
-    memory_is_aligned_to_powers_of_two_from_64,
+    copy_outside_heap_is_rejected,
+    alignment_is_power_of_two_from_64,
     heap_info_tracks_allocations_and_drops,
     buffer_with_mkey_rejects_free,
     recoverable_buffer_is_copied_back_on_free,
-    a_recoverable_buffer_is_a_power_of_two_of_blocks,
-    an_event_before_run_starts_the_handler_at_run,
+    recoverable_buffer_length_is_power_of_two_blocks,
+    early_event_starts_handler_at_run,
     event_handler_has_id_storage_and_name,
     window_gives_program_access_to_host_memory,
     fatal_error_is_reported_by_every_operation,
@@ -104,7 +104,7 @@ fn process_uses_given_pd(lab: &Lab) -> Result<(), Stop> {
     failed("congestion control", Process::create(&device, &rig::app()?, &config), "en_pcc")
 }
 
-fn calls_have_the_types_of_their_functions(lab: &Lab) -> Result<(), Stop> {
+fn call_rejects_types_of_another_signature(lab: &Lab) -> Result<(), Stop> {
     type Widths = (i8, u16, bool, i32, u64, i64, usize, u8);
     let Rig { process } = Rig::new(lab)?;
     let widths = Function::<Widths, i64>::named("widths");
@@ -199,7 +199,7 @@ fn memcpy_works_in_every_host_heap_direction(lab: &Lab) -> Result<(), Stop> {
     failed("a copy onto itself", within(first.address() + 99), "overlap")
 }
 
-fn a_copy_outside_the_heap_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn copy_outside_heap_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let info = process.heap_info();
     let end = info.base + info.size;
@@ -213,7 +213,7 @@ fn a_copy_outside_the_heap_is_refused(lab: &Lab) -> Result<(), Stop> {
     failed("a copy of more than a slice has", short, "slice of 2 bytes")
 }
 
-fn memory_is_aligned_to_powers_of_two_from_64(lab: &Lab) -> Result<(), Stop> {
+fn alignment_is_power_of_two_from_64(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for alignment in [64, 128, 4096, 65536] {
         let first = process.alloc_aligned(1, alignment)?;
@@ -296,7 +296,7 @@ fn recoverable_buffer_is_copied_back_on_free(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_recoverable_buffer_is_a_power_of_two_of_blocks(lab: &Lab) -> Result<(), Stop> {
+fn recoverable_buffer_length_is_power_of_two_blocks(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     for blocks in [1, 2, 4] {
         let length = blocks * MEMORY_BLOCK;
@@ -312,7 +312,7 @@ fn a_recoverable_buffer_is_a_power_of_two_of_blocks(lab: &Lab) -> Result<(), Sto
     failed("a shorter region", refused, "as long as each other")
 }
 
-fn an_event_before_run_starts_the_handler_at_run(lab: &Lab) -> Result<(), Stop> {
+fn early_event_starts_handler_at_run(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let at = rig.process.alloc_from(&[0; 8])?;
     let config = EventHandlerConfig {

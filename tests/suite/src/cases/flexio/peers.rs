@@ -25,12 +25,12 @@ cases!(
     "flexio_peers",
     "Messages of programs to peers at the host: writes of an event handler, UC writes, datagrams.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    an_event_handler_posts_rdma_writes_to_a_host_peer,
-    a_program_writes_over_an_unreliable_connection [cap!(uc), Need::Lossless],
-    a_program_sends_datagrams_to_a_host_peer [cap!(ud), Need::Lossless],
+    event_handler_posts_rdma_writes_to_host_peer,
+    program_writes_over_uc [cap!(uc), Need::Lossless],
+    program_sends_datagrams_to_host_peer [cap!(ud), Need::Lossless],
 );
 
-fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
+fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 2;
     const DEPTH: usize = 1 << LOG_DEPTH;
     const LENGTH: usize = 256;
@@ -127,7 +127,7 @@ fn to_rts(qp: &mut DpaQp, attr: QpAttr) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_program_writes_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> {
+fn program_writes_over_uc(lab: &Lab) -> Result<(), Stop> {
     const WRITES: usize = 20;
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
@@ -170,7 +170,7 @@ fn a_program_writes_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
+fn program_sends_datagrams_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     type Arguments = (u64, u32, u16, u64, u64, u64, u32, u32);
     const KEY: QKey = QKey(0x1122_3344);
     const LENGTH: usize = 100;

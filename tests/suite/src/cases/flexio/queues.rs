@@ -35,7 +35,7 @@ cases!(
     moderation_is_set_changed_and_queried,
     moderated_cqes_share_one_event,
     non_dpa_cq_is_polled_in_host_memory,
-    a_cq_for_msix_raises_a_vector_of_the_emulated_device,
+    msix_cq_raises_vector_of_emulated_device,
     unsupported_cq_attributes_are_rejected,
     cq_and_handler_in_use_reject_destroy,
     program_qp_writes_to_host_peer,
@@ -44,12 +44,12 @@ cases!(
     cyclic_rmp_uses_receives_in_order,
     tis_and_td_of_another_context_are_rejected,
     qp_state_follows_modify,
-    a_queue_pair_takes_each_mtu_and_each_right,
+    qp_accepts_each_mtu_and_access_right,
     modify_in_rts_changes_only_masked_attributes,
     unsupported_transports_are_rejected_by_name,
     queues_are_only_destroyable_after_fatal_error,
-    events_of_a_long_run_are_each_handled_once,
-    a_call_with_attributes_has_storage_and_name,
+    long_run_handles_each_event_once,
+    call_attributes_set_storage_name_and_timeout,
 );
 
 /// The counters of the program's handler `drain`.
@@ -120,7 +120,7 @@ fn new_cq_is_armed_unless_no_arm_is_set(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn events_of_a_long_run_are_each_handled_once(lab: &Lab) -> Result<(), Stop> {
+fn long_run_handles_each_event_once(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 12;
     // A batch leaves room in the ring: only the ring's reader frees more.
     const BATCH: u64 = 1 << (LOG_DEPTH - 1);
@@ -348,7 +348,7 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(), Stop> {
+fn msix_cq_raises_vector_of_emulated_device(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let device = process.device();
@@ -556,7 +556,7 @@ fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
+fn qp_accepts_each_mtu_and_access_right(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mask = QpAttrMask::default();
@@ -687,7 +687,7 @@ fn queues_are_only_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> 
     Ok(handler.destroy()?)
 }
 
-fn a_call_with_attributes_has_storage_and_name(lab: &Lab) -> Result<(), Stop> {
+fn call_attributes_set_storage_name_and_timeout(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let storage = rig.process.alloc(64)?;
     let attr =

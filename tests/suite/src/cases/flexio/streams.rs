@@ -30,30 +30,30 @@ cases!(
     "flexio_streams",
     "FlexIO's message streams: every transport and mode, levels, losses, fatal errors.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    messages_arrive_in_order_by_each_transport,
-    messages_come_at_once_in_the_mode_batch,
+    messages_arrive_in_order_on_each_transport,
+    batch_mode_delivers_without_flush,
     large_buffer_holds_messages_until_flush,
     stream_calls_time_out_without_free_eu,
     concurrent_messages_arrive_whole,
-    messages_wait_for_a_flush_in_the_mode_async,
-    a_stream_without_a_thread_is_polled,
+    async_mode_delivers_on_flush,
+    stream_without_thread_is_polled,
     messages_lost_to_slow_host_are_counted,
     default_stream_is_unique_and_stays_at_info,
     extra_stream_filters_by_its_level,
-    a_broadcast_reaches_every_stream,
-    a_host_of_another_version_is_refused,
+    broadcast_reaches_every_stream,
+    stream_rejects_host_of_another_version,
     qp_numbers_are_absent_only_for_window,
     flush_after_panic_delivers_last_messages,
     ended_process_rejects_new_stream,
-    a_stream_is_destroyed_with_messages_in_flight,
+    stream_is_destroyed_with_messages_in_flight,
     aborted_message_holds_up_others_until_flush,
     stream_destroy_survives_aborted_event_handler,
     output_failure_is_reported_once,
     trace_records_are_formatted_by_host,
     flush_delivers_records_beyond_sq_room,
-    a_record_of_no_format_is_counted,
-    the_old_names_make_the_default_stream,
-    reports_of_messages_are_read_back,
+    record_without_format_is_counted,
+    deprecated_names_create_default_stream,
+    binary_messages_are_read_back,
 );
 
 const TRANSPORTS: [MsgTransport; 4] =
@@ -111,7 +111,7 @@ fn stream(
     Ok((MsgStream::create(process, &config, seen.output())?, seen))
 }
 
-fn messages_arrive_in_order_by_each_transport(lab: &Lab) -> Result<(), Stop> {
+fn messages_arrive_in_order_on_each_transport(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let before = process.heap_info();
     for transport in TRANSPORTS {
@@ -217,7 +217,7 @@ fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
     Ok(rig.process.destroy()?)
 }
 
-fn messages_come_at_once_in_the_mode_batch(lab: &Lab) -> Result<(), Stop> {
+fn batch_mode_delivers_without_flush(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| config.sync_mode = MsgSyncMode::Batch)?;
     ensure_eq!(process.call(says_to(), (stream.id().0, 5, 20))?, 5, "messages written");
@@ -256,7 +256,7 @@ fn concurrent_messages_arrive_whole(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn messages_wait_for_a_flush_in_the_mode_async(lab: &Lab) -> Result<(), Stop> {
+fn async_mode_delivers_on_flush(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
@@ -274,7 +274,7 @@ fn messages_wait_for_a_flush_in_the_mode_async(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_stream_without_a_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
+fn stream_without_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
@@ -366,7 +366,7 @@ fn extra_stream_filters_by_its_level(lab: &Lab) -> Result<(), Stop> {
     failed("the level of messages", stream.set_level(Level::Always), "Always")
 }
 
-fn a_broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
+fn broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let default = Seen::default();
     let config = MsgStreamConfig::default_stream();
@@ -386,7 +386,7 @@ fn a_broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_host_of_another_version_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn stream_rejects_host_of_another_version(lab: &Lab) -> Result<(), Stop> {
     const NUMBER: u64 = 5;
     let process = Rig::new(lab)?.process;
     let manager = process.app().symbol("verbless_stream");
@@ -467,7 +467,7 @@ fn ended_process_rejects_new_stream(lab: &Lab) -> Result<(), Stop> {
     Ok(process.destroy()?)
 }
 
-fn a_stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
+fn stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let before = process.heap_info();
     for transport in TRANSPORTS {
@@ -611,7 +611,7 @@ fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
+fn record_without_format_is_counted(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| {
         config.sync_mode = MsgSyncMode::Tracer;
@@ -630,7 +630,7 @@ fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
 }
 
 #[allow(deprecated, reason = "it is about them")]
-fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
+fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
     let rigs = [Rig::new(lab)?, Rig::new(lab)?];
     let process = &rigs[0].process;
     let seen = Seen::default();
@@ -677,7 +677,7 @@ impl io::Write for Bytes {
     }
 }
 
-fn reports_of_messages_are_read_back(lab: &Lab) -> Result<(), Stop> {
+fn binary_messages_are_read_back(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let file = Bytes::default();
     let config = MsgStreamConfig::default_stream();

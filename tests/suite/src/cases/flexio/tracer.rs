@@ -25,9 +25,9 @@ cases!(
     "flexio_tracer",
     "FlexIO's tracer: files, callbacks, transports, limits, lossless runs, the FIFO.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    reports_are_read_back_from_a_file_by_every_transport,
-    a_file_of_lines_has_a_line_for_each_report,
-    a_callback_takes_reports_batch_by_batch,
+    binary_reports_are_read_back_on_every_transport,
+    csv_file_has_one_line_per_report,
+    callback_receives_reports_in_batches,
     reports_refused_by_callback_are_dropped_at_stop,
     reports_are_kept_in_user_memory,
     aborted_run_leaves_tracer_working,
@@ -36,11 +36,11 @@ cases!(
     reports_without_room_are_counted,
     process_rejects_second_tracer,
     setup_rejects_values_beyond_limits,
-    memory_of_the_user_is_aligned_and_needs_a_callback,
-    a_callback_beside_a_file_is_refused,
+    user_umem_must_be_aligned_and_needs_callback,
+    callback_beside_file_is_rejected,
     fifo_alone_starts_managed_tracer,
     fatal_error_keeps_written_reports,
-    a_tracer_is_destroyed_while_threads_trace,
+    tracer_is_destroyed_while_threads_trace,
 );
 
 /// Passes trace point 7 `count` times with consecutive values from `from`; returns the number of
@@ -111,7 +111,7 @@ fn tracer(
 const WITHOUT_UMEM: [TracerTransport; 3] =
     [TracerTransport::Uc, TracerTransport::Window, TracerTransport::Dbuf];
 
-fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(), Stop> {
+fn binary_reports_are_read_back_on_every_transport(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = rig(lab)?;
     let (before, directory) = (process.heap_info(), Directory::new("reports")?);
     for transport in WITHOUT_UMEM {
@@ -137,7 +137,7 @@ fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(),
     are_of(&read(tracer.file())?, 0, 3000)
 }
 
-fn a_file_of_lines_has_a_line_for_each_report(lab: &Lab) -> Result<(), Stop> {
+fn csv_file_has_one_line_per_report(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("lines")?);
     let mut setup = Tracer::init(&process)?;
     setup.set_out_filename(directory.file());
@@ -170,7 +170,7 @@ fn take(setup: &mut TracerSetup) -> Batches {
     batches
 }
 
-fn a_callback_takes_reports_batch_by_batch(lab: &Lab) -> Result<(), Stop> {
+fn callback_receives_reports_in_batches(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("callback")?);
     for transport in WITHOUT_UMEM {
         let mut setup = tracer(&process, transport, &directory)?;
@@ -437,7 +437,7 @@ fn setup_rejects_values_beyond_limits(lab: &Lab) -> Result<(), Stop> {
     Ok(setup.create()?.destroy()?)
 }
 
-fn memory_of_the_user_is_aligned_and_needs_a_callback(lab: &Lab) -> Result<(), Stop> {
+fn user_umem_must_be_aligned_and_needs_callback(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, other) = (rig(lab)?, rig(lab)?);
     let memory = process.alloc(8 << 10)?;
     let mut setup = Tracer::init(&process)?;
@@ -472,7 +472,7 @@ fn memory_of_the_user_is_aligned_and_needs_a_callback(lab: &Lab) -> Result<(), S
     failed("memory for two reports", least, "256 or more")
 }
 
-fn a_callback_beside_a_file_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn callback_beside_file_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = rig(lab)?;
     for mode in [OutputMode::Csv, OutputMode::Bin] {
         let mut setup = Tracer::init(&process)?;
@@ -554,7 +554,7 @@ fn fatal_error_keeps_written_reports(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_tracer_is_destroyed_while_threads_trace(lab: &Lab) -> Result<(), Stop> {
+fn tracer_is_destroyed_while_threads_trace(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("destroyed")?);
     let before = process.heap_info();
     for transport in WITHOUT_UMEM {

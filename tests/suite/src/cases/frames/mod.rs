@@ -24,26 +24,26 @@ cases!(
     "frames",
     "Raw Ethernet: flow rules steer frames from send queues to receive queues.",
     needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
-    frames_of_every_length_arrive_whole_and_in_order,
-    a_short_frame_is_filled_up_with_zeros,
-    a_frame_goes_out_of_many_pieces_and_into_many,
+    frames_of_every_length_arrive_in_order,
+    short_frame_is_padded_with_zeros,
+    frame_is_gathered_and_scattered,
     inline_header_below_sq_minimum_fails,
-    more_frames_than_the_rings_hold_go_through_them,
+    frame_rings_wrap,
     frame_without_receive_is_counted_as_lost,
     oversized_frame_fails_only_its_receive,
     frame_above_port_mtu_is_dropped,
-    a_vlan_tag_is_kept_or_stripped_into_the_completion,
+    vlan_tag_is_kept_or_stripped_into_cqe,
     cqe_reports_headers_and_checksum_validity,
     bad_sge_stops_sq_until_recovery,
-    a_receive_queue_in_error_flushes_and_recovers,
+    rq_in_error_flushes_and_recovers,
     sq_and_rq_reject_illegal_transitions,
-    receive_queues_share_the_receives_of_a_pool [SRQ],
+    rqs_share_receives_of_one_rmp [SRQ],
     self_loopback_is_off_unless_enabled,
 );
 
 pub(crate) use self::rules::GROUP as RULES;
 
-fn frames_of_every_length_arrive_whole_and_in_order(lab: &Lab) -> Result<(), Stop> {
+fn frames_of_every_length_arrive_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there).ethertype(ETHERTYPE).tag(0x00ab_cdef))?;
     for (n, length) in (60..1519).step_by(7).chain([1518]).enumerate() {
@@ -60,7 +60,7 @@ fn frames_of_every_length_arrive_whole_and_in_order(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_short_frame_is_filled_up_with_zeros(lab: &Lab) -> Result<(), Stop> {
+fn short_frame_is_padded_with_zeros(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     for length in [14, 20, 59] {
@@ -76,7 +76,7 @@ fn a_short_frame_is_filled_up_with_zeros(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_frame_goes_out_of_many_pieces_and_into_many(lab: &Lab) -> Result<(), Stop> {
+fn frame_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     let send = SqConfig { sges: 5, ..SqConfig::new(8) };
     let receive = RqConfig { sges: 3, ..RqConfig::new(8) };
     let mut hosts = Hosts::of(lab, &send, &receive)?;
@@ -103,7 +103,7 @@ fn a_frame_goes_out_of_many_pieces_and_into_many(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn more_frames_than_the_rings_hold_go_through_them(lab: &Lab) -> Result<(), Stop> {
+fn frame_rings_wrap(lab: &Lab) -> Result<(), Stop> {
     const DEPTH: u32 = 8;
     let mut hosts = Hosts::of(lab, &SqConfig::new(DEPTH), &RqConfig::new(DEPTH))?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
@@ -175,7 +175,7 @@ fn frame_above_port_mtu_is_dropped(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_vlan_tag_is_kept_or_stripped_into_the_completion(lab: &Lab) -> Result<(), Stop> {
+fn vlan_tag_is_kept_or_stripped_into_cqe(lab: &Lab) -> Result<(), Stop> {
     const TAG: u16 = 0xb064;
     for keep_vlan in [true, false] {
         let receive = RqConfig { keep_vlan, ..RqConfig::new(4) };
@@ -274,7 +274,7 @@ fn bad_sge_stops_sq_until_recovery(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_receive_queue_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
+fn rq_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
     let receive = RqConfig { count_lost: true, ..RqConfig::new(4) };
     let mut hosts = Hosts::of(lab, &SqConfig::new(8), &receive)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
@@ -322,7 +322,7 @@ fn sq_and_rq_reject_illegal_transitions(lab: &Lab) -> Result<(), Stop> {
     Ok(rq.to_ready()?)
 }
 
-fn receive_queues_share_the_receives_of_a_pool(lab: &Lab) -> Result<(), Stop> {
+fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let (device, domain) = (&hosts.into.device, &hosts.into.domain);
     let mut pool = domain.srq(&SrqConfig::new(7))?;

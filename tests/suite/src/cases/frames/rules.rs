@@ -19,7 +19,7 @@ cases!(
     needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
     rule_matches_only_described_frames,
     first_matching_priority_wins,
-    rules_for_groups_come_behind_all_others,
+    multicast_rules_match_after_all_others,
     equal_rules_deliver_to_each_queue,
     conflicting_flow_tag_is_rejected,
     kernel_rejects_impossible_rules,
@@ -100,7 +100,7 @@ fn first_matching_priority_wins(lab: &Lab) -> Result<(), Stop> {
     Ok(last.destroy()?)
 }
 
-fn rules_for_groups_come_behind_all_others(lab: &Lab) -> Result<(), Stop> {
+fn multicast_rules_match_after_all_others(lab: &Lab) -> Result<(), Stop> {
     const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 0, 0, 7];
     let mut hosts = Hosts::new(lab)?;
     let _group = hosts.steer(&FlowAttr { priority: 0, ..FlowAttr::to(GROUP_MAC) }.tag(1))?;

@@ -1,5 +1,5 @@
-//! The command interface against a hostile guest: commands that are right but for a field, entries
-//! and mailboxes that lie, random bytes; then doorbells for queues that live, and for dead ones.
+//! The command interface against a hostile guest: commands with one wrong field, corrupt entries
+//! and mailboxes, random bytes; then doorbells for live and for destroyed queues.
 #![no_main]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use verbless_model::Link;
 use verbless_model_host::pci::Region;
 use verbless_prm::{COMMANDS as ALL, CommandInfo, ServiceType};
 
-/// Operations and turns of one run at most.
+/// Maximum operations and turns of one run.
 const OPERATIONS: usize = 64;
 const TURNS: u32 = 64;
 
@@ -113,7 +113,7 @@ impl Tweaks {
     }
 }
 
-/// The kernel mostly.
+/// Mostly the kernel.
 fn uid(machine: &Machine, uid: u8) -> u32 {
     match uid {
         0..0xc0 => 0,
@@ -216,7 +216,7 @@ fn post(machine: &mut Machine, qp: u8, wqe: &Wqe) {
     machine.store(0, queue.uar, 0x800, 1, false);
 }
 
-/// What most runs begin with: one of everything, so that what follows has numbers to name.
+/// The start of most runs: one object of each kind, so that later operations have numbers to name.
 fn furnish(machine: &mut Machine) {
     use verbless_fuzz::object::{Key, Receives};
     machine.bring_up(0);

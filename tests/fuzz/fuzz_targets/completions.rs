@@ -1,4 +1,4 @@
-//! The driver's completion queues, against a device that writes any bytes into them.
+//! The driver's completion queues against a device that writes arbitrary bytes into them.
 #![no_main]
 
 use std::ptr::NonNull;
@@ -15,10 +15,10 @@ use verbless_model_kernel::InProcess;
 use verbless_queue::wr::{Read, Send, Write, WriteImm};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 
-/// Requests in a queue at most, and bytes of a region.
+/// Maximum requests in a queue, and bytes of a region.
 const DEPTH: u32 = 8;
 const BYTES: usize = 256;
-/// Bytes of a CQE that the device writes before its last one.
+/// Bytes of a CQE in front of its last byte, which the device writes last.
 const BODY: usize = 63;
 
 #[derive(Arbitrary, Debug)]
@@ -36,13 +36,13 @@ enum Operation {
         from: bool,
         many: bool,
     },
-    /// What becomes of the next CQEs: each gets some bytes changed.
+    /// Changes some bytes of each of the next CQEs.
     Spoil(Vec<[(u8, u8); 2]>),
     /// The last byte of the next CQEs.
     Owner(Vec<u8>),
 }
 
-/// Memory in which CQEs arrive otherwise than they were written.
+/// Memory that corrupts the CQEs that the device writes.
 #[derive(Default)]
 struct Corrupt {
     bodies: Mutex<Vec<[(u8, u8); 2]>>,
@@ -101,7 +101,7 @@ impl HostMemory for Corrupt {
     }
 }
 
-/// Whatever the device does, posting and polling end in values or errors.
+/// Posting and polling return values or errors, whatever the device does.
 fn run(input: &mut Unstructured<'_>) -> Option<()> {
     let corrupt = Arc::new(Corrupt::default());
     let device = profile(Link::Infiniband).clone();

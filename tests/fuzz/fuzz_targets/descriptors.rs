@@ -1,7 +1,7 @@
-//! Export descriptors, as a peer that lies sends them, at the device that imports them: an import
-//! is refused, or is a map within the limits of its format, and copies out of it end. Instances of
-//! RDMA connect by connection descriptors. The first byte says what becomes of the rest: changes of
-//! a good descriptor, or a descriptor.
+//! Export descriptors of a hostile peer, at the device that imports them: an import is refused, or
+//! is a map within the limits of its format, and copies out of it end. RDMA instances connect by
+//! connection descriptors. The first byte selects the use of the rest: changes of a good
+//! descriptor, or a descriptor.
 #![no_main]
 
 use std::cell::RefCell;
@@ -20,15 +20,15 @@ use verbless_model_kernel::InProcess;
 
 /// Bytes of the checksum at the end.
 const SUM: usize = 8;
-/// Access flags of those who are not the owner: an import has one of them at least.
+/// Access flags of peers: an import has at least one of them.
 const REMOTE: u32 = 0x3e;
 
-/// A host and its DPU, and what the host has exported.
+/// A host and its DPU, and the host's exports.
 struct Card {
     host: Dev,
     dpu: Dev,
     _maps: [Mmap; 2],
-    /// Exports for a peer and for the DPU, and what a peer connects by.
+    /// Exports for a peer and for the DPU, and the connection descriptor for a peer.
     good: [Vec<u8>; 3],
     near: Mmap,
     inventory: Inventory,
@@ -38,7 +38,7 @@ struct Card {
 
 impl Card {
     fn new() -> Self {
-        let card = Profile::load("bluefield3").expect("a profile that comes along");
+        let card = Profile::load("bluefield3").expect("a built-in profile");
         let model = Model::builder().device_with_sides(card).build();
         let [host, dpu] = [Side::Host, Side::Dpu].map(|side| {
             let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model).on_side(side));
@@ -66,14 +66,14 @@ impl Card {
         Self { host, dpu, _maps: [rdma, lent], good, near, inventory, dma, workq }
     }
 
-    /// Copies from what was imported; whatever is wrong with it, the job ends.
+    /// Copies from an imported map; the job ends, whatever is wrong with the map.
     fn copy(&mut self, from: &impl MemoryMap, at: u64, length: u64) {
         let length = length.min(64);
         let Ok(source) = self.inventory.buf_by_data(from, at, length) else { return };
         let to = self.inventory.buf_by_addr(&self.near, self.near.address(), 64);
         let job = self.dma.memcpy(source, to.expect("a buffer is left"));
         if self.workq.submit(job).is_ok() {
-            // Failed or not, it comes back.
+            // The job comes back whether or not it failed.
             for event in self.workq.drain() {
                 drop(event);
             }
@@ -85,7 +85,7 @@ thread_local! {
     static CARD: RefCell<Card> = RefCell::new(Card::new());
 }
 
-/// Makes the checksum right, which no fuzzer guesses, and perhaps the length.
+/// Corrects the checksum, which no fuzzer guesses, and perhaps the length.
 fn seal(bytes: &mut [u8], length: bool) {
     let Some(end) = bytes.len().checked_sub(SUM) else { return };
     if length && end >= 12 {

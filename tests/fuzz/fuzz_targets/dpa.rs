@@ -1,6 +1,7 @@
-//! The model's DPA against programs and hosts that do as they like: processes of any code, which
-//! reaches for outboxes, windows and system calls; threads, calls and CQs that come and go while it
-//! runs. Whatever happens, turns end, what is destroyed is gone, and nothing is left at the end.
+//! The model's DPA against hostile programs and hosts: processes of arbitrary code, which accesses
+//! outboxes and windows and makes system calls; threads, calls and CQs that come and go while it
+//! runs. In every case turns end, a destroyed object no longer exists, and no object is left at the
+//! end.
 #![no_main]
 
 use std::sync::Arc;
@@ -26,9 +27,9 @@ const LOG_CQES: u8 = 2;
 const QUEUES: u16 = 4;
 /// Instructions of a run, unless it polls.
 const WATCHDOG: u64 = 4_000;
-/// Turns of one input while operations go on, and after them. One that polls takes all of its turn.
+/// Turns of one input during its operations, and after them. A polling thread uses its whole turn.
 const TURNS: u32 = 24;
-/// Registers of an outbox, by their numbers: each of them, and words beside them.
+/// Offsets of all registers of an outbox, and of words beside them.
 const REGISTERS: [i32; 16] = [
     0x000, 0x040, 0x100, 0x140, 0x180, 0x1c0, 0x200, 0x240, 0x280, 0x2c0, 0x300, 0x340, 0x348,
     0x7c0, 0x004, 0x104,
@@ -37,19 +38,19 @@ const REGISTERS: [i32; 16] = [
 /// A few instructions of a program.
 #[derive(Arbitrary, Debug)]
 enum Snippet {
-    /// `li a7, number; ecall`, with whatever is in a0.
+    /// `li a7, number; ecall`; a0 keeps its value.
     System(u8),
     /// Sets a0 to a small number.
     Number(u8),
     /// Reads UCTL of outbox `which`, then stores to, or loads from, one of its registers.
     Outbox { which: bool, register: u8, waits: bool, store: bool },
-    /// A window's key, or what it shows.
+    /// A window's key, or memory in the window.
     Window { which: bool, at: u16, store: bool, config: bool },
     /// Stores to the heap, or loads.
     Heap { at: u16, store: bool },
-    /// The context's word.
+    /// A word of the context.
     Context(u8),
-    /// Goes back over so many instructions, while a0 is not 0, which it counts down.
+    /// Counts a0 down, and jumps back over this many instructions unless a0 is 0.
     Again(u8),
     /// Anything.
     Raw(u32),
@@ -72,12 +73,12 @@ enum Operation {
         thread: u8,
         of_eq: bool,
     },
-    /// An emulated device's doorbell is rung.
+    /// Rings a doorbell of an emulated device.
     Ring {
         queue: u8,
         value: u32,
     },
-    /// It gets a listener.
+    /// Gives the doorbell a listener.
     Listen {
         queue: u8,
         cq: u8,
@@ -119,7 +120,7 @@ fn high(code: &mut Vec<u32>, high: i32) {
     code.extend([i(0x13, 0, T0, 0, high), i(0x13, 1, T0, T0, 32)]);
 }
 
-/// t0 goes up by `more`.
+/// Adds `more` to t0.
 fn add(code: &mut Vec<u32>, more: u32) {
     code.extend([(more + 0x800) & 0xffff_f000 | T1 << 7 | 0x37, i(0x13, 0, T1, T1, more as i32)]);
     code.push(T1 << 20 | T0 << 15 | T0 << 7 | 0x33);
@@ -202,7 +203,7 @@ fn file(code: &[u32]) -> Vec<u8> {
     file
 }
 
-/// What a host has made. What uses comes before what is used.
+/// The objects that a host has made. Users come before the objects that they use.
 struct Host {
     calls: Vec<DpaCall>,
     doorbells: Vec<EmulatedDoorbell>,
@@ -378,7 +379,7 @@ impl Host {
                 (0..turns).take_while(|_| model.step()).count();
             }
             Operation::Another => {
-                // A second process of the same file comes and goes.
+                // A second process of the same file is created and destroyed.
                 let token = self.device.as_model().expect("it is the model");
                 let (file, heap) = (self.file.clone(), 0);
                 let attr = DpaProcessAttr { file, offset: 0, length: 64, heap, watchdog: 1 };
@@ -408,6 +409,6 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!((left.dpa_processes, left.dpa_threads, left.dpa_calls), (0, 0, 0), "{left:?}");
     assert_eq!((left.dpa_eqs, left.emulated_devices, left.emulated_doorbells), (0, 0, 0));
     assert_eq!((left.dpa_outboxes, left.dpa_windows, left.cqs, left.mkeys), (0, 0, 0, 0));
-    // What was taken away executes nothing any more.
+    // A destroyed object executes nothing.
     assert!(!(0..TURNS).any(|_| model.step()), "something goes on");
 });

@@ -1,5 +1,5 @@
-//! The ioctl parser and the methods behind it, against a client that lies: wrong lengths, pointers,
-//! handles and flags, mailboxes of every kind, and memory that changes between two looks.
+//! The ioctl parser and the methods behind it, against a hostile client: wrong lengths, pointers,
+//! handles and flags, mailboxes of every kind, and memory that changes between two reads.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -17,14 +17,14 @@ use verbless_model::{Link, Model, ObjectCounts};
 use verbless_model_kernel::{AttrContent as Carries, FuzzFile, Method};
 use verbless_prm::{COMMANDS, CommandInfo, ServiceType};
 
-/// Operations and turns of one run at most.
+/// Maximum operations and turns of one run.
 const OPERATIONS: usize = 48;
 const TURNS: usize = 64;
-/// Where attributes' data lies: so many bytes for each of eight.
+/// Place of the attributes' data: this many bytes for each of eight.
 const SLOTS: u64 = DATA;
 const SLOT: u64 = 0x2000;
 
-/// Objects and methods that are called with care.
+/// Objects and methods that get valid attributes.
 const DEVICE: u16 = 0;
 const DEVX: u16 = 0x1000;
 const DEVX_OBJ: u16 = 0x1001;
@@ -33,7 +33,7 @@ const UAR: u16 = 0x1008;
 
 #[derive(Arbitrary, Debug)]
 enum Operation {
-    /// A method whose attributes are right, but for what is said to be wrong.
+    /// A method with valid attributes, except for the given mistakes.
     Call {
         method: u8,
         content: Content,
@@ -87,7 +87,7 @@ enum Operation {
     Kill,
 }
 
-/// What an input holds that is not inline.
+/// Content of an input that is not inline.
 #[derive(Arbitrary, Debug)]
 enum Content {
     Bytes(Vec<u8>),
@@ -119,7 +119,7 @@ enum What {
     Data(Address),
     /// The same memory as another attribute.
     Shared(u8),
-    /// Of the whole: the length and the number of attributes.
+    /// In the header: the length and the number of attributes.
     Header(u16, u16),
 }
 
@@ -138,7 +138,7 @@ struct Lab {
     memory: Arc<Memory>,
     fickle: Arc<Fickle>,
     known: Known,
-    /// By the object's id, the handles that it gave.
+    /// The returned handles, by object id.
     handles: Vec<(u16, u64)>,
 }
 
@@ -162,7 +162,7 @@ impl Lab {
         Self { model, file, memory, fickle, known: Known::default(), handles: Vec::new() }
     }
 
-    /// What most runs begin with.
+    /// The start of most runs.
     fn furnish(&mut self) {
         self.context(1);
         let pd = Content::Core([0; 4], 8);
@@ -254,8 +254,8 @@ impl Lab {
         }
     }
 
-    /// Calls a method with attributes as its description says, and what is wrong with them; true:
-    /// it did what it was asked.
+    /// Calls a method with the attributes of its description, changed by the mistakes; true if the
+    /// method succeeded.
     fn call(
         &mut self,
         method: &Method,
@@ -281,7 +281,7 @@ impl Lab {
                 Carries::New(_) => (0, 0),
                 Carries::Descriptor => (0, u64::from(handle) % 4),
             };
-            // What has a length of its own is not given more room.
+            // An output of fixed length gets no more room.
             let length = match sort {
                 Carries::Out(min @ (4 | 8)) => *min,
                 _ => length,
@@ -333,7 +333,7 @@ impl Lab {
         done
     }
 
-    /// Keeps the handles and numbers that a call gave.
+    /// Keeps the handles and numbers that a call returned.
     fn learn(&mut self, method: &Method, attributes: &[Attr], words: &[u64]) {
         for (index, attr) in attributes.iter().enumerate() {
             let sort = method.attributes.iter().find(|(id, _)| *id == attr.id);

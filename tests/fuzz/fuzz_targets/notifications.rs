@@ -1,6 +1,6 @@
-//! The calls that `run` answers, made by a program that lies: any call and arguments, any memory,
-//! and a thread that changes the memory while it is read. What a run leaves behind when its
-//! descriptors are closed is a finding, and so is a call that does not end.
+//! The calls that `run` answers, made by a hostile program: any call and arguments, any memory, and
+//! a thread that changes the memory while it is read. It is a finding if a run leaves anything
+//! behind when its descriptors are closed, or if a call does not end.
 
 #![no_main]
 
@@ -19,17 +19,17 @@ use verbless_model::{Link, Model, ObjectCounts};
 use verbless_model_host::run::{DeviceTree, FuzzProgram, IdleProcess};
 use verbless_model_kernel::{AttrContent, FuzzFile as Kernel, Method};
 
-/// Operations and turns of one run at most.
+/// Maximum operations and turns of one run.
 const OPERATIONS: usize = 32;
 const TURNS: usize = 64;
-/// Where a request, a path and what attributes point to lie.
+/// Places of a request, of a path, and of the attributes' data.
 const REQUEST: u64 = DATA;
 const PATH: u64 = DATA + 0x1000;
 const SLOTS: u64 = DATA + 0x3000;
 const SLOT: u64 = 0x800;
 /// RDMA_VERBS_IOCTL.
 const VERBS: u64 = 0xc018_1b01;
-/// As often as any call looks whether it still waits.
+/// The number of checks of any call whether it still waits.
 const FOR_EVER: u32 = u32::MAX;
 
 const PATHS: &[&str] = &[
@@ -48,8 +48,8 @@ const PATHS: &[&str] = &[
     "",
 ];
 
-/// The calls that the filter stops, but those that ptrace helps with: a thread of ours cannot be
-/// traced by another.
+/// The calls that the filter stops, except those that need ptrace: no thread can trace another one
+/// of its own process.
 const CALLS: &[libc::c_long] = &[
     libc::SYS_ioctl,
     libc::SYS_openat,
@@ -89,9 +89,9 @@ enum Operation {
         looks: Option<u8>,
         race: Vec<Change>,
     },
-    /// A device is opened.
+    /// Opens a device.
     Open,
-    /// An ioctl that is nearly right.
+    /// An ioctl that is nearly valid.
     Ask {
         device: u8,
         method: u8,
@@ -99,7 +99,7 @@ enum Operation {
         looks: Option<u8>,
         race: Vec<Change>,
     },
-    /// What another program opens a device with, so that there is a context.
+    /// The request with which another program opens a device, so that a context exists.
     Begin {
         device: u8,
     },
@@ -138,10 +138,10 @@ enum Argument {
     How,
 }
 
-/// What is written while a call is answered, again and again, with what was there before.
+/// Written again and again while a call is answered, in turns with the earlier content.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 struct Change {
-    /// In the request, or in what it points to.
+    /// In the request, or in the memory that it points to.
     within: u16,
     value: u8,
 }
@@ -162,7 +162,7 @@ struct Race {
     over: AtomicBool,
 }
 
-/// What all runs of this process have in common.
+/// State that all runs of this process share.
 struct Common {
     memory: Arc<Memory>,
     process: IdleProcess,
@@ -255,7 +255,7 @@ impl Lab {
         self.call(libc::SYS_openat, [libc::AT_FDCWD as u64, PATH, flags, 0, 0, 0], None, &[]);
     }
 
-    /// A request whose attributes are as its method wants them, but for what is said.
+    /// A request with the attributes that its method wants, except for the given mistakes.
     fn ask(
         &self,
         device: u8,

@@ -1,4 +1,4 @@
-//! What comes over a link: parsed, and emitted as it was.
+//! Packets from a link: parsed, and emitted unchanged.
 #![no_main]
 
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use libfuzzer_sys::fuzz_target;
 use verbless_wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram, seal_ethernet};
 
-/// What a buffer is filled with, so that a byte that is left unwritten shows.
+/// The fill of a buffer, which shows a byte that stays unwritten.
 const FILL: u8 = 0xa5;
 
 fn parse(infiniband: bool, frame: &[u8]) -> Result<Option<Packet<'_>>, Malformed> {
@@ -17,8 +17,8 @@ fn parse(infiniband: bool, frame: &[u8]) -> Result<Option<Packet<'_>>, Malformed
     }
 }
 
-/// A datagram of a socket, and the frame that it becomes sent on. With `sealed` its ICRC is right
-/// for some IPv4 identification, as that of a peer is, which no fuzzer guesses.
+/// A datagram of a socket, and the frame made from it. With `sealed` its ICRC is valid for some
+/// IPv4 identification, as a peer's is; no fuzzer guesses it.
 fn datagram(payload: &[u8], ipv6: bool, sealed: bool) {
     let ends: [IpAddr; 2] = match ipv6 {
         true => [1, 2].map(|host: u16| [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into()),
@@ -37,7 +37,7 @@ fn datagram(payload: &[u8], ipv6: bool, sealed: bool) {
             let start = frame.len() - payload.len();
             payload.copy_from_slice(&frame[start..]);
             let again = receive(&payload).expect("it is as long as before");
-            // What the sender's kernel wrote is found out again.
+            // The value that the sender's kernel wrote is recovered.
             assert_eq!(again, frame, "identification {identification:?} before");
         }
     }
@@ -49,7 +49,7 @@ fn datagram(payload: &[u8], ipv6: bool, sealed: bool) {
     }
 }
 
-/// Makes the checksum of an IPv4 header right.
+/// Corrects the checksum of an IPv4 header.
 fn checksum(header: &mut [u8]) {
     header[10..12].fill(0);
     let words = header.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let infiniband = kind & 1 != 0;
     let mut frame = frame.to_vec();
-    // No fuzzer guesses a CRC: a packet that lacks nothing else gets it.
+    // No fuzzer guesses a CRC: a packet that is otherwise valid gets one.
     if let Err(Malformed::Icrc { is, .. }) = parse(infiniband, &frame)
         && let Some(crc) = frame.last_chunk_mut()
     {
@@ -77,9 +77,9 @@ fuzz_target!(|data: &[u8]| {
             let mut again = vec![FILL; packet.frame_length()];
             packet.emit(&mut again);
             match packet.headers.route {
-                // Ours have no checksum of UDP.
+                // The model's datagrams have no UDP checksum.
                 Route::Ipv4(.., udp) | Route::Ipv6(.., udp) if udp.checksum() != 0 => {}
-                // A sender may fill the pad with anything; ours is 0.
+                // A sender may fill the pad with any bytes; the model's pad is 0.
                 _ => {
                     let end = packet.headers.length() + packet.payload.len();
                     assert_eq!(again[..end], frame[..end]);

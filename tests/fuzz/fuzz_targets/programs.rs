@@ -1,4 +1,4 @@
-//! Programs for the DPA's cores: an ELF file from anywhere, or bare instructions, which then run.
+//! Programs for the DPA's cores: an arbitrary ELF file, or bare instructions, which then run.
 #![no_main]
 
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use verbless_riscv::{AddressSpace, Hart, Permissions, Program, Ram, Region};
 
-/// Instructions that run at most.
+/// Maximum number of executed instructions.
 const BUDGET: u64 = 2000;
 const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 
-/// Runs a hart from `pc` on, with registers that point into memory, or beside it.
+/// Runs a hart from `pc`, with registers that point into memory or beside it.
 fn run(space: AddressSpace, pc: u64) {
     let mut hart = Hart::new(Arc::new(space));
     hart.set_pc(pc);
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     if kind % 2 == 0 {
         let Ok(program) = Program::parse(rest) else { return };
         let memory: u64 = program.segments.iter().map(|segment| segment.length).sum();
-        // What is large is only slow.
+        // A large program is only slow.
         if memory > 1 << 20 {
             return;
         }
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let (code, data) = (Ram::new(4096), Ram::new(8192));
     code.write(0, &rest[..rest.len().min(4096)]);
-    // Every other one may write into its code.
+    // Every second program may write to its code.
     let of_code = if kind % 4 == 1 { Permissions::RX } else { Permissions::RWX };
     let regions = [Region::ram(CODE, &code, of_code), Region::ram(DATA, &data, Permissions::RW)];
     run(AddressSpace::new(regions).expect("they share no page"), CODE);

@@ -1,6 +1,6 @@
-//! The work request engine: valid queues and keys of two functions, then requests that are nearly
-//! right or random, wild pointers, rings and records that are overwritten, doorbells for
-//! everything, packets of a hostile peer, and queues that die meanwhile.
+//! The work request engine: valid queues and keys of two functions, then nearly valid or random
+//! requests, wild pointers, overwritten rings and records, doorbells for any queue, packets of a
+//! hostile peer, and queues that are destroyed meanwhile.
 #![no_main]
 
 use std::time::Duration;
@@ -15,23 +15,23 @@ use verbless_fuzz::wqe::{self, Endpoints, Wqe};
 use verbless_model::{Fault, Link, Watch};
 use verbless_prm::{AttachToMcgIn, ServiceType};
 
-/// Operations and turns of one run at most.
+/// Maximum operations and turns of one run.
 const OPERATIONS: usize = 128;
 const TURNS: u32 = 128;
-/// Blocks of a send ring, WQEs of a receive ring and of a shared queue.
+/// WQEBBs of a send ring, WQEs of a receive ring and of an SRQ.
 const BLOCKS: u16 = 1 << LOG_SQ;
 const RECEIVES: u16 = 1 << object::LOG_RQ;
 const POOL: u16 = 16;
 
 #[derive(Arbitrary, Debug)]
 enum Operation {
-    /// Posts a request, and perhaps rings.
+    /// Posts a request, and perhaps rings the doorbell.
     Post {
         qp: u8,
         wqe: Wqe,
         ring: bool,
     },
-    /// The same as a copy to a doorbell page that is trapped.
+    /// The same, as a BlueFlame copy to a trapped UAR page.
     Copy {
         qp: u8,
         wqe: Wqe,
@@ -93,7 +93,7 @@ enum Operation {
         function: bool,
         up: bool,
     },
-    /// A packet for a QP, as its peer's port, or its own, may send it.
+    /// A packet for a QP, sent by its peer's port or by its own.
     Packet {
         qp: u8,
         frame: Frame,
@@ -114,7 +114,7 @@ struct Start {
     big_cqes: bool,
     loopback: bool,
     klm_of_klm: bool,
-    /// Somebody watches, so that messages go in packets.
+    /// A watcher exists, so that messages go in packets.
     packets: bool,
 }
 
@@ -150,10 +150,10 @@ impl Pair {
 
 struct Lab {
     machine: Machine,
-    /// By function, the services of its QPs, as `known.queues`.
+    /// The services of each function's QPs, in the order of `known.queues`.
     services: [Vec<ServiceType>; 2],
     loopback: bool,
-    /// By function, the next PSN of a packet for each QP.
+    /// The next PSN of a packet for each QP of each function.
     psns: [Vec<u32>; 2],
     _watch: Option<Watch>,
 }
@@ -277,7 +277,7 @@ impl Lab {
         wqe.bytes(&place)
     }
 
-    /// Puts a request into its ring, and tells the record.
+    /// Writes a request to its ring, and updates the doorbell record.
     fn post(&mut self, (function, index): (usize, usize), bytes: &[u8]) {
         let queue = &mut self.machine.known[function].queues[index];
         let memory = &self.machine.guests[function].memory;
@@ -408,7 +408,7 @@ impl Lab {
         self.machine.store(function, page, 0x800, 1, false);
     }
 
-    /// A BlueFlame copy, eight bytes at a time; the ring may hold another WQE, or the same.
+    /// A BlueFlame copy, eight bytes at a time; the ring holds the same WQE or another one.
     fn copy(&mut self, qp: u8, wqe: &Wqe, same: bool) {
         let Some((function, index)) = self.queue(qp) else { return };
         let bytes = self.request((function, index), wqe);
@@ -464,7 +464,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Unstructured::new(data);
     let Ok(start) = input.arbitrary::<Start>() else { return };
     let mut lab = Lab::new(&start);
-    // What atomics and READs find.
+    // The data that atomics and READs find.
     for guest in &lab.machine.guests {
         guest.memory.put(DATA, &[0x11; 64]);
     }

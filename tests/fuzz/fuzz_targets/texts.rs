@@ -1,5 +1,4 @@
-//! What people hand over: device profiles, plans of faults, and what `cargo xtask prm decode`
-//! reads.
+//! Texts of users: device profiles, fault plans, and the input of `cargo xtask prm decode`.
 #![no_main]
 
 use std::fmt::Write;
@@ -9,7 +8,7 @@ use verbless_model::{FaultPlan, Link, Model, Profile};
 use verbless_prm::command::Decoded;
 use verbless_prm::dump;
 
-/// Writes a command out in every way that there is.
+/// Prints a command in every format.
 fn show(input: &[u8], output: Option<&[u8]>) {
     if let Some(decoded) = Decoded::new(input, output) {
         let mut text = String::new();
@@ -21,18 +20,18 @@ fuzz_target!(|data: &[u8]| {
     let Some((&kind, rest)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(rest);
     match kind % 4 {
-        // A profile that is accepted makes a device, a plan that is accepted can be applied or says
-        // what is not there.
+        // An accepted profile makes a device; an accepted plan can be applied, or names the missing
+        // object.
         0 => {
             if let Ok(plan) = FaultPlan::parse(&text) {
-                let card = Profile::load("bluefield3").expect("a profile that comes along");
+                let card = Profile::load("bluefield3").expect("a built-in profile");
                 let model = Model::builder().device_with_sides(card).stepped().build();
                 if let Err(error) = model.apply(&plan) {
                     assert!(error.to_string().contains("there is no "), "{error}");
                 }
             }
             let Ok(profile) = Profile::from_toml(&text) else { return };
-            // What is too large for this machine is not what is looked for.
+            // A device that is too large for this machine is not a finding.
             if profile.device().uar_pages <= 1 << 16 && profile.device().vectors <= 1 << 16 {
                 for link in [Link::Infiniband, Link::Ethernet] {
                     Model::builder().device(profile.clone().with_link(link)).stepped().build();

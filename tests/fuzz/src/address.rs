@@ -1,4 +1,4 @@
-//! Where hostile pointers point, and where a guest keeps what.
+//! The targets of hostile pointers, and the layout of a guest's memory.
 
 use arbitrary::Arbitrary;
 
@@ -6,14 +6,14 @@ use crate::memory::{BYTES, READ_ONLY_BYTES, START};
 
 /// The command queue.
 pub const COMMANDS: u64 = START;
-/// Mailboxes for inputs, and as much for outputs.
+/// Mailboxes for inputs, and as many for outputs.
 pub const INPUTS: u64 = START + 0x1000;
 pub const OUTPUTS: u64 = INPUTS + MAILBOXES as u64 * 1024;
-/// How many mailboxes there are of each.
+/// Number of mailboxes of each.
 pub const MAILBOXES: usize = 64;
 /// Rings and records.
 pub const QUEUES: u64 = OUTPUTS + MAILBOXES as u64 * 1024;
-/// What keys lead to: the last part of the memory.
+/// The memory under keys: the last part.
 pub const DATA: u64 = START + BYTES - DATA_BYTES;
 pub const DATA_BYTES: u64 = 0x2_0000;
 
@@ -24,13 +24,13 @@ pub enum Address {
     Data(u32),
     /// Anywhere in the memory: rings, records, mailboxes.
     Anywhere(u32),
-    /// In the memory that is for reading only.
+    /// In the read-only memory.
     ReadOnly(u16),
     /// At the end of a range of memory, or across it.
     Edge(u8),
-    /// The n-th aligned word of the data.
+    /// Aligned word n of the data.
     Word(u8),
-    /// Anything at all.
+    /// Any value.
     Wild(u64),
 }
 
@@ -50,7 +50,7 @@ impl Address {
         }
     }
 
-    /// As a page's number, mostly of a page that is there.
+    /// As a page number, mostly of an existing page.
     pub fn page(self) -> u64 {
         self.get() & !0xfff
     }

@@ -1,4 +1,4 @@
-//! A client of the in-process front end whose memory is not this process's, and changes while it is
+//! A client of the in-process front end with memory outside this process, which changes while it is
 //! read.
 
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use verbless_model::memory::{Fault, HostMemory, ProcessMemory};
 
 use crate::memory::{BYTES, Memory, READ_ONLY_BYTES, START};
 
-/// A byte that changes after so many reads, where the last one began.
+/// A byte that changes after this many reads, at `at` bytes from the start of the last one.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub struct Change {
     after: u8,
@@ -28,7 +28,7 @@ impl Fickle {
         Arc::new(Self { arena, changes: Mutex::default() })
     }
 
-    /// What changes from now on.
+    /// Sets the next changes.
     pub fn set(&self, changes: Vec<Change>) {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner) = changes;
     }
@@ -45,8 +45,8 @@ impl Fickle {
     }
 }
 
-/// What the device does DMA in: the client's memory, and that of the kernel of this process for its
-/// event queues.
+/// The device's DMA memory: the client's memory, and this process's memory for the kernel's event
+/// queues.
 pub struct Split(pub Arc<Memory>);
 
 impl Split {

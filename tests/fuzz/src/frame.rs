@@ -1,5 +1,5 @@
-//! Packets of InfiniBand, as a hostile peer sends them: nearly right or wrong, and with a right
-//! ICRC, which no fuzzer guesses, where the input asks for it.
+//! InfiniBand packets of a hostile peer: nearly valid or wrong, and with a valid ICRC, which no
+//! fuzzer guesses, if the input asks for one.
 
 use arbitrary::Arbitrary;
 use verbless_prm::BthOpcode;
@@ -12,28 +12,28 @@ use crate::object::{Q_KEY, Stretch};
 #[derive(Arbitrary, Debug)]
 pub struct Frame {
     opcode: Code,
-    /// Solicited, and whether an ACK is asked for.
+    /// The solicited bit, and the AckReq bit.
     flags: u8,
-    /// Another partition than the default one.
+    /// Not the default partition.
     partition: Option<u16>,
-    /// So far from the next PSN; `None`: the next one.
+    /// Distance from the next PSN; `None`: the next PSN.
     psn: Option<i8>,
-    /// What RETH and AtomicETH name.
+    /// Address and key in RETH and AtomicETH.
     remote: Stretch,
-    /// The length is that of the payload.
+    /// The length in the header is that of the payload.
     whole: bool,
     operands: [u64; 2],
-    /// Of the AETH: ACK, RNR NAK or NAK.
+    /// In the AETH: ACK, RNR NAK or NAK.
     syndrome: u8,
-    /// Of a datagram, if not the right one.
+    /// Of a datagram, if not the valid one.
     queue_key: Option<u32>,
-    /// An immediate; a key's index if it invalidates.
+    /// The immediate; the key's index if the packet invalidates.
     immediate: u32,
     payload: u16,
     fill: u8,
     /// Bytes that are changed, before the ICRC is computed.
     lies: Vec<(u8, u8)>,
-    /// The ICRC is right; else it is 0.
+    /// The ICRC is valid; otherwise it is 0.
     sealed: bool,
 }
 
@@ -44,7 +44,7 @@ enum Code {
     Any(u8),
 }
 
-/// Who sends a packet to whom.
+/// Sender and receiver of a packet.
 pub struct Ends<'a> {
     /// LIDs of the sender and of the receiver.
     pub lids: [u16; 2],
@@ -58,10 +58,10 @@ pub struct Ends<'a> {
 }
 
 /// Bytes of the longest payload.
-const LONGEST: u16 = 4096;
+const MAX_PAYLOAD_BYTES: u16 = 4096;
 
 impl Frame {
-    /// Its bytes, and whether it has the next PSN.
+    /// The packet's bytes, and whether it has the next PSN.
     pub fn bytes(&self, ends: &Ends<'_>) -> (Vec<u8>, bool) {
         let code = match self.opcode {
             Code::Own(code) => ends.service << 5 | code & 0x1f,
@@ -69,7 +69,7 @@ impl Frame {
         };
         let opcode = Opcode::of(BthOpcode(code));
         let carries = opcode.is_some_and(Opcode::has_payload);
-        let length = if carries { self.payload % (LONGEST + 1) } else { 0 };
+        let length = if carries { self.payload % (MAX_PAYLOAD_BYTES + 1) } else { 0 };
         let pad = length.wrapping_neg() & 3;
         let mut rest = Vec::new();
         if let Some(opcode) = opcode {
@@ -89,7 +89,7 @@ impl Frame {
         bytes.extend((u32::from(self.flags & 1) << 31 | psn).to_be_bytes());
         bytes.extend(rest);
         for (at, by) in self.lies.iter().take(3) {
-            // Headers are what is worth a lie.
+            // Only headers are worth changing.
             let at = usize::from(*at) % bytes.len().min(64);
             bytes[at] ^= by;
         }

@@ -1,4 +1,4 @@
-//! A guest's command queue: entries and mailboxes as Linux lays them out, and lies in both.
+//! A guest's command queue: entries and mailboxes as Linux lays them out, with mistakes in both.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use verbless_prm::{CommandMailbox, CommandOwnership, CommandQueueEntry, CommandT
 use crate::address::{Address, COMMANDS, INPUTS, MAILBOXES, OUTPUTS};
 use crate::memory::Memory;
 
-/// Bytes in a mailbox, and of the entry itself.
+/// Data bytes of a mailbox, and of the entry itself.
 const BLOCK: usize = 512;
 const INLINE: usize = 16;
 /// Bytes of the longest input or output that the mailboxes hold.
-pub const LONGEST: usize = INLINE + MAILBOXES * BLOCK;
+pub const MAX_MAILBOX_BYTES: usize = INLINE + MAILBOXES * BLOCK;
 
 /// Registers.
 const QUEUE_HIGH: u64 = 0x10;
 const QUEUE_LOW: u64 = 0x14;
 const DOORBELL: u64 = 0x18;
 
-/// Something wrong with how a command is handed over.
+/// A mistake in the entry or the mailboxes of a command.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub enum Lie {
     /// The entry has another token than its mailboxes.
     Token(u8),
     /// A mailbox has another number, token or signature.
     Mailbox { output: bool, number: u8, byte: u8, value: u8 },
-    /// A mailbox leads elsewhere.
+    /// A mailbox points elsewhere.
     Next { output: bool, number: u8, to: Address },
-    /// The entry leads elsewhere.
+    /// The entry points elsewhere.
     First { output: bool, to: Address },
-    /// The lengths are others.
+    /// The lengths are wrong.
     Lengths { input: u32, output: u32 },
-    /// Any byte of the entry is another.
+    /// One byte of the entry is wrong.
     Entry { byte: u8, value: u8 },
-    /// Another slot, or several at once that hold what they hold.
+    /// Another slot, or several at once with their present content.
     Slots(u32),
 }
 
@@ -52,19 +52,19 @@ impl Guest {
         Self { function, memory: Memory::new(), token: 0 }
     }
 
-    /// Its memory as the device sees it.
+    /// The guest's memory as the device sees it.
     pub fn dma(&self) -> Arc<dyn HostMemory> {
         self.memory.clone()
     }
 
-    /// Tells the device where the command queue lies.
+    /// Gives the device the address of the command queue.
     pub fn set_queue(&self, device: &mut FuzzDevice, address: u64) {
         let (high, low) = ((address >> 32) as u32, address as u32);
         device.write(self.function, Region::Bar, QUEUE_HIGH, &high.to_be_bytes());
         device.write(self.function, Region::Bar, QUEUE_LOW, &low.to_be_bytes());
     }
 
-    /// Sends a command; its output, if it came back with status OK.
+    /// Sends a command; returns its output if its delivery status is OK.
     pub fn send(
         &mut self,
         device: &mut FuzzDevice,
@@ -72,8 +72,8 @@ impl Guest {
         room: usize,
         lie: Option<Lie>,
     ) -> Option<Vec<u8>> {
-        let input = &input[..input.len().min(LONGEST)];
-        let room = room.min(LONGEST);
+        let input = &input[..input.len().min(MAX_MAILBOX_BYTES)];
+        let room = room.min(MAX_MAILBOX_BYTES);
         self.token = self.token.wrapping_add(1).max(1);
         let mut entry = CommandQueueEntry::zeroed();
         entry.set_type(CommandTransport::PCIE).set_token(self.token);
@@ -94,7 +94,7 @@ impl Guest {
         self.output(COMMANDS + slot * 64, room)
     }
 
-    /// Puts a list of mailboxes into memory; gives the address of the first.
+    /// Writes a list of mailboxes to memory; returns the address of the first.
     fn mailboxes<'a>(
         &self,
         at: u64,
@@ -132,7 +132,7 @@ impl Guest {
         if count == 0 { 0 } else { at }
     }
 
-    /// The output of an entry that was answered with status OK.
+    /// The output of an entry whose delivery status is OK.
     fn output(&self, entry: u64, room: usize) -> Option<Vec<u8>> {
         let owner = self.memory.get::<1>(entry + 0x3f)[0];
         if owner != 0 {
@@ -149,7 +149,7 @@ impl Guest {
     }
 }
 
-/// Makes the entry lie; gives the slots to ring for.
+/// Puts the mistake into the entry; returns the slots to ring for.
 fn spoil(entry: &mut CommandQueueEntry, lie: Option<Lie>) -> u32 {
     match lie {
         Some(Lie::Token(token)) => {

@@ -1,5 +1,5 @@
-//! What the fuzz targets share: a device with hostile guests, and what a guest needs to get far
-//! before it lies.
+//! Shared code of the fuzz targets: a device with hostile guests, and valid commands by which a
+//! guest reaches deep states before it misbehaves.
 //!
 //! ```text
 //!   memory    a guest's memory, and the count of what the device does in it

@@ -1,4 +1,4 @@
-//! The guests of one device, and the numbers of what they made.
+//! The guests of one device, and the numbers of their objects.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::guest::{Guest, Lie};
 use crate::object::{self, Object, Step};
 use crate::tweak::{self, Tweak};
 
-/// Kinds of things that have numbers.
+/// Kinds of numbers.
 #[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     Pd,
@@ -47,7 +47,7 @@ pub struct Queue {
     pub ring: u64,
     pub record: u64,
     pub uar: u32,
-    /// Next send index, next receive index.
+    /// The next send index and the next receive index.
     pub posted: u16,
     pub received: u16,
 }
@@ -61,20 +61,20 @@ pub struct Pool {
     pub received: u16,
 }
 
-/// What a guest made, dead things included.
+/// The objects that a guest has made, including destroyed ones.
 #[derive(Default)]
 pub struct Known {
     numbers: [Vec<u32>; SORTS],
     pub queues: Vec<Queue>,
     pub pools: Vec<Pool>,
-    /// CQs' records.
+    /// The doorbell records of CQs.
     pub records: Vec<(u32, u64)>,
-    /// Where the next ring lies.
+    /// The place of the next ring.
     next: u64,
 }
 
 impl Known {
-    /// A number of that kind; some indexes give a number that no object has.
+    /// A number of this kind; some indexes give a number that no object has.
     pub fn pick(&self, sort: Sort, index: u8) -> u32 {
         let numbers = &self.numbers[sort as usize];
         match index {
@@ -89,7 +89,7 @@ impl Known {
         self.numbers[sort as usize].push(number);
     }
 
-    /// Pages for rings and records; they come round in the end.
+    /// Pages for rings and records; they wrap around at the end.
     pub fn allocate(&mut self, pages: u64) -> u64 {
         let at = QUEUES + self.next;
         self.next = (self.next + pages * 0x1000) % (DATA - QUEUES - 0x8000);
@@ -105,8 +105,8 @@ pub struct Machine {
     links: Link,
 }
 
-/// A device that wants fewer pages and has fewer doorbells than the real one, so that a run begins
-/// soon.
+/// A device that wants fewer pages and has fewer doorbells than a real one, so that a run starts
+/// quickly.
 pub fn profile(link: Link) -> &'static Profile {
     static PROFILES: OnceLock<[Profile; 2]> = OnceLock::new();
     let [infiniband, ethernet] = PROFILES.get_or_init(|| {
@@ -121,7 +121,7 @@ pub fn profile(link: Link) -> &'static Profile {
 }
 
 impl Machine {
-    /// A device of so many functions, to which nothing was said but where the command queues are.
+    /// A device with this many functions, which knows only the addresses of the command queues.
     pub fn new(functions: usize, link: Link) -> Self {
         let guests: Vec<Guest> = (0..functions).map(Guest::new).collect();
         let mut device = FuzzDevice::new(profile(link), guests.iter().map(Guest::dma).collect());
@@ -136,7 +136,7 @@ impl Machine {
         self.links
     }
 
-    /// Sends bytes as a command of a user context's (0: the kernel's).
+    /// Sends bytes as a command of a user context (0: the kernel).
     pub fn send(
         &mut self,
         function: usize,
@@ -153,7 +153,7 @@ impl Machine {
         self.guests[function].send(&mut self.device, &input, room, lie)
     }
 
-    /// Sends a command as an honest driver does.
+    /// Sends a valid command.
     pub fn say<I: CommandInput>(&mut self, function: usize, input: &I) -> Option<Vec<u8>> {
         let room = <I as CommandInput>::INFO.output.bytes;
         self.send(function, 0, input.as_bytes().to_vec(), room, &[], None)
@@ -173,7 +173,7 @@ impl Machine {
         self.say(function, &InitHcaIn::new());
     }
 
-    /// Makes an object; its number, if the device made it.
+    /// Makes an object; returns its number if the device made it.
     pub fn make(
         &mut self,
         function: usize,
@@ -213,7 +213,7 @@ impl Machine {
         Some(number)
     }
 
-    /// Moves a QP on; `lid` and `peer` say whom it is connected to.
+    /// Takes a QP through a transition; `lid` and `peer` name its peer.
     pub fn step_queue(
         &mut self,
         function: usize,
@@ -228,7 +228,7 @@ impl Machine {
         self.send(function, uid, input, 0x20, tweaks, lie);
     }
 
-    /// Stores into a doorbell page, as its mapping lets a guest do, or so that it is trapped.
+    /// Stores to a UAR page, through the mapping or as a trapped access.
     pub fn store(&mut self, function: usize, page: u32, register: u64, value: u64, trapped: bool) {
         if trapped {
             let at = u64::from(page) * UAR_PAGE + register % UAR_PAGE;
@@ -238,7 +238,7 @@ impl Machine {
         }
     }
 
-    /// Gives the device up to `turns` turns; each is looked at.
+    /// Gives the device up to `turns` turns, and checks each.
     pub fn turn(&mut self, turns: u32) {
         for _ in 0..turns {
             let before = self.moved();
@@ -260,13 +260,13 @@ impl Machine {
         self.guests.iter().map(|guest| guest.memory.moved()).collect()
     }
 
-    /// The device has done so much that this run is to end.
+    /// The device has done enough work: the run ends.
     pub fn tired(&self) -> bool {
         const ENOUGH: u64 = 64 << 20;
         self.moved().iter().any(|&moved| moved > ENOUGH)
     }
 
-    /// Takes everything down; nothing is left.
+    /// Destroys everything; nothing may be left.
     pub fn finish(mut self) {
         for function in 0..self.guests.len() {
             self.guests[function].set_queue(&mut self.device, COMMANDS);

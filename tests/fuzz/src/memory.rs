@@ -1,4 +1,4 @@
-//! A guest's memory, and the count of what the device does in it.
+//! A guest's memory, and a count of the device's accesses to it.
 
 use std::fs::File;
 use std::ptr::NonNull;
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use verbless_model::memory::{Fault, GuestMemory, HostMemory};
 
-/// Where a guest's memory begins, and how much of it there is.
+/// Address and size of a guest's memory.
 pub const START: u64 = 0x10_0000;
 pub const BYTES: u64 = 1 << 20;
-/// Memory that the device may only read follows it.
+/// Size of the read-only memory after it.
 pub const READ_ONLY_BYTES: u64 = 0x1_0000;
 
-/// The most that one turn of the device may move: the longest message on either side, and what goes
-/// with it.
-const MOST_A_TURN: u64 = 1 << 32;
-/// What an access counts at least, in bytes.
+/// Maximum that one turn of the device may move: the longest message on either side, and its
+/// overhead.
+const MAX_TURN_BYTES: u64 = 1 << 32;
+/// Minimum count of an access, in bytes.
 const ACCESS: u64 = 64;
 
-/// Memory that counts.
+/// Memory that counts accesses.
 pub struct Memory {
     inner: GuestMemory,
     moved: AtomicU64,
@@ -33,12 +33,12 @@ fn ram(bytes: u64) -> File {
 }
 
 impl Memory {
-    /// Memory of zeros.
+    /// Zeroed memory.
     pub fn new() -> Arc<Self> {
         Self::with_files().0
     }
 
-    /// The same, and the files that it is: what can be written, and what can only be read.
+    /// The same, and its files: the writable part, and the read-only part.
     pub fn with_files() -> (Arc<Self>, [File; 2]) {
         let inner = GuestMemory::default();
         let files = [ram(BYTES), ram(READ_ONLY_BYTES)];
@@ -47,7 +47,7 @@ impl Memory {
         (Arc::new(Self { inner, moved: AtomicU64::new(0) }), files)
     }
 
-    /// How much the device moved so far.
+    /// The number of bytes that the device has moved.
     pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
@@ -55,15 +55,15 @@ impl Memory {
     /// Panics if the device moved more since `before` than a turn can take.
     pub fn check_turn(&self, before: u64) {
         let moved = self.moved() - before;
-        assert!(moved <= MOST_A_TURN, "{moved} bytes were moved in one turn");
+        assert!(moved <= MAX_TURN_BYTES, "{moved} bytes were moved in one turn");
     }
 
-    /// The guest's own store; where there is no memory, nothing happens.
+    /// The guest's own store; without memory there, it has no effect.
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let _ = self.inner.write(address, bytes);
     }
 
-    /// The guest's own load; where there is no memory, zeros come.
+    /// The guest's own load; without memory there, it returns zeros.
     pub fn get<const N: usize>(&self, address: u64) -> [u8; N] {
         let mut bytes = [0; N];
         let _ = self.inner.read(address, &mut bytes);

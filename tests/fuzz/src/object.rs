@@ -1,4 +1,4 @@
-//! Commands that make, move and destroy, as an honest driver sends them.
+//! Valid commands that create, modify and destroy objects.
 
 use arbitrary::{Arbitrary, Unstructured};
 use verbless_prm::{
@@ -30,7 +30,7 @@ pub const RQ_BYTES: u64 = 1 << (LOG_RQ + LOG_STRIDE);
 const TABLE: u32 = 64;
 const PAGE: u64 = 4096;
 
-/// Something to make.
+/// An object to create.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub enum Object {
     Pd,
@@ -54,7 +54,7 @@ pub enum Object {
         eq: u8,
         uar: u8,
     },
-    /// `events`: it takes all but completions.
+    /// `events`: it takes all events except completions.
     Eq {
         events: bool,
         log_size: u8,
@@ -80,10 +80,10 @@ pub enum Object {
     },
 }
 
-/// How a key reaches memory.
+/// The translation of a key.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub enum Key {
-    /// Pages of the data; `same`: all of them the same page.
+    /// Pages of the data; `same`: the same page throughout.
     Pages {
         umr: bool,
         same: bool,
@@ -91,7 +91,7 @@ pub enum Key {
     Umem {
         id: u8,
     },
-    /// Pieces of other keys.
+    /// Ranges of other keys (KLMs).
     Klms {
         keys: [u8; 3],
         length: u32,
@@ -103,14 +103,13 @@ pub enum Key {
         count: u8,
     },
     Physical,
-    /// UMR will fill it.
+    /// UMR fills it later.
     Free {
         mode: u8,
     },
 }
 
-/// A service whose queue pairs a guest asks for: one of those that there are, with any of them as
-/// likely as the others.
+/// A service of a queue pair: each existing one is equally likely.
 fn service(input: &mut Unstructured<'_>) -> arbitrary::Result<ServiceType> {
     let known = [
         ServiceType::RC,
@@ -121,7 +120,7 @@ fn service(input: &mut Unstructured<'_>) -> arbitrary::Result<ServiceType> {
         ServiceType::QP1,
         ServiceType::REG_UMR,
     ];
-    // As the derive macro reads an enumeration: inputs that were found before mean the same.
+    // As the derive macro reads an enumeration, so that earlier findings keep their meaning.
     let at = u64::from(u32::arbitrary(input)?) * known.len() as u64 >> 32;
     Ok(known[at as usize])
 }
@@ -133,16 +132,16 @@ pub enum Receives {
     None,
 }
 
-/// A command, and what the guest keeps of it.
+/// A command, and the data that the guest keeps of it.
 pub struct Built {
     pub input: Vec<u8>,
     pub sort: Sort,
-    /// Which bits of the third word of the output are the number.
+    /// The bits of the output's third word that are the number.
     pub mask: u32,
     pub ring: u64,
     pub record: u64,
     pub uar: u32,
-    /// What is to be in memory before.
+    /// Memory content that must be in place before the command.
     pub memory: Option<(u64, Vec<u8>)>,
 }
 
@@ -161,7 +160,7 @@ impl Built {
     }
 }
 
-/// The command that makes something.
+/// The command that creates an object.
 pub fn build(object: &Object, known: &mut Known) -> Built {
     match *object {
         Object::Pd => Built::new(Sort::Pd, AllocPdIn::new(), &[]),
@@ -198,7 +197,7 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
             context.set_log_eq_size(log_size % 7).set_uar_page(known.pick(Sort::Uar, uar));
             context.set_intr(u16::from(events));
             if events {
-                // Those that the model posts: completions go where their CQ says.
+                // The events that the model posts, except completions, whose EQ the CQ names.
                 for kind in [0x01, 0x02, 0x04, 0x05, 0x07, 0x09, 0x0a, 0x10, 0x11, 0x13, 0x14] {
                     input.set_event_bitmask(0, input.event_bitmask(0) | 1 << kind);
                 }
@@ -243,7 +242,7 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
     }
 }
 
-/// A shared queue's ring whose WQEs name each other in order.
+/// The ring of an SRQ whose WQEs link to each other in order.
 fn links() -> Vec<u8> {
     let mut ring = vec![0; 1 << 10];
     for (index, wqe) in ring.chunks_exact_mut(64).enumerate() {
@@ -252,7 +251,7 @@ fn links() -> Vec<u8> {
     ring
 }
 
-/// The first one covers all that follows the mailboxes.
+/// The first one covers everything after the mailboxes.
 fn umem(pages: u8, log_page_size: u8) -> Built {
     let mut input = CreateUmemIn::new();
     let all = (DATA + DATA_BYTES - QUEUES) / PAGE;
@@ -361,7 +360,7 @@ fn queue(
         list.clear();
     }
     let own = matches!(receives, Receives::Own);
-    // The send ring stands where it would stand after receives.
+    // The send ring has the place that it has after receives.
     let ring = if own { ring } else { ring.wrapping_sub(RQ_BYTES) };
     let memory = Some((record, vec![0; 8]));
     Built { ring, record, uar: page, memory, ..Built::new(Sort::Qp, input, &list) }
@@ -413,7 +412,7 @@ fn fill(context: &mut QpContext, lid: u16, peer: u32) {
     path.set_vhca_port_num(1).set_rlid(lid).set_ack_timeout(10);
 }
 
-/// The command that destroys something.
+/// The command that destroys an object.
 pub fn destroy(sort: Sort, number: u32, rmp: bool) -> Vec<u8> {
     macro_rules! command {
         ($input:ident, $set:ident) => {
@@ -437,7 +436,7 @@ pub fn destroy(sort: Sort, number: u32, rmp: bool) -> Vec<u8> {
     }
 }
 
-/// A stretch of memory as a work request names it.
+/// A memory range as a work request names it.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub struct Stretch {
     pub key: u8,

@@ -1,5 +1,5 @@
-//! Changes of single fields of commands that are right otherwise: the PRM's own description says
-//! where the fields are.
+//! Changes of single fields of otherwise valid commands; the PRM description gives the fields'
+//! places.
 
 use arbitrary::Arbitrary;
 use verbless_prm::reflect::{Kind, View};
@@ -11,12 +11,12 @@ use crate::machine::{Known, Sort};
 /// A change of one field.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub struct Tweak {
-    /// Which field, counted through nested structures.
+    /// The index of the field, counted through nested structures.
     field: u16,
     value: Value,
 }
 
-/// What a field gets.
+/// The new value of a field.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub enum Value {
     Small(u8),
@@ -24,7 +24,7 @@ pub enum Value {
     Ones,
     /// One bit.
     Bit(u8),
-    /// A number of something that exists, or did.
+    /// The number of an existing or destroyed object.
     Number(Sort, u8),
     Address(Address),
     Any(u64),
@@ -51,7 +51,7 @@ pub fn apply(input: &mut [u8], tweaks: &[Tweak], known: &Known) {
     let Some(command) = CommandInfo::of_input(input) else { return };
     let mut leaves = Vec::new();
     View::new(command.input, input).leaves(&mut |_, leaf| leaves.push(leaf));
-    // Opcode, uid and op_mod are not fields but the target's own business.
+    // The target sets opcode, uid and op_mod itself.
     leaves.retain(|leaf| leaf.bit >= 64);
     for tweak in tweaks {
         let Some(leaf) = leaves.get(usize::from(tweak.field) % leaves.len().max(1)) else { return };

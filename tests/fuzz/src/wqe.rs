@@ -1,4 +1,4 @@
-//! Work requests: nearly right, wrong, or random.
+//! Work requests: nearly valid, wrong, or random.
 
 use arbitrary::Arbitrary;
 use verbless_prm::hot::{
@@ -20,7 +20,7 @@ pub struct Wqe {
     immediate: Immediate,
     body: Body,
     data: Vec<Data>,
-    /// The control segment lies.
+    /// The control segment is wrong.
     lie: Option<Lie>,
 }
 
@@ -30,7 +30,7 @@ enum Lie {
     Index(u16),
     Qpn(u32),
     OpMod(u8),
-    /// A byte anywhere.
+    /// A byte at any offset.
     Byte(u8, u8),
 }
 
@@ -76,17 +76,17 @@ enum Immediate {
     Peer(u8),
 }
 
-/// What follows the control segment.
+/// The segments after the control segment.
 #[derive(Arbitrary, Debug)]
 enum Body {
-    /// What the opcode wants.
+    /// The segments that the opcode requires.
     Right(Vector, Stretch, [u64; 2], Umr),
     /// Nothing.
     None,
     Random(Vec<u8>),
 }
 
-/// An address vector's own.
+/// The key in the address vector.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 struct Vector {
     compact: bool,
@@ -97,7 +97,7 @@ struct Vector {
     gid: u8,
 }
 
-/// What a UMR changes.
+/// The changes of a UMR.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 struct Umr {
     mask: u64,
@@ -122,7 +122,7 @@ enum Data {
     Raw([u8; 16]),
 }
 
-/// Whom a request comes from and goes to.
+/// Sender and receiver of a request.
 pub struct Endpoints<'a> {
     pub known: &'a Known,
     pub peer: &'a Known,
@@ -195,7 +195,7 @@ impl Wqe {
     }
 }
 
-/// Receive WQEs are data segments and nothing else.
+/// Receive WQEs consist only of data segments.
 pub fn receive(data: &[Stretch], known: &Known) -> Vec<u8> {
     let segments =
         data.iter().take(4).flat_map(|stretch| segment(stretch, known).as_bytes().to_vec());
@@ -236,7 +236,8 @@ impl Vector {
         };
         vector.set_ext(!self.compact).set_dqp_dct(qpn).set_q_key(self.key.unwrap_or(Q_KEY));
         vector.set_grh(self.grh).set_hop_limit(64);
-        // Four LIDs that exist or nearly, the multicast ones, or forced loopback.
+        // Four LIDs that exist or are close to one that does, the multicast LIDs, or forced
+        // loopback.
         match self.lid {
             lid @ 0..0xf0 => vector.set_rlid(u16::from(lid) % 4),
             0xf0..0xf8 => vector.set_rlid(0xc000 | u16::from(self.lid)),
@@ -254,7 +255,7 @@ impl Umr {
     fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         let mut control = UmrCtrlSegment::zeroed();
         control.as_bytes_mut()[0] = self.flags;
-        // Most bits are of no field: nearly always, those are left out.
+        // Most bits belong to no field: they are nearly always masked out.
         let known = UmrMkeyMask::INFO.values.iter().fold(0, |mask, (_, bit)| mask | bit);
         let mask = if self.mask >> 62 == 3 { self.mask } else { self.mask & known };
         control.set_mkey_mask(mask).set_xlt_octowords(self.entries & 0xfc);

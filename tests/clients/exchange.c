@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LONGEST = 1 << 20, EXTRA = 3 };
+enum { MAX_BYTES = 1 << 20, EXTRA = 3 };
 
 static unsigned char expected(int from, int size, int at) {
     return (unsigned char)(from * 101 + size * 7 + at * 13 + (at >> 8));
@@ -14,11 +14,11 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    unsigned char *sent = malloc(LONGEST + EXTRA), *got = malloc(LONGEST + EXTRA);
+    unsigned char *sent = malloc(MAX_BYTES + EXTRA), *got = malloc(MAX_BYTES + EXTRA);
     int peer = 1 - rank;
     if (ranks != 2 || !sent || !got)
         MPI_Abort(MPI_COMM_WORLD, 2);
-    for (int power = 1; power <= LONGEST; power *= 4) {
+    for (int power = 1; power <= MAX_BYTES; power *= 4) {
         int size = power + EXTRA;
         for (int at = 0; at < size; at++) {
             sent[at] = expected(rank, size, at);

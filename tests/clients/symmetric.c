@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 1 << 20, MARGIN = 4096, UNTOUCHED = 0xa5, ADDS = 200 };
+enum { MAX_BYTES = 1 << 20, MARGIN = 4096, UNTOUCHED = 0xa5, ADDS = 200 };
 
 static unsigned char expected(int from, int size, int at) {
     return (unsigned char)(from * 101 + size * 7 + at * 13 + (at >> 8));
@@ -13,7 +13,7 @@ static unsigned char expected(int from, int size, int at) {
 /* How many bytes of a window differ from a message of `size` bytes at `start`, untouched around. */
 static int differing(const unsigned char *window, int start, int from, int size) {
     int wrong = 0;
-    for (int at = 0; at < LONGEST + 2 * MARGIN; at++) {
+    for (int at = 0; at < MAX_BYTES + 2 * MARGIN; at++) {
         int inside = at >= start && at < start + size;
         wrong += window[at] != (inside ? expected(from, size, at - start) : UNTOUCHED);
     }
@@ -25,13 +25,13 @@ int main(void) {
     static long sync[SHMEM_REDUCE_SYNC_SIZE];
     shmem_init();
     int me = shmem_my_pe(), peer = 1 - me;
-    size_t whole = LONGEST + 2 * MARGIN;
+    size_t whole = MAX_BYTES + 2 * MARGIN;
     unsigned char *window = shmem_malloc(whole), *own = shmem_malloc(whole);
     if (shmem_n_pes() != 2 || !window || !own)
         shmem_global_exit(2);
     for (int i = 0; i < SHMEM_REDUCE_SYNC_SIZE; i++)
         sync[i] = SHMEM_SYNC_VALUE;
-    for (int size = 1; size <= LONGEST; size *= 4) {
+    for (int size = 1; size <= MAX_BYTES; size *= 4) {
         /* An odd start too: pages, lines and operands of atomics do not hide a shift. */
         int start = MARGIN + size % 3;
         for (int at = 0; at < size; at++)

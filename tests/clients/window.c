@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 1 << 20, MARGIN = 4096, WHOLE = LONGEST + 2 * MARGIN };
+enum { MAX_BYTES = 1 << 20, MARGIN = 4096, WHOLE = MAX_BYTES + 2 * MARGIN };
 enum { UNTOUCHED = 0xa5, ADDS = 200 };
 
 static unsigned char expected(int from, int size, int at) {
@@ -22,7 +22,7 @@ static int differing(const unsigned char *window, int start, int from, int size)
 }
 
 int main(int argc, char **argv) {
-    static unsigned char own[LONGEST], got[WHOLE];
+    static unsigned char own[MAX_BYTES], got[WHOLE];
     int me, ranks, wrong = 0, all = 0;
     unsigned char *memory;
     long *counter;
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     MPI_Win_allocate(WHOLE, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
     MPI_Win_allocate(sizeof *counter, sizeof *counter, MPI_INFO_NULL, MPI_COMM_WORLD, &counter,
                      &counters);
-    for (int size = 1; size <= LONGEST; size *= 4) {
+    for (int size = 1; size <= MAX_BYTES; size *= 4) {
         /* An odd start too: pages, lines and operands of atomics do not hide a shift. */
         int start = MARGIN + size % 3;
         for (int at = 0; at < size; at++)

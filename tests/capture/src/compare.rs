@@ -152,7 +152,7 @@ pub enum Identity {
 struct Names(BTreeMap<(&'static str, bool, u64), u64>);
 
 impl Names {
-    /// Whether the two can name the same object; from then on they do. 0 is no name.
+    /// Whether the two can name the same object; from then on they do. 0 names nothing.
     fn pair(&mut self, kind: &'static str, theirs: u64, ours: u64) -> bool {
         if theirs == 0 || ours == 0 {
             return theirs == ours;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_need_not_be_equal_but_must_agree() {
+    fn names_and_addresses_match_up_to_renaming() {
         let same = found(|input| {
             input.cq_context_mut().set_uar_page(9).set_dbr_addr(0x7000);
         });

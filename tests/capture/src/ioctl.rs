@@ -3,7 +3,7 @@
 //! `crates/devx/tests/data/recorded-requests.txt`.
 #![allow(
     unsafe_code,
-    reason = "it stands between libraries and the kernel; this module is the place for it"
+    reason = "it wraps the kernel's call for libraries; this module is the place for it"
 )]
 
 use std::ffi::{c_int, c_ulong, c_void};

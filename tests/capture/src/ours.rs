@@ -28,13 +28,13 @@ pub fn run(backend: &dyn Backend, cases: &[(&'static str, Case)]) -> Result {
     let info = backend.enumerate()?.into_iter().next().ok_or("there is no device")?;
     let ours = Ours { backend, device: Device::open(backend, &info)?, info };
     for (name, case) in cases {
-        tell(&ours.device, &mark_of(SIDE, name))?;
+        send_mark(&ours.device, &mark_of(SIDE, name))?;
         ours.case(case).map_err(|error| format!("ours, {name}: {error}"))?;
     }
-    tell(&ours.device, "end")
+    send_mark(&ours.device, "end")
 }
 
-fn tell(context: &Context, name: &str) -> Result {
+fn send_mark(context: &Context, name: &str) -> Result {
     Ok(context.devx_other(&mark::command(name), &mut [0; mark::ANSWER])?)
 }
 

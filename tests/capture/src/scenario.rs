@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_service_of_queue_pairs_is_recorded_up_to_rts() {
+    fn every_qp_service_is_recorded_to_rts() {
         for service in SERVICES.into_iter().filter(|it| *it != Eth::INFO) {
             let reaches_rts = |case: &Case| {
                 matches!(case, Case::Qp(case) if case.service == service.service

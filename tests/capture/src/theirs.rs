@@ -18,13 +18,13 @@ pub const SIDE: &str = "theirs";
 pub fn run(verbs: &Verbs, cases: &[(&'static str, Case)]) -> Result {
     let context = verbs.open()?;
     for (name, case) in cases {
-        tell(&context, &mark_of(SIDE, name))?;
+        send_mark(&context, &mark_of(SIDE, name))?;
         do_case(verbs, &context, case).map_err(|error| format!("theirs, {name}: {error}"))?;
     }
-    tell(&context, "end")
+    send_mark(&context, "end")
 }
 
-fn tell(context: &Context<'_>, name: &str) -> Result {
+fn send_mark(context: &Context<'_>, name: &str) -> Result {
     context.general_command(&mark::command(name), &mut [0; mark::ANSWER])
 }
 

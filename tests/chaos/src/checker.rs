@@ -6,13 +6,13 @@ use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
 use verbless_queue::wr::{Inline, Read, SendImm, Write};
 use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
 
-use crate::message::{Contact, Inbox, Message, Received, say};
+use crate::message::{Contact, Inbox, Message, Received, send};
 
 /// Bytes of the longest message, and the offsets of its write and its read.
-const LONGEST: usize = 16 << 10;
-const HERE: usize = LONGEST;
-const READ: usize = 2 * LONGEST;
-const BYTES: usize = 3 * LONGEST;
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
+const HERE: usize = MAX_MESSAGE_BYTES;
+const READ: usize = 2 * MAX_MESSAGE_BYTES;
+const BYTES: usize = 3 * MAX_MESSAGE_BYTES;
 /// Rounds between two reports.
 const SAY: u64 = 16;
 
@@ -50,7 +50,7 @@ impl Checker {
             if self.begins {
                 if matches!(inbox.listen(), Received::End) {
                     // The peer waits for a message; this value ends it.
-                    return self.tell(u32::MAX);
+                    return self.notify_peer(u32::MAX);
                 }
                 self.send_round(round)?;
             }
@@ -61,14 +61,14 @@ impl Checker {
                 self.send_round(round)?;
             }
             if round % SAY == 0 {
-                say(Message::Rounds(round))?;
+                send(Message::Rounds(round))?;
             }
         }
         Ok(())
     }
 
     fn length(round: u64) -> usize {
-        1 + (round as usize * 2677) % LONGEST
+        1 + (round as usize * 2677) % MAX_MESSAGE_BYTES
     }
 
     fn pattern(round: u64, of_beginner: bool) -> Vec<u8> {
@@ -78,7 +78,7 @@ impl Checker {
         )
     }
 
-    fn tell(&mut self, what: u32) -> Result<(), Stop> {
+    fn notify_peer(&mut self, what: u32) -> Result<(), Stop> {
         self.end.perform(&SendImm::new(Inline(b""), what).signaled())?;
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Checker {
             self.end.bytes(READ, length)? == bytes,
             "round {round}: a READ brought other bytes"
         );
-        self.tell(round as u32)
+        self.notify_peer(round as u32)
     }
 
     /// True when the peer has ended.

@@ -17,7 +17,7 @@ const METHOD: u64 = 3;
 /// Offsets in the arena: a request, a path, an input or output structure.
 const REQUEST: u64 = 0;
 const PATH: u64 = PAGE;
-const LONG: u64 = 2 * PAGE;
+const LONG_PATH_AT: u64 = 2 * PAGE;
 const BUFFER: u64 = 6 * PAGE;
 
 struct Expectations {
@@ -210,8 +210,13 @@ impl Expectations {
         self.refuses("something in a device", Errno::ENOTDIR, open, &[path])?;
         let path = self.path(&format!("/dev/infiniband/{}", "x".repeat(256)));
         self.refuses("a name of 256 letters", Errno::ENAMETOOLONG, open, &[path])?;
-        arena.fill(LONG, &[b'a'; 2 * PAGE as usize]);
-        self.refuses("a path without an end", Errno::ENAMETOOLONG, open, &[arena.at(LONG)])?;
+        arena.fill(LONG_PATH_AT, &[b'a'; 2 * PAGE as usize]);
+        self.refuses(
+            "a path without an end",
+            Errno::ENAMETOOLONG,
+            open,
+            &[arena.at(LONG_PATH_AT)],
+        )?;
         for (what, address) in [
             ("a path at 0", 0),
             ("a path where nothing is", arena.nowhere()),

@@ -17,8 +17,8 @@ use crate::supervisor::Supervisor;
 /// Hostile clients at once.
 const AT_ONCE: usize = 3;
 /// How long one runs.
-const SHORTEST: Duration = Duration::from_millis(200);
-const LONGEST_MILLISECONDS: u64 = 1500;
+const MIN_LIFE: Duration = Duration::from_millis(200);
+const MAX_LIFE_MILLISECONDS: u64 = 1500;
 /// How often the checkers must have completed more rounds.
 const LOOK: Duration = Duration::from_secs(2);
 /// Kilobytes that the supervisor may grow by: the most that a function keeps for its clients, on
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     while Instant::now() < end || !clients.is_empty() {
         while clients.len() < AT_ONCE && Instant::now() < end {
             let device = &devices[random.below(2) as usize];
-            let life = SHORTEST + Duration::from_millis(random.below(LONGEST_MILLISECONDS));
+            let life = MIN_LIFE + Duration::from_millis(random.below(MAX_LIFE_MILLISECONDS));
             let client = programs.start(Role::Hostile, device, random.next(), 0)?;
             clients.insert(client, Instant::now() + life);
             started += 1;

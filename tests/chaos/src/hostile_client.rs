@@ -11,7 +11,7 @@ use verbless_devx::Backend;
 use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, RDMA_VERBS_IOCTL};
 use verbless_queue::QpConfig;
 
-use crate::message::{Inbox, Message, say};
+use crate::message::{Inbox, Message, send};
 use crate::random::Random;
 use crate::raw::{self, Arena, End, PAGE, Window, plain};
 use crate::recording::{Recorder, Request};
@@ -22,7 +22,7 @@ const THREADS: u64 = 3;
 /// Calls of a thread between two reports.
 const SAY: u64 = 500;
 /// The most devices that a thread holds open.
-const MOST_OPEN: usize = 40;
+const MAX_OPEN: usize = 40;
 /// Range of the offsets at which a device is mapped.
 const SPAN: u64 = 1 << 36;
 /// Descriptors that are closed, duplicated and queried whatever their owner: the range of the
@@ -175,7 +175,7 @@ impl Caller {
             calls += 1;
             if calls % SAY == 0 {
                 let all = self.common.calls.fetch_add(SAY, Ordering::Relaxed) + SAY;
-                if say(Message::Rounds(all)).is_err() {
+                if send(Message::Rounds(all)).is_err() {
                     return;
                 }
             }
@@ -339,7 +339,7 @@ impl Caller {
 
     /// Opens a device or closes one.
     fn open(&mut self) {
-        if self.devices.len() < MOST_OPEN && self.random.below(3) > 0 {
+        if self.devices.len() < MAX_OPEN && self.random.below(3) > 0 {
             let (arena, place) =
                 (self.common.arena, self.random.below(self.common.arena.len()) & !7);
             arena.fill(place, format!("{}\0", self.common.device).as_bytes());
@@ -423,7 +423,7 @@ impl Caller {
             8 => self.call(libc::SYS_fcntl, &[one, libc::F_ADD_SEALS as u64, size & 0xff]),
             _ => self.call(libc::SYS_fcntl, &[one, libc::F_SETFD as u64, size & 1]),
         };
-        if self.devices.len() > MOST_OPEN {
+        if self.devices.len() > MAX_OPEN {
             let device = self.devices.swap_remove(0);
             let _ = self.call(libc::SYS_close, &[device]);
         }

@@ -16,7 +16,7 @@ use crate::supervisor::Supervisor;
 /// Concurrent programs that are to be killed.
 const AT_ONCE: usize = 4;
 /// The longest time between its state and the kill.
-const LONGEST_MICROSECONDS: u64 = 20_000;
+const MAX_DELAY_MICROSECONDS: u64 = 20_000;
 /// Kills between two checks that the checkers have completed more rounds.
 const LOOK: u32 = 100;
 /// How long a program may take to reach the state in which it is killed, and a peer to notice that
@@ -162,7 +162,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Starts one more test: a program alone, one with the survivor, or two with each other.
+    /// Starts one more test: a single program, one with the survivor, or two with each other.
     fn start_more(&mut self) -> Result<(), Stop> {
         let kind = self.random.below(4);
         let id = self.next_connection;
@@ -194,7 +194,7 @@ impl Trial {
         let program = self.programs.start(role, device, seed, connection.unwrap_or(0))?;
         let moment =
             self.random.one_of(&[Moment::Started, Moment::Made, Moment::Going, Moment::Going]);
-        let delay = Duration::from_micros(self.random.below(LONGEST_MICROSECONDS));
+        let delay = Duration::from_micros(self.random.below(MAX_DELAY_MICROSECONDS));
         let started = Instant::now();
         let victim = Victim { connection, moment, delay, started, due: None };
         self.victims.insert(program, victim);

@@ -84,7 +84,7 @@ impl Message {
 }
 
 /// Sends a message to the controlling process.
-pub(crate) fn say(message: Message) -> Result<(), Stop> {
+pub(crate) fn send(message: Message) -> Result<(), Stop> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{message}")?;
     Ok(out.flush()?)

@@ -11,7 +11,7 @@ use verbless_queue::QpConfig;
 
 use crate::checker::Checker;
 use crate::hostile_client;
-use crate::message::{Inbox, Message, Received, say};
+use crate::message::{Inbox, Message, Received, send};
 use crate::random::Random;
 use crate::stream::Stream;
 
@@ -83,7 +83,7 @@ fn over(inbox: &Inbox) -> bool {
 fn churn(device: &Device, inbox: &Inbox) -> Result<(), Stop> {
     let once = || Endpoint::new(device.clone(), &QpConfig::new(16, 16), 64 << 10).map(drop);
     once()?;
-    say(Message::Made)?;
+    send(Message::Made)?;
     let again = device.clone();
     std::thread::spawn(move || {
         while Endpoint::new(again.clone(), &QpConfig::new(4, 4), 4 << 10).is_ok() {}
@@ -96,14 +96,14 @@ fn churn(device: &Device, inbox: &Inbox) -> Result<(), Stop> {
 
 fn first(device: &Device, inbox: &Inbox, random: Random, id: u32) -> Result<(), Stop> {
     let mut stream = Stream::new(device, random)?;
-    say(Message::Here(id, stream.place()?))?;
+    send(Message::Here(id, stream.place()?))?;
     let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
     stream.connect(&place)?;
-    say(Message::Connected(id))?;
+    send(Message::Connected(id))?;
     let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
     while !over(inbox) {
         if stream.turn()? {
-            say(Message::Lost(id))?;
+            send(Message::Lost(id))?;
             let _ = inbox.wait();
             break;
         }
@@ -120,7 +120,7 @@ fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop
             Received::Message(Message::Meet(id, place)) => {
                 let mut stream = Stream::new(device, Random::new(random.next()))?;
                 stream.connect(&place)?;
-                say(Message::Here(id, stream.place()?))?;
+                send(Message::Here(id, stream.place()?))?;
                 streams.insert(id, (stream, false));
             }
             Received::Message(Message::Go(id)) => {
@@ -139,7 +139,7 @@ fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop
         }
         for id in silent {
             streams.remove(&id);
-            say(Message::Lost(id))?;
+            send(Message::Lost(id))?;
         }
         match streams.is_empty() {
             true => std::thread::sleep(Duration::from_micros(200)),
@@ -150,10 +150,10 @@ fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop
 
 fn checker(device: &Device, inbox: &Inbox, begins: bool, id: u32) -> Result<(), Stop> {
     let mut checker = Checker::new(device, begins)?;
-    say(Message::Here(id, checker.place()?))?;
+    send(Message::Here(id, checker.place()?))?;
     let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
     checker.connect(&place)?;
-    say(Message::Connected(id))?;
+    send(Message::Connected(id))?;
     let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
     checker.rounds(inbox)
 }

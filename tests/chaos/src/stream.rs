@@ -16,7 +16,7 @@ const DEPTH: usize = 8;
 const SLOT: usize = 8 << 10;
 /// Posted receives, and the length of each.
 const RECEIVES: usize = 32;
-const SHORT: usize = 1 << 10;
+const RECEIVE_BYTES: usize = 1 << 10;
 
 /// Offsets: memory that the peer reads, memory that it writes, sent messages, received messages,
 /// bytes read from the peer.
@@ -24,7 +24,7 @@ const SHOWN: usize = 0;
 const INBOX: usize = SLOT;
 const SOURCE: usize = INBOX + DEPTH * SLOT;
 const RECEIVED: usize = SOURCE + SLOT;
-const LANDING: usize = RECEIVED + RECEIVES * SHORT;
+const LANDING: usize = RECEIVED + RECEIVES * RECEIVE_BYTES;
 const BYTES: usize = LANDING + DEPTH * SLOT;
 
 /// Seeds of the memory that the peer reads and of the sent messages.
@@ -86,7 +86,7 @@ impl Stream {
     }
 
     fn receive(&mut self, slot: usize) -> Result<(), Stop> {
-        self.end.receive(RECEIVED + slot * SHORT, SHORT, slot as u64)
+        self.end.receive(RECEIVED + slot * RECEIVE_BYTES, RECEIVE_BYTES, slot as u64)
     }
 
     /// Keeps the connection busy; true once the peer does not answer. Any other error is a failure.
@@ -101,7 +101,7 @@ impl Stream {
 
     fn post(&mut self) -> Result<(), Stop> {
         while let Some(slot) = self.free.pop() {
-            let longest = if self.random.below(4) == 0 { SLOT } else { SHORT };
+            let longest = if self.random.below(4) == 0 { SLOT } else { RECEIVE_BYTES };
             let length = 1 + self.random.below(longest as u64) as usize;
             let cookie = (slot << 32 | length) as u64;
             let (inbox, landing) = (INBOX + slot * SLOT, LANDING + slot * SLOT);
@@ -115,7 +115,7 @@ impl Stream {
                 0 => qp.post(&Write::new(from, at(inbox)).signaled(), cookie)?,
                 1 => qp.post(&WriteImm::new(from, at(inbox), immediate).signaled(), cookie)?,
                 2 => {
-                    let from = region.sge(SOURCE, length.min(SHORT))?;
+                    let from = region.sge(SOURCE, length.min(RECEIVE_BYTES))?;
                     qp.post(&SendImm::new(from, immediate).signaled(), cookie)?
                 }
                 _ => {
@@ -181,7 +181,7 @@ impl Stream {
         ensure!(slot < DEPTH && (1..=SLOT).contains(&length), "{done:?}: a wrong immediate");
         let (at, length) = match done.operation() {
             WcOpcode::ReceiveWriteImm => (INBOX + slot * SLOT, length),
-            _ => (RECEIVED + done.cookie as usize * SHORT, length.min(SHORT)),
+            _ => (RECEIVED + done.cookie as usize * RECEIVE_BYTES, length.min(RECEIVE_BYTES)),
         };
         ensure!(done.byte_len() as usize == length, "{done:?}, but {length} bytes were sent");
         let bytes = self.end.bytes(at, length)?;

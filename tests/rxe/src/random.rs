@@ -4,13 +4,13 @@
 //! Each number is the sum of the one 31 before it and the one 3 before it, in 32 bits, and `rand`
 //! returns its upper 31 bits: so a byte is the sum of those two bytes, or one more.
 
-const LONG: usize = 31;
-const SHORT: usize = 3;
+const FAR_LAG: usize = 31;
+const NEAR_LAG: usize = 3;
 
 /// The first offset at which `bytes`, a part of such memory, differ, if any.
 pub(crate) fn departure(bytes: &[u8]) -> Option<usize> {
-    (LONG..bytes.len()).find(|&at| {
-        let sum = bytes[at - LONG].wrapping_add(bytes[at - SHORT]);
+    (FAR_LAG..bytes.len()).find(|&at| {
+        let sum = bytes[at - FAR_LAG].wrapping_add(bytes[at - NEAR_LAG]);
         !matches!(bytes[at].wrapping_sub(sum), 0 | 1)
     })
 }
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn the_c_librarys_numbers_are_known() {
+    fn glibc_rand_numbers_are_reproduced() {
         let bytes = glibc(5000);
         assert_eq!(bytes[..3], [1_804_289_383_u32, 846_930_886, 1_681_692_777].map(|it| it as u8));
         assert_eq!(departure(&bytes), None);
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_at_another_place_or_missing_is_found() {
+    fn misplaced_or_missing_packet_is_found() {
         let bytes = glibc(4096);
         let mut swapped = bytes.clone();
         swapped[..2048].rotate_left(1024);

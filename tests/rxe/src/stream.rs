@@ -185,7 +185,7 @@ mod tests {
     };
 
     #[test]
-    fn a_pingpongs_text_is_understood() {
+    fn pingpong_text_is_parsed() {
         let text = b"0000:000011:a1b2c3:fe80000000000000505400fffe123456\0";
         assert_eq!(text.len(), PINGPONG);
         assert_eq!(parse_place(text), Some(PLACE));

@@ -174,7 +174,7 @@ impl<'v> Context<'v> {
         Ok(Cq { verbs: self.verbs, handle: given(handle, "mlx5dv_create_cq")? })
     }
 
-    /// `ibv_query_port`, for its request alone.
+    /// `ibv_query_port`, only for its request.
     ///
     /// # Errors
     /// When it fails.

@@ -18,10 +18,10 @@ use sideway::ibverbs::queue_pair::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// More than two packets at the path's MTU, and no multiple of it.
+/// More than two packets at the path MTU, and not a multiple of it.
 const LENGTH: usize = 2500;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Where a request's own buffer begins in the memory, and where its peer's.
+/// Offsets of a request's own buffer and of its peer's.
 const NEAR: usize = 0;
 const FAR: usize = 4096;
 const IMMEDIATE: u32 = 0x0102_0304;
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Memory that the device writes, too: read and written by volatile copies alone.
+/// Memory that the device writes, too: read and written only by volatile copies.
 struct Memory(Box<[u8]>);
 
 impl Memory {
@@ -61,13 +61,13 @@ impl Memory {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         for (to, from) in self.0[offset..][..bytes.len()].iter_mut().zip(bytes) {
-            // SAFETY: `to` is a byte of ours.
+            // SAFETY: `to` is a byte of this memory.
             unsafe { std::ptr::write_volatile(to, *from) };
         }
     }
 
     fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        // SAFETY: each is a byte of ours.
+        // SAFETY: each is a byte of this memory.
         self.0[offset..][..length].iter().map(|it| unsafe { std::ptr::read_volatile(it) }).collect()
     }
 
@@ -144,7 +144,7 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
 
     memory.write(FAR, &42u64.to_ne_bytes());
     run(&memory, Operation::FetchAndAdd, 8)?;
-    memory.expect(NEAR, &42u64.to_ne_bytes(), "fetch-and-add, what was there")?;
+    memory.expect(NEAR, &42u64.to_ne_bytes(), "fetch-and-add, old value")?;
     memory.expect(FAR, &(42 + ADDED).to_ne_bytes(), "fetch-and-add, the sum")
 }
 

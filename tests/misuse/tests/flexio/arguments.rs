@@ -1,4 +1,4 @@
-//! Arguments of other types, and of another number, than the function has.
+//! Arguments whose types or number differ from the function's.
 
 use verbless_flexio::{Error, Function, Process};
 

@@ -1,4 +1,4 @@
-//! What was freed or destroyed, and what is no object.
+//! Freed or destroyed objects, and values that are not objects.
 
 use verbless_flexio::{Buffer, Error, Mkey};
 

@@ -1,4 +1,4 @@
-//! A setter after `create`, which takes the setup; and a call of a tracer that is gone.
+//! A setter after `create`, which consumes the setup; and a call of a destroyed tracer.
 
 use verbless_flexio::{Error, Process, Tracer};
 

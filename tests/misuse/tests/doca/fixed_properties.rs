@@ -1,4 +1,4 @@
-//! What is fixed once it is there has no way to be changed.
+//! Fixed properties cannot be changed after creation.
 
 use verbless_doca::dma::Dma;
 use verbless_doca::{Buf, Dev, Extensions, Inventory};

@@ -1,4 +1,4 @@
-//! A context that was stopped is one to configure again.
+//! A stopped context is a builder, to be configured again.
 
 use verbless_doca::dma::Dma;
 use verbless_doca::{Dev, WorkQ};

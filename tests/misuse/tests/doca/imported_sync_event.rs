@@ -1,4 +1,4 @@
-//! A handle that was made from an export cannot be configured, and must be started.
+//! A handle made from an export cannot be configured, and must be started.
 
 use verbless_doca::sync_event::{Location, SyncEvent};
 use verbless_doca::{Dev, Memory};

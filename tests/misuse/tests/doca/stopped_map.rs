@@ -1,4 +1,4 @@
-//! No buffer is made of a map that was stopped.
+//! A stopped map makes no buffers.
 
 use verbless_doca::{Buf, Inventory, Mmap};
 

@@ -49,7 +49,7 @@ pub(crate) struct Window {
     /// sent.
     pub next: usize,
     /// The PSN that the peer was last found to miss, or the PSN of the missing response, since any
-    /// packet arrived: a second report of it is no new loss.
+    /// packet arrived: a second report of it is not a new loss.
     pub missed: Option<u32>,
     /// The PSN of the last response that arrived in place of the missing one.
     pub revealed: Option<u32>,

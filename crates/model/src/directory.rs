@@ -24,7 +24,7 @@ struct Reachable {
     link: Link,
     /// 0: the port has none.
     lid: u16,
-    /// The LID, if it identifies the port alone. A virtual port shares its LID: a packet without a
+    /// The LID, if it identifies only this port. A virtual port shares its LID: a packet without a
     /// GRH does not identify its destination.
     lid_alone: u16,
     gids: Vec<[u8; 16]>,

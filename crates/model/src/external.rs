@@ -1,9 +1,9 @@
 //! A peer outside this process at a model's Ethernet switch: a datagram socket that carries a frame
 //! in each datagram, as QEMU's `-netdev dgram` does, or RoCE v2 packets ([`roce`]).
 //!
-//! Any datagram may arrive. The switch drops one that is no frame; the receiving port checks the
-//! frame's contents. A frame that the socket cannot send at once, because no peer listens or the
-//! peer is slow, is lost, as on a wire.
+//! Any datagram may arrive. The switch drops bytes that are not a frame; the receiving port checks
+//! the frame's contents. A frame that the socket cannot send at once, because no peer listens or
+//! the peer is slow, is lost, as on a wire.
 
 mod option;
 mod roce;
@@ -111,7 +111,7 @@ enum Socket {
 }
 
 /// Bytes of the longest datagram.
-const LONGEST: usize = 0xffff;
+const MAX_DATAGRAM_BYTES: usize = 0xffff;
 /// Frames that the reader hands in under one lock.
 const BATCH: usize = 64;
 /// Milliseconds after which the reader checks whether it must stop.
@@ -203,9 +203,9 @@ impl Model {
     }
 }
 
-/// Hands in arriving frames until `stop` is set or the model is gone.
+/// Hands in arriving frames until `stop` is set or the model ends.
 fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedModel>, stop: &AtomicBool) {
-    let mut buffer = vec![0; LONGEST + 1];
+    let mut buffer = vec![0; MAX_DATAGRAM_BYTES + 1];
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
         let mut events = [PollFd::new(socket.file(), PollFlags::POLLIN)];
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_of_a_socket_ends_with_the_model() {
+    fn socket_thread_ends_with_model() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let model = model();
         let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();

@@ -179,8 +179,8 @@ impl Function {
         self.shared.with_function(self.id, |locked| engine::reset(locked, self.id));
     }
 
-    /// Whether a forced or fast TEARDOWN_HCA has stopped what the function does on the bus: it
-    /// answers no command until a driver starts it anew.
+    /// Whether a forced or fast TEARDOWN_HCA has stopped the function's bus accesses: it answers no
+    /// command until a driver starts it again.
     pub fn is_closed(&self) -> bool {
         self.look(|hca| hca.closed)
     }

@@ -26,10 +26,11 @@ pub struct Watch {
     shared: Weak<SharedModel>,
     watched: Watched,
     id: u64,
-    /// The count of events that did not fit for any watcher of the kind, and what it was at first.
+    /// The count of events that did not fit for any watcher of the kind, and its value at the
+    /// start.
     lost: Arc<AtomicU64>,
     before: u64,
-    /// How many a capture could not write.
+    /// The number of frames that a capture could not write.
     failed: Arc<AtomicU64>,
 }
 
@@ -74,8 +75,8 @@ impl Watch {
         watch
     }
 
-    /// A capture of frames, which the engine's threads wait for; it counts in `failed` what it
-    /// cannot write.
+    /// A capture of frames, which the engine's threads wait for; it counts the frames that it
+    /// cannot write in `failed`.
     pub(crate) fn capture(
         shared: &Arc<SharedModel>,
         failed: Arc<AtomicU64>,
@@ -102,8 +103,8 @@ impl Watch {
         Self { shared: Arc::downgrade(shared), watched, id, lost, before, failed: Arc::default() }
     }
 
-    /// Ends the watching, as the drop does; gives how many commands, requests or frames the watcher
-    /// was not told, or the capture has not written.
+    /// Ends the watcher, as the drop does; returns the number of commands, requests or frames that
+    /// the watcher did not get, or that the capture has not written.
     pub fn end(self) -> u64 {
         let (lost, before, failed) = (self.lost.clone(), self.before, self.failed.clone());
         drop(self);
@@ -163,7 +164,7 @@ mod tests {
             }));
             let panic = panic.expect_err("it panics");
             assert_eq!(panic.downcast_ref(), Some(&"a failing test"));
-            assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
+            assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         }
     }
 
@@ -176,7 +177,7 @@ mod tests {
         model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
         let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
-        assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
+        assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         assert!(!model.device(0).is_alive());
     }
 }

@@ -1,6 +1,6 @@
 //! A software model of the mlx5 device.
 //!
-//! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
+//! It is only the device: objects and commands, the data path, the fabric between devices. It uses
 //! `verbless-prm` and nothing else of the driver, so that it cannot repeat a bug of the driver.
 //! Front ends, which play the host, access it through [`function`]:
 //!

@@ -59,7 +59,8 @@ impl Model {
     }
 
     /// Counts of the frames that the card sent over the link of a port, and of those that it
-    /// received there. Messages of connections that are carried whole are no frames; datagrams are.
+    /// received there. Messages of connections that are carried whole are not frames; datagrams
+    /// are.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -151,8 +152,8 @@ impl Model {
     /// Wireshark reads, until the guard is dropped. Times are those of the model's clock.
     ///
     /// In threaded mode the data path waits for `sink`, which must not wait for the model: when
-    /// nothing is written for five seconds, frames that do not fit into 16 MiB are dropped, until
-    /// something is. They and those that cannot be written are counted by [`Watch::end`], and the
+    /// nothing is written for five seconds, frames that do not fit into 16 MiB are dropped until a
+    /// write succeeds. They and those that cannot be written are counted by [`Watch::end`], and the
     /// former in the capture's last blocks (`isb_ifdrop`).
     ///
     /// # Errors
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_applied_whole_or_not_at_all() {
+    fn plan_is_applied_atomically() {
         let model = model();
         let wrong = "[[link]]\nlatency = \"3us\"\n[[link]]\ndevice = 3\nup = false";
         let error = model.apply(&FaultPlan::parse(wrong).unwrap()).unwrap_err();
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_device_or_port_leaves_the_model_alive() {
+    fn wrong_device_or_port_is_rejected() {
         let model = model();
         type Mistake = fn(&Model);
         let mistakes: [(&str, Mistake); 4] = [

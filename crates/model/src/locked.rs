@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn dpu_function_is_not_reachable_from_host() {
-        let card = || Profile::load("bluefield3").expect("it comes along");
-        let without_dpa = Profile::load("connectx6dx").expect("it comes along");
+        let card = || Profile::load("bluefield3").expect("it is built in");
+        let without_dpa = Profile::load("connectx6dx").expect("it is built in");
         let model = Model::builder()
             .device_with_sides(card())
             .device(without_dpa)

@@ -342,7 +342,7 @@ impl Model {
     /// # Panics
     /// When there is no such device, or `errno` is not from 1 to 4095.
     pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, when: impl Into<Times>, errno: i32) {
-        assert!(ERRNOS.contains(&errno), "{errno} is no errno: they are from 1 to 4095");
+        assert!(ERRNOS.contains(&errno), "{errno} is not an errno: they are from 1 to 4095");
         self.look(device, |function| function.hca.ioctl_faults.add(ioctl, when.into(), errno));
     }
 

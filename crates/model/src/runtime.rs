@@ -8,19 +8,19 @@ use verbless_prm::hot::WQEBB;
 use crate::connection::Connection;
 
 /// Most BlueFlame copies that wait for one queue; the engine reads further WQEs from the ring.
-const MOST_COPIES: usize = 1 << 4;
+const MAX_COPIES: usize = 1 << 4;
 
 /// The engine's state of a CQ.
 #[derive(Debug, Default)]
 pub(crate) struct CqRuntime {
     /// Consumer index as last read from the record (24 bits are significant).
     pub consumer: u32,
-    /// Arm word of the last accepted request: the same word in the record is no new request.
+    /// Arm word of the last accepted request: the same word in the record is not a new request.
     pub arm_word: Option<u32>,
     /// Sequence number of the arm request that an event answered. A guessed request does not set
     /// it: software that made no request may still use its number.
     pub fired: Option<u8>,
-    /// Whether the last request is a record of zeros, which may be no request.
+    /// Whether the last request is a record of zeros, which may not be a request.
     pub guessed: bool,
     /// When the CQ's last CQE was written, and when it last reported.
     pub written_at: u64,
@@ -110,7 +110,7 @@ pub(crate) struct Copies(VecDeque<(u16, Vec<u8>)>);
 impl Copies {
     /// Keeps the WQE at `index`, unless too many wait.
     pub(crate) fn push(&mut self, index: u16, wqe: Vec<u8>) {
-        if self.0.len() < MOST_COPIES {
+        if self.0.len() < MAX_COPIES {
             self.0.push_back((index, wqe));
         }
     }

@@ -117,7 +117,7 @@ pub(crate) struct Outbox {
     pub commands: Queue<Command>,
     pub requests: Queue<Request>,
     pub frames: Queue<SeenFrame>,
-    /// The frames that did not fit into `frames`.
+    /// Counts of the frames that did not fit into `frames`.
     pub unseen: Arc<Unseen>,
     /// The log of arrivals, which has no watchers.
     pub arrivals: ArrivalLog,
@@ -145,7 +145,7 @@ impl Outbox {
     }
 }
 
-/// Counts of frames that watchers were not told of, by physical port, with the last of each.
+/// Counts of frames that watchers did not get, by physical port, with each port's last one.
 #[derive(Default)]
 pub(crate) struct Unseen(Mutex<Numbered<usize, (u64, SeenFrame)>>);
 
@@ -156,7 +156,7 @@ impl Unseen {
         ports.insert(frame.port, (count + 1, frame));
     }
 
-    /// For each port that has some: how many, and the last.
+    /// The count and the last one of each port that has lost frames.
     pub(crate) fn counts(&self) -> Vec<(u64, SeenFrame)> {
         let ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ports.values().cloned().collect()
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watching_ends_with_the_guard_or_with_the_model() {
+    fn watch_ends_with_guard_or_model() {
         let received = Arc::new(());
         for ends_first in [true, false] {
             let model = model();
@@ -301,7 +301,7 @@ mod tests {
                 drop(watch);
             }
             assert_eq!(*count.lock().unwrap(), 1);
-            assert_eq!(Arc::strong_count(&received), 1, "the watcher is gone");
+            assert_eq!(Arc::strong_count(&received), 1, "the watcher was dropped");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Checks which file of a crate uses which: no circle of files is larger than [`MOST`], and a layer
-//! of the model uses only the layers below it.
+//! Checks which file of a crate uses which: no circle of files is larger than [`MAX_CIRCLE`], and a
+//! layer of the model uses only the layers below it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
 //! they lead to a file; methods on types show no path and make no edge. Tests do not count.
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// The largest circle that a crate may have.
-const MOST: usize = 3;
+const MAX_CIRCLE: usize = 3;
 
 /// A module, as its path from the crate's root.
 type Module = Vec<String>;
 
 #[test]
-fn no_crate_has_a_large_circle_of_modules() {
+fn crates_have_no_large_module_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
     let mut large = Vec::new();
     let mut seen = BTreeSet::new();
@@ -28,7 +28,7 @@ fn no_crate_has_a_large_circle_of_modules() {
         assert!(!graph.is_empty(), "no files in {name}");
         let largest = circles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
         println!("{name}: {} files, largest circle {}", graph.len(), largest.len());
-        if largest.len() > MOST {
+        if largest.len() > MAX_CIRCLE {
             let files: Vec<_> = largest.iter().map(|module| module.join("::")).collect();
             large.push(format!("{name}, {} files: {}", files.len(), files.join(", ")));
         }
@@ -36,7 +36,7 @@ fn no_crate_has_a_large_circle_of_modules() {
     }
     let expected = ["model", "prm", "suite", "process", "xtask"];
     assert!(expected.iter().all(|it| seen.contains(*it)), "they are elsewhere: {seen:?}");
-    assert!(large.is_empty(), "circles of more than {MOST} files:\n{}", large.join("\n"));
+    assert!(large.is_empty(), "circles of more than {MAX_CIRCLE} files:\n{}", large.join("\n"));
 }
 
 /// Layers of the model, and the layers that their files must not use, directly or indirectly.
@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn no_model_layer_uses_a_higher_one() {
+fn model_layers_use_only_lower_ones() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     for (layer, forbidden) in LAYERS {
         let above = upward(&graph, layer, forbidden);
@@ -116,7 +116,7 @@ fn way(
 }
 
 #[test]
-fn a_circle_is_found_through_every_form_of_path() {
+fn circles_are_found_through_every_path_form() {
     let files = [
         (vec![], "mod a; mod b; use a::X;", true),
         (vec!["a"], "use super::b::{c, d::{E}}; // use crate::z::Z;", false),

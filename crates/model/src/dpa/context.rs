@@ -29,9 +29,9 @@ pub(super) const LOG_WINDOW: u8 = 48;
 pub(crate) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
 
 /// Maximum number of outboxes, and of windows, of a process.
-pub(super) const MOST_CONFIGS: u16 = 1 << LOG_WINDOWS;
+pub(super) const MAX_CONFIGS: u16 = 1 << LOG_WINDOWS;
 /// Maximum number of threads and calls of a process at a time.
-pub(super) const MOST_RUNNERS: usize = 256;
+pub(super) const MAX_RUNNERS: usize = 256;
 
 /// The number of no outbox and no window.
 pub(crate) const NO_ID: u16 = 0xffff;

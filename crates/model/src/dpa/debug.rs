@@ -84,9 +84,9 @@ impl Dpa {
         at.and_then(|at| state.take_turn(at)).map_or(NextRun::Waits, NextRun::Begun)
     }
 
-    /// Executes a run for up to `instructions` instructions. `told`: the debugger has reported why
-    /// the run stopped here, and the stop takes the same effect as without a debugger.
-    pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, told: bool) -> Debugged {
+    /// Executes a run for up to `instructions` instructions. `reported`: the debugger has reported
+    /// why the run stopped here, and the stop takes the same effect as without a debugger.
+    pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, reported: bool) -> Debugged {
         {
             let mut state = self.state();
             if state.of_turn(turn).is_none() {
@@ -97,7 +97,7 @@ impl Dpa {
         let exit = turn.hart.run(instructions);
         let stops = match exit {
             Exit::Breakpoint => true,
-            Exit::Ebreak | Exit::Trap(_) => !told,
+            Exit::Ebreak | Exit::Trap(_) => !reported,
             _ => false,
         };
         let next = match stops {

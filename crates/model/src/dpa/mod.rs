@@ -33,13 +33,13 @@ pub(crate) use coredump::{CHUNK, CoreDump};
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
 pub(crate) use partitions::{
-    Changes, EuSharing, Group, MOST_MEMBERS, Partition, Rights, Sender, ShareRefusal,
+    Changes, EuSharing, Group, MAX_PARTITION_MEMBERS, Partition, Rights, Sender, ShareRefusal,
 };
 pub(crate) use registers::{DeviceAnswer, DeviceRequest, Doorbell, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
 pub(crate) use scheduler::{Dpa, DpaLimits, Refused};
 #[cfg(test)]
-pub(crate) use state::MOST_TRANSLATED;
+pub(crate) use state::MAX_TRANSLATED_BYTES;
 pub(crate) use state::function_of;
 pub(crate) use turns::{ShortTurn, Turn, Waker};
 pub(crate) use units::Units;

@@ -13,7 +13,7 @@ use crate::numbered::Numbered;
 /// The default partition: all units without another partition.
 pub(super) const DEFAULT: u16 = 0;
 /// Functions that a partition may name: the register counts them in 8 bits.
-pub(crate) const MOST_MEMBERS: u16 = 255;
+pub(crate) const MAX_PARTITION_MEMBERS: u16 = 255;
 
 /// Why a request to share units is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ struct GroupEntry {
 
 /// How the units of a card are shared.
 pub(crate) struct EuSharing {
-    /// For each unit, its partition, and the number of threads and calls bound to that unit alone.
+    /// For each unit, its partition, and the number of threads and calls bound to only that unit.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
     partitions: Numbered<u16, Partition>,
@@ -391,7 +391,7 @@ impl EuSharing {
         if to.units.is_empty() {
             return Err(ShareRefusal::Absent);
         }
-        let full = to.members.len() > MOST_MEMBERS.into() || to.groups > self.most_groups;
+        let full = to.members.len() > MAX_PARTITION_MEMBERS.into() || to.groups > self.most_groups;
         if full { Err(ShareRefusal::Full) } else { Ok(()) }
     }
 

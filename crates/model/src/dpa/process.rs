@@ -80,8 +80,8 @@ impl Process {
         heap: &Ram,
         watchdog: u64,
     ) -> Result<Self, MapError> {
-        let stacks = Ram::new(context::MOST_RUNNERS as u64 * context::STACK);
-        let contexts = Ram::new(context::MOST_RUNNERS as u64 * PAGE);
+        let stacks = Ram::new(context::MAX_RUNNERS as u64 * context::STACK);
+        let contexts = Ram::new(context::MAX_RUNNERS as u64 * PAGE);
         let back = Ram::new(PAGE);
         for (at, word) in (0..).step_by(4).zip(context::RETURN_CODE) {
             back.write(at, &word.to_le_bytes());
@@ -92,7 +92,7 @@ impl Process {
             permissions: Permissions::RW,
             backing: Backing::Ram(stacks.clone(), slot as u64 * context::STACK),
         };
-        let configs = u64::from(context::MOST_CONFIGS);
+        let configs = u64::from(context::MAX_CONFIGS);
         let own = [
             Region::ram(context::CONTEXTS, &contexts, Permissions::RW),
             Region::ram(context::RETURN, &back, Permissions::RX),
@@ -105,7 +105,7 @@ impl Process {
         ];
         let heap = (!heap.is_empty()).then(|| Region::ram(context::HEAP, heap, Permissions::RW));
         let program = program.segments.iter().map(|segment| segment.region());
-        let all = program.chain(heap).chain(own).chain((0..context::MOST_RUNNERS).map(stack));
+        let all = program.chain(heap).chain(own).chain((0..context::MAX_RUNNERS).map(stack));
         let space = AddressSpace::new(all)?;
         let bytes = space.regions().iter().map(|region| match region.backing {
             Backing::Ram(..) => region.length,
@@ -119,7 +119,7 @@ impl Process {
             watchdog,
             outboxes: Numbered::new(),
             windows: Numbered::new(),
-            slots: vec![false; context::MOST_RUNNERS],
+            slots: vec![false; context::MAX_RUNNERS],
             state: ProcessState::default(),
             had_thread: false,
             error_handler: None,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use verbless_riscv::{Program, Ram};
 
-use super::context::{self, MOST_CONFIGS};
+use super::context::{self, MAX_CONFIGS};
 use super::coredump::CoreDump;
 use super::partitions::EuSharing;
 use super::process::{ErrorHandler, Process, ProcessState};
@@ -55,7 +55,7 @@ impl DpaLimits {
 /// Why the DPA refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The file is no program, for this reason.
+    /// The file is not a program, for this reason.
     Program(String),
     /// No memory, stack, context, outbox or window is left.
     Full,
@@ -240,7 +240,7 @@ impl Dpa {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
         let process = process.ok_or(Refused::NoProcess)?;
-        let free = (0..MOST_CONFIGS).find(|id| !process.outboxes.contains_key(id));
+        let free = (0..MAX_CONFIGS).find(|id| !process.outboxes.contains_key(id));
         let id = free.ok_or(Refused::Full)?;
         let mut outbox = Outbox::new(uar_page);
         outbox.extend(process.serial, device_id);
@@ -255,13 +255,12 @@ impl Dpa {
         }
     }
 
-    /// Gives a process a window, which leads nowhere yet; returns the window's number in the
-    /// process.
+    /// Gives a process a window without a key; returns the window's number in the process.
     pub(crate) fn add_window(&self, process: u32, pd: u32) -> Result<u16, Refused> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
         let process = process.ok_or(Refused::NoProcess)?;
-        let free = (0..MOST_CONFIGS).find(|id| !process.windows.contains_key(id));
+        let free = (0..MAX_CONFIGS).find(|id| !process.windows.contains_key(id));
         let id = free.ok_or(Refused::Full)?;
         process.windows.insert(id, Window { pd, mkey: 0 });
         Ok(id)

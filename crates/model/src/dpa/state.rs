@@ -22,7 +22,7 @@ const SERIAL_BITS: u32 = 40;
 
 /// Maximum bytes of translated code in the host's memory, beside the code of harts that execute. A
 /// hart without room translates again in its next turn.
-pub(crate) const MOST_TRANSLATED: usize = 64 << 20;
+pub(crate) const MAX_TRANSLATED_BYTES: usize = 64 << 20;
 
 /// The number in the model of the function of a process, by its serial number.
 pub(crate) fn function_of(serial: u64) -> usize {
@@ -305,7 +305,7 @@ impl DpaState {
         self.release_hart(id);
         let runner = must(self.runners.get_mut(&id), "the runner of a hart that is back", id);
         let Some(runner) = runner else { return };
-        if self.translated + hart.translated() > MOST_TRANSLATED {
+        if self.translated + hart.translated() > MAX_TRANSLATED_BYTES {
             hart.release();
         }
         runner.translated = hart.translated();

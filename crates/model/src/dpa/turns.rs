@@ -156,7 +156,7 @@ impl Dpa {
     fn step(&self, mut turn: Turn, instructions: u64) -> RunResult {
         let before = turn.hart.instructions();
         let exit = turn.hart.run(turn.left.min(instructions));
-        // An exit counts as an instruction, so that a run of exits alone uses up its turn.
+        // An exit counts as an instruction, so that a run of nothing but exits uses up its turn.
         let spent = turn.hart.instructions() - before;
         turn.left = turn.left.saturating_sub(spent.max(1));
         match self.after(&mut turn, exit) {

@@ -185,6 +185,6 @@ mod tests {
         shares.give(0);
         assert_eq!(shares.collect(2), [(other, 0)]);
         shares.cancel(2, other);
-        assert!(shares.taken[0], "what was collected is given back by its owner alone");
+        assert!(shares.taken[0], "only its owner gives back what was collected");
     }
 }

@@ -21,7 +21,7 @@ impl QueuePair<'_> {
         }
     }
 
-    fn read_back(&self, target: &[Sge], mut tell: impl FnMut(&[u8])) {
+    fn read_back(&self, target: &[Sge], mut visit: impl FnMut(&[u8])) {
         let mut buffer = [0; CHUNK as usize];
         for sge in target {
             let mut done = 0;
@@ -38,7 +38,7 @@ impl QueuePair<'_> {
                     // The null key swallows writes.
                     Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
                 }
-                tell(bytes);
+                visit(bytes);
                 done += bytes.len() as u64;
             }
         }

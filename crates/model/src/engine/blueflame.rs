@@ -1,4 +1,4 @@
-//! Stores to trapped doorbell pages: tells a BlueFlame copy from a doorbell.
+//! Stores to trapped doorbell pages: distinguishes a BlueFlame copy from a doorbell.
 //!
 //! Both begin with the same eight bytes at the same offset. A copy continues to a multiple of 64
 //! bytes; a doorbell does not. So the model holds a doorbell for a moment. If the rest of the WQE

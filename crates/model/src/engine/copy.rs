@@ -21,7 +21,7 @@ use super::work::{Placed, Segment, Work, segments};
 /// Bytes of the opaque buffer.
 const OPAQUE: u64 = 64;
 /// Bytes that a turn copies at most; few in tests, so that short copies have several parts.
-const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 impl QueuePair<'_> {
     /// Checks a copy and its access to memory; returns its bytes, or a syndrome.
@@ -80,7 +80,7 @@ impl QueuePair<'_> {
     /// Copies the part from byte `at` on, and returns where it ends.
     fn copy_part(&mut self, placed: &Placed, at: u64, scratch: &mut Scratch) -> Result<u64, u8> {
         let (mut source, mut target) = ends(&placed.work, &scratch.wqe)?;
-        let length = (placed.length - at.min(placed.length)).min(MOST);
+        let length = (placed.length - at.min(placed.length)).min(MAX_TURN_BYTES);
         for range in [&mut source, &mut target] {
             (range.address, range.length) = (range.address.wrapping_add(at), length);
         }

@@ -66,7 +66,7 @@ impl Context<'_> {
         match self.counters.get_mut(&set) {
             Some(counter) => what.add(&mut counter.values),
             None if set == 0 => {}
-            None => tracing::error!(set, "a set of counters that a queue names is gone"),
+            None => tracing::error!(set, "a queue names a destroyed counter set"),
         }
     }
 }

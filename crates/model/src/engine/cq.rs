@@ -132,7 +132,7 @@ impl CompletionQueue<'_> {
         };
         if let Err(fault) = written {
             if self.memory.is_gone(fault.address) {
-                tracing::debug!(self.cqn, "a completion queue of a program that is no more");
+                tracing::debug!(self.cqn, "a CQE for a program that has exited");
             } else {
                 tracing::warn!(self.cqn, %fault, "a completion queue cannot be written");
             }
@@ -289,9 +289,9 @@ fn moderation(cq: &Cq, now: u64) -> Option<u64> {
         return None;
     }
     let since = cq.producer.wrapping_sub(cq.notified) & COUNTER;
-    let told = |index: u32| index.wrapping_sub(cq.notified).wrapping_sub(1) & COUNTER >= HALF;
+    let reported = |index: u32| index.wrapping_sub(cq.notified).wrapping_sub(1) & COUNTER >= HALF;
     let urgent =
-        context.scqe_break_moderation_en() && cq.solicited.is_some_and(|index| !told(index));
+        context.scqe_break_moderation_en() && cq.solicited.is_some_and(|index| !reported(index));
     if since >= most.into() || urgent {
         return None;
     }

@@ -1,5 +1,5 @@
-//! DPA programs under a debugger. The debugger controls the runs of one thread or call; everything
-//! else goes on.
+//! DPA programs under a debugger. The debugger controls the runs of one thread or call; all others
+//! continue.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
@@ -50,7 +50,7 @@ pub(crate) fn spawn(
             dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
             match session(stream, &dpas, &shared) {
                 Ok(ended) => tracing::info!(?ended, "a debugger has left"),
-                Err(error) => tracing::info!(%error, "a debugger is gone"),
+                Err(error) => tracing::info!(%error, "a debugger disconnected"),
             }
             dpas.iter().for_each(|(_, dpa)| dpa.debug_forgo());
         }

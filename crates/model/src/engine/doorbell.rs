@@ -134,7 +134,7 @@ pub(super) fn ring(
         PageDoorbell::Send => wake_to(function, number, None),
         PageDoorbell::Arm => match function.context(now).cq(number) {
             Ok(mut cq) => cq.arm((word >> 32) as u32),
-            Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
+            Err(missing) => tracing::error!(%missing, "a doorbell page names a destroyed CQ"),
         },
     }
     true
@@ -166,7 +166,7 @@ pub(super) fn look(function: &mut FunctionEngine, number: u32) {
 pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) {
     match function.context(now).cq(number) {
         Ok(mut cq) => cq.arm_from_record(),
-        Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
+        Err(missing) => tracing::error!(%missing, "a doorbell page names a destroyed CQ"),
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) fn ring_one(function: &mut FunctionEngine, number: u32, index: u16) {
 fn wake_to(function: &mut FunctionEngine, number: u32, index: Option<u16>) {
     let FunctionEngine { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
-        tracing::error!(number, "a doorbell names a send queue that is gone");
+        tracing::error!(number, "a doorbell names a destroyed send queue");
         return;
     };
     // This doorbell is older than 2RST, and software may not have cleared the record yet.
@@ -218,7 +218,7 @@ pub(super) fn queue(function: &mut FunctionEngine, number: u32) {
     let FunctionEngine { hca, engine, .. } = function;
     match hca.objects.sender(number) {
         Some(sender) => rotate(&mut engine.active, number, sender.queue),
-        None => tracing::error!(number, "a send queue that was to have a turn is gone"),
+        None => tracing::error!(number, "a send queue was destroyed before its turn"),
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn sender_ready(function: &mut FunctionEngine, number: u32) {
         },
         (None, Some(sq)) => (sq.state == SqState::RDY && sq.queue.awake, false),
         (None, None) => {
-            tracing::error!(number, "a send queue that may run now is gone");
+            tracing::error!(number, "a runnable send queue was destroyed");
             return;
         }
     };

@@ -20,7 +20,7 @@ use crate::locked::LockedFunctions;
 use crate::shared_model::SharedModel;
 
 /// Maximum number of threads that give turns.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// Work that a run may do through windows before it releases the function, in visited entries of
 /// indirect keys; each access adds [`ACCESS`]. The last access may visit more, up to [`VISITS`], as
@@ -53,7 +53,7 @@ pub(super) fn spawn(shared: &Arc<SharedModel>) {
     }
     dpas.iter().for_each(|(_, dpa)| dpa.set_waker(&shared.programs));
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    for first in 0..processors.min(MOST_THREADS) {
+    for first in 0..processors.min(MAX_THREADS) {
         let (dpas, waker, shared) = (dpas.clone(), shared.programs.clone(), Arc::downgrade(shared));
         std::thread::Builder::new()
             .name("verbless-dpa".into())
@@ -97,7 +97,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
     }
 }
 
-/// Gives a run its turn; false: the model is gone.
+/// Gives a run its turn; false: the model has ended.
 fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedModel>) -> bool {
     let mut asked = dpa.run(turn);
     while let Some((turn, request)) = asked {
@@ -119,7 +119,7 @@ pub(super) enum ServeResult {
     Over,
 }
 
-/// Does what a run asks of the device, and lets it go on. A run that copies through a window asks
+/// Executes a run's requests to the device, and resumes it. A run that copies through a window asks
 /// again within a few instructions, word by word: the function stays locked for a while for that.
 fn answer_shared(
     shared: &SharedModel,
@@ -215,7 +215,7 @@ fn tell_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
     }
 }
 
-/// Does what a run of function `id` asks of the device.
+/// Executes the requests of a run of function `id` to the device.
 fn serve(
     locked: &mut LockedFunctions,
     id: usize,
@@ -303,7 +303,7 @@ fn ring(
         Doorbell::ArmCq { cqn, consumer } if names_page(cqn) => {
             match function.context(now).cq(cqn) {
                 Ok(mut cq) => cq.arm_at(consumer),
-                Err(missing) => tracing::error!(%missing, "a CQ that an outbox arms is gone"),
+                Err(missing) => tracing::error!(%missing, "an outbox arms a destroyed CQ"),
             }
         }
         Doorbell::Send { number, index } => {
@@ -343,7 +343,7 @@ fn zero_cqe(function: &mut FunctionEngine, cqn: u32, now: u64) -> Option<()> {
     match function.context(now).cq(cqn) {
         Ok(cq) => drop(cq.complete(Completion::zero())),
         Err(missing) => {
-            tracing::error!(%missing, "a CQ that a doorbell completes on is gone");
+            tracing::error!(%missing, "a doorbell completes on a destroyed CQ");
             return None;
         }
     }
@@ -353,7 +353,7 @@ fn zero_cqe(function: &mut FunctionEngine, cqn: u32, now: u64) -> Option<()> {
 /// Handles a doorbell of an emulated device that was rung, or armed: one that is both causes a CQE.
 pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64) {
     let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else {
-        tracing::error!(number, "an emulated doorbell that was rung or armed is gone");
+        tracing::error!(number, "a rung or armed emulated doorbell was destroyed");
         return;
     };
     let context = &mut doorbell.context;
@@ -370,7 +370,7 @@ pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64
 #[repr(align(8))]
 struct WholeRequest([u8; 8]);
 
-/// Loads or stores up to 8 bytes through a window's key; `None` if the key leads nowhere.
+/// Loads or stores up to 8 bytes through a window's key; `None` if the key does not exist.
 fn reach(
     locked: &mut LockedFunctions,
     id: usize,

@@ -25,9 +25,9 @@ use crate::profile::Link;
 use verbless_wire::{EtherType, Ethernet, Vlan};
 
 /// Bytes of the shortest frame without FCS; ports pad shorter frames.
-const SHORTEST: usize = 60;
+const MIN_FRAME_BYTES: usize = 60;
 /// Bytes of the longest frame.
-const LONGEST: u64 = 10_240;
+const MAX_FRAME_BYTES: u64 = 10_240;
 /// Bytes of the FCS, which a port's MTU counts.
 const CHECK: usize = 4;
 /// Offset of the inline headers in a WQE: they begin in the last two bytes of its Ethernet segment.
@@ -66,7 +66,7 @@ impl StandaloneSq<'_> {
             match segment.map_err(|_| MALFORMED)? {
                 Segment::Pointer { lkey, address, length } => {
                     total += length;
-                    if total > LONGEST {
+                    if total > MAX_FRAME_BYTES {
                         return Err(cqe_syndrome::LOCAL_LENGTH);
                     }
                     let range = Range { key: lkey, address, length };
@@ -83,7 +83,7 @@ impl StandaloneSq<'_> {
                 }
             }
         }
-        if !(Ethernet::PLAIN as u64..=LONGEST).contains(&total) {
+        if !(Ethernet::PLAIN as u64..=MAX_FRAME_BYTES).contains(&total) {
             return Err(cqe_syndrome::LOCAL_LENGTH);
         }
         let total = total as usize;
@@ -94,7 +94,7 @@ impl StandaloneSq<'_> {
         let state = &mut *self.context.state;
         state.moved_bytes += total as u64;
         let (spaces, mut gathered) = (self.context.spaces, Ok(()));
-        let frame = state.buffers.plain(total.max(SHORTEST), domain, |into| {
+        let frame = state.buffers.plain(total.max(MIN_FRAME_BYTES), domain, |into| {
             let (bytes, fill) = into.split_at_mut(total);
             gathered = transfer::gather(spaces, local, wqe, bytes);
             fill.fill(0);
@@ -145,7 +145,7 @@ pub(super) fn arrive(
     let Objects { flow_tables, flow_root, tirs, .. } = &hca.objects;
     steer(flow_tables, *flow_root, &frame.key(), |tirn, tag| {
         let Some(tir) = tirs.get(&tirn) else {
-            tracing::error!(tirn, "a flow rule leads to a TIR that is gone");
+            tracing::error!(tirn, "a flow rule names a destroyed TIR");
             return;
         };
         // Bit 0 loops back unicast frames of the TIR's own domain, bit 1 multicast frames.
@@ -158,7 +158,7 @@ pub(super) fn arrive(
     for (rqn, tag) in ways {
         match function.rq_among(rqn, now, others) {
             Ok(mut rq) => rq.take(&frame, tag, scratch),
-            Err(missing) => tracing::error!(%missing, "a TIR leads to an RQ that is gone"),
+            Err(missing) => tracing::error!(%missing, "a TIR names a destroyed RQ"),
         }
     }
 }

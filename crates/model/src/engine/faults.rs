@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nth_request_of_a_queue_pair_or_of_any_fails_once() {
+    fn nth_request_of_qp_fails_once() {
         let mut faults = Faults::default();
         faults.fail_request(Some(7), 2, 0x13);
         faults.fail_request(None, 3, 0x14);

@@ -42,7 +42,7 @@ fn flush(function: &mut FunctionEngine, number: u32, now: u64, most: usize) -> b
     match function.pair(number, now) {
         Ok(mut pair) => pair.flush(most),
         Err(missing) => {
-            tracing::error!(%missing, "a queue that was to flush is gone");
+            tracing::error!(%missing, "a queue was destroyed before its flush");
             false
         }
     }
@@ -122,7 +122,7 @@ fn has_late(function: &FunctionEngine, number: u32) -> bool {
         (Some(rq), _) => (&rq.queue, rq.record),
         (None, Some(qp)) => (&qp.rq, qp.record),
         (None, None) => {
-            tracing::error!(number, "a queue in the error state is gone");
+            tracing::error!(number, "a queue in the error state was destroyed");
             return false;
         }
     };

@@ -24,7 +24,7 @@ impl FunctionEngine {
         let Self { hca, engine, .. } = self;
         loop {
             let number = engine.active.pop_front()?;
-            // The queue's turn finds that it is gone.
+            // The queue's turn finds that it no longer exists.
             let Some(sender) = hca.objects.sender(number) else { return Some(number) };
             let runtime = &mut sender.queue.runtime;
             runtime.owed = (runtime.owed - SHARE).max(0);
@@ -39,7 +39,7 @@ impl FunctionEngine {
     /// Puts a queue that has moved `moved` bytes in its turn at the end of the rotation.
     pub(super) fn go_on(&mut self, number: u32, moved: u64) {
         let Self { hca, engine, .. } = self;
-        let Some(sender) = hca.objects.sender(number) else { return gone(number) };
+        let Some(sender) = hca.objects.sender(number) else { return log_destroyed(number) };
         let runtime = &mut sender.queue.runtime;
         runtime.owed = moved as i64;
         if !std::mem::replace(&mut runtime.queued, true) {
@@ -50,7 +50,7 @@ impl FunctionEngine {
     /// Puts a queue that could not have its turn at the front of the rotation.
     pub(super) fn go_first(&mut self, number: u32) {
         let Self { hca, engine, .. } = self;
-        let Some(sender) = hca.objects.sender(number) else { return gone(number) };
+        let Some(sender) = hca.objects.sender(number) else { return log_destroyed(number) };
         sender.queue.runtime.queued = true;
         engine.active.push_front(number);
     }
@@ -88,9 +88,9 @@ impl FunctionEngine {
     }
 }
 
-/// Reports a send queue that is gone after its turn. This cannot happen: commands destroy none
-/// meanwhile.
+/// Reports a send queue that was destroyed during its turn. This cannot happen: commands destroy
+/// none meanwhile.
 #[cold]
-fn gone(number: u32) {
-    tracing::error!(number, "a send queue is gone after its turn");
+fn log_destroyed(number: u32) {
+    tracing::error!(number, "a send queue was destroyed during its turn");
 }

@@ -14,7 +14,7 @@ use super::counters::Count;
 use super::keys::AccessRight;
 use super::responder::{Nak, WholeRequest};
 use super::scratch::Scratch;
-use super::sender::{LONGEST, Malformed, Turn};
+use super::sender::{MAX_WQE_BYTES, Malformed, Turn};
 use super::work::{Operands, Placed, Work};
 use crate::connection::Response;
 use crate::hca::qp_type::QpType;
@@ -148,7 +148,7 @@ const BASE: Operation = Operation {
     on_sq: None,
     needs: None,
     segments: &[],
-    longest: LONGEST,
+    longest: MAX_WQE_BYTES,
     responder_cqe: None,
     immediate: false,
     invalidate: false,
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_consistent_in_itself() {
+    fn operation_entries_are_consistent() {
         for entry in &TABLE {
             let message = entry.remote().map(|remote| remote.message);
             let remote = message == Some(Message::Write) || entry.scatters();

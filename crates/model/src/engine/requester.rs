@@ -78,7 +78,7 @@ impl QueuePair<'_> {
             Ok(length) => length,
             Err(syndrome) => {
                 let operation = work.operation.name;
-                tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
+                tracing::info!(self.qpn, operation, syndrome, "the data segments are invalid");
                 self.skip_to(index, wqebbs);
                 return Ok(TurnStart::Over(self.fail(index, work.operation.opcode, syndrome)));
             }

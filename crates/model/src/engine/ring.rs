@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_goes_round_the_end() {
+    fn ring_read_wraps() {
         let ring: Vec<u8> = (0..128).collect();
         let memory = queue(&[ring.as_ptr() as u64], 12, 0, 128);
         let mut out = [0; 8];

@@ -19,7 +19,7 @@ use crate::memory::Fault;
 impl StandaloneRq<'_> {
     /// Takes a frame that a flow rule with this tag selects. The frame is lost without a receive
     /// WQE, or if the queue is not ready. A frame that is longer than its WQE has room for uses the
-    /// WQE up for an error CQE, and the queue goes on.
+    /// WQE up for an error CQE, and the queue continues.
     ///
     /// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en/health.h`
     /// (`cqe_syndrome_needs_recover`).
@@ -142,7 +142,7 @@ impl StandaloneRq<'_> {
         self.catastrophe();
     }
 
-    /// Moves an RQ that cannot go on to the error state, and reports a catastrophic error event.
+    /// Moves an RQ that cannot continue to the error state, and reports a catastrophic error event.
     fn catastrophe(&mut self) {
         self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
         self.enter_error();

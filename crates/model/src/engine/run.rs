@@ -68,7 +68,7 @@ fn step_one(
 
 /// Moves the clock of a stepped model to the next timer, and expires it; false if none runs.
 pub(crate) fn jump(locked: &mut LockedFunctions) -> bool {
-    // A frame on its way through a link is no work yet.
+    // A frame that is still on a link is not work.
     while let Some(due) =
         locked.functions.iter().filter_map(FunctionEngine::next_timer).chain(arrival(locked)).min()
     {
@@ -224,7 +224,7 @@ fn answer(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> boo
     match pair.map(|mut pair| pair.send_answers(scratch)) {
         Ok(true) => locked.functions[id].engine.answering.push_back(qpn),
         Ok(false) => {}
-        Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
+        Err(missing) => tracing::error!(%missing, "a QP was destroyed before its response"),
     }
     send_packets(locked, id);
     true
@@ -273,7 +273,7 @@ fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> 
         Ok(Turn::Again) if locked.contended.is_some() => function.go_first(number),
         Ok(Turn::Again) => function.go_on(number, moved),
         Ok(Turn::Sleep) => {}
-        Err(missing) => tracing::error!(%missing, "a queue that was to have a turn is gone"),
+        Err(missing) => tracing::error!(%missing, "a queue was destroyed before its turn"),
     }
     true
 }
@@ -347,6 +347,6 @@ fn with_cq(
 ) {
     match function.context(now).cq(cqn) {
         Ok(cq) => act(cq),
-        Err(missing) => tracing::error!(%missing, "what was to happen later has no CQ"),
+        Err(missing) => tracing::error!(%missing, "a delayed effect has no CQ"),
     }
 }

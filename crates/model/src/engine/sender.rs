@@ -9,7 +9,7 @@ use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::memory::{Fault, HostMemory};
 
 /// Bytes of the longest WQE: 63 ds of 16.
-pub(crate) const LONGEST: usize = 63 * OCTOWORD;
+pub(crate) const MAX_WQE_BYTES: usize = 63 * OCTOWORD;
 /// WQEBBs that are read at once where that saves calls.
 const WQEBBS_AHEAD: usize = 32;
 
@@ -100,7 +100,7 @@ impl SendQueue {
         if bytes == 0 || bytes > longest || wqebbs > posted || u32::from(wqebbs) > size {
             return Err(Malformed);
         }
-        debug_assert!(bytes <= LONGEST);
+        debug_assert!(bytes <= MAX_WQE_BYTES);
         if bytes > WQEBB {
             wqe.resize(bytes, 0);
             self.read(memory, 1, &mut wqe[WQEBB..]).map_err(|_| Malformed)?;

@@ -1,7 +1,7 @@
 //! The threads that run a threaded model.
 //!
 //! Clients ring by stores into memory, which wake no thread: the first thread polls. It spins for a
-//! moment after work, then sleeps for longer and longer, up to [`LONGEST_SLEEP`]; a command wakes
+//! moment after work, then sleeps for longer and longer, up to [`MAX_SLEEP`]; a command wakes
 //! it at once. Polling needs no lock; only work locks a function, for a while, and a thread that
 //! waits for the function gets it before the next batch. While more than one function has work, the
 //! other threads help: each takes a function that no other has.
@@ -21,7 +21,7 @@ use nix::sys::prctl;
 use super::scratch::Scratch;
 use super::{dpa, run};
 use crate::engine_waker::EngineWaker;
-use crate::memory::{MOST_MOVERS, set_mover};
+use crate::memory::{MAX_MOVERS, set_mover};
 use crate::shared_model::SharedModel;
 
 /// Steps that are done before a function is offered to others.
@@ -33,10 +33,10 @@ const SPIN: Duration = Duration::from_micros(20);
 const SPIN_ON_FEW: Duration = Duration::from_micros(5);
 /// Below this number, processors are few: two programs, the thread, and the rest of the machine.
 const ENOUGH_PROCESSORS: usize = 4;
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const MIN_SLEEP: Duration = Duration::from_micros(20);
 /// Longest sleep, and so longest wait of a doorbell, while programs use the device from time to
 /// time.
-const LONGEST_SLEEP: Duration = Duration::from_micros(200);
+const MAX_SLEEP: Duration = Duration::from_micros(200);
 /// After this time without work the device counts as unused, and the thread sleeps for
 /// [`IDLE_SLEEP`] at a time: a process that wakes 5,000 times a second takes two hundredths of a
 /// processor.
@@ -50,7 +50,7 @@ const TIMER_SLACK_NS: u64 = 1;
 pub(crate) fn spawn(shared: &Arc<SharedModel>) {
     dpa::spawn(shared);
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = shared.count().min(processors).clamp(1, MOST_MOVERS);
+    let threads = shared.count().min(processors).clamp(1, MAX_MOVERS);
     for number in 0..threads {
         let (waker, shared) = (shared.waker.clone(), Arc::downgrade(shared));
         std::thread::Builder::new()
@@ -74,13 +74,13 @@ fn look(shared: &Weak<SharedModel>, processors: usize) {
     let spin = if processors < ENOUGH_PROCESSORS { SPIN_ON_FEW } else { SPIN };
     let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
-    let mut sleep = SHORTEST_SLEEP;
+    let mut sleep = MIN_SLEEP;
     // Work that nothing announces is looked for after every sleep, and as often without sleep.
     let mut looked = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
         let rings = shared.waker.wakes();
-        all |= looked.elapsed() > LONGEST_SLEEP;
+        all |= looked.elapsed() > MAX_SLEEP;
         let round = round(&shared, 0, all, &mut scratch);
         if all {
             looked = Instant::now();
@@ -91,13 +91,13 @@ fn look(shared: &Weak<SharedModel>, processors: usize) {
         all = false;
         if round.worked {
             last_work = Instant::now();
-            sleep = SHORTEST_SLEEP;
+            sleep = MIN_SLEEP;
             continue;
         }
         if round.missed {
             // Another thread holds the function that has work: it does the work, or soon releases
             // the function.
-            shared.waker.sleep(rings, SHORTEST_SLEEP);
+            shared.waker.sleep(rings, MIN_SLEEP);
         }
         while !has_work(&shared) {
             if last_work.elapsed() > spin {
@@ -173,7 +173,7 @@ fn has_work(shared: &SharedModel) -> bool {
 /// Sleeps until the next poll or timer is due or the bell wakes the thread; not at all if the bell
 /// rang since its count was `rings`.
 fn doze(shared: &SharedModel, rings: u64, sleep: &mut Duration, idle: Duration) {
-    let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
+    let longest = if idle > IDLE { IDLE_SLEEP } else { MAX_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
     let due = timers.chain([shared.common.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));

@@ -34,7 +34,7 @@ const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
 const GRANULE: u64 = 4;
 /// Maximum number of ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for
 /// 32 GiB.
-const MOST: u64 = 1 << 22;
+const MAX_KEPT_OCTOWORDS: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
@@ -349,7 +349,7 @@ fn entries(
         MkeyAccessMode::MTT => asker.fast_registration,
         _ => !general.umr_indirect_mkey_disabled(),
     };
-    if !mine || mkey.table.is_none() || offset + count > room.min(MOST) {
+    if !mine || mkey.table.is_none() || offset + count > room.min(MAX_KEPT_OCTOWORDS) {
         return Err(REFUSED);
     }
     Ok(Some((offset as usize * OCTOWORD, count as usize * OCTOWORD)))

@@ -20,8 +20,8 @@ use crate::locked::LockedFunctions;
 
 /// Shortest and longest interval between two reads of the word that a queue waits for, in
 /// nanoseconds.
-const SHORTEST: u64 = 2_000;
-const LONGEST: u64 = 1_000_000;
+const MIN_INTERVAL: u64 = 2_000;
+const MAX_INTERVAL: u64 = 1_000_000;
 /// The interval until the next read is the time that the queue has waited, divided by this.
 const PART: u64 = 8;
 
@@ -32,7 +32,7 @@ impl QueuePair<'_> {
         Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
     }
 
-    /// Executes a wait WQE: goes on if its condition holds, or stops the queue.
+    /// Executes a WAIT WQE: continues if its condition holds, otherwise stops the queue.
     #[cold]
     pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
         let holds = Condition::of(&scratch.wqe)
@@ -88,7 +88,7 @@ fn look_at_all(locked: &mut LockedFunctions, id: usize) -> bool {
         let pair = match function.pair_among(qpn, now, others) {
             Ok(pair) => pair,
             Err(missing) => {
-                tracing::error!(qpn, %missing, "a queue that waits for data is gone");
+                tracing::error!(qpn, %missing, "a queue that waits for data was destroyed");
                 function.engine.waits.remove(qpn);
                 continue;
             }
@@ -116,7 +116,8 @@ impl Waits {
     /// Schedules the next read of the queue's word, after a time that grows with its wait.
     fn later(&mut self, qpn: u32, now: u64) {
         if let Some(waiting) = self.queues.get_mut(&qpn) {
-            let pause = (now.saturating_sub(waiting.since) / PART).clamp(SHORTEST, LONGEST);
+            let pause =
+                (now.saturating_sub(waiting.since) / PART).clamp(MIN_INTERVAL, MAX_INTERVAL);
             waiting.due = now + pause;
         }
     }

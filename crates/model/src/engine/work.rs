@@ -220,7 +220,7 @@ impl Segments<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sender::LONGEST;
+    use super::super::sender::MAX_WQE_BYTES;
     use super::super::transport::types::RC;
     use super::*;
     use proptest::prelude::*;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_entry_ends_the_list() {
+    fn end_entry_ends_sge_list() {
         let tail = [DataSegment::new(10, 1, 2), DataSegment::END, DataSegment::new(11, 1, 2)];
         let tail = tail.as_bytes();
         assert_eq!(segments(tail, 0).count(), 1);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wqe_of_a_read_has_512_bytes_at_most() {
+    fn read_wqe_is_limited_to_512_bytes() {
         assert!(parse(&wqe(opcode::READ, &[0; 496]), 5, 7).is_ok());
         assert_eq!(parse(&wqe(opcode::READ, &[0; 512]), 5, 7).unwrap_err(), WqeRefusal::Malformed);
         assert!(parse(&wqe(opcode::WRITE, &[0; 512]), 5, 7).is_ok());
@@ -311,8 +311,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bytes_are_read_without_a_panic_and_within_bounds(
-            bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)
+        fn random_wqes_parse_within_bounds(
+            bytes in proptest::collection::vec(any::<u8>(), 0..MAX_WQE_BYTES)
         ) {
             let segment = CtrlSegment::from_prefix(&bytes);
             let word = segment.map_or(CtrlWord::new(), |segment| segment.ctrl_word);

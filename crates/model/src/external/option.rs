@@ -1,5 +1,5 @@
-//! Options of a socket that the standard library does not have. (nix has them, with two crates more
-//! that a user's test would compile.)
+//! Socket options that the standard library lacks. (nix has them, with two crates more that a
+//! user's test would compile.)
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-/// Sets an option that is a number.
+/// Sets a numeric option.
 pub(super) fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
     let length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: the value is a number of that length, and lives through the call.
@@ -19,7 +19,7 @@ pub(super) fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> io::
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// Asks for an option that is a number.
+/// Gets a numeric option.
 pub(super) fn get(socket: &UdpSocket, level: i32, name: i32) -> io::Result<i32> {
     let (mut value, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: there is room for a number of that length, which lives through the call.

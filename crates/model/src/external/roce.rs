@@ -1,8 +1,8 @@
 //! The ordinary IP network of this machine: RoCE v2 packets as UDP datagrams of port 4791.
 //!
-//! To the device it is a router. The network device of its port 1 has the address `local`, and the
-//! router's MAC is that of every peer's; a frame with that MAC leaves as a datagram, and a datagram
-//! comes in as a frame from it. [`datagram`] says what becomes of the headers.
+//! It acts as a router for the device. The network device of port 1 has the address `local`, and
+//! the router's MAC stands for every peer; a frame to that MAC leaves as a datagram, and a datagram
+//! arrives as a frame from it. [`datagram`] describes the conversion of the headers.
 
 use std::fmt;
 use std::io;
@@ -30,8 +30,8 @@ impl RoceUplink {
     /// takes the peers' datagrams only.
     ///
     /// # Errors
-    /// There is no peer, they are not all IPv4 or all IPv6, or one is no host's address; the text
-    /// says which.
+    /// There is no peer, they are not all IPv4 or all IPv6, or one is not a host's address; the
+    /// text says which.
     pub fn new(local: IpAddr, peers: Vec<IpAddr>) -> Result<Self, String> {
         if peers.is_empty() {
             return Err(format!("there is no peer behind {local}: give the address of one"));
@@ -39,7 +39,7 @@ impl RoceUplink {
         for address in peers.iter().copied().chain([local]) {
             if !is_of_a_host(address) {
                 return Err(format!(
-                    "{address} is no address by which other hosts are reached: give a unicast \
+                    "{address} is not an address of another host: give a unicast \
                      address that is neither link-local nor IPv4 in IPv6"
                 ));
             }
@@ -58,7 +58,7 @@ impl RoceUplink {
         self.local
     }
 
-    /// The MAC of the router that this is: locally administered, unlike any of a model's.
+    /// The router's MAC: locally administered, and unlike any MAC of a model.
     fn mac(&self) -> Mac {
         let (kind, [.., a, b, c, d]) = (u8::from(self.local.is_ipv6()), gid_of(self.local));
         Mac([0x06, kind, a, b, c, d])
@@ -100,24 +100,24 @@ impl fmt::Display for RoceUplink {
     }
 }
 
-/// Bytes of datagrams that may wait to be received.
+/// Bytes of the socket's receive buffer.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// A socket of port 4791 that neither waits to send nor to receive.
+/// A non-blocking socket on port 4791.
 struct Socket {
     socket: UdpSocket,
     uplink: RoceUplink,
     /// The device's port.
     mac: Mac,
-    /// Whether somebody was told of a packet that is too long.
-    told: AtomicBool,
+    /// Whether a packet that is too long was logged.
+    logged: AtomicBool,
 }
 
 impl Socket {
     fn bind(uplink: &RoceUplink, mac: Mac) -> io::Result<Self> {
         let socket = UdpSocket::bind((uplink.local, ROCE_PORT))?;
         socket.set_nonblocking(true)?;
-        // A burst that finds no room is lost.
+        // A burst that exceeds the buffer is lost.
         let room = make_room(&socket, RECEIVE_BUFFER)?;
         if room < RECEIVE_BUFFER {
             tracing::warn!(
@@ -127,21 +127,21 @@ impl Socket {
                  limit, sysctl net.core.rmem_max={RECEIVE_BUFFER}"
             );
         }
-        // No packet is fragmented, and what a router said of one does not hold up the next. Only
-        // so, and because the socket is not connected, the IPv4 identification is 0.
+        // No packet is fragmented, and a router's error for one does not block the next. This
+        // setting and the unconnected socket make the IPv4 identification 0.
         match uplink.local {
             IpAddr::V4(_) => {
                 let name = libc::IP_MTU_DISCOVER;
                 option::set(&socket, libc::IPPROTO_IP, name, libc::IP_PMTUDISC_PROBE)?;
             }
             IpAddr::V6(_) => {
-                // rdma_rxe and cards compute no checksum of UDP, since the ICRC is better.
+                // rdma_rxe and cards compute no UDP checksum: the ICRC replaces it.
                 option::set(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
                 let name = libc::IPV6_MTU_DISCOVER;
                 option::set(&socket, libc::IPPROTO_IPV6, name, libc::IPV6_PMTUDISC_PROBE)?;
             }
         }
-        Ok(Self { socket, uplink: uplink.clone(), mac, told: AtomicBool::new(false) })
+        Ok(Self { socket, uplink: uplink.clone(), mac, logged: AtomicBool::new(false) })
     }
 
     fn is_peer(&self, address: IpAddr) -> bool {
@@ -149,17 +149,17 @@ impl Socket {
     }
 }
 
-/// Asks for room for `bytes` bytes of datagrams that wait; returns how many the kernel allows.
+/// Requests a receive buffer of `bytes` bytes; returns the size that the kernel grants.
 fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
     option::set(socket, level, name, bytes as i32)?;
-    // The kernel doubles what it grants, for its own needs.
+    // The kernel doubles the granted size for its own overhead.
     Ok(option::get(socket, level, name)? as usize / 2)
 }
 
 impl Outside for Socket {
     fn send(&self, frame: &[u8], scratch: &mut Vec<u8>) {
-        // The switch sends what is for all here, too.
+        // The switch also sends broadcast frames here.
         if frame.get(..6) != Some(&self.uplink.mac().0) {
             return;
         }
@@ -176,7 +176,7 @@ impl Outside for Socket {
         match self.socket.send_to(&scratch[payload..], (ends.destination, ROCE_PORT)) {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 let bytes = scratch.len() - payload;
-                if !self.told.swap(true, Ordering::Relaxed) {
+                if !self.logged.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         bytes,
                         "a packet does not fit the network's MTU and is lost: choose a smaller \
@@ -192,7 +192,7 @@ impl Outside for Socket {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
         let (length, from) = self.socket.recv_from(buffer)?;
         if !self.is_peer(from.ip()) {
-            tracing::debug!(%from, "a datagram is dropped: its sender is no peer");
+            tracing::debug!(%from, "a datagram is dropped: its sender is not a peer");
             return Ok(None);
         }
         let from: SocketAddr = from;
@@ -211,7 +211,7 @@ impl Model {
     /// come in. A peer is another model, Linux's rdma_rxe, or a card. While it is joined, all
     /// messages travel in packets.
     ///
-    /// The network device of the port has the local address then: the modelled kernel enters it
+    /// The network device of the port then has the local address: the modelled kernel enters it
     /// into the GID table when a program opens the device, so join before that.
     ///
     /// ```no_run
@@ -228,7 +228,7 @@ impl Model {
     ///
     /// # Errors
     /// The device has no Ethernet ports. The socket cannot be bound: the address is not one of this
-    /// machine, or somebody has port 4791 already, as Linux's rdma_rxe has once it is loaded.
+    /// machine, or port 4791 is in use, as by Linux's rdma_rxe once it is loaded.
     ///
     /// # Panics
     /// When there is no such device.
@@ -306,7 +306,7 @@ mod tests {
         let flags = SockFlag::SOCK_NONBLOCK;
         let Ok(raw) = socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Udp) else {
             let line = "skipped: the headers of a socket: a raw socket needs CAP_NET_RAW\n";
-            // What `eprintln!` says would be kept back of a test that passes.
+            // The test runner would suppress `eprintln!` in a passing test.
             io::stderr().write_all(line.as_bytes()).unwrap();
             return;
         };
@@ -316,7 +316,7 @@ mod tests {
         for _ in 0..3 {
             socket.send(&frame(&uplink, address(10), address(11)), &mut Vec::new());
             let mut length = 0;
-            // A raw socket hears all of this machine's datagrams.
+            // A raw socket receives all datagrams of this machine.
             wait("the packet arrives", || {
                 length = recv(raw.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap_or(0);
                 let IpAddr::V4(from) = address(10) else { panic!() };
@@ -361,7 +361,7 @@ mod tests {
 
         stranger.send_to(&sent, (local, ROCE_PORT)).unwrap();
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
-        // The same packet from the peer has another source address than its ICRC is for.
+        // The same packet from the peer has a source address that its ICRC does not match.
         peer.send_to(&sent, (local, ROCE_PORT)).unwrap();
         let frame = socket.receive(&mut buffer).unwrap().unwrap();
         assert_eq!(frame[..12], [[2; 6], uplink.mac().0].concat());
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_over_ipv6_without_a_checksum_of_udp_come_in() {
+    fn ipv6_packet_without_udp_checksum_is_accepted() {
         let skip = |why: String| {
             let line = format!("skipped: packets over IPv6: {why}\n");
             io::stderr().write_all(line.as_bytes()).unwrap();
@@ -381,7 +381,7 @@ mod tests {
             (Err(error), _) | (_, Err(error)) => return skip(format!("no socket of ::1: {error}")),
         };
         let own = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]);
-        // There is one such address, so that tests of other processes may have it for a moment.
+        // There is only one such address, so another process's test may hold it for a moment.
         let (uplink, start) = (RoceUplink { local: own, peers: vec![own] }, Instant::now());
         let socket = loop {
             match Socket::bind(&uplink, Mac([2; 6])) {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_ethernet_is_refused() {
+    fn device_without_ethernet_is_rejected() {
         let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Infiniband);
         let model = Model::builder().device(profile).threaded().build();
         let error = model.join_roce(0, &uplink([40, 41])).unwrap_err();
@@ -463,10 +463,10 @@ mod tests {
             ("192.0.2.1,host", "'192.0.2.1,host' has no IP address in 'host': "),
             ("192.0.2.1,::1", "192.0.2.1 and ::1 are not both IPv4 or both IPv6"),
             ("192.0.2.1,192.0.2.1", "192.0.2.1 is both the local address and a peer's"),
-            ("0.0.0.0,192.0.2.1", "0.0.0.0 is no address by which other hosts are reached"),
-            ("fe80::1,2001:db8::2", "fe80::1 is no address by which"),
-            ("::ffff:1.2.3.4,2001:db8::2", "::ffff:1.2.3.4 is no address by which"),
-            ("192.0.2.1,224.0.0.1", "224.0.0.1 is no address by which"),
+            ("0.0.0.0,192.0.2.1", "0.0.0.0 is not an address of another host"),
+            ("fe80::1,2001:db8::2", "fe80::1 is not an address of"),
+            ("::ffff:1.2.3.4,2001:db8::2", "::ffff:1.2.3.4 is not an address of"),
+            ("192.0.2.1,224.0.0.1", "224.0.0.1 is not an address of"),
         ] {
             let error = text.parse::<RoceUplink>().unwrap_err();
             assert!(error.starts_with(why), "{error}");

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ethernet_frame_goes_to_a_mac_or_to_a_group() {
+    fn ethernet_destination_is_mac_or_group() {
         let of = |mac: [u8; 6], length| {
             let mut frame = vec![0; length];
             frame[..6].copy_from_slice(&mac);

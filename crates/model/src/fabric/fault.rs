@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_chooses_by_direction_qp_opcode_and_psn() {
+    fn selector_matches_direction_qp_opcode_and_psn() {
         let (only, last) = (BthOpcode::RC_SEND_ONLY, BthOpcode::RC_SEND_LAST);
         let all = FrameSelector::default();
         let select = |selector: &FrameSelector, frame: &Frame| {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_psns_may_go_around() {
+    fn psn_range_may_wrap() {
         let selects = |psns, psn| {
             let selector = FrameSelector { psns: Some(psns), ..FrameSelector::default() };
             selector.selects(Direction::Out, &packet(1, BthOpcode::RC_SEND_ONLY, psn))

@@ -8,9 +8,9 @@ use crate::profile::Link;
 
 /// Maximum number of external source addresses that the switch remembers; one more clears the
 /// table.
-pub(super) const MOST_LEARNED: usize = 4096;
+pub(super) const MAX_LEARNED: usize = 4096;
 /// Maximum number of frames in flight; more are dropped.
-pub(super) const MOST_IN_FLIGHT: usize = 1 << 16;
+pub(super) const MAX_IN_FLIGHT: usize = 1 << 16;
 /// The shortest and the longest frame from outside.
 const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
 
@@ -43,7 +43,7 @@ impl Fabric {
         self.cross(now, Passage { port, direction, from: Some(from) }, frame);
     }
 
-    /// Takes any bytes as a frame from outside the model; drops bytes that are no frame.
+    /// Takes any bytes as a frame from outside the model; drops bytes that are not a frame.
     pub(crate) fn receive_external(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
             let now = self.latest(now);
@@ -139,7 +139,7 @@ impl Fabric {
     /// Sends a frame on its way, late by `delay`; a frame without any wait arrives at once.
     fn depart(&mut self, now: u64, passage: Passage, frame: Frame, delay: u64) {
         let Passage { port, direction, .. } = passage;
-        let full = self.in_flight() >= MOST_IN_FLIGHT;
+        let full = self.in_flight() >= MAX_IN_FLIGHT;
         let cable = &mut self.ports[port.0].cable;
         match cable.cross(direction, now, frame.bytes().len(), delay) {
             Some(at) if at <= now && cable.is_empty(direction) => {
@@ -220,7 +220,7 @@ impl Fabric {
         if self.known.contains_key(&Name::Mac(mac)) || self.learned.get(&mac) == Some(&from) {
             return;
         }
-        if self.learned.len() >= MOST_LEARNED {
+        if self.learned.len() >= MAX_LEARNED {
             self.learned.clear();
         }
         self.learned.insert(mac, from);
@@ -250,7 +250,7 @@ impl Fabric {
         let takes = |(_, addresses): &&(Vport, Addresses)| addresses.take(destination);
         let members = &self.ports[port.0].members;
         let takers = members.iter().filter(takes).count();
-        if self.in_flight() + takers > MOST_IN_FLIGHT {
+        if self.in_flight() + takers > MAX_IN_FLIGHT {
             self.ports[port.0].cable.overflow(Direction::In);
             return self.buffers.recycle(frame);
         }

@@ -110,7 +110,7 @@ pub(crate) struct Buffers {
 }
 
 /// Buffers that are kept; the rest is freed.
-const MOST_FREE: usize = 4096;
+const MAX_FREE: usize = 4096;
 /// The size of a new buffer: a packet of 4 KiB and its headers.
 const USUAL: usize = 4096 + 256;
 
@@ -184,7 +184,7 @@ impl Buffers {
 
     /// Takes back a frame that was handled.
     pub(crate) fn recycle(&mut self, frame: Frame) {
-        if self.free.len() < MOST_FREE {
+        if self.free.len() < MAX_FREE {
             self.free.push(frame.buffer);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_read_unsealed_and_sealed_once() {
+    fn packet_is_readable_unsealed_and_sealed_once() {
         let ethernet = Ethernet::default();
         let routes =
             [Route::Local(Lrh::zeroed()), Route::RoceV1(ethernet, verbless_prm::Grh::zeroed())];

@@ -8,7 +8,7 @@ use crate::clock::nanoseconds;
 use crate::profile::Link;
 
 /// Bytes that may wait for one direction of a link; more are dropped.
-const LONGEST_QUEUE: u64 = 16 << 20;
+const MAX_QUEUED_BYTES: u64 = 16 << 20;
 
 /// The settings of a link. The default is perfect: up, without delay, with unlimited bandwidth.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,7 +174,7 @@ impl Cable {
         }
         let mut sent = now;
         if let Some(bandwidth) = settings.bandwidth {
-            if waiting(lane, now, bandwidth) > LONGEST_QUEUE {
+            if waiting(lane, now, bandwidth) > MAX_QUEUED_BYTES {
                 lane.traffic.overflowed += 1;
                 return None;
             }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perfect_link_takes_no_time_and_disturbs_nothing() {
+    fn perfect_link_adds_no_delay() {
         let mut cable = Cable::new(Link::Ethernet, 0);
         assert!(cable.is_undisturbed() && cable.is_empty(Direction::Out));
         assert_eq!(cable.cross(Direction::Out, 7, 9000, 0), Some(7));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_in_front_of_a_link_has_an_end() {
+    fn link_queue_is_bounded() {
         let mut cable = cable(Link::Ethernet, slow());
         let mut frames = 0;
         while cable.cross(Direction::Out, 0, 1000, 0).is_some() {

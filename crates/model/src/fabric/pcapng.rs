@@ -163,10 +163,10 @@ impl<W: Write> Pcapng<W> {
     }
 }
 
-/// A capture as a watcher, which says what is missing when it ends.
+/// A capture as a watcher, which records the lost frames when it ends.
 pub(crate) struct Capture<W: Write> {
     file: Pcapng<W>,
-    /// What watchers were not told, and how much that was when the capture began.
+    /// The count of events that watchers did not get, and its value when the capture began.
     unseen: Arc<Unseen>,
     before: Vec<(u64, SeenFrame)>,
     /// How many frames could not be written.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use verbless_prm::{Bth, Grh, Lrh, LrhNextHeader};
 
-use super::forward::{MOST_IN_FLIGHT, MOST_LEARNED};
+use super::forward::{MAX_IN_FLIGHT, MAX_LEARNED};
 use super::*;
 use verbless_wire::{Ethernet, Extensions, Headers, Packet, Route, Transport};
 
@@ -140,7 +140,7 @@ fn invalid_frames_drop_and_learned_macs_are_bounded() {
         fabric.receive_external(0, external, &vec![0; length]);
     }
     assert_eq!(fabric.traffic(external)[0].frames, 0);
-    for number in 0..2 * MOST_LEARNED as u32 {
+    for number in 0..2 * MAX_LEARNED as u32 {
         let mut bytes = [0; 14];
         bytes[..6].copy_from_slice(&mac(1).0);
         bytes[6..].copy_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]);
@@ -149,7 +149,7 @@ fn invalid_frames_drop_and_learned_macs_are_bounded() {
         let delivery = pop(&mut fabric, 0).expect("it is for function 0");
         fabric.recycle(delivery.frame);
     }
-    assert!(fabric.learned.len() <= MOST_LEARNED);
+    assert!(fabric.learned.len() <= MAX_LEARNED);
     assert_eq!(fabric.buffers.free(), 1, "one buffer did all this");
 }
 
@@ -166,7 +166,7 @@ fn packet(fabric: &mut Fabric, lid: u16, gid: Option<[u8; 16]>, payload: u8) -> 
 }
 
 #[test]
-fn infiniband_goes_by_lid_and_by_gid_where_a_lid_is_shared() {
+fn infiniband_routes_by_lid_and_shared_lid_by_gid() {
     let mut fabric = fabric(Link::Infiniband);
     for (function, gid) in [(0, [7; 16]), (1, [8; 16])] {
         let shared =
@@ -389,7 +389,7 @@ fn finished_fault_disturbs_nothing() {
 }
 
 #[test]
-fn a_lost_frame_takes_the_time_of_the_link_all_the_same() {
+fn lost_frame_occupies_link() {
     let mut fabric = fabric(ETHERNET);
     let first = port(&fabric, 0);
     let faults = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
@@ -425,10 +425,10 @@ fn corrupt_frame_arrives_beside_intact_copy() {
 #[test]
 fn undelivered_frames_are_bounded() {
     let mut fabric = fabric(ETHERNET);
-    for _ in 0..MOST_IN_FLIGHT + 10 {
+    for _ in 0..MAX_IN_FLIGHT + 10 {
         send(&mut fabric, 0, 0, mac(4), 1);
     }
-    assert_eq!(arrived(&mut fabric, 0).len(), MOST_IN_FLIGHT);
+    assert_eq!(arrived(&mut fabric, 0).len(), MAX_IN_FLIGHT);
     let third = port(&fabric, 3);
     assert_eq!(fabric.traffic(third)[1].overflowed, 10);
 }

@@ -3,14 +3,14 @@
 //!
 //! A device keeps these in memory that its driver gave. The model keeps them in the host's memory,
 //! which a guest must not be able to exhaust. The model refuses a guest that wants more than
-//! [`MOST`], like a device out of resources.
+//! [`MAX_FUNCTION_BYTES`], like a device out of resources.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maximum bytes that a function keeps; the last command or work request may exceed it.
-const MOST: usize = 1 << 30;
+const MAX_FUNCTION_BYTES: usize = 1 << 30;
 
 /// The budget of a function, and its use.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(crate) struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { used: Arc::default(), objects: 0, most: MOST }
+        Self { used: Arc::default(), objects: 0, most: MAX_FUNCTION_BYTES }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Faults at chosen occurrences of an operation.
 
-/// The future occurrences at which a fault happens: `count` in a row, from the nth on. A number
-/// alone is that one occurrence; 1 is the next.
+/// The future occurrences at which a fault happens: `count` in a row, from the nth on. A single
+/// number is that one occurrence; 1 is the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The first occurrence, from 1.

@@ -75,7 +75,7 @@ impl QpType {
         self.copies && general.dma_mmo_qp()
     }
 
-    /// Whether a failed request stops the send queue alone, until SQERR2RTS.
+    /// Whether a failed request stops only the send queue, until SQERR2RTS.
     pub(crate) fn goes_on_receiving(&self) -> bool {
         self.service.is_some() && !self.reliable
     }

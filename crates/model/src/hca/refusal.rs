@@ -59,7 +59,7 @@ macro_rules! refusals {
                 in_use: [$($in_use:ident = $in_use_number:literal, $in_use_text:literal)?],
                 others: { $($others:tt)* },
             },
-            gone: [$($gone:tt)*],
+            removed: [$($removed:tt)*],
             commands: { $($commands:tt)* }
         })*
     ) => {
@@ -176,7 +176,7 @@ pub(crate) struct Refused {
     /// Whether the sender's uid is 0, the kernel's.
     pub kernel: bool,
     pub refusal: Refusal,
-    /// The field or number that the reason concerns, if the reason alone is not enough.
+    /// The field or number that the reason concerns, if the reason does not name it.
     pub detail: Option<String>,
 }
 

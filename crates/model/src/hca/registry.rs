@@ -16,7 +16,7 @@ pub(crate) trait KindEntry: Copy {
     type Number: Number + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
-    /// The refusal for a number that is no object of the sender.
+    /// The refusal for a number that is not an object of the sender.
     const ABSENT: Refusal;
     /// The refusal to destroy a referenced object; `None` for a kind without references to it.
     const IN_USE: Option<Refusal>;
@@ -93,7 +93,7 @@ macro_rules! registry {
             in_use: [$($in_use:ident = $in_use_number:literal, $in_use_text:literal)?],
             others: { $($others:tt)* },
         },
-        gone: [$($gone:tt)*],
+        removed: [$($removed:tt)*],
         commands: { $($commands:tt)* }
     })*) => {
         /// A kind of object; users come before the objects that they use.

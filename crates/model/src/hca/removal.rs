@@ -9,14 +9,14 @@ use crate::hca::state::Hca;
 /// The further effects of removing an object of a kind.
 pub(super) trait Removal: KindEntry {
     /// Carries out the further effects of the removal.
-    fn gone(hca: &mut Hca, number: u32, object: Self::Object);
+    fn removed(hca: &mut Hca, number: u32, object: Self::Object);
 }
 
 impl Hca {
     /// Removes an object, frees its number and releases the objects that it uses.
     pub(super) fn remove<K: Removal>(&mut self, kind: K, number: K::Number) {
         let Some(object) = self.objects.remove(kind, number) else {
-            tracing::error!(number = number.into(), "an object is gone before it is destroyed");
+            tracing::error!(number = number.into(), "an object was removed before its destroy");
             return;
         };
         if K::is_made(&object) {
@@ -25,7 +25,7 @@ impl Hca {
         if let Some((doorbell, page)) = K::doorbell(&object) {
             self.forget_doorbells(doorbell, page, number.into());
         }
-        K::gone(self, number.into(), object);
+        K::removed(self, number.into(), object);
     }
 
     /// Clears the doorbells of a destroyed queue: the device has read them before the command. A

@@ -49,8 +49,8 @@ impl Heaps {
     }
 }
 
-/// A host's memory; if the card `has` memory of its own, that is in front of it, and the heaps are
-/// returned too.
+/// A host's memory; if the card `has` its own memory, accesses go through that first, and the heaps
+/// are returned too.
 pub(crate) fn with_heaps(host: Arc<dyn HostMemory>, has: bool) -> (Arc<dyn HostMemory>, Heaps) {
     let heaps = Heaps::default();
     let memory = match has {

@@ -1,5 +1,5 @@
-//! Host memory that is that of other processes: a DMA address names the process and an address of
-//! its own.
+//! Host memory that belongs to other processes: a DMA address names the process and an address in
+//! it.
 //!
 //! ```text
 //!   63      48 47                                  0
@@ -9,12 +9,11 @@
 //! Bytes are moved by `process_vm_readv` and `process_vm_writev`, or by `/proc/PID/mem`
 //! ([`access`](super::reach)), so that a wild address is a fault and never a crash, and a process
 //! that died takes its memory with it. Each call is done before the next begins: what is written
-//! first is visible first. A call costs more than the bytes that most messages have; so between
-//! `hold` and `drop_pending` they wait for each other ([`pending`](super::pending)). A fault is
-//! found out too late then for the message to fail: what cannot be reached is left out, as it is
-//! unseen on hardware, where a process that unmaps registered memory loses sight of it. But what
-//! goes from one process to another is read at once: a message without its bytes would be a lie of
-//! somebody else's.
+//! first is visible first. A call costs more than the bytes of most messages; so accesses between
+//! `hold` and `drop_pending` are batched ([`pending`](super::pending)). A fault then comes too late
+//! to fail the message: unreachable memory is skipped. A process on hardware that unmaps registered
+//! memory does not see such writes either. But data from one process for another is read at once,
+//! so that a message never arrives without its bytes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -28,11 +27,11 @@ use super::process::ProcessMemory;
 use super::remote::{RemoteMemory, settled_word};
 use crate::numbered::Numbered;
 
-/// Bits of a DMA address that are an address in its process.
+/// The bits of a DMA address that hold the address in the process.
 const ADDRESS_BITS: u32 = 48;
-/// The last number of a process: those behind it are of addresses behind an IOMMU, and of memory on
-/// the card.
-const MOST: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
+/// The last process number: higher numbers are for addresses behind an IOMMU, and for memory on the
+/// card.
+const MAX_PROCESS: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
 /// Maximum number of stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
 
@@ -49,8 +48,8 @@ pub struct ClientMemory {
 struct ClientTable {
     /// `None`: the process has ended, and memory keys still name its number.
     taken: Numbered<u16, Option<RemoteMemory>>,
-    /// The last that was given. The next one is another, so that what is left of a dead process
-    /// does not lead into the next that comes.
+    /// The last number given. The next one differs, so that a leftover reference to a dead process
+    /// does not reach a new one.
     last: u16,
 }
 
@@ -73,21 +72,22 @@ enum Backing {
 }
 
 impl ClientMemory {
-    /// Takes a process in, and gives it a number that no other has; `None` when there are too many.
+    /// Adds a process under an unused number; `None` when there are too many.
     pub fn add(&self, access: RemoteMemory) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        let mut others = (last..MOST).chain(0..last.min(MOST)).map(|before| before + 1);
+        let mut others =
+            (last..MAX_PROCESS).chain(0..last.min(MAX_PROCESS)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
         processes.taken.insert(number, Some(access));
         processes.last = number;
         Some(number)
     }
 
-    /// How many numbers no process has.
+    /// The number of unused process numbers.
     pub fn free_numbers(&self) -> usize {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        usize::from(MOST) - processes.taken.len()
+        usize::from(MAX_PROCESS) - processes.taken.len()
     }
 
     /// Ends the memory of a process: its addresses are faults from now on. The number stays taken
@@ -105,8 +105,8 @@ impl ClientMemory {
         self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
     }
 
-    /// Lets the memory of a process be reached another way. A caller that has all functions knows
-    /// that no access is under way.
+    /// Changes the access path to a process's memory. A caller that has locked all functions knows
+    /// that no access is in progress.
     pub fn set_remote_memory(&self, number: u16, access: RemoteMemory) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known @ Some(_)) = processes.taken.get_mut(&number) {
@@ -114,7 +114,7 @@ impl ClientMemory {
         }
     }
 
-    /// The way to the memory of a process that is known.
+    /// The access path to the memory of a known process.
     pub fn remote(&self, number: u16) -> Option<RemoteMemory> {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
         processes.taken.get(&number)?.clone()
@@ -141,8 +141,8 @@ impl ClientMemory {
         self.waiting[mover::current()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `take` put something among what waits, until it says that it is done; carries out what
-    /// waits whenever `take` finds no room for more, and at the end unless it may wait.
+    /// Calls `take` to add pending accesses until it returns true; carries out the pending accesses
+    /// whenever it returns false, and at the end unless they may wait.
     fn put(&self, mut take: impl FnMut(&mut Pending) -> bool) -> Result<(), Fault> {
         let mut waiting = self.waiting();
         let mut result = Ok(());
@@ -155,7 +155,7 @@ impl ClientMemory {
         }
     }
 
-    /// Reads another process's memory as it is now, without the accesses that wait.
+    /// Reads another process's memory at once, without carrying out the pending accesses.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
         let Backing::There(access, base) = self.place(address, fault.length)? else {
@@ -168,18 +168,19 @@ impl ClientMemory {
         }
     }
 
-    /// Carries out what waits.
+    /// Carries out the pending accesses.
     fn settle(&self) {
         let mut waiting = self.waiting();
         if let Err(fault) = waiting.pending.carry_out(self) {
             tracing::info!(
                 %fault,
-                "registered memory of a program is gone, or is shared and was made read-only"
+                "registered memory of a program was unmapped, or is shared and was made read-only"
             );
         }
     }
 
-    /// Carries out what waits if it is to be written over what is about to be read.
+    /// Carries out the pending accesses if one of them writes to the range that is about to be
+    /// read.
     fn settle_before_reading(&self, address: u64, length: usize) {
         if self.waiting().pending.writes_over(address, length) {
             self.settle();
@@ -203,7 +204,7 @@ impl RemoteSpace for ClientMemory {
                 done += stretch.length;
                 continue;
             };
-            // What belongs to the same process goes with it.
+            // The following stretches of the same process go into the same call.
             let number = stretch.address >> ADDRESS_BITS;
             let remote: Vec<RemoteIoVec> = stretches[first..]
                 .iter()
@@ -221,7 +222,7 @@ impl RemoteSpace for ClientMemory {
                 NearBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
                 NearBytes::Write(bytes) => access.write(&bytes[near], &remote),
             };
-            // The stretch at which it stopped is left out, and the next call begins behind it.
+            // The stretch at which it stopped is skipped, and the next call begins after it.
             let mut rest = match moved {
                 Ok(moved) => moved,
                 Err(Errno::EFAULT) => 0,
@@ -321,8 +322,8 @@ impl HostMemory for ClientMemory {
         }
     }
 
-    /// Atomic for a function, and not for the client's own processors: what a device that says
-    /// IB_ATOMIC_HCA promises.
+    /// Atomic among the function's accesses, and not for the client's own processors, as a device
+    /// with IB_ATOMIC_HCA promises.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
         if !address.is_multiple_of(8) {
             return Err(Fault { address, length: 8 });
@@ -353,8 +354,8 @@ impl HostMemory for ClientMemory {
             return copy_through(&mut [0; 4096], self, address, target, target_address, length);
         }
         self.place(target_address, length)?;
-        // Another's program must not get a message that is not there: its sender may be gone by the
-        // time that it would be read.
+        // A program must not get a message without its bytes: its sender may have ended by the time
+        // of a later read.
         let ours = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
         let (mut done, mut read) = (0, Ok(()));
         self.put(|pending| {
@@ -507,7 +508,7 @@ mod tests {
         let number = memory.add(RemoteMemory::Process(Pid::this())).expect("the second of many");
         memory.remove(number);
         assert!(memory.is_gone(at(number, &bytes)) && !memory.is_gone(at(own, &bytes)));
-        // All other numbers come once, and it does not.
+        // Every other number comes once, and this one does not.
         let others = std::iter::from_fn(|| memory.add(RemoteMemory::Process(Pid::this())));
         assert!(others.into_iter().all(|other| other != number));
         memory.set_remote_memory(number, RemoteMemory::Process(Pid::this()));

@@ -38,7 +38,7 @@ pub struct GuestMemory {
 struct GuestSpace {
     /// By first guest-physical address; ranges do not overlap.
     ranges: Numbered<u64, Range>,
-    /// Whether no memory can be accessed: the function is no bus master.
+    /// Whether no memory can be accessed, because the function is not a bus master.
     cut_off: bool,
 }
 
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_may_span_neighbouring_ranges_and_no_hole() {
+    fn access_spans_adjacent_ranges_but_no_hole() {
         for memory in KINDS.map(guest_of) {
             let sent: Vec<u8> = (0..100).collect();
             memory.write(0x1_2000 - 50, &sent).unwrap();
@@ -381,7 +381,7 @@ mod tests {
         }
         let memory = guest();
         assert!(memory.direct(0x1_1000, 0x1000).is_some());
-        assert!(memory.direct(0x1_1000, 0x1001).is_none(), "two files in a row are no one piece");
+        assert!(memory.direct(0x1_1000, 0x1001).is_none(), "two adjacent files are not one range");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use guest::GuestMemory;
 pub(crate) use host::{CARD, DmaStopped, IOVA};
 pub use host::{Fault, HostMemory, Interrupts};
 pub use iommu::{Iommu, Mapped};
-pub(crate) use mover::{MOST as MOST_MOVERS, set as set_mover};
+pub(crate) use mover::{MAX_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};
 pub use remote::{RemoteClient, RemoteMemory};
 pub(crate) use spaces::{Space, Spaces};

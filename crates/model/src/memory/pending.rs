@@ -19,9 +19,9 @@ use super::host::Fault;
 /// with half as many, messages of 64 KiB move a tenth slower.
 const ROOM: usize = 256 << 10;
 /// Maximum number of pending stretches of a kind; a call takes 1024 (IOV_MAX).
-const MOST: usize = 256;
+const MAX_PENDING: usize = 256;
 /// The longest queue entry.
-const LONGEST_ENTRY: usize = 128;
+const MAX_ENTRY_BYTES: usize = 128;
 
 /// The owner bit of an entry. The body, written some microseconds before the last byte, carries the
 /// wrong owner bit: a program that left zeros in its ring, where they mean "done", would take the
@@ -69,7 +69,7 @@ struct WriteBatch {
 
 impl WriteBatch {
     fn new(room: usize) -> Self {
-        Self { stretches: Vec::with_capacity(MOST), bytes: vec![0; room].into(), used: 0 }
+        Self { stretches: Vec::with_capacity(MAX_PENDING), bytes: vec![0; room].into(), used: 0 }
     }
 
     fn touches(&self, stretch: Stretch) -> bool {
@@ -77,7 +77,7 @@ impl WriteBatch {
     }
 
     fn room(&self) -> usize {
-        if self.stretches.len() < MOST { self.bytes.len() - self.used } else { 0 }
+        if self.stretches.len() < MAX_PENDING { self.bytes.len() - self.used } else { 0 }
     }
 
     /// Adds a stretch and returns its bytes; the row must have room.
@@ -113,11 +113,11 @@ pub(super) struct Pending {
 impl Default for Pending {
     fn default() -> Self {
         Self {
-            sources: Vec::with_capacity(MOST),
-            places: Vec::with_capacity(MOST),
+            sources: Vec::with_capacity(MAX_PENDING),
+            places: Vec::with_capacity(MAX_PENDING),
             payload: WriteBatch::new(ROOM),
-            bodies: WriteBatch::new(MOST * LONGEST_ENTRY),
-            owners: WriteBatch::new(MOST),
+            bodies: WriteBatch::new(MAX_PENDING * MAX_ENTRY_BYTES),
+            owners: WriteBatch::new(MAX_PENDING),
         }
     }
 }
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(pending.copy(0, 2 << 20, 200), 100);
         assert_eq!(pending.copy(0, 3 << 20, 1), 0);
         let mut pending = Pending::default();
-        for message in 0..MOST as u64 {
+        for message in 0..MAX_PENDING as u64 {
             assert_eq!(pending.write(8 * message, &[0; 8]), 8);
             assert!(pending.entry((1 << 20) + 128 * message, &[0; 128]));
         }

@@ -1,20 +1,19 @@
-//! Ways to the memory of another process.
+//! Access to the memory of another process, by number or by file.
 //!
-//! `process_vm_readv` and `process_vm_writev` move many stretches at once, but know a process by
-//! its number, which is another's once the process has ended and was waited for. A file of the
-//! memory, `/proc/PID/mem`, is that of the memory that the process had when the file was opened,
-//! whatever it runs since (`execve`), and of none once that memory is gone. The file moves a page
-//! at a time and copies twice: for one stretch of a page that is the faster way, for more the
-//! slower.
+//! `process_vm_readv` and `process_vm_writev` move many stretches at once, but identify a process
+//! by its number, which another process may get once the first has ended and was waited for. A file
+//! `/proc/PID/mem` refers to the memory that the process had when the file was opened, even after
+//! `execve`, and to nothing once that memory is freed. The file moves a page at a time and copies
+//! twice: it is faster for one stretch of a page, and slower for more.
 //!
-//! A client is reached by its file where that is as fast, and by its number only while its pidfd
-//! says that it has not ended: after a read, so that what was read is its own; and right before a
-//! write, which cannot be undone. What is left is a process that ends, is waited for and gives its
-//! number to a new one between that look and the start of the call behind it.
+//! A client is accessed by its file where that is as fast, and by its number only while its pidfd
+//! shows that it has not ended. The check comes after a read, so that the bytes are the client's,
+//! and right before a write, which cannot be undone. One race remains: a process ends, is waited
+//! for, and gives its number to a new one between the check and the start of the write.
 //!
-//! A call by number heeds what a program made of its pages' protection (`mprotect`), and a card
-//! that has them pinned does not. So what such a call leaves out is moved through the file, which
-//! heeds it only where pages are mapped shared and are not writable.
+//! A call by number obeys the page protection that a program has set (`mprotect`); a card that has
+//! the pages pinned does not. So the bytes that such a call skips are moved through the file, which
+//! obeys the protection only for shared pages that are not writable.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -27,16 +26,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-/// Bytes that one access through a file moves as fast as one by number.
+/// Maximum bytes that one access through a file moves as fast as one by number.
 const PAGE: usize = 4096;
 
-/// A way to the memory of another process.
+/// An access path to the memory of another process.
 #[derive(Debug, Clone)]
 pub enum RemoteMemory {
     /// The memory of the program that this process or thread currently runs. The caller knows that
     /// the number is still that of this process.
     Process(Pid),
-    /// The memory of a process for as long as that has not ended, and runs one program.
+    /// The memory of a process until it ends, or runs another program.
     Client(Arc<RemoteClient>),
     /// The memory of the program that the process ran when the file was opened.
     Program(Arc<File>),
@@ -54,7 +53,7 @@ pub struct RemoteClient {
 }
 
 impl RemoteClient {
-    /// Whether the process has ended, so that its number may be another's.
+    /// Whether the process has ended, so that another one may have its number.
     pub fn has_ended(&self) -> bool {
         let mut waiting = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
@@ -82,9 +81,9 @@ fn write_number(pid: Pid, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errn
     process_vm_writev(pid, &[IoSlice::new(from)], to)
 }
 
-/// Lets `go` move through a file what a call by number left of `length` bytes: from the place where
-/// it stopped, or all if the first thread has ended and others have not. `go` takes the count of
-/// bytes that are moved, and the stretches after them.
+/// Moves the rest of `length` bytes after a call by number through a file, by `go`: from the place
+/// where the call stopped, or all if the first thread has ended and others have not. `go` takes the
+/// count of moved bytes, and the stretches after them.
 fn finish(
     moved: Result<usize, Errno>,
     length: usize,
@@ -103,7 +102,7 @@ fn finish(
     }
 }
 
-/// What is left of stretches behind their first `done` bytes.
+/// The stretches without their first `done` bytes.
 #[cold]
 fn behind(stretches: &[RemoteIoVec], mut done: usize) -> Vec<RemoteIoVec> {
     let mut rest = stretches.to_vec();
@@ -118,11 +117,10 @@ fn behind(stretches: &[RemoteIoVec], mut done: usize) -> Vec<RemoteIoVec> {
 }
 
 impl RemoteMemory {
-    /// Reads stretches, one after another; gives how many bytes came before the first that is not
-    /// there.
+    /// Reads stretches in order; returns the number of bytes before the first unmapped one.
     ///
     /// # Errors
-    /// ESRCH: there is no such memory any more. EFAULT: nothing is at the first address.
+    /// ESRCH: the memory no longer exists. EFAULT: the first address is not mapped.
     pub fn read(&self, into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
             &Self::Process(pid) => read_number(pid, into, from),
@@ -131,7 +129,7 @@ impl RemoteMemory {
             Self::Client(client) => {
                 let read = read_number(client.pid, into, from);
                 if client.has_ended() {
-                    // It may be another's.
+                    // The bytes may be another process's.
                     into.fill(0);
                     return Err(Errno::ESRCH);
                 }
@@ -162,16 +160,16 @@ impl RemoteMemory {
 
     /// Whether the memory no longer exists.
     pub fn is_gone(&self) -> bool {
-        // Nothing is mapped at address 0: an error other than ESRCH says that the memory exists.
+        // Address 0 is never mapped: an error other than ESRCH shows that the memory exists.
         self.read(&mut [0], &[RemoteIoVec { base: 0, len: 1 }]) == Err(Errno::ESRCH)
     }
 }
 
-/// How often a word is read anew that changes while it is read.
+/// Maximum number of reads of a word that changes while it is read.
 const TRIES: usize = 64;
 
 /// The aligned 64-bit word at an address: read twice until both agree, as the system may copy it
-/// byte by byte. Nothing if there is none.
+/// byte by byte. `None` if it is not mapped.
 pub(super) fn settled_word(access: &RemoteMemory, base: usize) -> Option<u64> {
     let mut words = [0u8; 16];
     for _ in 0..TRIES {
@@ -187,8 +185,8 @@ pub(super) fn settled_word(access: &RemoteMemory, base: usize) -> Option<u64> {
     words.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Moves stretches by `go`, which takes a part of the near bytes and an address, until one is not
-/// moved whole.
+/// Moves stretches by `go`, which takes a range of the near bytes and an address, until one is
+/// moved incompletely.
 fn each(
     stretches: &[RemoteIoVec],
     room: usize,
@@ -231,7 +229,7 @@ mod tests {
         (RemoteMemory::Client(Arc::new(client)), lives)
     }
 
-    /// This process, in all ways.
+    /// This process, by each access path.
     fn ways() -> ([RemoteMemory; 3], io::PipeWriter) {
         let own = Pid::this();
         let (client, lives) = client(own, memory(own));
@@ -307,7 +305,7 @@ mod tests {
             assert_eq!(process.write(b"seen", &[stretch(4)]), Ok(4));
         }
         assert!(!process.is_gone());
-        child.kill().expect("it is there");
+        child.kill().expect("it exists");
         child.wait().expect("it ends");
         assert!(process.is_gone());
     }
@@ -341,7 +339,7 @@ mod tests {
         let read_write = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = std::num::NonZeroUsize::new(BYTES).expect("not 0");
         let (access, _lives) = client(Pid::this(), memory(Pid::this()));
-        // SAFETY: memory of its own, which only the system's calls access.
+        // SAFETY: the mapping is new, and only system calls access it.
         let pages = unsafe { mmap_anonymous(None, length, read_write, MapFlags::MAP_PRIVATE) };
         let pages = pages.expect("memory");
         let at = |index: usize, len| RemoteIoVec { base: pages.as_ptr() as usize + index, len };
@@ -359,7 +357,7 @@ mod tests {
             assert_eq!(access.write(&[fill; PAGE + 16], &some), Ok(PAGE + 8));
             assert_eq!(access.write(&[fill; 8], &[at(PAGE, 4), beyond]), Ok(4));
         }
-        // SAFETY: nothing uses the mapping any more.
+        // SAFETY: the mapping is unused from here on.
         unsafe { munmap(pages, BYTES) }.expect("it is ours");
     }
 
@@ -368,7 +366,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().expect("a child");
         let gone = memory(Pid::from_raw(child.id() as i32));
         child.kill().and_then(|()| child.wait()).expect("it ends");
-        // As if its number were ours now.
+        // As if this process had its number.
         let (access, lives) = client(Pid::this(), gone);
         drop(lives);
         let own: [AtomicU8; 4] = [1, 2, 3, 4].map(AtomicU8::new);

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_doorbell_stored_twice_is_taken_twice() {
+    fn repeated_doorbell_store_counts_twice() {
         let space = UarSpace::new(4);
         space.set_allocated(2, true);
         assert!(!space.rung());

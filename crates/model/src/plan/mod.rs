@@ -1,4 +1,4 @@
-//! A plan of faults for a model, from a file.
+//! A fault plan for a model, from a file.
 //!
 //! docs/faults.md describes the file.
 
@@ -21,7 +21,7 @@ use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurr
 use crate::hca::Times;
 use crate::ioctl::{ERRNOS, Ioctl};
 
-/// A plan of faults: settings of links, faults of frames, and commands, ioctls and queues that
+/// A fault plan: settings of links, faults of frames, and commands, ioctls and queues that
 /// fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
@@ -100,7 +100,7 @@ pub(crate) struct QueueFault {
 pub struct FaultPlanError {
     /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The reason.
     pub text: String,
 }
 
@@ -200,7 +200,7 @@ impl FaultPlan {
                 return Err(bits.error("belongs to effect = \"corrupt\""));
             }
             (_, Some(by), _) => return Err(by.error("belongs to effect = \"delay\"")),
-            (_, None, None) => return Err(effect.error("is no effect")),
+            (_, None, None) => return Err(effect.error("is not an effect")),
         };
         let directions = [("out", true), ("in", false)];
         let leaving = entry.take("direction").map(|it| it.one_of(&directions)).transpose()?;
@@ -241,7 +241,7 @@ impl FaultPlan {
         let number = errno.number_or_name(*ERRNOS.end() as u64, names, "errno")?;
         let errno =
             i32::try_from(number).ok().filter(|it| ERRNOS.contains(it)).ok_or_else(|| {
-                errno.error("is no errno: write \"ENOMEM\", or a number from 1 to 4095")
+                errno.error("is not an errno: write \"ENOMEM\", or a number from 1 to 4095")
             })?;
         self.ioctls.push(IoctlFault { device, ioctl, when, errno });
         Ok(())
@@ -301,7 +301,8 @@ impl FaultPlan {
         settings
     }
 
-    /// Checks that what the plan names exists; `ports` has the number of ports of each device.
+    /// Checks that the plan's devices and ports exist; `ports` has the number of ports of each
+    /// device.
     ///
     /// # Errors
     /// An entry names a device or a port that does not exist.

@@ -174,7 +174,7 @@ fn plan_errors_name_line_and_correction() {
         ),
         (
             "[[ioctl]]\nerrno = 0",
-            "line 2: [[ioctl]] errno is no errno: write \"ENOMEM\", or a number from 1 to 4095",
+            "line 2: [[ioctl]] errno is not an errno: write \"ENOMEM\", or a number from 1 to 4095",
         ),
         (
             "[[ioctl]]\nerrno = 1\nmethod = \"CQ\"",

@@ -20,7 +20,8 @@ impl Text<'_> {
     }
 }
 
-/// An entry of a plan, `[[NAME]]`, whose keys are taken one by one; what is left is a mistake.
+/// An entry of a plan, `[[NAME]]`, whose keys are taken one by one; a key that is left is a
+/// mistake.
 pub(super) struct Entry<'a> {
     text: Text<'a>,
     name: &'static str,
@@ -133,7 +134,7 @@ impl Item<'_> {
         })
     }
 
-    /// The values of an array, or the one that stands alone.
+    /// The values of an array, or a single value.
     pub(super) fn each(self) -> Vec<Self> {
         let Self { text, name, value } = self;
         let span = value.span();

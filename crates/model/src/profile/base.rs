@@ -25,7 +25,7 @@ pub(super) fn merged(mut own: Fields) -> Result<Fields, ProfileError> {
         return Err(ProfileError::Value {
             section: "profile".into(),
             field: "base".into(),
-            why: "is not the name of a profile that comes along".into(),
+            why: "is not the name of a built-in profile".into(),
         });
     };
     let mut whole = builtin(&base)?;

@@ -25,7 +25,7 @@ pub enum ProfileError {
         /// Why.
         source: std::io::Error,
     },
-    /// The text is not TOML; the string says what is wrong, and where.
+    /// The text is not TOML; the string gives the mistake and its place.
     Syntax(String),
     /// A section of `caps` or `max` names no capability page.
     NoSuchPage {
@@ -58,7 +58,7 @@ pub enum ProfileError {
         section: String,
         /// The field.
         field: String,
-        /// What is wrong with the field's value.
+        /// The mistake in the field's value.
         why: String,
     },
 }

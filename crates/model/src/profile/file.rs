@@ -319,7 +319,7 @@ impl File {
             return wrong("first", "user_uar", "leaves no page to the kernel or to user contexts");
         }
         if !self.device.uar_pages.is_power_of_two() {
-            return wrong("device", "uar_pages", "is no power of two, as the size of a BAR is");
+            return wrong("device", "uar_pages", "is not a power of two, as the size of a BAR is");
         }
         if let Some(dpa) = &self.dpa {
             let all = u32::from(dpa.cores) * u32::from(dpa.units_per_core);
@@ -379,10 +379,10 @@ impl File {
                 it.role == Role::Pf && (it.side, it.pf) == (place.side, place.pf)
             };
             if place.role != Role::Pf && !seen.iter().any(|it| is_parent(&it)) {
-                return wrong("whose PF does not stand before it");
+                return wrong("whose PF does not precede it");
             }
             if seen.contains(&place) {
-                return wrong("which is there twice");
+                return wrong("which is listed twice");
             }
             seen.push(place);
         }

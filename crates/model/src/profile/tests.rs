@@ -113,7 +113,7 @@ fn every_mistake_is_named() {
         ),
         ("VBL0000000001", "VBL00000000000001", "[device] board_id has more than 16 characters"),
         ("uar_pages = 8192", "uar_pages = 512", "[first] user_uar leaves no page"),
-        ("uar_pages = 8192", "uar_pages = 8000", "[device] uar_pages is no power of two"),
+        ("uar_pages = 8192", "uar_pages = 8000", "[device] uar_pages is not a power of two"),
         ("user_uar = 0x400", "user_uar = 0x10", "[first] user_uar leaves no page"),
         ("contexts_per_page = 8", "contexts_per_page = 0", "[device] contexts_per_page is 0"),
         ("page_batch = 32", "page_batch = 0", "[device] page_batch is 0"),
@@ -145,7 +145,7 @@ fn every_mistake_is_named() {
 
 #[test]
 fn side_and_link_are_independent() {
-    let profile = Profile::load("bluefield3").expect("it comes along");
+    let profile = Profile::load("bluefield3").expect("it is built in");
     let host = profile.clone().vhca_id();
     for link in [Link::Infiniband, Link::Ethernet] {
         let dpu = profile.clone().with_link(link).on(Side::Dpu).expect("it is a DPU");
@@ -156,13 +156,13 @@ fn side_and_link_are_independent() {
             assert_eq!(profile.on(Side::Host).expect("all have one").vhca_id(), host);
         }
     }
-    let profile = Profile::load("connectx6dx").expect("it comes along");
+    let profile = Profile::load("connectx6dx").expect("it is built in");
     assert_eq!(profile.side(), Side::Host);
     assert!(profile.on(Side::Dpu).is_none());
 }
 
 #[test]
-fn mistakes_of_the_dpu_side_are_named_with_either_link() {
+fn dpu_side_mistakes_are_reported_on_both_links() {
     let with = |section: &str| match Profile::from_toml(&format!("{GOOD}\n{section}\n")) {
         Ok(_) => panic!("{section:?} was accepted"),
         Err(error) => error.to_string(),
@@ -179,7 +179,7 @@ fn mistakes_of_the_dpu_side_are_named_with_either_link() {
 }
 
 #[test]
-fn a_profile_without_the_general_page_is_refused() {
+fn profile_without_general_page_is_rejected() {
     let text = GOOD.replace("[caps.general]", "[caps.qos]").replace("[max.general]", "[max.qos]");
     let error = Profile::from_toml(&text).expect_err("no general page").to_string();
     assert!(error.contains("qos"), "{error}");
@@ -240,8 +240,8 @@ fn topology_accepts_only_possible_functions() {
     assert_eq!((places[0].role, places[0].number, places[1].role), (Role::Pf, None, Role::Vf));
     assert_eq!((places[1].number, places[1].address.as_deref()), (Some(3), Some("0b:00.5")));
     for (functions, said) in [
-        (vf.to_string(), "whose PF does not stand before it"),
-        (format!("{host_pf}, {host_pf}"), "which is there twice"),
+        (vf.to_string(), "whose PF does not precede it"),
+        (format!("{host_pf}, {host_pf}"), "which is listed twice"),
         (host_pf.replace("pf = 0,", "pf = 0, number = 1,"), "a PF has none"),
         (format!("{host_pf}, {}", vf.replace("number = 3, ", "")), "a VF and an SF have a number"),
         (host_pf.replace(", address = \"0b:00.0\"", ""), "which has no address"),
@@ -259,7 +259,7 @@ fn topology_accepts_only_possible_functions() {
     let text = format!("topology = [{host_pf}, {vf}]\n{GOOD}\n{dpu}\n");
     let error = Profile::from_toml(&text).expect_err("the VF's number").to_string();
     assert!(error.contains("vhca_id is 2, as a host's"), "{error}");
-    let card = Profile::load("bluefield3").expect("it comes along");
+    let card = Profile::load("bluefield3").expect("it is built in");
     let of = |role| card.topology().iter().filter(|it| it.role == role).count();
     assert_eq!([Role::Pf, Role::Vf, Role::Sf].map(of), [4, 3, 2]);
 }

@@ -33,9 +33,9 @@ fn answers(model: &Model, device: usize) -> bool {
 }
 
 #[derive(Default)]
-struct Heard(AtomicBool);
+struct FatalFlag(AtomicBool);
 
-impl Interrupts for Heard {
+impl Interrupts for FatalFlag {
     fn raise(&self, _: u32) {}
 
     fn fatal(&self) {
@@ -44,17 +44,17 @@ impl Interrupts for Heard {
 }
 
 #[test]
-fn a_panic_of_the_engine_is_a_fatal_error_of_every_device() {
+fn engine_panic_is_fatal_to_every_device() {
     let model = model().threaded().build();
     assert!(answers(&model, 0) && answers(&model, 1));
-    let drivers: [Arc<Heard>; 2] = Default::default();
+    let drivers: [Arc<FatalFlag>; 2] = Default::default();
     for (device, driver) in drivers.iter().enumerate() {
         model.device(device).set_interrupts(Some(driver.clone()));
     }
     model.shared.with(|locked| locked.functions[1].engine.faults.panic = true);
     let start = Instant::now();
     while !drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)) {
-        assert!(start.elapsed() < Duration::from_secs(20), "the drivers hear nothing");
+        assert!(start.elapsed() < Duration::from_secs(20), "no fatal event");
         std::thread::yield_now();
     }
     for device in 0..2 {
@@ -66,14 +66,14 @@ fn a_panic_of_the_engine_is_a_fatal_error_of_every_device() {
 #[test]
 fn watcher_panic_is_fatal_for_every_device() {
     let model = model().stepped().build();
-    let drivers: [Arc<Heard>; 2] = Default::default();
+    let drivers: [Arc<FatalFlag>; 2] = Default::default();
     for (device, driver) in drivers.iter().enumerate() {
         model.device(device).set_interrupts(Some(driver.clone()));
     }
     let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
     assert!(catch_unwind(AssertUnwindSafe(|| answers(&model, 0))).is_err());
     assert!(drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)));
-    assert!(!answers(&model, 0) && !answers(&model, 1), "the watcher is gone");
+    assert!(!answers(&model, 0) && !answers(&model, 1), "the watcher was dropped");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn last_handle_delivers_requests_despite_panic() {
 #[test]
 fn driver_learns_of_fatal_error_despite_panic() {
     let model = model().stepped().build();
-    let driver = Arc::new(Heard::default());
+    let driver = Arc::new(FatalFlag::default());
     model.device(0).set_interrupts(Some(driver.clone()));
     let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
     let command = || {
@@ -172,8 +172,7 @@ fn invalid_device_or_port_panics_only_the_caller() {
 
 #[test]
 fn command_rejection_is_logged_without_the_lock() {
-    /// Asks the model something with every line, as one that writes the state of the world
-    /// beside it.
+    /// Queries the model for every line, as a log that records the model's state does.
     struct Curious(Model, std::sync::mpsc::Sender<usize>);
     impl tracing::Subscriber for Curious {
         fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {

@@ -1,14 +1,14 @@
 //! A queue of events for watchers, with a limit.
 //!
-//! Any thread may push and any thread may tell; one tells at a time, with nothing locked, so that a
-//! watcher may call the model. A thread that pushed an event can wait until the watchers have it
+//! Any thread may push, and any thread may deliver; one delivers at a time, without a lock, so that
+//! a watcher may call the model. A thread that pushed an event can wait until the watchers have it
 //! ([`Queue::deliver`]). The queue counts the events that do not fit.
 //!
 //! Senders wait for a watcher that only records its events, as a capture does: with nothing locked,
 //! before they send more ([`Queue::wait_for_room`]).
 //!
-//! A thread inside a watcher, of this queue or another, never waits for another thread's telling,
-//! which may wait for it: it leaves its goal to the thread that tells.
+//! A thread inside a watcher, of this queue or another, never waits for another thread's delivery,
+//! which may wait for it: it leaves its goal to the delivering thread.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use crate::numbered::Numbered;
 
-/// Bytes that may wait in one queue.
-const MOST_BYTES: usize = 16 << 20;
-/// Bytes that may wait before a sender waits; the rest is room for what it sends until it does.
+/// Maximum bytes of the events in one queue.
+const MAX_QUEUED_BYTES: usize = 16 << 20;
+/// Queued bytes above which senders wait; the rest is room for the events until they do.
 const ENOUGH_BYTES: usize = 4 << 20;
 /// How long a sender waits while the watchers get no event.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
@@ -32,7 +32,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what may call the model while this thread tells.
+/// Runs code that may call the model while this thread delivers.
 fn inside(f: impl FnOnce()) -> thread::Result<()> {
     let before = INSIDE.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(f));
@@ -47,48 +47,48 @@ struct Watcher<T> {
     call: Box<dyn FnMut(&T) + Send>,
 }
 
-/// The events that watchers are yet to be told, and the watchers.
+/// The undelivered events, and the watchers.
 pub(crate) struct Queue<T> {
     /// Whether there are watchers.
     watched: AtomicBool,
     state: Mutex<QueueState<T>>,
-    /// How many did not fit, ever.
+    /// The number of events that did not fit since the start.
     lost: Arc<AtomicU64>,
-    /// Woken when an event was told, or the thread that tells has stopped.
+    /// Woken when an event was delivered, or the delivering thread has stopped.
     delivered: Condvar,
-    /// Woken when there is an event to tell, or a watcher ends.
+    /// Woken when an event arrives, or a watcher ends.
     work: Condvar,
 }
 
 struct QueueState<T> {
     waiting: VecDeque<(T, usize)>,
-    /// Bytes that wait.
+    /// Bytes of the waiting events.
     bytes: usize,
-    /// How many were ever pushed, and how many of them are done with.
+    /// The numbers of pushed and of delivered events since the start.
     pushed: u64,
     delivered: u64,
-    /// How many did not fit since the log last heard of it.
+    /// The number of events that did not fit since the last report in the log.
     lost: u64,
     watchers: Vec<Watcher<T>>,
-    /// The number of told events after which each watcher is dropped, for watchers that were ended
-    /// and are not dropped yet.
+    /// The number of delivered events after which each ended watcher is dropped; `u64::MAX` for one
+    /// that is not ended.
     ends: Numbered<u64, u64>,
     next_id: u64,
-    /// Whether a thread tells. It has the watchers out of `watchers` while it calls them, and it
-    /// alone drops them.
-    telling: bool,
-    /// The number of events up to which the thread that tells has to go.
+    /// Whether a thread delivers. It takes the watchers out of `watchers` while it calls them, and
+    /// only it drops them.
+    delivering: bool,
+    /// The number of events that the delivering thread must reach.
     goal: u64,
     /// Whether a thread waits for `work`.
     sleeps: bool,
     /// The watchers that senders wait for.
     awaited: Vec<u64>,
-    /// How many were told when a sender lost its patience.
+    /// The number of delivered events when a sender's wait timed out.
     stalled: Option<u64>,
 }
 
 impl<T> QueueState<T> {
-    /// Whether a sender is to wait for a watcher.
+    /// Whether a sender must wait for a watcher.
     fn has_much(&self) -> bool {
         let lasts = |id| self.ends.get(id) == Some(&u64::MAX);
         self.bytes > ENOUGH_BYTES
@@ -108,7 +108,7 @@ impl<T> Default for Queue<T> {
             watchers: Vec::new(),
             ends: Numbered::new(),
             next_id: 0,
-            telling: false,
+            delivering: false,
             goal: 0,
             sleeps: false,
             awaited: Vec::new(),
@@ -125,7 +125,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Whether somebody watches.
+    /// Whether there is a watcher.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
@@ -134,7 +134,7 @@ impl<T> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a watcher of what is pushed from now on, and gives its number.
+    /// Adds a watcher of the events that are pushed from now on; returns its number.
     pub(crate) fn add(&self, watcher: impl FnMut(&T) + Send + 'static) -> u64 {
         let mut state = self.state();
         let (id, since) = (state.next_id, state.pushed);
@@ -145,7 +145,7 @@ impl<T> Queue<T> {
         id
     }
 
-    /// Adds a watcher that senders wait for: it must wait for nothing that they do.
+    /// Adds a watcher that senders wait for; it must not wait for them.
     pub(crate) fn add_awaited(&self, watcher: impl FnMut(&T) + Send + 'static) -> u64 {
         let id = self.add(watcher);
         let mut state = self.state();
@@ -155,14 +155,14 @@ impl<T> Queue<T> {
         id
     }
 
-    /// The count of all that did not fit.
+    /// The count of events that did not fit.
     pub(crate) fn lost_count(&self) -> &Arc<AtomicU64> {
         &self.lost
     }
 
-    /// Waits for the watchers that senders wait for, until little is left to tell. The caller has
-    /// nothing locked. As another watcher may wait for the caller, this ends when nothing was told
-    /// for a while, and waits no more until something is.
+    /// Waits for the watchers that senders wait for, until few bytes are queued. The caller holds
+    /// no lock. Another watcher may wait for the caller, so this returns when no event was
+    /// delivered for [`PATIENCE`], and does not wait again until one is.
     pub(crate) fn wait_for_room(&self) {
         if !self.is_watched() || INSIDE.get() {
             return;
@@ -180,10 +180,10 @@ impl<T> Queue<T> {
     }
 
     /// Ends a watcher: when this returns, the watcher has every event that was pushed before, and
-    /// is dropped. Inside a watcher, this leaves both to the thread that tells.
+    /// is dropped. Inside a watcher, this leaves both to the delivering thread.
     ///
     /// # Panics
-    /// When a watcher does, but the watcher has ended.
+    /// If a watcher panics; the watcher has ended all the same.
     pub(crate) fn remove(&self, id: u64) {
         let mut state = self.state();
         let pushed = state.pushed;
@@ -197,7 +197,7 @@ impl<T> Queue<T> {
     /// Ends every watcher, as [`Queue::remove`] does.
     ///
     /// # Panics
-    /// When a watcher does, but every watcher has ended.
+    /// If a watcher panics; every watcher has ended all the same.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let pushed = state.pushed;
@@ -206,10 +206,10 @@ impl<T> Queue<T> {
         self.deliver_until(state, pushed, |state| state.ends.is_empty());
     }
 
-    /// Takes something to tell, or counts it as lost when too much waits, and gives it back.
+    /// Queues an event; if it does not fit, counts it as lost and returns it.
     pub(crate) fn push(&self, entry: T, bytes: usize) -> Option<T> {
         let mut state = self.state();
-        if state.bytes + bytes > MOST_BYTES {
+        if state.bytes + bytes > MAX_QUEUED_BYTES {
             state.lost += 1;
             self.lost.fetch_add(1, Ordering::Relaxed);
             return Some(entry);
@@ -223,12 +223,12 @@ impl<T> Queue<T> {
         None
     }
 
-    /// Returns when the watchers have every event that was pushed before: tells them, or waits for
-    /// the thread that does. Inside a watcher, this does not wait: the thread that tells goes on to
-    /// these events.
+    /// Returns when the watchers have every event that was pushed before: delivers them, or waits
+    /// for the delivering thread. Inside a watcher, this does not wait: the delivering thread
+    /// continues up to these events.
     ///
     /// # Panics
-    /// When a watcher does; that watcher gets no further event.
+    /// If a watcher panics; that watcher gets no further event.
     pub(crate) fn deliver(&self) {
         if self.is_watched() {
             let state = self.state();
@@ -237,7 +237,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Tells the events up to `goal`, or waits for the thread that does, until `done`.
+    /// Delivers the events up to `goal`, or waits for the delivering thread, until `done`.
     fn deliver_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState<T>>,
@@ -246,7 +246,7 @@ impl<T> Queue<T> {
     ) {
         let mut outcome = Ok(());
         while !done(&state) {
-            if !state.telling {
+            if !state.delivering {
                 state.goal = goal;
                 let delivered;
                 (state, delivered) = self.deliver_all(state);
@@ -264,14 +264,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Tells the events up to the goal, and drops the watchers that end on the way. Of several
-    /// panics it gives the first.
+    /// Delivers the events up to the goal, and drops the watchers that end on the way. Of several
+    /// panics it returns the first.
     fn deliver_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState<T>>,
     ) -> (MutexGuard<'a, QueueState<T>>, thread::Result<()>) {
         let mut outcome = Ok(());
-        state.telling = true;
+        state.delivering = true;
         loop {
             let dropped;
             (state, dropped) = self.drop_ended(state);
@@ -291,7 +291,7 @@ impl<T> Queue<T> {
                         lost,
                         kind = std::any::type_name::<T>().rsplit("::").next(),
                         "events are missing in captures and at watchers, which are too slow: \
-                         {MOST_BYTES} bytes of them may wait"
+                         {MAX_QUEUED_BYTES} bytes of them may wait"
                     );
                 });
                 outcome = outcome.and(logged);
@@ -313,12 +313,12 @@ impl<T> Queue<T> {
             }
             self.delivered.notify_all();
         }
-        state.telling = false;
+        state.delivering = false;
         self.delivered.notify_all();
         (state, outcome)
     }
 
-    /// Drops the watchers that have ended, with the lock released: they may own what calls the
+    /// Drops the watchers that have ended, with the lock released: their destructors may call the
     /// model.
     fn drop_ended<'a>(
         &'a self,
@@ -345,13 +345,13 @@ impl<T> Queue<T> {
         (state, outcome)
     }
 
-    /// How many did not fit, of which the log has not heard.
+    /// The number of events that did not fit and that the log has not reported.
     #[cfg(test)]
     pub(crate) fn lost(&self) -> usize {
         self.state().lost as usize
     }
 
-    /// Waits until there is something to tell; false: that watcher ends.
+    /// Waits until an event is queued; false: the watcher ends.
     pub(crate) fn wait_for_work(&self, id: u64) -> bool {
         let mut state = self.state();
         loop {
@@ -375,7 +375,7 @@ mod tests {
 
     use super::*;
 
-    /// A watcher that passes on what it hears.
+    /// A watcher that forwards its events.
     fn listen(queue: &Queue<u32>) -> (u64, Receiver<u32>) {
         let (sender, received) = channel();
         (queue.add(move |entry| sender.send(*entry).unwrap_or_default()), received)
@@ -397,7 +397,7 @@ mod tests {
                 }
             });
         }
-        let ears = [0, 1].map(|queue: usize| listen(&queues[queue]).1);
+        let receivers = [0, 1].map(|queue: usize| listen(&queues[queue]).1);
         let (ended, end) = sync_channel(2);
         for mine in [0, 1] {
             let (queues, ended) = (queues.clone(), ended.clone());
@@ -410,7 +410,7 @@ mod tests {
         for _ in 0..2 {
             end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
         }
-        for received in ears {
+        for received in receivers {
             assert_eq!(received.try_iter().collect::<Vec<_>>(), [0, 1]);
         }
     }
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn sender_waits_once_for_a_stuck_capture() {
         let queue = Queue::<u32>::default();
-        // Nothing tells it.
+        // No thread delivers it.
         let id = queue.add_awaited(|_| ());
         (0..16).for_each(|number| _ = queue.push(number, 1 << 20));
         assert_eq!(queue.push(16, 1), Some(16));
@@ -521,7 +521,7 @@ mod tests {
         });
         both.wait();
         queue.remove(id);
-        Arc::try_unwrap(state).expect("the watcher is gone");
+        Arc::try_unwrap(state).expect("the watcher was dropped");
         teller.join().unwrap();
     }
 
@@ -577,7 +577,7 @@ mod tests {
     fn lost_count_is_reset_with_last_watcher() {
         let queue = Queue::default();
         let (id, _) = listen(&queue);
-        queue.push(1, MOST_BYTES + 1);
+        queue.push(1, MAX_QUEUED_BYTES + 1);
         assert_eq!(queue.lost(), 1);
         queue.remove(id);
         assert_eq!(queue.lost(), 0);

@@ -33,7 +33,11 @@ impl QueuePair<'_> {
                 // Not with the PSN of a READ or atomic that was executed since: only its own
                 // response acknowledges it.
                 let Some(psn) = arriving.executed else {
-                    tracing::debug!(self.qpn, psn, "a duplicate of what was never executed");
+                    tracing::debug!(
+                        self.qpn,
+                        psn,
+                        "a duplicate of a request that was never executed"
+                    );
                     return;
                 };
                 self.answer(Answer::Acknowledge { psn, msn });

@@ -102,7 +102,7 @@ impl QueuePair<'_> {
     ) {
         let extensions = &packet.headers.transport.extensions;
         let (Some(deth), Some(datagrams)) = (extensions.deth, self.qp.qp_type.datagrams) else {
-            tracing::error!(self.qpn, ?opcode, "what arrived for a QP is no datagram");
+            tracing::error!(self.qpn, ?opcode, "a packet for a UD QP is not a datagram");
             return;
         };
         if !self.qp.state.receives() {

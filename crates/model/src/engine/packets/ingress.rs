@@ -168,7 +168,7 @@ fn to_group(
     let members: Vec<u32> = members.iter().copied().collect();
     for qpn in members {
         let Some(qp) = function.hca.objects.qps.get(&qpn) else {
-            tracing::error!(qpn, ?group, "a group has a member that is gone");
+            tracing::error!(qpn, ?group, "a multicast group has a destroyed member");
             continue;
         };
         // The QP may block its own multicast packets.
@@ -182,7 +182,9 @@ fn to_group(
         }
         match function.pair_among(qpn, now, others) {
             Ok(mut pair) => pair.take_datagram(packet, opcode, scratch),
-            Err(missing) => tracing::error!(%missing, ?group, "a member of a group is gone"),
+            Err(missing) => {
+                tracing::error!(%missing, ?group, "a member of a multicast group was destroyed")
+            }
         }
     }
 }

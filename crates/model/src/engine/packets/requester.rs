@@ -20,7 +20,7 @@ use crate::hca::objects::QpState;
 const PACKETS_A_TURN: u32 = 16;
 /// Requests that a QP looks ahead: as many as packets may be in flight (`requests`), so that queues
 /// of short messages have as many bytes in flight as queues of long ones.
-const MOST_REQUESTS: usize = 128;
+const MAX_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.
 const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
 
@@ -201,7 +201,7 @@ impl QueuePair<'_> {
             _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
             _ if work.operation.scatters() => responses < self.qp.requester.max_rd_atomic.into(),
-            _ => window.requests.len() < MOST_REQUESTS,
+            _ => window.requests.len() < MAX_REQUESTS,
         }
     }
 
@@ -218,7 +218,7 @@ impl QueuePair<'_> {
         }
         request.length = self.gather(work, request.index, scratch).inspect_err(|syndrome| {
             let operation = work.operation.name;
-            tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
+            tracing::info!(self.qpn, operation, syndrome, "the data segments are invalid");
         })?;
         request.packets = self.packets(request.length);
         request.response = work.operation.response();

@@ -17,8 +17,8 @@ use crate::connection::{PSN_MASK, advance};
 use verbless_wire::{Extensions, Opcode, Position};
 
 /// PSNs that a requester sends before the first one is acknowledged.
-const MOST_IN_FLIGHT: u32 = 128;
-const _: () = assert!(MOST_IN_FLIGHT < PSN_MASK / 2);
+const MAX_IN_FLIGHT: u32 = 128;
+const _: () = assert!(MAX_IN_FLIGHT < PSN_MASK / 2);
 /// Packets of a long response that a repeated request asks for at once.
 const PACKETS_OF_PART: u32 = 128;
 /// A requester requests an acknowledgement at least once in this number of packets.
@@ -49,7 +49,7 @@ impl QueuePair<'_> {
         if request.failed.is_some() {
             return Attempt::Done;
         }
-        if in_flight >= MOST_IN_FLIGHT {
+        if in_flight >= MAX_IN_FLIGHT {
             return Attempt::Waits;
         }
         let packet = request.sent;

@@ -174,8 +174,8 @@ impl QueuePair<'_> {
             Nak::Access => (Some(event_type::WQ_ACCESS_ERROR), AethNak::REMOTE_ACCESS),
             Nak::InvalidRequest => {
                 // The CQE of a receive WQE that was too short has reported it already.
-                let told = self.qp.state == QpState::Error;
-                let event = (!told).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
+                let reported = self.qp.state == QpState::Error;
+                let event = (!reported).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
                 (event, AethNak::INVALID_REQUEST)
             }
             _ => (None, AethNak::REMOTE_OPERATION),

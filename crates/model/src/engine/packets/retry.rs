@@ -16,14 +16,16 @@ const FOR_EVER: u8 = 7;
 const TIMEOUT_UNIT: u64 = 4096;
 /// Minimum time in nanoseconds for which a requester waits for the rest of a response that has
 /// begun.
-const LEAST_PATIENCE: u64 = 1_000_000;
+const MIN_RESPONSE_WAIT: u64 = 1_000_000;
 
 impl QueuePair<'_> {
     /// Ends a request with this syndrome.
     pub(super) fn decide_at(&mut self, request: usize, syndrome: u8) {
         match self.qp.runtime.connection().window.requests.get_mut(request) {
             Some(request) => request.failed = Some(syndrome),
-            None => tracing::error!(self.qpn, request, syndrome, "a request that fails is gone"),
+            None => {
+                tracing::error!(self.qpn, request, syndrome, "a failing request is not outstanding")
+            }
         }
     }
 
@@ -110,7 +112,7 @@ impl QueuePair<'_> {
         window.timer = Timer::Acknowledge;
         (window.since, window.expires) = (now, now.saturating_add(time));
         let begun = window.response_has_begun();
-        window.patience = begun.then(|| LEAST_PATIENCE.max(window.slowest.saturating_mul(2)));
+        window.patience = begun.then(|| MIN_RESPONSE_WAIT.max(window.slowest.saturating_mul(2)));
         window.repeated = false;
         let first = window.patience.unwrap_or(time).min(time);
         self.wait_for(first);

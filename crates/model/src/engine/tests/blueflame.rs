@@ -68,7 +68,7 @@ fn lone_8_byte_store_becomes_a_doorbell() {
 }
 
 #[test]
-fn a_doorbell_for_anything_but_a_nop_is_not_held_for_long() {
+fn only_nop_doorbell_is_held_back() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     rig.receive(&mut b, &[]);
@@ -142,7 +142,7 @@ fn interleaved_doorbell_runs_the_mixed_copy() {
 }
 
 #[test]
-fn a_wqe_of_several_blocks_is_waited_for() {
+fn copy_of_multi_wqebb_wqe_is_awaited() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (buffer, key) = rig.region(1, 256);

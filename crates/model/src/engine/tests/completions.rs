@@ -75,7 +75,7 @@ fn overrun_ignore_keeps_qp_in_rts() {
 }
 
 #[test]
-fn an_armed_cq_reports_once() {
+fn armed_cq_reports_only_once() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
@@ -212,7 +212,7 @@ fn solicited_arm_ignores_unsolicited_completions() {
 }
 
 #[test]
-fn an_eq_interrupts_when_armed_and_once() {
+fn armed_eq_interrupts_once() {
     let mut rig = Rig::new();
     let raised = |rig: &mut Rig| std::mem::take(&mut rig.locked.functions[0].hca.raised);
     let event =
@@ -318,7 +318,7 @@ fn delayed_completion_is_dropped_with_its_cq() {
 }
 
 #[test]
-fn the_user_index_goes_into_every_cqe() {
+fn every_cqe_has_user_index() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
@@ -471,7 +471,7 @@ fn one_entry_collapsed_cq_reuses_entry_0() {
 }
 
 #[test]
-fn an_always_armed_queue_reports_every_completion() {
+fn always_armed_cq_reports_every_cqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);

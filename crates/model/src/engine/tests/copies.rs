@@ -26,7 +26,7 @@ fn copy(own: (u64, u32), from: (u64, u32, u32), to: (u64, u32, u32)) -> Request 
 }
 
 #[test]
-fn a_copy_of_several_parts_gives_others_their_turns() {
+fn long_copy_yields_between_parts() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 64 << 10);
     let text: Vec<u8> = (0..20_000u32).map(|n| (n * 7) as u8).collect();

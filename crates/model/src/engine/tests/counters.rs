@@ -8,14 +8,14 @@ use crate::engine::context::QueuePair;
 use crate::hca::objects::QCounter;
 
 /// The counters in the set of a QP after one CQE with this syndrome.
-fn counted(tell: impl FnOnce(&mut QueuePair<'_>)) -> QueryQCounterOut {
+fn counted(act: impl FnOnce(&mut QueuePair<'_>)) -> QueryQCounterOut {
     let mut rig = Rig::new();
     let (end, _) = rig.pair();
     rig.qp(&end).context.set_counter_set_id(7);
     let function = &mut rig.locked.functions[0];
     let values = QueryQCounterOut::zeroed();
     function.hca.objects.counters.insert(7, QCounter { uid: 0, values });
-    tell(&mut function.pair(end.qpn, 0).unwrap());
+    act(&mut function.pair(end.qpn, 0).unwrap());
     function.hca.objects.counters[&7].values
 }
 

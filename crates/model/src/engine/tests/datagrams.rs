@@ -237,7 +237,7 @@ fn unreliable(rig: &mut Rig) -> (Endpoint, Endpoint) {
 }
 
 #[test]
-fn an_unreliable_connection_sends_and_writes() {
+fn uc_sends_and_writes() {
     let mut rig = Rig::new();
     let (mut a, mut b) = unreliable(&mut rig);
     let at = buffer(&mut rig, &mut b, 64);

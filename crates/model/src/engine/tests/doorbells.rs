@@ -24,7 +24,7 @@ fn place(rig: &mut Rig, end: &mut Endpoint) {
 }
 
 #[test]
-fn a_request_without_a_doorbell_hangs() {
+fn wqe_without_doorbell_hangs() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
@@ -248,7 +248,7 @@ fn overwritten_doorbell_is_found_despite_busy_queue() {
 }
 
 #[test]
-fn a_sweep_looks_at_a_few_queues_a_turn() {
+fn sweep_checks_few_queues_per_turn() {
     let mut rig = Rig::new();
     let (send, receive) = (rig.cq(0, 8), rig.cq(0, 6));
     let mut ends: Vec<_> = (0..100).map(|_| rig.end_on(0, send, receive)).collect();

@@ -10,7 +10,7 @@ use verbless_riscv::{AddressSpace, Device, Region};
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
 use crate::dpa::{
-    CHUNK, DeviceAnswer, DeviceRequest, Dpa, MOST_TRANSLATED, Refused, RunnerId, Start, Turn,
+    CHUNK, DeviceAnswer, DeviceRequest, Dpa, MAX_TRANSLATED_BYTES, Refused, RunnerId, Start, Turn,
     WINDOW_CONFIGS, WINDOWS,
 };
 use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, reach_all};
@@ -140,12 +140,12 @@ fn halt_does_not_wait_for_panicked_run() {
     turn.hart().set_space(Arc::new(space.expect("they lie apart")));
     let run = catch_unwind(AssertUnwindSafe(|| dpa.run(turn).is_some()));
     assert!(run.is_err(), "it executed");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::spawn(move || {
         dpa.halt();
-        tell.send(())
+        sender.send(())
     });
-    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()), "it is waited for");
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "it is waited for");
 }
 
 /// Jumps over jumps: each is a block of its own.
@@ -171,8 +171,8 @@ fn translated_code_is_bounded_across_harts() {
     }
     let each = JUMPS * size_of::<[u64; 5]>();
     assert!(most > each, "{most} bytes: they translate");
-    assert!(most <= MOST_TRANSLATED, "{most} bytes of {MOST_TRANSLATED}");
-    assert!(calls as usize * each > MOST_TRANSLATED, "all together would have more");
+    assert!(most <= MAX_TRANSLATED_BYTES, "{most} bytes of {MAX_TRANSLATED_BYTES}");
+    assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
     for call in 0..calls {
         dpa.take_away(RunnerId::Call(call));
     }

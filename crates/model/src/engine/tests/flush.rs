@@ -177,7 +177,7 @@ fn threaded_model_delays_flush() {
     rig.one(0, a.send_cq);
 }
 
-/// A DPA program may leave the record alone (`verbless-flexio-dev`, outbox).
+/// A DPA program need not write the record (`verbless-flexio-dev`, outbox).
 #[cfg(feature = "dpa")]
 #[test]
 fn flush_after_ring_by_index_ignores_record() {

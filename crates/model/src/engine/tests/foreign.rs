@@ -111,12 +111,12 @@ const INVALID_REQUEST: u8 = 0x60 | AethNak::INVALID_REQUEST.0;
 
 #[test]
 fn excess_reads_and_atomics_are_invalid_requests() {
-    const MOST: u8 = 3;
+    const DEST_RD_ATOMIC: u8 = 3;
     for (reads, atomics) in [(4, 0), (0, 4), (2, 2), (1, 2)] {
         let mut rig = Rig::new();
         rig.locked.in_packets = true;
         let (a, b) = rig.pair();
-        rig.qp(&b).responder.max_dest_rd_atomic = MOST;
+        rig.qp(&b).responder.max_dest_rd_atomic = DEST_RD_ATOMIC;
         let (at, rkey) = rig.region(1, 64);
         let seen = answers(&rig, 1);
         let requests = (0..reads).map(|psn| Foreign::read(psn, at + 8, rkey, 8));
@@ -125,11 +125,11 @@ fn excess_reads_and_atomics_are_invalid_requests() {
         // They arrive in a row: the last one arrives before the first answer.
         requests.iter().for_each(|request| request.send(&mut rig, &a, &b, &[]));
         let received = received(&mut rig, &seen);
-        let refused = requests.len() > usize::from(MOST);
+        let refused = requests.len() > usize::from(DEST_RD_ATOMIC);
         let last = received.last().expect("an answer");
         let nak = (last.0 == Message::Acknowledge).then_some((last.1, last.2.syndrome()));
         let case = (reads, atomics.len());
-        assert_eq!(nak, refused.then_some((MOST.into(), INVALID_REQUEST)), "{case:?}");
+        assert_eq!(nak, refused.then_some((DEST_RD_ATOMIC.into(), INVALID_REQUEST)), "{case:?}");
         let state = if refused { QpState::Error } else { QpState::Rts };
         assert_eq!(rig.qp(&b).state, state, "{case:?}");
         let events = rig.events(1);
@@ -331,7 +331,7 @@ fn ud_drops_and_counts_wrong_pkey_and_qkey() {
 }
 
 #[test]
-fn the_counts_of_wrong_keys_stop_at_their_largest_value() {
+fn pkey_and_qkey_violation_counters_saturate() {
     let mut rig = Rig::new();
     let a = rig.end(0);
     let b = datagrams(&mut rig, UD);

@@ -121,8 +121,10 @@ fn missing_destination_is_logged_and_others_receive() {
     let cqn = receiver(&mut rig, to);
     let logged = arrive(&mut rig);
     assert!(rig.poll(0, cqn).is_some(), "the frame is lost");
-    assert!(logged.iter().any(|it| it.contains("a TIR that is gone") && it.contains("1809")));
-    assert!(logged.iter().any(|it| it.contains("a table that is gone") && it.contains("table=9")));
+    assert!(logged.iter().any(|it| it.contains("names a destroyed TIR") && it.contains("1809")));
+    assert!(
+        logged.iter().any(|it| it.contains("names a destroyed table") && it.contains("table=9"))
+    );
     assert_eq!(logged.len(), 2, "{logged:?}");
 }
 
@@ -144,7 +146,7 @@ fn rq_without_pool_or_ring_enters_error() {
 }
 
 #[test]
-fn an_rq_without_a_pd_takes_no_other_ones_keys() {
+fn rq_without_pd_cannot_receive() {
     let mut rig = Rig::new();
     let cqn = receiver(&mut rig, vec![Destination::Tir(TIRN)]);
     rq(&mut rig).pd = None;
@@ -157,5 +159,5 @@ fn an_rq_without_a_pd_takes_no_other_ones_keys() {
 fn missing_emulated_doorbell_is_logged() {
     let mut rig = Rig::new();
     let logged = errors(|| rig.effect(0, Effect::EmulatedDoorbell(0x77)));
-    one_error(&logged, &["number=119", "is gone"]);
+    one_error(&logged, &["number=119", "was destroyed"]);
 }

@@ -137,7 +137,7 @@ fn atomic_works_on_misaligned_host_word() {
 }
 
 #[test]
-fn a_send_with_invalidate_frees_the_key() {
+fn send_invalidate_frees_mkey() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -175,7 +175,7 @@ fn umr_frees_mkey_only_if_umr_en() {
 }
 
 #[test]
-fn zero_bytes_are_a_message_too_and_need_no_key() {
+fn zero_length_message_needs_no_key() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     rig.receive(&mut b, &[]);
@@ -203,7 +203,7 @@ fn only_signaled_requests_complete() {
 }
 
 #[test]
-fn wqes_wrap_around_the_ring_and_the_index_around_65536() {
+fn ring_and_wqe_index_wrap() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 512);
@@ -370,7 +370,7 @@ fn many_qps_take_turns() {
 }
 
 #[test]
-fn the_first_message_in_rtr_establishes_communication_once() {
+fn first_message_in_rtr_raises_comm_established_once() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -423,7 +423,7 @@ fn wqe_above_max_size_is_an_operation_error() {
 }
 
 #[test]
-fn completions_tell_the_time_in_ticks_of_the_devices_clock() {
+fn cqe_timestamps_count_device_clock_ticks() {
     let mut rig = Rig::new();
     for hca in 0..2 {
         rig.locked.functions[hca].hca.objects.limits.khz = 156_250;

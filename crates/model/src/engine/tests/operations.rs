@@ -63,7 +63,7 @@ fn uncarried_operation_is_a_qp_operation_error() {
 }
 
 #[test]
-fn an_unknown_opcode_is_a_local_qp_operation_error() {
+fn unknown_opcode_is_local_qp_operation_error() {
     let known = |code: u8| TABLE.iter().any(|entry| entry.opcode == code);
     for code in (0..=u8::MAX).filter(|&code| !known(code)) {
         assert_eq!(outcome(RC, 0, code, true), REFUSED, "opcode {code:#x}");

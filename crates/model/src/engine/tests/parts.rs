@@ -11,7 +11,7 @@ use crate::hca::objects::QpState;
 use crate::hca::qp_type::QpType;
 
 /// Longer than a few parts, which have 2 KiB in tests.
-const LONG: u32 = 9000;
+const MESSAGE_BYTES: u32 = 9000;
 
 fn pair(rig: &mut Rig, service: &'static QpType) -> (Endpoint, Endpoint) {
     rig.locked.in_packets = false;
@@ -96,19 +96,22 @@ fn uc_write_with_bad_first_part_writes_nothing() {
         let mut rig = Rig::new();
         let (mut a, b) = pair(&mut rig, UC);
         rig.receive(&mut b.clone(), &[]);
-        let (from, lkey) = filled(&mut rig, LONG);
-        let (to, _) = rig.region(1, LONG.into());
+        let (from, lkey) = filled(&mut rig, MESSAGE_BYTES);
+        let (to, _) = rig.region(1, MESSAGE_BYTES.into());
         // Without the loss, the key ends before the message does.
-        let covered = u64::from(LONG) - u64::from(!lost);
+        let covered = u64::from(MESSAGE_BYTES) - u64::from(!lost);
         let rkey = rig.mkey(1, to, covered, super::rig::ALL);
         if lost {
             rig.locked.functions[0].engine.faults.lose_messages_of(a.qpn, 0, 1);
         }
         let request = Request::new(opcode::WRITE_IMM).remote(to, rkey);
-        rig.post(&mut a, request.sge(from, LONG, lkey).imm(7));
+        rig.post(&mut a, request.sge(from, MESSAGE_BYTES, lkey).imm(7));
         assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
         rig.none(1, b.receive_cq);
-        assert!(rig.bytes(to, LONG as usize).iter().all(|&byte| byte == 0), "lost: {lost}");
+        assert!(
+            rig.bytes(to, MESSAGE_BYTES as usize).iter().all(|&byte| byte == 0),
+            "lost: {lost}"
+        );
         // The QP takes the next one.
         rig.post(&mut a, Request::write(to, rkey).sge(from, 5000, lkey));
         rig.one(0, a.send_cq);
@@ -124,12 +127,12 @@ fn srq_receive_is_flushed_when_its_message_fails() {
     let qp = rig.qp(&b);
     (qp.srq, qp.rq) = (Some(NUMBER), None);
     qp.context.set_cqn_rcv(b.receive_cq);
-    let (from, lkey) = filled(&mut rig, LONG);
-    let (to, rkey) = rig.region(1, LONG.into());
-    shared.fill(&rig, 0, 1, DataSegment::new(LONG, rkey, to));
+    let (from, lkey) = filled(&mut rig, MESSAGE_BYTES);
+    let (to, rkey) = rig.region(1, MESSAGE_BYTES.into());
+    shared.fill(&rig, 0, 1, DataSegment::new(MESSAGE_BYTES, rkey, to));
     // The key to invalidate does not exist.
     let request = Request::new(opcode::SEND_INVALIDATE).imm(0xde_ad00);
-    rig.post(&mut a, request.sge(from, LONG, lkey));
+    rig.post(&mut a, request.sge(from, MESSAGE_BYTES, lkey));
     assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS);
     let entries = rig.all(1, b.receive_cq);
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -142,9 +145,9 @@ fn receiver_loss_between_parts_fails_the_request() {
     for destroyed in [false, true] {
         let mut rig = Rig::new();
         let (mut a, b) = pair(&mut rig, RC);
-        let (from, lkey) = filled(&mut rig, LONG);
-        let (to, rkey) = rig.region(1, LONG.into());
-        rig.post(&mut a, Request::write(to, rkey).sge(from, LONG, lkey));
+        let (from, lkey) = filled(&mut rig, MESSAGE_BYTES);
+        let (to, rkey) = rig.region(1, MESSAGE_BYTES.into());
+        rig.post(&mut a, Request::write(to, rkey).sge(from, MESSAGE_BYTES, lkey));
         while rig.qp(&a).runtime.carried == 0 {
             assert!(engine::step(&mut rig.locked));
         }

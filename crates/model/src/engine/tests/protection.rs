@@ -52,7 +52,7 @@ fn unknown_rkey_fails_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_with_key_0_completes_with_remote_access_error() {
+fn write_with_rkey_0_fails_with_remote_access_error() {
     remote_access(|_, _| (0, 0));
 }
 
@@ -86,7 +86,7 @@ fn mkey_of_other_qp_fails_with_remote_access_error() {
 }
 
 #[test]
-fn write_to_read_only_mkey_is_a_remote_access_error() {
+fn write_to_read_only_mkey_fails_with_remote_access_error() {
     remote_access(|rig, rkey| {
         rig.mkey_mut(1, rkey).access = Access { remote_write: false, ..ALL };
         (0, rkey)
@@ -186,7 +186,7 @@ fn operation_disabled_at_peer_is_an_invalid_request() {
 }
 
 #[test]
-fn a_misaligned_atomic_is_an_invalid_request() {
+fn misaligned_atomic_is_invalid_request() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);

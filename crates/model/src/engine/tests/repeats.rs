@@ -165,5 +165,5 @@ fn wrong_packet_size_drops_its_uc_message() {
     }
     let arrived = rig.one(1, b.receive_cq);
     assert_eq!((arrived.index(), arrived.bytes()), (0, 1024));
-    assert_eq!(rig.bytes(to, 1024), [2; 1024], "the second message alone");
+    assert_eq!(rig.bytes(to, 1024), [2; 1024], "only the second message");
 }

@@ -24,7 +24,7 @@ fn queue(rig: &mut Rig, log_size: u32, cqe_bytes: u32) -> (u32, Endpoint) {
     (cq, end)
 }
 
-fn told(rig: &mut Rig) -> Vec<u32> {
+fn reported_cqs(rig: &mut Rig) -> Vec<u32> {
     std::iter::from_fn(|| rig.eqe(0, COMP_EQ))
         .map(|eqe| EqeCompletion::from_prefix(eqe.event_data()).unwrap().cqn())
         .collect()
@@ -79,7 +79,7 @@ fn old_buffer_ends_with_resize_cqe() {
 }
 
 #[test]
-fn a_cq_moves_again_and_again() {
+fn cq_is_resized_repeatedly() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 3, 64);
     for log_size in [1, 3, 2, 6, 2, 1, 4] {
@@ -163,24 +163,24 @@ fn arming_goes_on_across_a_resize() {
     rig.poll(0, cq);
     rig.arm(0, cq, 1);
     rig.run();
-    while !told(&mut rig).is_empty() {}
+    while !reported_cqs(&mut rig).is_empty() {}
     // The CQE that ends the buffer is the next CQE.
     rig.resize(0, cq, 4).unwrap();
-    assert_eq!(told(&mut rig), [cq]);
+    assert_eq!(reported_cqs(&mut rig), [cq]);
     assert_eq!(rig.poll(0, cq), None);
     let record = rig.cq_mut(0, cq).record;
     assert_eq!(rig.memory().load32(record).unwrap(), 2_u32.to_be());
     rig.arm(0, cq, 1 << 28 | 2);
     rig.run();
-    assert!(told(&mut rig).is_empty());
+    assert!(reported_cqs(&mut rig).is_empty());
     nop(&mut rig, &mut end);
-    assert_eq!(told(&mut rig), [cq]);
+    assert_eq!(reported_cqs(&mut rig), [cq]);
     // It is not a solicited CQE.
     rig.poll(0, cq).unwrap();
     rig.arm(0, cq, 2 << 28 | 1 << 24 | 3);
     rig.run();
     rig.resize(0, cq, 2).unwrap();
-    assert!(told(&mut rig).is_empty());
+    assert!(reported_cqs(&mut rig).is_empty());
     rig.post(&mut end, Request::new(opcode::NOP).solicited());
     rig.run();
     assert_eq!(rig.all(0, cq).len(), 1);

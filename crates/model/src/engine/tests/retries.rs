@@ -138,7 +138,7 @@ fn psns_count_packets_on_both_sides() {
 }
 
 #[test]
-fn without_an_ack_timeout_silence_lasts() {
+fn zero_ack_timeout_never_retries() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     rig.qp(&a).requester.ack_timeout = 0;
@@ -202,7 +202,7 @@ fn gid_reaches_peer_like_a_lid() {
 }
 
 #[test]
-fn a_dead_device_does_nothing() {
+fn fatal_device_does_nothing() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.locked.functions[0].hca.fatal = true;

@@ -94,7 +94,7 @@ impl Rig {
     }
 
     pub(super) fn on(link: Link) -> Self {
-        let profile = Profile::load("bluefield3").expect("a profile that comes along");
+        let profile = Profile::load("bluefield3").expect("a built-in profile");
         let profile = Arc::new(profile.with_link(link));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);

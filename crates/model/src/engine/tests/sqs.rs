@@ -29,7 +29,7 @@ fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
 }
 
 #[test]
-fn a_nop_completes_with_the_number_and_the_index_of_the_sq() {
+fn nop_cqe_has_sqn_and_index() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     for turn in 0..40 {
@@ -99,7 +99,7 @@ fn sq_without_flush_in_error_flushes_nothing() {
 }
 
 #[test]
-fn a_wqe_of_another_queue_or_index_is_an_error() {
+fn wqe_with_wrong_sqn_or_index_fails() {
     for (other, index) in [(1, 0), (0, 1)] {
         let mut rig = Rig::new();
         let mut sq = rig.sq(0);

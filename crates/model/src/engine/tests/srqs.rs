@@ -111,7 +111,7 @@ fn empty_srq_waits_and_short_wqe_fails_only_qp() {
 }
 
 #[test]
-fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
+fn srq_limit_event_fires_once() {
     let mut rig = Rig::new();
     let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();

@@ -156,7 +156,7 @@ fn kernel_umr_maps_and_unmaps_cached_mkey() {
 }
 
 #[test]
-fn a_long_list_comes_in_parts() {
+fn long_klm_list_is_mapped_in_parts() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 8);
     let mut q = umr_qp(&mut rig);
@@ -208,7 +208,7 @@ fn missing_page_is_out_of_bounds() {
 }
 
 #[test]
-fn a_key_of_pieces_is_filled_with_other_keys() {
+fn umr_fills_klm_mkey_with_other_mkeys() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
     let mut q = umr_qp(&mut rig);
@@ -380,7 +380,7 @@ fn capability_bars_each_umr_field_alone() {
 }
 
 #[test]
-fn where_writes_are_always_relaxed_no_umr_orders_them() {
+fn umr_cannot_order_always_relaxed_writes() {
     for (only, relaxed) in [(false, false), (true, false), (true, true)] {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
@@ -457,7 +457,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_function_without_room_takes_no_more_entries() {
+fn umr_beyond_function_budget_fails() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
     let mut q = umr_qp(&mut rig);
@@ -597,7 +597,7 @@ fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
 }
 
 #[test]
-fn request_behind_a_umr_sees_the_old_key_without_a_fence() {
+fn unfenced_request_behind_umr_sees_old_mapping() {
     use verbless_prm::hot::fence;
     let refused = cqe_syndrome::LOCAL_PROTECTION;
     for (fm, together, expected) in [

@@ -22,7 +22,7 @@ pub(super) type QpId = (usize, u32);
 
 /// Bytes that a turn moves at most, or one packet; few in tests, so that short messages have
 /// several parts.
-const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 /// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
@@ -145,7 +145,7 @@ impl QueuePair<'_> {
         let at = self.qp.runtime.carried;
         let rest = placed.length.saturating_sub(at);
         // All parts but the last consist of whole packets.
-        let most = MOST.next_multiple_of(1 << self.log_mtu());
+        let most = MAX_TURN_BYTES.next_multiple_of(1 << self.log_mtu());
         MessagePart { at, length: rest.min(most), whole: placed.length }
     }
 

@@ -52,7 +52,7 @@ mod tests {
     use super::TRANSPORTS;
 
     #[test]
-    fn the_fuzz_targets_know_every_qp_type() {
+    fn fuzz_targets_know_every_qp_type() {
         for (target, text) in [
             ("commands", include_str!("../../../../../tests/fuzz/src/object.rs")),
             ("requests", include_str!("../../../../../tests/fuzz/fuzz_targets/requests.rs")),

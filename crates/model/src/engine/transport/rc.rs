@@ -227,8 +227,8 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
         Err(Nak::InvalidRequest) => {
             // The CQE of a receive WQE that was too short has reported it already; else an event
             // does.
-            let told = pair.qp.state == QpState::Error;
-            let event = (!told).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
+            let reported = pair.qp.state == QpState::Error;
+            let event = (!reported).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
             pair.broken(event, cqe_syndrome::REMOTE_INVALID_REQUEST)
         }
         Err(Nak::Operation) => pair.broken(None, cqe_syndrome::REMOTE_OPERATION),

@@ -6,7 +6,7 @@
 //! command fails. The first word of `metadata` is the alias's protection domain, and the low byte
 //! of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the alias's
 //! context after its head if the outbox has room for it, as UCX's has; Linux's
-//! `mlx5_cmd_alias_obj_create` has room for the head alone.
+//! `mlx5_cmd_alias_obj_create` has room for only the head.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{
@@ -126,6 +126,6 @@ pub(super) fn create(
 }
 
 /// Counts a removed alias.
-pub(super) fn gone(hca: &mut Hca, _: u32, alias: Alias) {
+pub(super) fn removed(hca: &mut Hca, _: u32, alias: Alias) {
     hca.remove_key_owner(alias.function);
 }

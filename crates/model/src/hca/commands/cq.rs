@@ -293,6 +293,6 @@ pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u3
 }
 
 /// Removes a CQ from the engine.
-pub(super) fn gone(hca: &mut Hca, number: u32, cq: Cq) {
+pub(super) fn removed(hca: &mut Hca, number: u32, cq: Cq) {
     hca.effects.push(Effect::CqForgotten(number, cq.runtime));
 }

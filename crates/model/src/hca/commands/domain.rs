@@ -38,6 +38,6 @@ pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocU
 }
 
 /// Frees a UAR page: the device stops reading its words.
-pub(super) fn uar_gone(hca: &mut Hca, page: u32, _: Uid) {
+pub(super) fn uar_removed(hca: &mut Hca, page: u32, _: Uid) {
     hca.bar.set_allocated(page, false);
 }

@@ -19,7 +19,7 @@ use crate::hca::registry::{ObjectKind, kind};
 use crate::hca::state::Hca;
 
 /// The largest ELF file in bytes.
-const MOST_FILE: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 impl Call<'_> {
     pub(super) fn dpa(&self) -> Result<Arc<Dpa>, Refusal> {
@@ -108,7 +108,7 @@ pub(super) fn create_process(
     let length = context.bin_bytes();
     let file = umem.memory.slice(context.bin_umem_offset(), length);
     let file = file.filter(|_| length > 0).ok_or(Refusal::UmemBounds)?;
-    if length > MOST_FILE {
+    if length > MAX_FILE_BYTES {
         return Err(Refusal::DpaFull);
     }
     let mut bytes = vec![0; length as usize];
@@ -457,35 +457,35 @@ pub(super) fn create_core_dump(
 }
 
 /// Ends a call.
-pub(super) fn call_gone(hca: &mut Hca, number: u32, _: objects::DpaCall) {
+pub(super) fn call_removed(hca: &mut Hca, number: u32, _: objects::DpaCall) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Call(number));
     }
 }
 
 /// Ends a thread.
-pub(super) fn thread_gone(hca: &mut Hca, number: u32, _: objects::DpaThread) {
+pub(super) fn thread_removed(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Thread(number));
     }
 }
 
 /// Removes an outbox from its process.
-pub(super) fn outbox_gone(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
+pub(super) fn outbox_removed(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_outbox(outbox.context.process_id(), outbox.context.config_id());
     }
 }
 
 /// Removes a window from its process.
-pub(super) fn window_gone(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
+pub(super) fn window_removed(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_window(window.context.process_id(), window.context.config_id());
     }
 }
 
 /// Ends a process and frees its heap; the heap's UMEM is removed separately.
-pub(super) fn process_gone(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
+pub(super) fn process_removed(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove(number);
     }

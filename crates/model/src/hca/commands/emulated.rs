@@ -17,7 +17,7 @@ use crate::hca::registry::kind;
 /// Mask of EQ indexes that programs write: 26 bits.
 const COUNTER: u32 = 0x3ff_ffff;
 /// Maximum number of vectors of an emulated device; its context holds their counts.
-const MOST_VECTORS: u16 = 64;
+const MAX_VECTORS: u16 = 64;
 
 /// CREATE_GENERAL_OBJECT of an event queue.
 pub(super) fn create_eq(
@@ -91,7 +91,7 @@ pub(super) fn create_device(
 ) -> Outcome {
     call.dpa()?;
     let given: DpaEmulatedDevice = call.context(input)?;
-    if given.queues() == 0 || given.vectors() > MOST_VECTORS {
+    if given.queues() == 0 || given.vectors() > MAX_VECTORS {
         return Err(Refusal::EmulatedDeviceSize);
     }
     let mut context = DpaEmulatedDevice::default();

@@ -85,7 +85,7 @@ macro_rules! object_commands {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
         refusals: { $($refusals:tt)* },
-        gone: [$($gone:tt)*],
+        removed: [$($removed:tt)*],
         commands: {
             $($privilege:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
                 $(from $least:literal)? => $handler:expr;)*
@@ -107,7 +107,7 @@ macro_rules! absent_commands {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
         refusals: { absent: $absent:ident = $($refusals:tt)* },
-        gone: [$($gone:tt)*],
+        removed: [$($removed:tt)*],
         commands: { $($privilege:ident $input:ident of $type:ident => $handler:expr;)* }
     })*) => {
         static ABSENT_COMMANDS: &[CommandEntry] = &[$($(entry!(
@@ -181,7 +181,7 @@ impl Hca {
         detail: Option<String>,
     ) {
         let opcode = input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-        if self.refused.len() < MOST_REFUSED {
+        if self.refused.len() < MAX_REFUSED {
             let kernel = input.get(2..4) == Some(&[0, 0]);
             self.refused.push(Refused { opcode, kernel, refusal, detail });
         }
@@ -207,7 +207,7 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
 
 /// Maximum number of refusals kept for the log at one time: a thread runs one command, or a few,
 /// before it gives the function back.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 enum CommandFailure {
     /// A refusal, with a detail for the log.
@@ -223,7 +223,7 @@ impl From<Refusal> for CommandFailure {
 }
 
 /// Whether a command makes the function store more.
-fn adds(command: &CommandInfo) -> bool {
+fn stores_more(command: &CommandInfo) -> bool {
     ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
 }
 
@@ -283,7 +283,7 @@ fn dispatch(
     if !(listed || capabilities || op_mod == 0 && entry.command.op_mods.is_empty()) {
         return Err(Refusal::UnknownOpMod.into());
     }
-    if adds(entry.command) {
+    if stores_more(entry.command) {
         hca.budget.set_objects(hca.objects.bytes());
         if hca.budget.is_full() {
             return Err(Refusal::OverBudget.into());
@@ -317,7 +317,7 @@ mod tests {
             numbers: [],
             object: {},
             refusals: {},
-            gone: [],
+            removed: [],
             commands: {
                 user AllocPdIn => alloc_pd;
             }
@@ -327,7 +327,7 @@ mod tests {
             numbers: [],
             object: {},
             refusals: {},
-            gone: [],
+            removed: [],
             commands: {
                 user CreateGeneralObjectIn of SAMPLER => create;
                 user DestroyGeneralObjectIn of SAMPLER =>
@@ -381,7 +381,7 @@ mod tests {
         let other = send::<CreateGeneralObjectIn>(&mut hca, ours, |input| {
             input.set_obj_type(GeneralObjectType::IPSEC);
         });
-        assert_eq!(other.err(), Some(Refusal::NotModelled), "another type is no entry");
+        assert_eq!(other.err(), Some(Refusal::NotModelled), "another type is not an entry");
         send::<DestroyGeneralObjectIn>(&mut hca, ours, |input| {
             input.set_obj_type(GeneralObjectType::SAMPLER).set_obj_id(made);
         })

@@ -3,7 +3,7 @@
 //! (`prm/dpa`).
 //!
 //! The owner of the queues names the process that may ring by its serial number, which is unique.
-//! The process need not be looked up; an extension to a process that is gone is harmless.
+//! The process need not be looked up; an extension to an ended process is harmless.
 
 use verbless_prm::{CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension};
 

@@ -369,6 +369,6 @@ pub(super) fn delete_entry(
 }
 
 /// A destroyed table stops being the root.
-pub(super) fn gone(hca: &mut Hca, number: u32, _: FlowTable) {
+pub(super) fn removed(hca: &mut Hca, number: u32, _: FlowTable) {
     hca.objects.flow_root.take_if(|root| *root == number);
 }

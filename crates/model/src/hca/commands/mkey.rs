@@ -299,7 +299,7 @@ fn entries(
 }
 
 /// Whether an indirect key may allow atomics: both ends must be aligned to the largest atomic (UCX
-/// `atomic_align`). `umr_modify_atomic_disabled` concerns UMR alone: Linux sets the right here
+/// `atomic_align`). `umr_modify_atomic_disabled` concerns only UMR: Linux sets the right here
 /// because of it (mlx5_ib `set_cache_mkc`).
 fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
     let unit = hca.caps.largest_atomic();
@@ -353,7 +353,7 @@ pub(super) fn add_null(hca: &mut Hca) {
 }
 
 /// Counts a removed crossing key.
-pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
+pub(super) fn removed(hca: &mut Hca, _: u32, mkey: Mkey) {
     if let Translation::Crossing { function, .. } = mkey.translation {
         hca.remove_key_owner(function);
     }

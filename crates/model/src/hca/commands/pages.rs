@@ -2,8 +2,8 @@
 //!
 //! The function requests some at boot and more for INIT_HCA (QUERY_PAGES). Later, as objects come
 //! and go, it requests more and offers pages back by PAGE_REQUEST events, which the driver answers
-//! with MANAGE_PAGES. The model stores nothing in them: a function whose request fails goes on with
-//! its pages, where hardware would wait or run out.
+//! with MANAGE_PAGES. The model stores nothing in them: a function whose request fails continues
+//! with its pages, where hardware would wait or run out.
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{EqePageRequest, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
@@ -17,7 +17,7 @@ use crate::profile::Side;
 
 /// Maximum number of pages that the model tracks, not counting those of the last command: a driver
 /// that gives more pages than requested must not use up the host's memory.
-const MOST: usize = 1 << 20;
+const MAX_PAGES: usize = 1 << 20;
 
 /// How many pages the function needs to start: to boot, or with `whole` for INIT_HCA.
 pub(super) fn startup(hca: &Hca, whole: bool) -> usize {
@@ -103,7 +103,7 @@ pub(super) fn manage(
 fn give(call: &mut Call<'_>, entries: usize) -> Outcome {
     let list = call.list.get(..entries.saturating_mul(8)).ok_or(Refusal::ListTooShort)?;
     let pages = &mut call.hca_mut().pages;
-    if pages.given.len() > MOST {
+    if pages.given.len() > MAX_PAGES {
         return Err(Refusal::TooManyPages);
     }
     let mut new = Vec::with_capacity(entries);

@@ -339,7 +339,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
 }
 
 /// Removes a QP from its groups and from the engine.
-pub(super) fn gone(hca: &mut Hca, number: u32, qp: QpObject) {
+pub(super) fn removed(hca: &mut Hca, number: u32, qp: QpObject) {
     for group in &qp.groups {
         hca.objects.groups.leave(group, number);
     }

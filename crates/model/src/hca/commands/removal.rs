@@ -13,13 +13,13 @@ macro_rules! removal {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
         refusals: { $($refusals:tt)* },
-        gone: [$($gone:path)?],
+        removed: [$($removed:path)?],
         commands: { $($commands:tt)* }
     })*) => {
         $(impl Removal for kind::$kind {
             #[allow(unused_variables, reason = "of most kinds nothing else is left")]
-            fn gone(hca: &mut Hca, number: u32, object: $object) {
-                $($gone(hca, number, object);)?
+            fn removed(hca: &mut Hca, number: u32, object: $object) {
+                $($removed(hca, number, object);)?
             }
         })*
 

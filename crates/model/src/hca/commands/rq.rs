@@ -185,6 +185,6 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRq
 }
 
 /// Removes an RQ from the engine.
-pub(super) fn gone(hca: &mut Hca, number: u32, _: Rq) {
+pub(super) fn removed(hca: &mut Hca, number: u32, _: Rq) {
     hca.effects.push(Effect::RqForgotten(number));
 }

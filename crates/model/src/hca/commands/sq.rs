@@ -183,6 +183,6 @@ pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySq
 }
 
 /// Removes an SQ from the engine.
-pub(super) fn gone(hca: &mut Hca, number: u32, sq: Sq) {
+pub(super) fn removed(hca: &mut Hca, number: u32, sq: Sq) {
     hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
 }

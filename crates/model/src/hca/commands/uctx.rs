@@ -44,7 +44,7 @@ pub(super) fn destroy(
 pub(super) fn destroy_all(hca: &mut Hca) {
     hca.remove_held(&|_| true);
     hca.remove_groups(None);
-    // Every queue is gone: drop the effects on single queues.
+    // No queue is left: drop the effects on single queues.
     hca.effects.clear();
     hca.effects.push(Effect::AllForgotten);
 }

@@ -9,7 +9,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::memory::{CARD, IOVA, Iommu};
 
-/// Bits of a translation entry that are no address: read and write permission.
+/// Bits of a translation entry that are not part of the address: read and write permission.
 const WRITE: u64 = 0x2;
 const READ: u64 = 0x1;
 /// Bits 7:2 of a translation entry.

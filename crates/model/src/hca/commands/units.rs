@@ -12,7 +12,8 @@ use verbless_prm::{
 use super::call::{Call, Outcome};
 use super::register::{absent, show, user_may};
 use crate::dpa::{
-    Changes, Dpa, DpaLimits, EuSharing, Group, MOST_MEMBERS, Partition, Sender, ShareRefusal,
+    Changes, Dpa, DpaLimits, EuSharing, Group, MAX_PARTITION_MEMBERS, Partition, Sender,
+    ShareRefusal,
 };
 use crate::hca::refusal::Refusal;
 
@@ -20,7 +21,7 @@ use crate::hca::refusal::Refusal;
 const DPA_GROUP: u16 = 1;
 /// Words of a unit mask.
 const MASK_WORDS: usize = 32;
-const MOST_UNITS: u16 = 32 * MASK_WORDS as u16;
+const MAX_UNITS: u16 = 32 * MASK_WORDS as u16;
 
 /// ACCESS_REGISTER_USER: the registers of the DPA.
 pub(super) fn access_user(
@@ -80,9 +81,9 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
     shown
         .set_max_num_dpa_eu(units)
         .set_max_num_dpa_eug(groups)
-        .set_max_num_dpa_eu_per_group(units.min(MOST_UNITS))
+        .set_max_num_dpa_eu_per_group(units.min(MAX_UNITS))
         .set_max_num_dpa_eu_partition(partitions)
-        .set_max_num_partition_vhca_id(MOST_MEMBERS);
+        .set_max_num_partition_vhca_id(MAX_PARTITION_MEMBERS);
     let mut data = *register.cap_data();
     data[..DpaCap::BYTES].copy_from_slice(shown.as_bytes());
     register.set_cap_data(&data);
@@ -168,11 +169,11 @@ fn partition(
             .set_eu_partition_id(id)
             .set_modify_field_select(FIELDS.into_iter().sum())
             .set_max_num_eug(groups)
-            .set_num_vhca_id(members.len().min(MOST_MEMBERS.into()) as u8);
+            .set_num_vhca_id(members.len().min(MAX_PARTITION_MEMBERS.into()) as u8);
         for (index, word) in mask(&units).into_iter().enumerate() {
             register.set_member_mask(index, word);
         }
-        for (index, member) in members.into_iter().take(MOST_MEMBERS.into()).enumerate() {
+        for (index, member) in members.into_iter().take(MAX_PARTITION_MEMBERS.into()).enumerate() {
             register.set_vhca_id(index, member);
         }
         return Ok(());
@@ -213,7 +214,7 @@ fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], 
 /// The units in a mask.
 fn units(word: impl Fn(usize) -> u32) -> BTreeSet<u16> {
     let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
-    (0..MOST_UNITS).filter(named).collect()
+    (0..MAX_UNITS).filter(named).collect()
 }
 
 /// The mask of these units.

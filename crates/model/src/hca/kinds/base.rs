@@ -27,7 +27,7 @@ macro_rules! base {
                         NoSuchVector = 0x74, BAD_RES, "No such interrupt vector.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     kernel CreateEqIn for all => eq::create;
                     kernel QueryEqIn => eq::query;
@@ -60,7 +60,7 @@ macro_rules! base {
                     in_use: [UarInUse = 0x34, "Queues still use the UAR page: destroy them first."],
                     others: {},
                 },
-                gone: [domain::uar_gone],
+                removed: [domain::uar_removed],
                 commands: {
                     user AllocUarIn => domain::alloc_uar;
                     user DeallocUarIn => |call, input, _| call.destroy(kind::Uar, input.uar());
@@ -85,7 +85,7 @@ macro_rules! base {
                         "TISs or TIRs still belong to the transport domain: destroy them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user AllocTransportDomainIn => domain::alloc_td;
                     user DeallocTransportDomainIn =>
@@ -110,7 +110,7 @@ macro_rules! base {
                     in_use: [PdInUse = 0x31, "Mkeys or QPs still use the PD: destroy them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user AllocPdIn => domain::alloc_pd;
                     user DeallocPdIn => |call, input, _| call.destroy(kind::Pd, input.pd());
@@ -135,7 +135,7 @@ macro_rules! base {
                         "QPs still use the Q counter: destroy them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user AllocQCounterIn for all => counter::alloc;
                     user DeallocQCounterIn => counter::dealloc;
@@ -164,7 +164,7 @@ macro_rules! base {
                             "The user context asks for a capability that uctx_cap does not offer.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     kernel CreateUctxIn => uctx::create;
                     kernel DestroyUctxIn => uctx::destroy;

@@ -51,7 +51,7 @@ macro_rules! completions {
                              written.";
                     },
                 },
-                gone: [cq::gone],
+                removed: [cq::removed],
                 commands: {
                     user CreateCqIn => cq::create;
                     user QueryCqIn => cq::query;

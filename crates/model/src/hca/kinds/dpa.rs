@@ -30,7 +30,7 @@ macro_rules! doorbells {
                             "Another object has the queue's doorbell: destroy it first.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_EMULATED_DOORBELL =>
                         emulated::create_doorbell;
@@ -77,7 +77,7 @@ macro_rules! dpa {
                         "CQs still name the event queue of the DPA: destroy them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_EQ => emulated::create_eq;
                     user QueryGeneralObjectIn of DPA_EQ => emulated::query_eq;
@@ -110,7 +110,7 @@ macro_rules! dpa {
                             "The emulated device has no such queue or vector.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::create_device;
                     user QueryGeneralObjectIn of DPA_EMULATED_DEVICE =>
@@ -140,7 +140,7 @@ macro_rules! dpa {
                     in_use: [],
                     others: {},
                 },
-                gone: [dpa::call_gone],
+                removed: [dpa::call_removed],
                 commands: {
                     user CreateGeneralObjectIn of DPA_CALL => dpa::create_call;
                     user QueryGeneralObjectIn of DPA_CALL => dpa::query_call;
@@ -167,7 +167,7 @@ macro_rules! dpa {
                         "CQs still start the thread: destroy them first."],
                     others: {},
                 },
-                gone: [dpa::thread_gone],
+                removed: [dpa::thread_removed],
                 commands: {
                     user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
                     user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
@@ -197,7 +197,7 @@ macro_rules! dpa {
                     in_use: [],
                     others: {},
                 },
-                gone: [dpa::outbox_gone],
+                removed: [dpa::outbox_removed],
                 commands: {
                     user CreateGeneralObjectIn of DPA_OUTBOX => dpa::create_outbox;
                     user QueryGeneralObjectIn of DPA_OUTBOX =>
@@ -207,7 +207,7 @@ macro_rules! dpa {
                     user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
                 }
             }
-            /// UAR pages whose queues the DPA of another function may ring.
+            /// UAR pages whose queues the DPA of another function may ring for.
             uar_extensions: UarExtension(u32) => objects::UarExtension {
                 numbers: [uar_extension: |profile| profile.first_dpa_object()..HALF],
                 object: {
@@ -229,7 +229,7 @@ macro_rules! dpa {
                              reaches this one.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_UAR_EXTENSION => extension::create;
                     user QueryGeneralObjectIn of DPA_UAR_EXTENSION =>
@@ -261,7 +261,7 @@ macro_rules! dpa {
                     in_use: [],
                     others: {},
                 },
-                gone: [dpa::window_gone],
+                removed: [dpa::window_removed],
                 commands: {
                     user CreateGeneralObjectIn of DPA_WINDOW => dpa::create_window;
                     user QueryGeneralObjectIn of DPA_WINDOW =>
@@ -294,7 +294,7 @@ macro_rules! dpa {
                     in_use: [],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
                     user QueryGeneralObjectIn of DPA_CORE_DUMP =>
@@ -324,14 +324,14 @@ macro_rules! dpa {
                         "Threads, calls, outboxes, windows, mkeys or queues still use the process: \
                          destroy them first."],
                     others: {
-                        DpaProgram = 0xc9, BAD_PARAM, "The file is no program for the DPA.";
+                        DpaProgram = 0xc9, BAD_PARAM, "The file is not a program for the DPA.";
                         DpaEnded = 0xcb, BAD_RES_STATE, "The process has ended: see its status.";
                         DpaHasThreads = 0xdf, BAD_RES_STATE,
                             "The process has had a thread: its error handler is set before the \
                              first one.";
                     },
                 },
-                gone: [dpa::process_gone],
+                removed: [dpa::process_removed],
                 commands: {
                     user CreateGeneralObjectIn of DPA_PROCESS => dpa::create_process;
                     user QueryGeneralObjectIn of DPA_PROCESS => dpa::query_process;

@@ -42,7 +42,7 @@ macro_rules! memory {
                             "An mkey with length64 has neither pages nor a UMEM.";
                     },
                 },
-                gone: [mkey::gone],
+                removed: [mkey::removed],
                 commands: {
                     user CreateMkeyIn => mkey::create;
                     user QueryMkeyIn => mkey::query;
@@ -75,7 +75,7 @@ macro_rules! memory {
                         NotToBeShared = 0x5c, BAD_PARAM, "Objects of this type cannot be shared.";
                     },
                 },
-                gone: [alias::gone],
+                removed: [alias::removed],
                 commands: {
                     user CreateGeneralObjectIn of MKEY => alias::create;
                     user DestroyGeneralObjectIn of MKEY =>
@@ -107,7 +107,7 @@ macro_rules! memory {
                             "The device must write there, but the UMEM's pages are read-only.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateUmemIn => umem::create;
                     user DestroyUmemIn => umem::destroy;

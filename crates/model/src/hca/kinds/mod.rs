@@ -16,10 +16,10 @@
 //! - `doorbell` is the object's [`PageDoorbell`] and the UAR page of that doorbell;
 //! - `beside` is other data that a function keeps for the kind, in a field of [`Objects`], and its
 //!   approximate size in bytes;
-//! - `absent` refuses a number that is no object of the sender; `in_use` refuses to destroy an
+//! - `absent` refuses a number that is not an object of the sender; `in_use` refuses to destroy an
 //!   object with references; `others` are further refusals of commands on the kind;
-//! - `gone` runs when an object is destroyed, for effects that the entry does not describe;
-//! - `commands` map to their handlers, for users or for the kernel alone:
+//! - `removed` runs when an object is destroyed, for effects that the entry does not describe;
+//! - `commands` map to their handlers, for users or only for the kernel:
 //!   - `user CreateGeneralObjectIn of SAMPLER => sampler::create;` is about a general object type.
 //!     A type with such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles,
 //!     and no other type has one, but for the types from 0xff00 on: those are aliases of objects
@@ -64,7 +64,7 @@ macro_rules! all_kinds {
     };
 }
 
-/// Like `kinds`, for the DPA alone.
+/// Like `kinds`, only for the DPA.
 #[cfg(not(feature = "dpa"))]
 macro_rules! dpa_kinds {
     ($then:ident $($before:tt)*) => {

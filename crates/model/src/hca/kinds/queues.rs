@@ -70,11 +70,11 @@ macro_rules! queues {
                         QpLagPort = 0x97, BAD_PARAM,
                             "lag_tx_port_affinity names a port that is not in a bond.";
                         Group = 0x94, BAD_PARAM,
-                            "The GID is no multicast GID, or the QP is not a UD QP.";
+                            "The GID is not a multicast GID, or the QP is not a UD QP.";
                         NotInGroup = 0x95, BAD_RES, "The QP is not in the multicast group.";
                     },
                 },
-                gone: [qp::gone],
+                removed: [qp::removed],
                 commands: {
                     user CreateQpIn => qp::create;
                     user QueryQpIn => qp::query;
@@ -127,7 +127,7 @@ macro_rules! queues {
                              CAP_NET_RAW is needed.";
                     },
                 },
-                gone: [sq::gone],
+                removed: [sq::removed],
                 commands: {
                     user CreateSqIn => sq::create;
                     user QuerySqIn => sq::query;
@@ -191,7 +191,7 @@ macro_rules! queues {
                             "The entry has more destinations than log_max_destination.";
                     },
                 },
-                gone: [flow_table::gone],
+                removed: [flow_table::removed],
                 commands: {
                     user CreateFlowTableIn => flow_table::create_table;
                     user ModifyFlowTableIn => flow_table::modify_table;
@@ -228,7 +228,7 @@ macro_rules! queues {
                         "Flow table entries still lead to the TIR: delete them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateTirIn => transport::create_tir;
                     user ModifyTirIn => transport::modify_tir;
@@ -266,7 +266,7 @@ macro_rules! queues {
                         RqField = 0xbd, BAD_PARAM, "A selected field cannot be modified.";
                     },
                 },
-                gone: [rq::gone],
+                removed: [rq::removed],
                 commands: {
                     user CreateRqIn => rq::create;
                     user QueryRqIn => rq::query;
@@ -302,7 +302,7 @@ macro_rules! queues {
                              strict_lag_tx_port_affinity is set where there are no such ports.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateTisIn => transport::create_tis;
                     user ModifyTisIn => transport::modify_tis;
@@ -338,7 +338,7 @@ macro_rules! queues {
                         SrqLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
                     },
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user CreateXrcSrqIn => srq::create_xrc_srq;
                     user QueryXrcSrqIn => srq::query_xrc_srq;
@@ -369,7 +369,7 @@ macro_rules! queues {
                         "Queues still use the XRC domain: destroy them first."],
                     others: {},
                 },
-                gone: [],
+                removed: [],
                 commands: {
                     user AllocXrcdIn => srq::alloc_xrcd;
                     user DeallocXrcdIn => |call, input, _| call.destroy(kind::Xrcd, input.xrcd());

@@ -14,7 +14,7 @@ use crate::numbered::Numbered;
 const KEY: usize = 0x14;
 
 /// Maximum number of tables on the path of a frame; levels increase along it, so that it ends.
-const MOST_TABLES: usize = 256;
+const MAX_TABLES: usize = 256;
 
 /// The fields of a frame that entries compare, or a mask of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,10 +112,10 @@ pub(crate) fn steer(
     mut each: impl FnMut(u32, u32),
 ) {
     let mut next: Vec<u32> = root.into_iter().collect();
-    for _ in 0..MOST_TABLES {
+    for _ in 0..MAX_TABLES {
         let Some(number) = next.pop() else { return };
         let Some(table) = tables.get(&number) else {
-            tracing::error!(table = number, "a flow rule leads to a table that is gone");
+            tracing::error!(table = number, "a flow rule names a destroyed table");
             continue;
         };
         // The matching entry with the lowest index.

@@ -20,7 +20,7 @@ fn device(rig: &mut Rig, user: User, queues: u16, vectors: u16) -> Result<u32, R
 }
 
 #[test]
-fn a_device_has_queues_and_at_most_64_vectors() {
+fn emulated_device_has_at_most_64_vectors() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let size = Err(Refusal::EmulatedDeviceSize);

@@ -190,7 +190,7 @@ fn every_mistake_in_an_rq_is_refused() {
 }
 
 #[test]
-fn an_rq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
+fn rq_leaves_err_only_to_rst() {
     use RqState as S;
     let mut rig = Rig::up(LINK);
     let user = rig.user();
@@ -259,7 +259,7 @@ fn vlan_stripping_needs_vlan_cap() {
 }
 
 #[test]
-fn tiss_and_tirs_are_of_a_domain_and_a_tir_is_direct() {
+fn tis_and_tir_need_own_domain_and_direct_rq() {
     let mut rig = Rig::up(LINK);
     let (user, other) = (rig.user(), rig.user());
     let (td, rq) = (rig.td(user), rig.rq(user, |_| {}).unwrap());

@@ -379,10 +379,10 @@ fn driver_moves_umr_mkey_to_another_pd() {
         assert!(crate::hca::reconfigure_key(hca, key, &change(1 << bit)));
         let mkey = &hca.objects.mkeys[&key];
         let (context, access) = (&mkey.context, &mkey.access);
-        let told = [context.lr(), context.lw(), context.rr(), context.rw(), context.a()];
+        let rights = [context.lr(), context.lw(), context.rr(), context.rw(), context.a()];
         let relaxed = [context.relaxed_ordering_write(), context.relaxed_ordering_read()];
         let expected: [bool; 7] = std::array::from_fn(|at| at == bit);
-        assert_eq!([&told[..], &relaxed].concat(), expected, "bit {bit}");
+        assert_eq!([&rights[..], &relaxed].concat(), expected, "bit {bit}");
         let held = [access.local_read, access.local_write, access.remote_read, access.remote_write];
         assert_eq!([&held[..], &[access.atomic]].concat(), expected[..5], "bit {bit}");
         assert_eq!((mkey.pd, context.pd()), (user.pd + 1, user.pd + 1));

@@ -50,7 +50,7 @@ fn alias_belongs_to_its_creator_and_is_no_mkey() {
         .err()
     };
     assert_eq!(destroy(mine.uid, alias), Some(Refusal::NoSuchAlias));
-    assert_eq!(destroy(mine.uid, mkey), Some(Refusal::NoSuchAlias), "a key is no alias");
+    assert_eq!(destroy(mine.uid, mkey), Some(Refusal::NoSuchAlias), "a key is not an alias");
     assert_eq!(destroy(other.uid, alias), None);
     let again = rig.alias(other, (1, mkey), SECRET).unwrap();
     assert_eq!(rig.offer(other.uid, again, SECRET), Err(Refusal::NoSuchMkey), "nor the reverse");

@@ -99,7 +99,7 @@ fn xrcd_holds_srqs_and_srq_holds_cq_and_pd() {
     assert_eq!(destroy(&mut rig), None);
     assert_eq!(destroy(&mut rig), Some(Refusal::NoSuchSrq));
     assert_eq!((dealloc(&mut rig), destroy_cq(&mut rig), dealloc_pd(&mut rig)), (None, None, None));
-    assert_eq!(rig.counts().uars, before.uars + 1, "the page alone is left");
+    assert_eq!(rig.counts().uars, before.uars + 1, "only the page is left");
 }
 
 #[test]

@@ -445,11 +445,11 @@ fn indirect_mkey_for_atomics_is_aligned_to_the_largest() {
     let made = indirect(&mut rig, user, &klms, |context| {
         context.set_a(true);
     });
-    assert_eq!(made, Ok(()), "it is about UMR alone");
+    assert_eq!(made, Ok(()), "it concerns only UMR");
 }
 
 #[test]
-fn ksm_entries_are_counted_from_a_multiple_of_their_size() {
+fn ksm_entries_count_from_entry_boundary() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let ksms = [(0, 0x1_0001, 0), (0, 0x1_0002, 0)];
@@ -503,7 +503,7 @@ fn mkey_page_is_within_the_capability() {
 }
 
 #[test]
-fn no_key_gets_an_index_of_softwares_choice() {
+fn create_mkey_rejects_chosen_index() {
     let mut rig = Rig::up(LINK);
     let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
     let mut create = |wanted: u32| {

@@ -81,7 +81,7 @@ fn pages_are_asked_for_given_once_and_taken_back() {
 }
 
 #[test]
-fn of_the_atomic_page_only_the_byte_order_is_set() {
+fn set_hca_cap_changes_only_atomic_byte_order() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
     let before = *rig.locked.functions[0].hca.caps.atomic();
@@ -270,7 +270,7 @@ fn only_forced_teardown_removes_live_objects() {
 }
 
 #[test]
-fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
+fn malformed_command_headers_are_rejected() {
     let mut rig = Rig::up(LINK);
     let nop = |edit: fn(&mut [u8; 16])| {
         let mut input = [0; 16];
@@ -353,8 +353,8 @@ fn unmodelled_command_is_rejected_by_name() {
             None => Refusal::UnknownOpcode,
         };
         assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
-        let told = rig.locked.functions[0].hca.refused.last().expect("it is kept for the log");
-        assert_eq!((told.opcode, told.command()), (opcode, name));
+        let refused = rig.locked.functions[0].hca.refused.last().expect("it is kept for the log");
+        assert_eq!((refused.opcode, refused.command()), (opcode, name));
     }
 }
 
@@ -378,7 +378,7 @@ fn injected_failure_has_no_side_effect() {
 }
 
 #[test]
-fn a_dead_device_fails_every_command() {
+fn fatal_device_fails_every_command() {
     let mut rig = Rig::up(LINK);
     rig.locked.functions[0].hca.fatal = true;
     assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::DeviceFatal));

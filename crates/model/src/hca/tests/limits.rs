@@ -72,7 +72,7 @@ fn excess_driver_pages_are_rejected() {
 }
 
 #[test]
-fn a_shared_wqe_has_room_for_the_index_of_the_next() {
+fn srq_wqe_holds_next_index() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     for log_stride in 0..5 {

@@ -7,12 +7,12 @@ use crate::engine;
 use crate::profile::Link;
 use verbless_prm::{CreateCqIn, DestroyCqIn, DestroyQpIn};
 
-const MANY: usize = 3000;
+const OBJECTS: usize = 3000;
 /// Commands per sample; the fastest counts: other load on the machine makes none faster.
 const SAMPLE: usize = 100;
 /// How many times slower the last commands may be than the first. A search through every object
 /// takes 30 times as long.
-const MOST: u32 = 6;
+const MAX_SLOWDOWN: u32 = 6;
 
 /// The shortest of several times.
 fn shortest(times: &[Duration]) -> Duration {
@@ -22,7 +22,10 @@ fn shortest(times: &[Duration]) -> Duration {
 /// Compares the last times with those among few objects.
 fn check(what: &str, few: &[Duration], many: &[Duration]) {
     let (few, many) = (shortest(few), shortest(many));
-    assert!(many < few * MOST, "{what}: {few:?} among few objects, {many:?} among {MANY}");
+    assert!(
+        many < few * MAX_SLOWDOWN,
+        "{what}: {few:?} among few objects, {many:?} among {OBJECTS}"
+    );
 }
 
 /// How long a command takes, including the engine's work after it and a doorbell.
@@ -53,12 +56,16 @@ fn queue_command_cost_is_independent_of_count() {
     ];
     for (what, make, destroy) in [("CQ", make[0], destroy[0]), ("QP", make[1], destroy[1])] {
         let (numbers, times): (Vec<_>, Vec<_>) =
-            (0..MANY).map(|_| timed(&mut rig, user, |rig| make(rig, user))).unzip();
-        check(&format!("making a {what}"), &times[..SAMPLE], &times[MANY - SAMPLE..]);
+            (0..OBJECTS).map(|_| timed(&mut rig, user, |rig| make(rig, user))).unzip();
+        check(&format!("making a {what}"), &times[..SAMPLE], &times[OBJECTS - SAMPLE..]);
         let destroyed: Vec<_> = numbers
             .into_iter()
             .map(|number| timed(&mut rig, user, |rig| destroy(rig, user, number)).1)
             .collect();
-        check(&format!("destroying a {what}"), &destroyed[MANY - SAMPLE..], &destroyed[..SAMPLE]);
+        check(
+            &format!("destroying a {what}"),
+            &destroyed[OBJECTS - SAMPLE..],
+            &destroyed[..SAMPLE],
+        );
     }
 }

@@ -153,7 +153,7 @@ fn vport_accepts_listed_macs_or_all_if_promiscuous() {
         input.field_select_mut().set_addresses_list(true);
     };
     set(&mut rig, VportListType::MC, addresses).unwrap();
-    assert_eq!(rig.locked.functions[0].hca.addresses(1).macs, own, "that is no list of these");
+    assert_eq!(rig.locked.functions[0].hca.addresses(1).macs, own, "that is not a list of these");
     set(&mut rig, VportListType::UC, addresses).unwrap();
     let now = rig.locked.functions[0].hca.addresses(1);
     assert_eq!((now.macs.len(), now.macs.contains(&listed), now.promiscuous), (2, true, false));

@@ -242,7 +242,7 @@ fn every_mistake_in_a_qp_is_refused() {
 #[test]
 fn qpc_extension_enables_mmo_where_supported() {
     let make = |profile: &str, edit: fn(&mut QpContextExtension), service| {
-        let mut rig = Rig::up_of(Profile::load(profile).expect("it comes along"));
+        let mut rig = Rig::up_of(Profile::load(profile).expect("it is built in"));
         let user = rig.user();
         let mut extension = QpContextExtension::zeroed();
         edit(&mut extension);
@@ -266,7 +266,7 @@ fn qpc_extension_enables_mmo_where_supported() {
 }
 
 #[test]
-fn the_send_queue_lies_behind_the_receive_queue() {
+fn sq_follows_rq_in_ring_buffer() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let number = rig.qp(user, |_| {}).unwrap();

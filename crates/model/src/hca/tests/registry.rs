@@ -29,7 +29,7 @@ macro_rules! said {
         numbers: [$($numbers:tt)*],
         object: { $($entry:tt)* },
         refusals: { $($refusals:tt)* },
-        gone: [$($gone:tt)*],
+        removed: [$($removed:tt)*],
         commands: {
             $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
                 $(from $least:literal)? => $handler:expr;)*

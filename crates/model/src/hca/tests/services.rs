@@ -36,7 +36,7 @@ fn init2rtr(rig: &mut Rig, user: User, qpn: u32, options: u32) -> Result<(), Ref
 }
 
 #[test]
-fn a_qp_without_a_peer_needs_no_path() {
+fn unconnected_qp_needs_no_path() {
     for st in [ServiceType::UD, ServiceType::QP0, ServiceType::QP1, ServiceType::REG_UMR] {
         let mut rig = Rig::up(Link::Infiniband);
         let user = kernel(&mut rig);

@@ -76,7 +76,7 @@ fn every_mistake_in_an_sq_is_refused() {
 }
 
 #[test]
-fn an_sq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
+fn sq_leaves_err_only_to_rst() {
     use SqState as S;
     let mut rig = Rig::up(LINK);
     let user = rig.user();

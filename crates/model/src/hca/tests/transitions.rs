@@ -476,7 +476,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
 }
 
 #[test]
-fn a_reset_qp_has_empty_queues() {
+fn reset_empties_qp_queues() {
     let mut mover = Mover::new(Link::Infiniband);
     mover.bring(QpState::Rts);
     let qp = mover.rig.locked.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
@@ -510,10 +510,10 @@ fn command_may_omit_qpc_extension() {
 #[test]
 fn ts_format_must_match_a_device_clock() {
     use TimestampFormat as T;
-    let real_time = Profile::load("connectx6dx-realtime").expect("it comes along");
+    let real_time = Profile::load("connectx6dx-realtime").expect("it is built in");
     // On an InfiniBand port mlx5_ib requests the free-running clock without checking.
     let elsewhere = real_time.clone().with_link(Link::Infiniband);
-    let free_running = Profile::load("connectx6dx").expect("it comes along");
+    let free_running = Profile::load("connectx6dx").expect("it is built in");
     for (profile, lacks) in
         [(real_time, T::FREE_RUNNING), (elsewhere, T::REAL_TIME), (free_running, T::REAL_TIME)]
     {
@@ -550,8 +550,8 @@ fn migrated_qp_accepts_armed_pm_state() {
 }
 
 #[test]
-fn rc_mtu_is_limited_by_active_mtu_and_ud_by_max() {
-    let ethernet = Profile::load("connectx6dx").expect("it comes along");
+fn qp_mtu_is_limited_by_port_mtu() {
+    let ethernet = Profile::load("connectx6dx").expect("it is built in");
     let numbers = ethernet.port().clone();
     assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
     let mut mover = Mover::new(Link::Ethernet);

@@ -86,7 +86,7 @@ fn roce_packet_matches_mac_vlan_gid_and_type() {
 }
 
 #[test]
-fn an_infiniband_packet_must_have_the_ports_lid_and_gid() {
+fn infiniband_packet_must_match_port_lid_and_gid() {
     let violations = Violations::default();
     let port = Port { up: true, cap_mask1: 0, lid: 4, gids: vec![[3; 16]], violations };
     let none = Port { lid: 0, ..port.clone() };

@@ -13,9 +13,9 @@ use crate::op::{Kind, Op};
 
 /// Maximum number of instructions in a block; [`Op::index`] and [`Op::offset`] must hold their
 /// position.
-const LONGEST: u64 = 64;
+const MAX_BLOCK_INSTRUCTIONS: u64 = 64;
 /// Number of operations at which all blocks are discarded: enough for a program of some megabytes.
-const MOST: usize = 1 << 20;
+const MAX_OPS: usize = 1 << 20;
 /// Entries of the cache of computed jumps.
 const JUMPS: usize = 1024;
 
@@ -118,7 +118,7 @@ impl Blocks {
                     self.forget();
                     mmu.forget_code();
                 }
-                let index = self.add(mmu, pc, LONGEST);
+                let index = self.add(mmu, pc, MAX_BLOCK_INSTRUCTIONS);
                 self.by_pc.insert(pc, index);
                 index
             }
@@ -130,7 +130,7 @@ impl Blocks {
     }
 
     fn is_full(&self) -> bool {
-        self.ops.len() >= MOST
+        self.ops.len() >= MAX_OPS
     }
 
     /// Whether a block may be linked with the block at `pc`, which is looked up next: not if the
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_has_64_instructions_at_most() {
+    fn block_is_limited_to_64_instructions() {
         let (ops, count) = translated(&[ADDI; 65]);
         assert_eq!((ops.len(), ops[64], count), (65, Kind::End, 64));
         let (ops, count) = translated(&[&[ADDI; 63][..], &[ECALL]].concat());
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_before_a_breakpoint_and_is_not_linked() {
+    fn block_ends_before_breakpoint_and_is_unlinked() {
         let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
         assert!(blocks.may_link(CODE));
         blocks.breakpoints.extend([CODE, CODE + 4]);
@@ -412,11 +412,11 @@ mod tests {
     fn full_block_cache_is_cleared_for_a_new_block() {
         let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
         let first = blocks.find(&mut mmu, CODE);
-        blocks.ops.resize(MOST - 1, Op::new(Kind::End));
+        blocks.ops.resize(MAX_OPS - 1, Op::new(Kind::End));
         assert!(blocks.may_link(CODE + 4), "there is room");
         blocks.ops.push(Op::new(Kind::End));
         assert!(blocks.may_link(CODE) && !blocks.may_link(CODE + 4));
-        assert_eq!((blocks.find(&mut mmu, CODE), blocks.ops.len()), (first, MOST));
+        assert_eq!((blocks.find(&mut mmu, CODE), blocks.ops.len()), (first, MAX_OPS));
         blocks.find(&mut mmu, CODE + 4);
         assert_eq!((blocks.blocks.len(), blocks.ops.len()), (1, 2));
         assert_eq!(blocks.jump(CODE), UNKNOWN);

@@ -51,8 +51,9 @@ use crate::hart::{Cause, Exit, Hart, Registers, Trap};
 /// Instructions that are executed before the debugger's input is checked again.
 const QUANTUM: u64 = 100_000;
 
-/// Maximum bytes of a packet. The debugger gets this limit; a peer that sends more is no debugger.
-const MOST_PACKET: usize = 16 << 10;
+/// Maximum bytes of a packet. The debugger gets this limit; a peer that sends more is not a
+/// debugger.
+const MAX_PACKET_BYTES: usize = 16 << 10;
 
 /// How a program continues after an exit that the debugger does not handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,7 +135,7 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
     stream.set_nodelay(true)?;
     let mut session = Session { program, step: false, breakpoints: Vec::new() };
     let connection: Stream = Box::new(stream);
-    let mut packet = vec![0; MOST_PACKET];
+    let mut packet = vec![0; MAX_PACKET_BYTES];
     let stub = GdbStub::builder(connection).with_packet_buffer(&mut packet).build();
     let stub = stub.map_err(io::Error::other)?;
     let ended = stub.run_blocking::<Loop<_>>(&mut session);

@@ -1,8 +1,8 @@
 //! A RISC-V core in software: RV64IMAC with Zicsr, Zicntr and Zifencei, user code only.
 //!
 //! The cores of a DPA execute it. The rest of such a core (processes, threads, system calls,
-//! devices) is the embedder's part. Without the feature `gdb` the crate depends on the standard
-//! library alone.
+//! devices) is the embedder's part. Without the feature `gdb` the crate depends only on the
+//! standard library.
 //!
 //! | module | contents |
 //! |---|---|

@@ -363,7 +363,7 @@ impl Mmu {
     /// SC: stores a `V` if the memory still has the value that LR found; returns whether it did.
     ///
     /// An intermediate change to another value and back goes unnoticed. A program cannot tell that
-    /// from a later LR, except by what it knows about the writers.
+    /// from a later LR, except by its knowledge of the writers.
     pub(crate) fn store_conditional<V: Exchange>(
         &mut self,
         address: u64,

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_or_written_beyond_the_end() {
+    fn access_past_end_fails() {
         let ram = Ram::new(PAGE);
         assert!(ram.write(PAGE - 2, &[1, 2]));
         assert!(!ram.write(PAGE - 2, &[7, 7, 7]));

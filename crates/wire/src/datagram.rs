@@ -16,8 +16,8 @@
 //! identification (`prepare_ipv4_hdr` in `rxe_net.c`), and a socket does not report it. But the CRC
 //! of a packet determines four consecutive bytes if all others are known: [`receive`] takes the
 //! identification for which the ICRC is right, if the flags beside it are valid for an unfragmented
-//! packet. One damaged packet in 2^15 passes that check, where the ICRC alone would let one in 2^32
-//! pass; the checksum of UDP, where the sender computes one, comes first.
+//! packet. One damaged packet in 2^15 passes that check, where the ICRC by itself would let one in
+//! 2^32 pass; the checksum of UDP, where the sender computes one, comes first.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn any_payload_makes_a_frame_and_a_wrong_family_none() {
+    fn frame_carries_any_payload_but_rejects_wrong_family() {
         let macs = [Mac([1; 6]); 2];
         let from: SocketAddr = ([127, 0, 0, 1], 9).into();
         let to = IpAddr::from([127, 0, 0, 2]);

@@ -48,7 +48,7 @@ const OF_UDP: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
 const OF_BTH: [(usize, u8); 1] = [(4, 0xff)];
 
 /// Maximum number of masked bytes in front of the payload: LRH, GRH, BTH.
-const MOST: usize = Lrh::BYTES + Grh::BYTES + Bth::BYTES;
+const MAX_MASKED_BYTES: usize = Lrh::BYTES + Grh::BYTES + Bth::BYTES;
 
 impl Front {
     /// The headers that the ICRC covers, each with its length and its bits that may change.
@@ -78,7 +78,7 @@ impl Front {
 /// # Panics
 /// If `packet` ends before its BTH does.
 pub(super) fn compute(front: Front, packet: &[u8]) -> u32 {
-    let mut masked = [0; MOST];
+    let mut masked = [0; MAX_MASKED_BYTES];
     let mut at = 0;
     for &(length, bits) in front.headers() {
         masked[at..at + length].copy_from_slice(&packet[at..at + length]);

@@ -32,8 +32,8 @@ pub fn is_multicast(gid: &[u8; 16]) -> bool {
     address.is_multicast() || address.to_ipv4_mapped().is_some_and(|it| it.is_multicast())
 }
 
-/// The MAC to which RoCE sends what is for a multicast group (RFC 1112, 6.4; RFC 2464, 7); `None`:
-/// the GID is no group's.
+/// The MAC for packets to a multicast group in RoCE (RFC 1112, 6.4; RFC 2464, 7); `None`: the GID
+/// is not a group's.
 pub fn multicast_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
     let [.., a, b, c, d] = *gid;
     match Ipv6Addr::from(*gid).to_ipv4_mapped() {

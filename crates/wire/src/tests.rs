@@ -288,7 +288,7 @@ fn valid_udp_checksum_is_accepted() {
 }
 
 #[test]
-fn an_opcode_is_taken_apart_and_put_together_again() {
+fn opcode_round_trips() {
     let known = (0..=255).filter(|&bits| {
         let opcode = Opcode::of(BthOpcode(bits));
         assert!(opcode.is_none_or(|opcode| opcode.bits() == Some(BthOpcode(bits))), "{bits:#x}");
@@ -394,7 +394,7 @@ fn non_packets_are_not_sealed() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_parser_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parser_never_panics(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Packet::parse_ethernet(&frame);
         let _ = Packet::parse_infiniband(&frame);
         let _ = Packet::parse_ethernet_as(&frame, false);
@@ -424,7 +424,7 @@ proptest! {
     }
 
     #[test]
-    fn a_payload_of_any_length_is_carried(
+    fn payload_of_any_length_round_trips(
         route in 0_usize..6,
         payload in proptest::collection::vec(any::<u8>(), 0..5000),
     ) {

@@ -4,15 +4,17 @@
 use super::{Entry, Result, refused};
 
 /// Maximum bytes of the architecture's name: a core with every known extension needs fewer.
-const MOST_ARCH: usize = 4096;
+const MAX_ARCH_BYTES: usize = 4096;
 
 /// Checks that the core has each extension of the architecture in the attributes. Attributes of
 /// another vendor, or in another version, are skipped.
 pub(super) fn check(attributes: &[u8]) -> Result<()> {
     let Some((&b'A', rest)) = attributes.split_first() else { return Ok(()) };
     let Some(arch) = arch(rest) else { return Ok(()) };
-    if arch.len() > MOST_ARCH {
-        return refused(format!("the architecture in its attributes has over {MOST_ARCH} bytes"));
+    if arch.len() > MAX_ARCH_BYTES {
+        return refused(format!(
+            "the architecture in its attributes has over {MAX_ARCH_BYTES} bytes"
+        ));
     }
     let Some(list) = arch.strip_prefix("rv64") else {
         return refused(format!("it is for {arch}: compile it for rv64imac"));

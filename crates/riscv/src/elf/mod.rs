@@ -20,7 +20,7 @@ use crate::space::{Permissions, Region};
 /// Maximum bytes of memory of a program's segments.
 pub const MOST_MEMORY: u64 = 256 << 20;
 /// Maximum number of program headers, and of sections, of a file.
-const MOST_HEADERS: usize = 1024;
+const MAX_HEADERS: usize = 1024;
 /// Maximum number of symbols of a file.
 pub const MOST_SYMBOLS: usize = 1 << 20;
 /// Maximum bytes of a symbol's name.
@@ -31,7 +31,7 @@ pub const MOST_NAMES: usize = 64 << 20;
 /// The end of the addresses that programs may use: the lower half of the address space.
 const HIGHEST: u64 = 1 << 47;
 
-/// Why a file is no program for the core, and what to do about it.
+/// Why a file is not a program for the core, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElfError(Cow<'static, str>);
 
@@ -124,7 +124,7 @@ impl Program {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file is no static ELF file for RV64IMAC without floating point, it needs an extension
+    /// The file is not a static ELF file for RV64IMAC without floating point, it needs an extension
     /// that the core does not have, it is inconsistent, or it is too large.
     pub fn parse(file: &[u8]) -> Result<Self> {
         Self::read(file, true)
@@ -209,8 +209,8 @@ impl<'f> File<'f> {
         if size != want {
             return refused(format!("{what} are of {size} bytes each, and not of {want}"));
         }
-        if usize::from(count) > MOST_HEADERS {
-            return refused(format!("it has {count} {what}, and may have {MOST_HEADERS}"));
+        if usize::from(count) > MAX_HEADERS {
+            return refused(format!("it has {count} {what}, and may have {MAX_HEADERS}"));
         }
         let all = self.bytes(at, u64::from(count) * u64::from(size), what)?;
         Ok(all.chunks_exact(want.into()).map(Entry).collect())
@@ -262,7 +262,7 @@ impl<'f> Header<'f> {
         let [class, order] = [header.0[4], header.0[5]];
         if class != 2 || order != 1 || header.half(18) != RISCV {
             return refused(
-                "it is no little-endian ELF file for 64-bit RISC-V: compile it for \
+                "it is not a little-endian ELF file for 64-bit RISC-V: compile it for \
                  riscv64imac-unknown-none-elf",
             );
         }

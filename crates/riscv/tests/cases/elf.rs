@@ -380,7 +380,7 @@ fn load_skips_symbol_names() {
 }
 
 #[test]
-fn a_second_table_of_symbols_or_attributes_is_refused() {
+fn second_symbol_or_attribute_table_is_rejected() {
     for (kind, what) in [(2, "symbol tables"), (0x7000_0003, "sections of attributes")] {
         let mut elf = Elf::new();
         let place = elf.add(vec![0; 24]);
@@ -407,7 +407,7 @@ fn architecture_string_is_limited_to_4096_bytes() {
 }
 
 #[test]
-fn the_architecture_is_found_behind_other_attributes() {
+fn architecture_is_found_among_other_attributes() {
     // A number of two bytes; a text whose tag has two bytes, with the architecture's tag in the low
     // bits of the first; and an empty text of a single byte.
     let others = [&[4, 0x80, 1][..], &[0x85, 1], b"rv64gc\0", &[7, 0]].concat();

@@ -104,7 +104,7 @@ fn hints_do_nothing() {
 }
 
 #[test]
-fn a_compressed_call_returns_two_bytes_behind_itself() {
+fn compressed_call_returns_to_next_instruction() {
     // c.jalr a0, on a block's end; the link must not depend on how it is expanded.
     let mut machine = Machine::short(&[0x0001, 0x9502]);
     machine.set(A0, CODE + 0x101);

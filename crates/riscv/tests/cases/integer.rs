@@ -149,7 +149,7 @@ fn operations_with_immediates_extend_their_sign() {
 }
 
 #[test]
-fn shifts_by_immediates_take_six_bits_or_five_for_words() {
+fn immediate_shift_amount_has_six_or_five_bits() {
     // funct3, the bits above the amount, result.
     let shifts: [(&str, u32, u32, u32, Value); 6] = [
         ("slli", 0x13, 1, 0, |a, by| unsigned(a) << by),
@@ -175,7 +175,7 @@ fn shifts_by_immediates_take_six_bits_or_five_for_words() {
 }
 
 #[test]
-fn lui_and_auipc_extend_the_sign_of_their_20_bits() {
+fn lui_and_auipc_sign_extend() {
     for upper in [0u32, 1, 0x7ffff, 0x80000, 0xfffff] {
         let lui = upper << 12 | A0 << 7 | 0x37;
         let auipc = upper << 12 | A1 << 7 | 0x17;

@@ -65,7 +65,7 @@ fn stores_change_their_bytes_and_no_others() {
 }
 
 #[test]
-fn a_load_into_x0_is_done_and_may_fail() {
+fn load_into_x0_still_accesses_memory() {
     let mut machine = Machine::new(&[i(0x03, 3, 0, A1, 0), ECALL]);
     machine.store(0, 7);
     machine.set(A1, DATA).finish();
@@ -231,7 +231,7 @@ fn sc_needs_a_matching_lr_and_succeeds_once() {
 }
 
 #[test]
-fn a_reservation_does_not_outlive_a_system_call() {
+fn system_call_ends_reservation() {
     let mut machine =
         Machine::new(&[amo(2, true, T0, A1, 0), ECALL, amo(3, true, A0, A1, A2), ECALL]);
     machine.set(A1, DATA).finish();

@@ -44,7 +44,7 @@ fn run_ends_exactly_at_its_budget() {
 }
 
 #[test]
-fn a_run_without_budget_does_nothing() {
+fn run_without_budget_executes_nothing() {
     let mut machine = Machine::new(&[addi(A0, A0, 1)]);
     assert_eq!(machine.hart.run(0), Exit::Budget);
     assert_eq!(machine.hart.registers(), Registers { pc: CODE, ..Registers::default() });
@@ -73,7 +73,7 @@ fn exits_leave_documented_pc() {
 }
 
 #[test]
-fn a_spinning_hart_is_stopped_by_another_thread() {
+fn another_thread_stops_spinning_hart() {
     // A jump to itself, directly and through a register.
     for code in [vec![j(0, 0)], vec![i(0x67, 0, 0, A0, 0)]] {
         let mut machine = Machine::new(&code);
@@ -136,7 +136,7 @@ fn counters_are_read_only_and_count_instructions() {
 }
 
 #[test]
-fn a_store_into_code_is_effective_at_once() {
+fn store_into_code_takes_effect_at_once() {
     // Replaces the next instruction in its own block, then one that was executed before.
     let new = u64::from(addi(A0, A0, 16));
     let code = [
@@ -157,7 +157,7 @@ fn a_store_into_code_is_effective_at_once() {
 }
 
 #[test]
-fn an_atomic_store_into_code_is_effective_at_once() {
+fn atomic_store_into_code_takes_effect_at_once() {
     let new = u64::from(addi(A0, A0, 16));
     for store in [amo(1, false, 0, A1, A2), amo(3, false, 0, A1, A2)] {
         let lr = amo(2, false, 0, A1, 0);

@@ -69,7 +69,7 @@ pub struct Moderation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqOptions {
     /// The device writes every CQE to entry 0, with the owner bit of the first round (0): its WQE
-    /// counter tells the progress. The CQ overruns like others, unless the consumer index in its
+    /// counter shows the progress. The CQ overruns like others, unless the consumer index in its
     /// record follows or [`CqAttr::ignore_overrun`] is set. Only a collapsed CQ may have a single
     /// entry.
     pub collapsed: bool,
@@ -108,7 +108,7 @@ impl ModerationCaps {
     }
 
     fn check_from_cqe(self, attempted: &'static str) -> Result<(), Error> {
-        let hint = "moderation counts its time from events alone (capability \
+        let hint = "moderation counts its time only from events (capability \
                     cq_period_start_from_cqe is 0)";
         needs(attempted, self.from_cqe, hint)
     }

@@ -263,7 +263,7 @@ impl Device {
     /// Creates a process.
     ///
     /// # Errors
-    /// The device has no DPA; the file is no program for it; the DPA is out of memory.
+    /// The device has no DPA; the file is not a program for it; the DPA is out of memory.
     pub fn create_dpa_process(
         &self,
         _: &ModelToken,
@@ -431,7 +431,7 @@ impl DpaProcess {
     /// Signals an eventfd when the process ends, for as long as the channel lives.
     ///
     /// # Errors
-    /// EINVAL: the file is no eventfd.
+    /// EINVAL: the file is not an eventfd.
     pub fn signal_end(&self, channel: &EventChannel, eventfd: BorrowedFd<'_>) -> Result<(), Error> {
         self.object.signal_changes(channel, eventfd)
     }

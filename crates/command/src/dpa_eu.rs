@@ -14,7 +14,7 @@ use crate::error::limit;
 /// The operation in error messages.
 const UNITS: &str = "sharing execution units of the DPA";
 /// Maximum number of units in a mask.
-const MOST_UNITS: u16 = 1024;
+const MAX_UNITS: u16 = 1024;
 
 /// The size of a device's DPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +132,8 @@ impl Device {
 fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
     let mut words = [0; 32];
     for &unit in units {
-        if unit >= MOST_UNITS {
-            let most = MOST_UNITS.into();
+        if unit >= MAX_UNITS {
+            let most = MAX_UNITS.into();
             return Err(limit(UNITS, "a unit's number", unit.into(), most));
         }
         words[usize::from(unit / 32)] |= 1 << (unit % 32);
@@ -144,7 +144,7 @@ fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
 /// The units whose bits are set in a mask, given by its elements.
 fn units(word: impl Fn(usize) -> u32) -> Vec<u16> {
     let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
-    (0..MOST_UNITS).filter(named).collect()
+    (0..MAX_UNITS).filter(named).collect()
 }
 
 fn set_units(register: &mut NicDpaEuPartitionReg, units: &[u16]) -> Result<(), Error> {

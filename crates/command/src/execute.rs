@@ -90,7 +90,7 @@ mod tests {
         };
         move_to_state(0, || Ok(state.get()), modify).expect("it is moved from 2");
         assert_eq!(state.get(), 0);
-        move_to_state(0, || Ok(0), |_| panic!("it is there")).expect("nothing to do");
+        move_to_state(0, || Ok(0), |_| panic!("it exists")).expect("nothing to do");
         assert!(
             move_to_state(0, || Ok(3), |_| Err(refused())).is_err(),
             "a refusal from the same state"

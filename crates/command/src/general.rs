@@ -89,7 +89,7 @@ impl GeneralObject {
     /// channel lives.
     ///
     /// # Errors
-    /// EINVAL: the device does not deliver this event to users, or the file is no eventfd.
+    /// EINVAL: the device does not deliver this event to users, or the file is not an eventfd.
     pub fn signal_changes(
         &self,
         channel: &EventChannel,

@@ -101,13 +101,13 @@ fn next_variant() -> u8 {
 }
 
 /// KLM entries that one UMR request can count; a multiple of four.
-const MOST_KLMS: u32 = 65_532;
+const MAX_UMR_KLMS: u32 = 65_532;
 
 /// Any queue pair of the protection domain may use the key.
 const ANY_QP: u32 = 0xff_ffff;
 
 /// Maximum bytes of a KLM entry (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
-const MOST_OF_KLM: u32 = 1 << 31;
+const MAX_KLM_BYTES: u32 = 1 << 31;
 
 impl MkeyObject {
     /// Whether the key belongs to the device's context.
@@ -123,7 +123,7 @@ impl Device {
     /// The memory does not cover the key; `start` and the memory have different offsets within a
     /// page of the UMEM; rights that no key has together; sizes beyond the device's
     /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
-    /// `remote.atomic` whose start or length is no multiple of [`Caps::max_atomic_bytes`].
+    /// `remote.atomic` whose start or length is not a multiple of [`Caps::max_atomic_bytes`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
         check_limits(&attr, self.caps())?;
@@ -232,7 +232,7 @@ pub fn check_access(access: KeyAccess) -> Result<(), Error> {
 
 fn check(attr: &MkeyAttr) -> Result<(), Error> {
     if let KeyMemory::Umr { klms, .. } = attr.memory {
-        if attr.length != 0 || !(1..=MOST_KLMS).contains(&klms) {
+        if attr.length != 0 || !(1..=MAX_UMR_KLMS).contains(&klms) {
             let what = "a key for UMR has length 0 until it is mapped, and room for 1 to 65532 KLM \
                         entries";
             return Err(invalid("CREATE_MKEY", what));
@@ -270,7 +270,7 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
         }
-        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MOST_OF_KLM) => {
+        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MAX_KLM_BYTES) => {
             return Err(invalid("CREATE_MKEY", "a KLM entry has at most 2 GiB: split the range"));
         }
         // The device's handling is not public: in a data segment, 0 means 2 GiB.
@@ -303,10 +303,10 @@ fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
         );
         return Err(refused("CREATE_MKEY", what));
     }
-    if sent && entries > MOST_SENT {
+    if sent && entries > MAX_CREATE_KLMS {
         let what = format!(
-            "the key has {entries} KLM entries, and CREATE_MKEY takes at most {MOST_SENT} (an \
-             ioctl's attribute has 65535 bytes): use several keys, or write them by UMR"
+            "the key has {entries} KLM entries, and CREATE_MKEY takes at most {MAX_CREATE_KLMS} \
+             (an ioctl's attribute has 65535 bytes): use several keys, or write them by UMR"
         );
         return Err(refused("CREATE_MKEY", what));
     }
@@ -314,7 +314,7 @@ fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
 }
 
 /// KLM entries that fit after CREATE_MKEY's input in an ioctl attribute; a multiple of four.
-const MOST_SENT: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
+const MAX_CREATE_KLMS: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
 
 /// Fails if the attributes exceed this device's limits.
 fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {

@@ -561,7 +561,7 @@ impl QpObject {
         self.service(input.qpc_mut());
         self.modify(
             &input,
-            "RTS is entered so from SQER alone, the state after a failed request of UC or UD",
+            "the queue pair must be in SQER, the state after a failed request of UC or UD",
         )
     }
 
@@ -570,7 +570,7 @@ impl QpObject {
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);
-        self.modify(&input, "the queue pair or its context is gone")
+        self.modify(&input, "the queue pair or its context was destroyed")
     }
 
     /// 2RST_QP: from any state to RESET. It discards the posted requests, including those that a
@@ -578,7 +578,7 @@ impl QpObject {
     pub fn to_reset(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
-        self.modify(&input, "the queue pair or its context is gone")?;
+        self.modify(&input, "the queue pair or its context was destroyed")?;
         (self.left_reset, self.receives) = (false, false);
         self.psn = random_psn();
         Ok(())

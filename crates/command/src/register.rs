@@ -118,7 +118,7 @@ impl Device {
                 head.set_register_id(id).set_op_mod(op_mod);
                 exchange(head.as_bytes(), AccessRegisterOut::BYTES, register, |input, output| {
                     let control = self.fwctl()?.ok_or_else(|| {
-                        Error::new(ErrorKind::DeviceGone, WHAT, "its control file is gone")
+                        Error::new(ErrorKind::DeviceGone, WHAT, "its control file no longer exists")
                     })?;
                     control.rpc(scope, input, output)
                 })

@@ -127,8 +127,8 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Number of objects whose destruction failed because the device is gone. Linux destroys the
-    /// objects of a removed device, so requests for that fail only where its driver reports the
+    /// Number of objects whose destruction failed because the device was removed. Linux destroys
+    /// the objects of a removed device, so requests for that fail only where its driver reports the
     /// failure of a command (EIO). It frees such objects when the device's file closes: when the
     /// last clone of the context and the last object are dropped. Until then their memory is held.
     #[must_use]
@@ -143,7 +143,8 @@ impl Context {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }
 
-    /// Counts an object that could not be destroyed: as lost if the device is gone, else as leaked.
+    /// Counts an object that could not be destroyed: as lost if the device was removed, otherwise
+    /// as leaked.
     pub(crate) fn count_undestroyed(&self, what: &str, number: u32, error: &Error) {
         if error.kind() == ErrorKind::DeviceGone {
             self.0.lost.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +153,7 @@ impl Context {
         }
     }
 
-    /// Counts what an upper layer leaks, such as memory whose UMEM cannot be deregistered.
+    /// Counts a leak of an upper layer, such as memory whose UMEM cannot be deregistered.
     pub fn count_leak(&self, what: &str, number: u32, error: &Error) {
         self.0.leaked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
@@ -208,7 +209,7 @@ pub struct ContextAttributes {
 }
 
 /// Least bytes of a driver answer: up to `response_length` itself.
-const LEAST_RESPONSE: usize = 44;
+const MIN_RESPONSE_BYTES: usize = 44;
 
 impl ContextAttributes {
     /// Checks an answer and zeroes the bytes beyond its `response_length`.
@@ -219,7 +220,7 @@ impl ContextAttributes {
     ) -> Result<Self> {
         let bytes = driver.as_mut_bytes();
         let written = u32::from_ne_bytes(bytes[40..44].try_into().unwrap_or_default()) as usize;
-        if !(LEAST_RESPONSE..=bytes.len()).contains(&written) {
+        if !(MIN_RESPONSE_BYTES..=bytes.len()).contains(&written) {
             let what =
                 format_args!("driver response of {written} bytes, for a buffer of {}", bytes.len());
             return Err(Error::answer(method::GET_CONTEXT, what));

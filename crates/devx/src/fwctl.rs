@@ -161,7 +161,7 @@ fn refused(request: &'static str, errno: Errno, scope: Option<FwctlScope>) -> Er
         ),
         Errno::ENOTTY => (
             ErrorKind::Refused,
-            "the file is no fwctl device, or the kernel has another version of the ABI",
+            "the file is not a fwctl device, or the kernel has another version of the ABI",
         ),
         Errno::EINVAL | Errno::E2BIG => (
             ErrorKind::Refused,
@@ -196,7 +196,7 @@ mod tests {
             (Errno::ENXIO, ErrorKind::DeviceGone, "removed or reset"),
             (Errno::EIO, ErrorKind::DeviceGone, "removed or reset"),
             (Errno::ENOLINK, ErrorKind::DeviceGone, "removed or reset"),
-            (Errno::ENOTTY, ErrorKind::Refused, "no fwctl device"),
+            (Errno::ENOTTY, ErrorKind::Refused, "not a fwctl device"),
             (Errno::EINVAL, ErrorKind::Refused, "another form of the request"),
             (Errno::E2BIG, ErrorKind::Refused, "another form of the request"),
             (Errno::EFAULT, ErrorKind::Refused, "not readable or writable"),

@@ -1,4 +1,4 @@
-//! Discovery of mlx5 devices, and what the kernel provides for them: contexts, protection domains,
+//! Discovery of mlx5 devices, and the kernel's services for them: contexts, protection domains,
 //! address handles, GIDs, command mailboxes (DevX), registered memory, doorbell pages and event
 //! channels.
 //!

@@ -79,7 +79,7 @@ pub(crate) fn check(context: &Context, attempted: &'static str, input: &[u8]) ->
 fn refusal(context: &Context, attempted: &'static str, input: &[u8], what: ModelOnly) -> Error {
     let device = &context.info().name;
     let hint = format!(
-        "{what} is known from the software model alone, and {device} has not shown the model's \
+        "{what} is known only from the software model, and {device} has not shown the model's \
          PSID ({MODEL_PSID}), so nothing was sent: its firmware could take these bytes for \
          something else. On the model, call `as_model` first; for hardware, the layout must come \
          from a published source into prm/"

@@ -277,18 +277,18 @@ impl CqEvents {
     /// holds have been polled. Otherwise a queue pair that only receives waits for as long as the
     /// port is down.
     ///
-    /// Watch no port of a bond (LAG): the kernel delivers the events of the first function's port
-    /// alone, which may go down while the bond carries on over the other. Take the state of a bond
+    /// Watch no port of a bond (LAG): the kernel delivers only the events of the first function's
+    /// port, which may go down while the bond carries on over the other. Take the state of a bond
     /// from its network interface.
     ///
     /// # Errors
     /// As [`CqEvents::watch`]; [`ErrorKind::NotSupported`] for port 2 of a device that has one
-    /// function per port: the kernel reports the events of port 1 alone.
+    /// function per port: the kernel reports only the events of port 1.
     pub fn watch_port(&self, cq: &Cq, port: u8) -> Result<(), Error> {
         self.device.query_port(port)?;
         if port > 1 && self.device.caps().general.num_vhca_ports() > 1 {
             let attempted = format!("watching port {port} for CQ {}", cq.cqn());
-            let hint = "the kernel reports the events of port 1 alone, as each port of this device \
+            let hint = "the kernel reports only the events of port 1, as each port of this device \
                         is a function of its own (num_vhca_ports is 2)";
             return Err(Error::new(ErrorKind::NotSupported, attempted, hint));
         }
@@ -458,8 +458,8 @@ impl CqEvents {
         gone.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes an event from the channel and counts it; false if there is none. Notes that the device
-    /// is gone.
+    /// Takes an event from the channel and counts it; false if there is none. Records that the
+    /// device was removed.
     fn read(&self, state: &mut CqEventsState) -> Result<bool, Error> {
         let CqEventsState { queues, fired, gone, .. } = state;
         let read = match self.channel.read() {
@@ -586,7 +586,7 @@ impl CqEvents {
         let gone = state.gone.is_some();
         self.hold(&mut state, gone);
         match read {
-            // What the device completed before it failed comes first; `gone` keeps the error.
+            // Completions from before the device's failure come first; `gone` keeps the error.
             Err(error) if error.kind() == ErrorKind::DeviceGone && !cq.is_empty() => Ok(()),
             read => read.map(drop),
         }
@@ -766,7 +766,7 @@ impl SubscriptionEntry {
         source && self.reports.strong_count() > 0
     }
 
-    /// Counts an event of the queue; false if the CQ is gone.
+    /// Counts an event of the queue; false if the CQ was dropped.
     fn count(&self, event: u8) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         match self.source {

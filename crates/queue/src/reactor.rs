@@ -241,10 +241,10 @@ mod tests {
         });
     }
 
-    /// Fails unless `wait` ends because the device is gone.
-    async fn gone(wait: impl Future<Output = Result<(), Error>>) {
+    /// Fails unless `wait` ends because the device was removed.
+    async fn ends_with_device(wait: impl Future<Output = Result<(), Error>>) {
         let waited = timeout(LIMIT, wait).await.expect("the wait ends");
-        assert_eq!(waited.expect_err("the device is gone").kind(), ErrorKind::DeviceGone);
+        assert_eq!(waited.expect_err("the device was removed").kind(), ErrorKind::DeviceGone);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
                 end(&model, 0);
                 for _ in 0..2 {
                     for cq in &mut cqs {
-                        gone(events.ready(cq)).await;
+                        ends_with_device(events.ready(cq)).await;
                     }
                 }
             });
@@ -280,7 +280,7 @@ mod tests {
                         file.readable().await?.clear_ready();
                         Ok(())
                     };
-                    gone(events.ready(&mut cq, edge)).await;
+                    ends_with_device(events.ready(&mut cq, edge)).await;
                 }
             });
         }
@@ -305,7 +305,7 @@ mod tests {
                 sleeper.await.expect("the CQE comes first");
             }
             assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 7);
-            gone(events.ready(&mut cq)).await;
+            ends_with_device(events.ready(&mut cq)).await;
         });
     }
 }

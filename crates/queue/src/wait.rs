@@ -51,7 +51,7 @@ mod tests {
         let ring = memory(4 * Cqe::BYTES);
         // SAFETY: only the polling thread writes there, in the device's place.
         let own = |memory: &SharedMemory| unsafe { RingMemory::new(memory.clone()) };
-        // SAFETY: this page alone has the memory.
+        // SAFETY: only this page has the memory.
         let uar = unsafe { UarPage::new(memory(4096)) }.unwrap();
         let mut queue = CompletionQueue::new(CompletionQueueParts {
             cqn: Cqn(1),

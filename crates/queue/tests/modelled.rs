@@ -509,7 +509,7 @@ fn fragmented_memory_is_registered_in_small_pages() {
     let cqe = sends.poll_within(PATIENCE).expect("it works").expect("it is done");
     qp.complete(cqe).expect("it is done");
     let mut last = [0; 8];
-    into.read_at(LENGTH - 8, &mut last).expect("it is there");
+    into.read_at(LENGTH - 8, &mut last).expect("it exists");
     assert_eq!(last, [0x5a; 8]);
     let sizes = sizes.lock().expect("no panic");
     assert!(sizes.len() >= 2 && sizes.iter().all(|&size| size == 0), "{sizes:?}");
@@ -542,14 +542,14 @@ fn port_down_ends_wait_once() {
         let mut events = CqEvents::new(domain.device()).expect("a channel");
         events.add(&mut receives, 7).expect("it is new");
         assert!(events.watch_port(&receives, 9).is_err(), "there is no port 9");
-        events.watch_port(&receives, 1).expect("it is there");
+        events.watch_port(&receives, 1).expect("it exists");
         let short = Some(Duration::from_millis(20));
         assert!(!events.wait_for(&mut receives, short).expect("the port is up"), "no CQE");
         for _ in 0..2 {
             model.set_port(0, 1, false);
             let error = events.wait_for(&mut receives, None).expect_err("the port is down");
             assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
-            // The first wait reported it, and a port that comes up is no error.
+            // The first wait reported it, and a port that comes up is not an error.
             assert!(!events.wait_for(&mut receives, short).expect("once"), "no CQE");
             model.set_port(0, 1, true);
             assert!(!events.wait_for(&mut receives, short).expect("the port is up"), "no CQE");
@@ -558,7 +558,7 @@ fn port_down_ends_wait_once() {
         model.set_port(0, 1, false);
         let mut other = cq(&domain);
         events.add(&mut other, 8).expect("it is new");
-        events.watch_port(&other, 1).expect("it is there");
+        events.watch_port(&other, 1).expect("it exists");
         let error = events.wait_for(&mut other, None).expect_err("the port is down");
         assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
     }
@@ -700,7 +700,7 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
     let mut first = [0; 64];
     while first != [0x5a; 64] {
         assert!(Instant::now() < end, "the first packet does not arrive");
-        into.read_at(0, &mut first).expect("it is there");
+        into.read_at(0, &mut first).expect("it exists");
     }
     let start = Instant::now();
     let _kept = leave(qp);
@@ -849,13 +849,13 @@ fn completions_of_a_failed_device_come_before_its_error() {
     let mut completions = events.completions(&mut sends, Some(PATIENCE));
     assert!(completions.next().expect("a completion").is_ok());
     for _ in 0..2 {
-        let error = completions.next().expect("an error").expect_err("the device is gone");
+        let error = completions.next().expect("an error").expect_err("the device was removed");
         assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
     }
 }
 
 #[test]
-fn refused_reset_of_an_srq_pair_uses_up_no_event() {
+fn refused_reset_of_srq_qp_keeps_event() {
     let (model, domain) = on(Link::Infiniband);
     let cq = cq(&domain);
     let srq = domain.srq(&SrqConfig::new(4)).expect("a shared receive queue");

@@ -34,7 +34,7 @@ fn record_of(memory: &SharedMemory) -> RecordMemory {
 /// A page of ordinary memory.
 #[allow(unsafe_code, reason = "the test acts as the device")]
 fn uar_page() -> UarPage {
-    // SAFETY: the memory is this page's alone.
+    // SAFETY: only this page has the memory.
     unsafe { UarPage::new(memory(4096)) }.unwrap()
 }
 
@@ -132,7 +132,7 @@ fn blueflame_copies_at_most_16_ds() {
     take();
     queue.post(&Nop::new(), 0).unwrap();
     let uar = take().into_iter().filter(|event| matches!(event, Event::Uar(_))).count();
-    assert_eq!(uar, 1, "a control segment alone");
+    assert_eq!(uar, 1, "only a control segment");
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl RawRq {
     /// The user index has more than 24 bits, or is 0xffffff, the index of a retired CQE.
     pub fn new(queue: ReceiveQueue, user_index: u32) -> Result<Self, LayoutError> {
         if user_index >= NO_QUEUE {
-            let why = "is not below 0xffffff, which stands for no queue";
+            let why = "is not below 0xffffff, which means no queue";
             return Err(LayoutError::new("the user index of a receiver", why, user_index.into()));
         }
         Ok(Self { queue, user_index })

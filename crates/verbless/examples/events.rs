@@ -14,7 +14,7 @@ use verbless::prelude::*;
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const MESSAGES: u64 = 10;
-const LONGEST: usize = 256;
+const MAX_MESSAGE_BYTES: usize = 256;
 
 fn main() -> Result {
     let found = support::find("auto", "connectx6dx").map_err(|error| error.to_string())?;
@@ -26,9 +26,12 @@ fn main() -> Result {
     let mut receiver = far.queue_pair(&QpConfig::new(1, 16), &far_cq, &far_cq)?;
 
     // Receives come first: the peer may send as soon as both are connected.
-    let region = far.region(16 * LONGEST, KeyAccess::LOCAL)?;
+    let region = far.region(16 * MAX_MESSAGE_BYTES, KeyAccess::LOCAL)?;
     for slot in 0..16 {
-        receiver.post_receive(region.sge(slot as usize * LONGEST, LONGEST)?, slot)?;
+        receiver.post_receive(
+            region.sge(slot as usize * MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)?,
+            slot,
+        )?;
     }
     let options = ConnectOptions::default();
     let (here, there) = (near.address(&sender, &options)?, far.address(&receiver, &options)?);
@@ -58,9 +61,9 @@ fn main() -> Result {
             while let Some(done) = receiver.poll(&mut far_cq) {
                 let done = done?;
                 let mut text = vec![0; done.byte_len() as usize];
-                let slot = done.cookie as usize * LONGEST;
+                let slot = done.cookie as usize * MAX_MESSAGE_BYTES;
                 region.read_at(slot, &mut text)?;
-                receiver.post_receive(region.sge(slot, LONGEST)?, done.cookie)?;
+                receiver.post_receive(region.sge(slot, MAX_MESSAGE_BYTES)?, done.cookie)?;
                 println!("{:>5.0?}: {}", begin.elapsed(), String::from_utf8_lossy(&text));
                 received += 1;
             }

@@ -65,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client and the server may take for their handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent clients: each takes a thread, a descriptor and a connection.
-const MOST_CLIENTS: usize = 256;
+const MAX_CLIENTS: usize = 256;
 /// The pause after an accept without a free descriptor.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
@@ -141,7 +141,7 @@ fn demonstrate() -> Result {
     })
 }
 
-/// Offers the table to every client that connects, to [`MOST_CLIENTS`] at a time. Returns once
+/// Offers the table to every client that connects, to [`MAX_CLIENTS`] at a time. Returns once
 /// `clients` of them have disconnected; never, if `None`.
 fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Result {
     let table = domain.words(((SLOTS + 1) * SLOT) as usize / 8, KeyAccess::ALL)?;
@@ -151,8 +151,8 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
         let mut accepted = 0;
         while clients.is_none_or(|clients| accepted < clients) {
             let Some(stream) = accept(listener) else { continue };
-            if present.load(Ordering::Relaxed) >= MOST_CLIENTS {
-                eprintln!("a client was refused: the limit of {MOST_CLIENTS} is reached");
+            if present.load(Ordering::Relaxed) >= MAX_CLIENTS {
+                eprintln!("a client was refused: the limit of {MAX_CLIENTS} is reached");
                 continue;
             }
             accepted += 1;

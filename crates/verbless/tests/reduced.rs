@@ -15,7 +15,7 @@ use verbless::prm::{
 const CARDS: &[&str] = if HAS_DPA { &["connectx6dx"] } else { &["connectx6dx", "bluefield3"] };
 
 fn opened(card: &str) -> (Model, Device) {
-    let model = Model::builder().device(Profile::load(card).expect("it comes along")).build();
+    let model = Model::builder().device(Profile::load(card).expect("it is built in")).build();
     let backend = InProcess::of(&model);
     let info = backend.find("mlx5_0").expect("the model has it");
     let device = Device::open(&backend, &info).expect("the model opens");

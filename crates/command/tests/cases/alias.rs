@@ -8,7 +8,7 @@ use verbless_command::{
 use verbless_model::Link;
 use verbless_prm::Opcode;
 
-use crate::support::{on, refusal_is_told, registration, with_dpa};
+use crate::support::{on, refusal_is_reported, registration, with_dpa};
 
 const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
 
@@ -49,13 +49,13 @@ fn alias_requires_allow_and_matching_access_key() {
         [(); 2].map(|()| device.create_alias_key(alias(&device, &key)).expect("an alias"));
     for alias in [&one, &other] {
         assert_eq!(alias.lkey().0, alias.rkey().0);
-        assert_eq!(alias.rkey().0 & 0xff, 0, "the index alone");
+        assert_eq!(alias.rkey().0 & 0xff, 0, "only the index");
         assert_ne!(alias.rkey().0 >> 8, key.rkey().0 >> 8);
         assert_eq!((alias.attr().key, alias.attr().vhca_id), (key.rkey(), device.vhca_id()));
     }
     assert_ne!(one.rkey(), other.rkey());
     one.destroy().expect("nothing uses it");
-    refusal_is_told(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
 }
 
 #[test]

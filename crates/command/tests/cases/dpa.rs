@@ -14,7 +14,7 @@ use verbless_prm::{
     self as prm, CreateGeneralObjectIn, DpaAffinity, DpaFault, DpaThreadState, Opcode, Structure,
 };
 
-use crate::support::{cq_attr, refusal_is_told, registration, with_dpa};
+use crate::support::{cq_attr, refusal_is_reported, registration, with_dpa};
 
 /// Address of the program's code.
 const CODE: u64 = 0x4000_0000;
@@ -98,7 +98,7 @@ fn outbox_and_window_ids_are_unique_until_destroy() {
     }
     let [first, ..] = windows;
     let id = first.id();
-    alone(first).destroy().expect("nothing begins with it");
+    only_handle(first).destroy().expect("nothing begins with it");
     let next = device.create_dpa_window(&process, &pd).expect("room for another");
     assert_eq!(next.id(), id, "the number is free again");
 }
@@ -182,7 +182,7 @@ fn emulated_device_has_queues_vectors_and_doorbells() {
     let bells = [(one, 0), (other, 3)].map(|(of, queue)| doorbell(of, queue).expect("a doorbell"));
     assert_ne!(bells[0].id(), bells[1].id());
     doorbell(one, 1).expect_err("it has one queue");
-    doorbell(other, 3).expect_err("somebody has it");
+    doorbell(other, 3).expect_err("another thread has it");
     other.ring(3, 0x17).expect("it has four queues");
     other.ring(3, 0x18).expect("it has four queues");
     other.ring(4, 0).expect_err("it has four queues");
@@ -241,18 +241,18 @@ fn failed_destroy_is_reported() {
     let other = device.create_emulated_device(&token, 1, 0).expect("a device");
     let bell = device.create_emulated_doorbell(&other, 0, &cq(&device)).expect("a doorbell");
     const DESTROY: Opcode = Opcode::DESTROY_GENERAL_OBJECT;
-    refusal_is_told(&model, DESTROY, || call.destroy());
-    refusal_is_told(&model, DESTROY, || thread.destroy());
-    refusal_is_told(&model, DESTROY, || eq.destroy());
-    refusal_is_told(&model, DESTROY, || bell.destroy());
-    refusal_is_told(&model, DESTROY, || alone(window).destroy());
-    refusal_is_told(&model, DESTROY, || alone(outbox).destroy());
-    refusal_is_told(&model, DESTROY, || alone(emulated).destroy());
+    refusal_is_reported(&model, DESTROY, || call.destroy());
+    refusal_is_reported(&model, DESTROY, || thread.destroy());
+    refusal_is_reported(&model, DESTROY, || eq.destroy());
+    refusal_is_reported(&model, DESTROY, || bell.destroy());
+    refusal_is_reported(&model, DESTROY, || only_handle(window).destroy());
+    refusal_is_reported(&model, DESTROY, || only_handle(outbox).destroy());
+    refusal_is_reported(&model, DESTROY, || only_handle(emulated).destroy());
     let unused = self::process(&device, &token);
-    refusal_is_told(&model, DESTROY, || alone(unused).destroy());
+    refusal_is_reported(&model, DESTROY, || only_handle(unused).destroy());
 }
 
-fn alone<T>(object: Arc<T>) -> T {
+fn only_handle<T>(object: Arc<T>) -> T {
     Arc::into_inner(object).expect("nothing else has it")
 }
 
@@ -262,7 +262,7 @@ fn signal_end_rejects_non_eventfd() {
     let process = process(&device, &token);
     let channel = device.event_channel(true).expect("a channel");
     let file = std::fs::File::open("/dev/null").expect("a file");
-    process.signal_end(&channel, file.as_fd()).expect_err("it is no eventfd");
+    process.signal_end(&channel, file.as_fd()).expect_err("it is not an eventfd");
 }
 
 /// The context in the next CREATE_GENERAL_OBJECT.
@@ -380,5 +380,5 @@ fn uar_extensions_have_distinct_device_ids() {
     });
     assert_ne!(one.device_id(), other.device_id());
     one.destroy().expect("nothing names it");
-    refusal_is_told(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
 }

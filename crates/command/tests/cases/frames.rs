@@ -11,7 +11,7 @@ use verbless_prm::{
     MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
 };
 
-use crate::support::{based_on, bonded, cq_attr, memory, on, pool, refusal_is_told, with};
+use crate::support::{based_on, bonded, cq_attr, memory, on, pool, refusal_is_reported, with};
 
 pub(crate) fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
@@ -250,7 +250,7 @@ fn tis_ports_alternate_in_lag_or_are_strict() {
     }
     let lines = "[ethernet.caps.general]\nnum_lag_ports = 1\nlag_master = true\n\
                  vport_group_manager = true\n";
-    assert_eq!(affinity(&based_on("connectx6dx", lines).1), (0, false), "one port is no bond");
+    assert_eq!(affinity(&based_on("connectx6dx", lines).1), (0, false), "one port is not a bond");
 }
 
 #[test]
@@ -306,17 +306,17 @@ fn failed_destroy_is_reported() {
     let loopback = SelfLoopback::default();
     let tir = device.create_tir(Arc::new(domain()), Arc::new(rq()), loopback).expect("a TIR");
     let (rq, domain) = (rq(), domain());
-    refusal_is_told(&model, Opcode::DESTROY_RQ, || rq.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_SQ, || sq.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_TIS, || tis.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_TIR, || tir.destroy());
-    refusal_is_told(&model, Opcode::DEALLOC_TRANSPORT_DOMAIN, || domain.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_RQ, || rq.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_SQ, || sq.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_TIS, || tis.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_TIR, || tir.destroy());
+    refusal_is_reported(&model, Opcode::DEALLOC_TRANSPORT_DOMAIN, || domain.destroy());
     let counter = device.alloc_q_counter().expect("a counter");
-    refusal_is_told(&model, Opcode::DEALLOC_Q_COUNTER, || counter.destroy());
+    refusal_is_reported(&model, Opcode::DEALLOC_Q_COUNTER, || counter.destroy());
 }
 
 #[test]
-fn flow_rule_needs_field_12_bit_vlan_and_valid_tag() {
+fn flow_rule_rejects_missing_field_wide_vlan_and_bad_tag() {
     let (_model, device) = on(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));

@@ -381,7 +381,7 @@ fn mkey_page_size_is_limited_by_capability() {
 }
 
 #[test]
-fn umr_mkey_has_length_0_and_1_to_65532_klms() {
+fn umr_mkey_takes_1_to_65532_klms() {
     let (_model, device) = on(Link::Ethernet);
     let make = |length, klms| {
         let pd = device.alloc_pd().expect("a protection domain");
@@ -502,7 +502,7 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
 }
 
 #[test]
-fn longest_memory_copy_is_log_dma_mmo_size_or_2_gib() {
+fn max_dma_mmo_bytes_follows_log_dma_mmo_size() {
     let longest = |lines: &str| based_on("bluefield3", lines).1.caps().max_dma_mmo_bytes();
     let none = "[caps.general]\ndma_mmo_qp = false\n";
     assert_eq!(longest(none), 0, "it has a limit, and no copies");

@@ -11,7 +11,7 @@ use verbless_command::{
 use verbless_model::Link;
 use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, Opcode, QpState};
 
-use crate::support::{cq_attr, on, pool, qp, qp_attr, refusal_is_told, registration, with};
+use crate::support::{cq_attr, on, pool, qp, qp_attr, refusal_is_reported, registration, with};
 
 #[test]
 fn cq_query_returns_requested_attributes() {
@@ -383,10 +383,10 @@ fn failed_destroy_is_reported() {
         memory: KeyMemory::Umem { umem, offset: 0 },
     });
     let key = key.expect("a key");
-    refusal_is_told(&model, Opcode::DESTROY_CQ, || cq.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_QP, || qp.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_RMP, || pool.destroy());
-    refusal_is_told(&model, Opcode::DESTROY_MKEY, || key.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_CQ, || cq.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_QP, || qp.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_RMP, || pool.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_MKEY, || key.destroy());
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn another(model: &Model) -> Device {
 }
 
 fn load(name: &str) -> Profile {
-    Profile::load(name).expect("it comes along")
+    Profile::load(name).expect("it is built in")
 }
 
 /// BlueField-3 without ACCESS_REGISTER_USER; user contexts may have these privileges.
@@ -98,7 +98,7 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     assert!(error.to_string().contains("ACCESS_REGISTER (0x805) by FWCTL_RPC"), "{error}");
     group.destroy().unwrap();
     partition.destroy().unwrap();
-    assert!(partition.query().is_err(), "it is gone");
+    assert!(partition.query().is_err(), "it was destroyed");
 }
 
 /// Creates or destroys a group of one unit, as raw bytes, without a handle that cleans up.

@@ -48,7 +48,7 @@ fn to_init_enables_mmo_for_memory_copies_only() {
             assert_eq!(input.qpc().pm_state(), PathMigrationState::MIGRATED);
         }
     }
-    // A device that copies on send queues alone needs no enabling.
+    // A device that copies only on send queues needs no enabling.
     let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
     let (model, device) = based_on("connectx6dx", lines);
     let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, ServiceType::RC) };

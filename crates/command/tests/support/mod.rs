@@ -134,7 +134,7 @@ pub(crate) fn pool(device: &Device) -> RmpAttr {
 
 /// Fails unless `destroy` returns the device's refusal.
 #[track_caller]
-pub(crate) fn refusal_is_told(
+pub(crate) fn refusal_is_reported(
     model: &Model,
     opcode: Opcode,
     destroy: impl FnOnce() -> Result<(), Error>,

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn mtu_codes_are_powers_of_two_from_256_to_4096() {
+    fn mtu_codes_cover_256_to_4096() {
         assert_eq!(
             (0..=6).map(mtu_bytes).collect::<Vec<_>>(),
             [None, Some(256), Some(512), Some(1024), Some(2048), Some(4096), None]

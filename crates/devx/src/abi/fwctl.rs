@@ -11,7 +11,7 @@ pub const FWCTL_INFO: u32 = 0x9a00;
 pub const FWCTL_RPC: u32 = 0x9a01;
 /// `FWCTL_DEVICE_TYPE_MLX5`.
 pub const DEVICE_TYPE_MLX5: u32 = 1;
-/// Bytes of a mailbox: at least a header, at most what the kernel copies.
+/// Bytes of a mailbox: at least a header, at most the number that the kernel copies.
 pub const MAILBOX_BYTES: std::ops::RangeInclusive<usize> = 16..=2 << 20;
 
 /// `enum fwctl_rpc_scope`: the purpose that a caller declares for a command.

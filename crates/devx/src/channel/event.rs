@@ -79,7 +79,7 @@ impl EventChannel {
     /// nothing. Another object may have another eventfd. The subscription ends with the channel.
     ///
     /// # Errors
-    /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is no eventfd.
+    /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is not an eventfd.
     pub fn subscribe_eventfd(
         &self,
         object: Option<&DevxObject>,

@@ -87,7 +87,8 @@ fn outcome(
     match read {
         Ok(0) => Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE)),
         Ok(length) => Ok(Some(length)),
-        // A non-blocking read answers EAGAIN even after the device is gone; only poll shows that.
+        // A non-blocking read returns EAGAIN even after the device was removed; only poll shows the
+        // removal.
         Err(Errno::EAGAIN) if is_closed() => {
             Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE))
         }
@@ -143,7 +144,7 @@ macro_rules! channel {
         }
 
         /// The raw descriptor, for reactors such as tokio's `AsyncFd`: the file is non-blocking,
-        /// and readable while [`read`](Self::read) has something or the device is gone.
+        /// and readable while [`read`](Self::read) has an event or the device was removed.
         impl std::os::fd::AsRawFd for $name {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
                 std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))

@@ -28,8 +28,8 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is no file of an mlx5 device; [`ErrorKind::Refused`] if it has
-    /// no context yet, or the kernel has no QUERY_CONTEXT (before Linux 5.9). A context without
+    /// [`ErrorKind::NotFound`] if it is not a file of an mlx5 device; [`ErrorKind::Refused`] if it
+    /// has no context yet, or the kernel has no QUERY_CONTEXT (before Linux 5.9). A context without
     /// DevX, which old versions of rdma-core make, fails at its first command.
     pub fn import(&self, fd: OwnedFd) -> Result<Context> {
         let file = File::from(fd);
@@ -53,7 +53,7 @@ impl Kernel {
             sysfs::text(class.join(&info.node).join("dev")).as_deref() == Some(text.as_str())
         });
         found.ok_or_else(|| {
-            let hint = format!("the descriptor is of device {text}, which is no mlx5 uverbs node");
+            let hint = format!("the descriptor is of device {text}, not of an mlx5 uverbs node");
             Error::new(ErrorKind::NotFound, WHAT, hint)
         })
     }

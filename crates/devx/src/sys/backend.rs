@@ -50,7 +50,7 @@ pub trait Backend: Send + Sync {
     /// switchdev mode.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>, Error> {
         let _ = device;
         Ok(Vec::new())
@@ -67,15 +67,15 @@ pub trait Backend: Send + Sync {
 /// releases everything made through it.
 ///
 /// # Safety
-/// The code above frees memory and closes files by what an implementation answers, so it promises
-/// what the kernel does:
+/// The code above frees memory and closes files as an implementation's answers say, so an
+/// implementation makes the kernel's promises:
 /// - It accesses memory of this process only where a request's pointers lead, within their lengths
 ///   and during the call, and where memory is registered (UMEM_REG).
 /// - No device accesses registered memory once UMEM_DEREG has succeeded, the ring of a queue once
 ///   its destroy has, and any of them once this value is dropped.
-/// - A descriptor that it writes back is newly opened, and the caller's alone.
-/// - What it maps is the device's: no Rust reference to these bytes is used while the [`Mapping`]
-///   lives, except to atomics.
+/// - A descriptor that it writes back is newly opened, and belongs to the caller.
+/// - Its mappings belong to the device: no Rust reference to these bytes is used while the
+///   [`Mapping`] lives, except to atomics.
 ///
 /// So a type of safe code cannot be a device:
 ///
@@ -140,8 +140,8 @@ pub unsafe trait OpenFwctl: Send + Sync {
     /// trust it.
     ///
     /// # Errors
-    /// The errno that the kernel would return. A refusal by the device is no error: its status is
-    /// in the output mailbox.
+    /// The errno that the kernel would return. A refusal by the device is not an error here: its
+    /// status is in the output mailbox.
     ///
     /// # Safety
     /// Every address in the argument is valid for the length stated with it: inputs for reads,

@@ -2,8 +2,8 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// Takes over the descriptor that a request wrote back. `None` if the number is no descriptor, or
-/// not open.
+/// Takes over the descriptor that a request wrote back. `None` if the number is not a descriptor,
+/// or not open.
 pub(crate) fn adopt(number: u64) -> Option<OwnedFd> {
     let number = RawFd::try_from(number.cast_signed()).ok().filter(|number| *number >= 0)?;
     // SAFETY: F_GETFD has no effect on memory; a stale number is answered with EBADF.

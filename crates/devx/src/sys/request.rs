@@ -242,8 +242,9 @@ impl IoctlOutputs {
     /// The descriptor that was made.
     pub(crate) fn descriptor(&self, id: u16) -> Result<OwnedFd> {
         let data = self.attribute(id)?.data;
-        adopt(data)
-            .ok_or_else(|| Error::answer(self.method, format_args!("{:#x} is no open file", data)))
+        adopt(data).ok_or_else(|| {
+            Error::answer(self.method, format_args!("{data:#x} is not an open file"))
+        })
     }
 }
 

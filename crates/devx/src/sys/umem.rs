@@ -102,8 +102,8 @@ impl Context {
     /// Registers `length` bytes from `offset` of a dmabuf, which the kernel keeps alive.
     ///
     /// # Errors
-    /// As [`umem_reg`](Self::umem_reg); EBADF or EINVAL when the file is no dmabuf, EOPNOTSUPP when
-    /// its exporter cannot pin.
+    /// As [`umem_reg`](Self::umem_reg); EBADF or EINVAL when the file is not a dmabuf, EOPNOTSUPP
+    /// when its exporter cannot pin.
     pub fn umem_reg_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,

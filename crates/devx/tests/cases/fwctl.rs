@@ -139,7 +139,7 @@ fn rpc_errno_maps_to_kind_and_hint() {
         (Errno::EOPNOTSUPP, ErrorKind::Refused, "scope"),
         (Errno::ENODEV, ErrorKind::DeviceGone, "open it again"),
         (Errno::ENXIO, ErrorKind::DeviceGone, "open it again"),
-        (Errno::ENOTTY, ErrorKind::Refused, "no fwctl device"),
+        (Errno::ENOTTY, ErrorKind::Refused, "not a fwctl device"),
     ] {
         let (found, text) = send(errno, FwctlScope::DebugReadOnly);
         assert!(found == kind && text.contains(said), "{errno}: {found:?}: {text}");

@@ -324,7 +324,7 @@ mod tests {
         consumed.store(0x00_0004, Ordering::Relaxed);
         let pair = users.pair(32).expect("20 are past");
         assert!(users.pair(32).is_err());
-        // The CQE stays behind the index for good, even half the index's range later.
+        // The CQE stays before the index, even half the index's range later.
         for passed in [0x00_0020, 0x80_0019, 0xff_ff00] {
             consumed.store(passed, Ordering::Relaxed);
             pair.check().expect("all are past");

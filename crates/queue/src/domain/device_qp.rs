@@ -11,7 +11,7 @@ use verbless_ring::srq::SrqReturns;
 use verbless_ring::types::Qpn;
 
 /// The object of a queue pair, and its cleanup. The object keeps the memory of the rings and of the
-/// record until its destroy succeeds, even if the queues there are gone.
+/// record until its destroy succeeds, even if the queues were dropped.
 pub(super) struct DeviceQp {
     /// Dropped before the object: the CQ counts an SRQ's entries under its RMP number, which the
     /// object keeps.
@@ -168,8 +168,8 @@ impl DeviceQp {
 /// The device releases the queues, and the CQEs are removed, before the number may become another
 /// queue pair's.
 ///
-/// A queue pair that fails to go to RESET may go on completing requests after the cleanup, until it
-/// is destroyed; so its number must never become another's. It is then leaked and counted
+/// A queue pair that fails to go to RESET may complete requests after the cleanup, until it is
+/// destroyed; so no other queue pair may ever get its number. It is then leaked and counted
 /// ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl Drop for DeviceQp {
     fn drop(&mut self) {

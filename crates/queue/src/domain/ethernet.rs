@@ -262,7 +262,7 @@ impl Domain {
 
     /// How many bytes of a frame a send queue needs inline: the mode in the queue's context, and a
     /// number. If the device requires headers after the Ethernet header, their length varies, and
-    /// the number covers the Ethernet header alone; the caller adds the rest.
+    /// the number covers only the Ethernet header; the caller adds the rest.
     ///
     /// # Errors
     /// The device does not answer.

@@ -47,8 +47,8 @@ use verbless_ring::types::Qpn;
 /// The sending half of a queue pair on a device. It derefs to the [`SendQueue`] for posting.
 ///
 /// The drop of the second half resets the queue pair, removes its CQEs from its completion queues
-/// and destroys it. Until then the device goes on with the requests of both halves, and the memory
-/// stays.
+/// and destroys it. Until then the device continues with the requests of both halves, and the
+/// memory stays.
 pub struct SendHalf<S: Service = Rc> {
     queue: SendQueue<S>,
     device: SharedDeviceQp,
@@ -134,7 +134,7 @@ impl<S: Service> SendHalf<S> {
 
 impl ReceiveHalf {
     /// Moves the queue pair to the error state, like [`SendHalf::to_error`]. A sending half that
-    /// never reached RTS goes on refusing requests.
+    /// never reached RTS continues to refuse requests.
     ///
     /// # Errors
     /// The device's refusal.

@@ -67,7 +67,7 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] of the stream; [`ErrorKind::Peer`] for bytes that are no greeting, of
+    /// [`ErrorKind::Io`] of the stream; [`ErrorKind::Peer`] for bytes that are not a greeting, of
     /// another version, damaged, or of another transport service; [`ErrorKind::InvalidInput`] for
     /// more data than [`MAX_HANDSHAKE_DATA`](Self::MAX_HANDSHAKE_DATA); the errors of
     /// [`Domain::connect`]. The queue pair may have left RESET then: [`Qp::reset`] it before

@@ -19,9 +19,9 @@ impl Domain {
     /// # Errors
     /// A range outside of its region; no range at all; rights that no key has together; write
     /// access over a region that no device may write, where the device would refuse each write;
-    /// `remote.atomic` for ranges whose total length is no multiple of the
-    /// device's largest atomic
-    /// ([`Caps::max_atomic_bytes`](verbless_command::Caps::max_atomic_bytes), 8 bytes on most).
+    /// `remote.atomic` for ranges whose total length is not a multiple of the device's largest
+    /// atomic ([`Caps::max_atomic_bytes`](verbless_command::Caps::max_atomic_bytes), 8 bytes on
+    /// most).
     pub fn indirect_key(
         &self,
         ranges: &[(Arc<Region>, usize, usize)],

@@ -130,7 +130,7 @@ impl LastWqeEvents {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the events that have come, except those of queue pairs that are gone.
+    /// Reads the events that have arrived, except those of dropped queue pairs.
     fn read(&self, events: &mut HashMap<u64, LastWqeCounts>) -> Result<(), Error> {
         while let Some(event) = self.channel.read()? {
             self.misses.clear();

@@ -24,7 +24,7 @@ impl ConnectOptions {
 /// A flow label for two queue pairs, 20 bits: the product of their numbers, folded; the same in
 /// both directions. Linux's `rdma_calc_flow_label` computes the same.
 fn flow_of(local: Qpn, peer: Qpn) -> u32 {
-    // Without a local QPN, the peer's alone spreads the flows.
+    // Without a local QPN, only the peer's QPN spreads the flows.
     let local = if local.0 == 0 { peer } else { local };
     let product = u64::from(local.0) * u64::from(peer.0);
     let folded = product ^ product >> 20;
@@ -212,7 +212,9 @@ fn router(own: Gid, peer: Gid, options: &ConnectOptions) -> Result<Option<u16>, 
         ));
     };
     if lid == 0 || lid >= FIRST_MULTICAST_LID {
-        return refuse(format!("router_lid {lid:#x} is no unicast LID: those are 0x1 to 0xbfff"));
+        return refuse(format!(
+            "router_lid {lid:#x} is not a unicast LID: those are 0x1 to 0xbfff"
+        ));
     }
     if options.hop_limit < 2 {
         let hops = options.hop_limit;
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gid_is_fe80_10_or_169_254_ipv4() {
+    fn link_local_gid_is_fe80_or_169_254() {
         for text in [
             "fe80:0000:0000:0000:0200:00ff:fe00:0001",
             "febf:0000:0000:0000:0200:00ff:fe00:0001",

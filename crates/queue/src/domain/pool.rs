@@ -4,7 +4,7 @@
 //! registrations: chunks of memory, leased in pages for rings and in cache lines for records.
 #![allow(
     unsafe_code,
-    reason = "a lease makes memory a queue's alone; this module is the place for it"
+    reason = "a lease gives memory to one queue; this module is the place for it"
 )]
 
 use std::collections::BTreeSet;
@@ -138,9 +138,9 @@ impl Pool {
             .expect("a lease lies in its chunk")
             .held_with(lease.clone());
         memory.fill(0);
-        // SAFETY: the lease has these bytes alone, and lives as long as the memory and the device's
-        // reference to it. Only this pool has a handle to a chunk, and the pool touches only bytes
-        // that it is about to lease.
+        // SAFETY: no other lease has these bytes, and this one lives as long as the memory and the
+        // device's reference to it. Only this pool has a handle to a chunk, and the pool touches
+        // only bytes that it is about to lease.
         let memory = unsafe { RingMemory::new(memory) };
         let place =
             QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());

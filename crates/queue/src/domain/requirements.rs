@@ -1,5 +1,4 @@
-//! What a device's capabilities mean for work requests: which of the ring's capabilities it has,
-//! and its rules for UMR.
+//! The ring's capabilities and the UMR rules that follow from a device's capabilities.
 
 use verbless_command::Caps;
 use verbless_prm as prm;

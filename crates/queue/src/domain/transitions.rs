@@ -113,14 +113,14 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
-    /// 2RST_QP on the device alone: it stops working on the posted requests, and its CQEs stay in
+    /// 2RST_QP, only on the device: it stops working on the posted requests, and its CQEs stay in
     /// the completion queues, to be polled and completed. A caller that must not lose completions
     /// need not wait for flushed CQEs, which a broken device may never write. The queue pair
     /// refuses sends after this. Call [`reset`](Self::reset) before you post receives again:
     /// [`to_init`](Self::to_init) requires it.
     ///
     /// # Errors
-    /// The device refuses: it may go on with the posted requests, unless it is
+    /// The device refuses: it may continue with the posted requests, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
         self.device.leave_to_reset()?;

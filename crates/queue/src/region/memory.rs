@@ -63,8 +63,9 @@ impl Memory {
         let start = map.as_mut_ptr();
         let skipped = if spare > 0 { start.addr().wrapping_neg() % align } else { 0 };
         let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
-        // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`,
-        // because at most `spare` are skipped, and lives in the owner; no reference into it exists.
+        // SAFETY: only this object uses the mapping; it is readable and writable, has `length`
+        // bytes from `base`, because at most `spare` are skipped, and lives in the owner; no
+        // reference into it exists.
         Ok(unsafe { Self::from_raw(base, length, map) })
     }
 

@@ -44,7 +44,7 @@ impl Pinned {
         let memory = memory.shared().clone();
         let (address, length) = (memory.address(), memory.len() as u64);
         // SAFETY: the memory stays mapped while a handle to it lives, and `UserMemory` keeps one
-        // until the registration is gone.
+        // until the registration ends.
         let umem = unsafe { device.umem_reg(address, length, access, pages) }?;
         let user = UserMemory::new(umem, address, length, memory.clone());
         Ok(Self { memory, user: Arc::new(user) })

@@ -28,7 +28,7 @@ use crate::wr::{
 /// register: a copy saves the device a read of the ring, and costs the CPU some stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlueFlame {
-    /// Every request posted alone, of 2 to 16 ds.
+    /// Each request of 2 to 16 `ds` that is posted with its own doorbell.
     #[default]
     Always,
     /// Only requests with inline data.
@@ -44,7 +44,7 @@ pub struct SendQueueParts {
     /// The ring: a power of two of wqebbs (64 bytes), at most 32768.
     pub ring: RingMemory,
     /// The doorbell record of the queue pair, cleared: a device may read it before the first
-    /// doorbell, and execute what it counts.
+    /// doorbell, and execute the requests that it counts.
     pub record: RecordMemory,
     /// The doorbell register of the queue.
     pub doorbell: SendDoorbell,

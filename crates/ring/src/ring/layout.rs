@@ -7,7 +7,7 @@ use core::fmt;
 pub struct LayoutError {
     /// The part that does not fit.
     pub what: &'static str,
-    /// What is wrong with the number or memory.
+    /// The mistake in the number or memory.
     pub why: &'static str,
     /// The offending number.
     pub value: u64,

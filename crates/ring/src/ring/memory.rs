@@ -94,8 +94,8 @@ impl SharedMemory {
         Ok(Self { base, length, owner: self.owner.clone() })
     }
 
-    /// A handle to the same bytes that keeps `guard` alive. `guard` is dropped when this handle and
-    /// its clones are gone, after the owner of the mapping.
+    /// A handle to the same bytes that keeps `guard` alive. `guard` is dropped with the last clone
+    /// of this handle, after the owner of the mapping.
     pub fn guarded(&self, guard: impl Any + Send + Sync) -> Self {
         let owner = Arc::new((self.owner.clone(), guard));
         Self { base: self.base, length: self.length, owner }

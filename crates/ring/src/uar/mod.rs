@@ -150,7 +150,7 @@ pub(crate) struct BlueFlameLimit(u32);
 impl BlueFlameLimit {
     /// None.
     pub(crate) const NONE: Self = Self(0);
-    /// Allows WQEs of 2 to 16 `ds`; one of a control segment alone is complete with the doorbell.
+    /// Allows WQEs of 2 to 16 `ds`; a WQE of only a control segment is complete with the doorbell.
     const BUFFER: Self = Self((BLUEFLAME_BUFFER / 16) as u32 - 1);
 
     /// Whether a WQE of `ds` segments is short enough.
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     fn page() -> UarPage {
-        // SAFETY: the memory is this page's alone.
+        // SAFETY: only this page has the memory.
         unsafe { UarPage::new(SharedMemory::zeroed(PAGE)) }.unwrap()
     }
 

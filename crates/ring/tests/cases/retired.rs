@@ -43,7 +43,7 @@ fn left(device: &mut Completer) -> Vec<(u32, u16)> {
 }
 
 /// Consumer index in the doorbell record.
-fn told(device: &Completer) -> u32 {
+fn recorded_consumer(device: &Completer) -> u32 {
     u32::from_be(device.record.load32(0).unwrap())
 }
 
@@ -62,7 +62,7 @@ fn cqes_of_retired_queue_are_skipped() {
             assert_eq!((again.count, cleaner.consumed()), (0, start));
             let others: Vec<_> = (0..8).map(|i| (OTHER, 2 * i + 1)).collect();
             assert_eq!(left(&mut device), others, "from {start}");
-            assert_eq!((told(&device), cleaner.consumed()), (start + 16, start + 16));
+            assert_eq!((recorded_consumer(&device), cleaner.consumed()), (start + 16, start + 16));
         }
     }
 }
@@ -89,9 +89,9 @@ fn fully_skipped_cq_is_freed_to_device() {
         }
         device.queue.cleaner().clean(Qpn(GONE));
         assert!(device.queue.poll().is_none());
-        assert_eq!(told(&device), device.queue.consumer_index());
+        assert_eq!(recorded_consumer(&device), device.queue.consumer_index());
     }
-    assert_eq!(told(&device), 16);
+    assert_eq!(recorded_consumer(&device), 16);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn every_poll_variant_skips_cleaned_cqes() {
                 }
             }
         }
-        assert_eq!((done, told(&device)), (4, 13), "way {way}");
+        assert_eq!((done, recorded_consumer(&device)), (4, 13), "way {way}");
         assert_eq!(pair.send.free(), pair.send.capacity());
     }
 }
@@ -294,7 +294,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     assert_eq!(next(), (OTHER, Err(twice)));
     assert_eq!(cookie(next()), (OTHER, 11));
     assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
-    assert_eq!((pool.free(), told(&device)), (6, 7));
+    assert_eq!((pool.free(), recorded_consumer(&device)), (6, 7));
 
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 3);
     device.push(of(cqe, OTHER));

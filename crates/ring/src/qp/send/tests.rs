@@ -27,7 +27,7 @@ fn queue() -> SendQueue {
 
 #[allow(unsafe_code, reason = "a page of ordinary memory takes the doorbells")]
 fn queue_over(sends: &SharedMemory) -> SendQueue {
-    // SAFETY: the memory is this page's alone.
+    // SAFETY: only this page has the memory.
     let page = unsafe { UarPage::new(memory(4096)) }.unwrap();
     SendQueue::new(SendQueueParts {
         qpn: Qpn(7),

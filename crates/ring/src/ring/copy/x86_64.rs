@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Maximum bytes for which a loop beats the startup of `rep movsb`: with 16-byte registers, and
 /// with 32-byte registers.
-const SHORT: usize = 1 << 10;
-const SHORT_WITH_AVX: usize = 16 << 10;
+const MAX_LOOP_BYTES: usize = 1 << 10;
+const MAX_AVX_LOOP_BYTES: usize = 16 << 10;
 /// Minimum bytes for which 32-byte registers are faster.
 const WIDE: usize = 2 * STEP;
 /// Bytes per step of the 32-byte registers.
@@ -28,9 +28,9 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
     unsafe {
         if length < WIDE {
             short(from, to, length);
-        } else if length <= SHORT_WITH_AVX && has_avx() {
+        } else if length <= MAX_AVX_LOOP_BYTES && has_avx() {
             wide(from, to, length);
-        } else if length <= SHORT {
+        } else if length <= MAX_LOOP_BYTES {
             short(from, to, length);
         } else if length >= PAST_CACHES {
             past_caches(from, to, length);

@@ -102,8 +102,8 @@ impl At {
         Span { start: self.start(), width: self.width() }
     }
 
-    /// The `at` of a field of `width` bits from bit `start`, and its `bits` if `at` alone does not
-    /// give the width.
+    /// The `at` of a field of `width` bits from bit `start`, and its `bits` if `at` does not give
+    /// the width.
     pub(crate) fn of_field(start: u32, width: u32) -> (Self, Option<u32>) {
         let (dword, bit) = (start / 32 * 4, start % 32);
         if bit == 0 && width == 32 {

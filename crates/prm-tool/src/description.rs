@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_has_at_most_a_mebibyte() {
+    fn structure_is_limited_to_1_mib() {
         for (bytes, problems) in [(0x10_0000, 0), (0x10_0001, 1)] {
             let text = format!("[thing]\nbytes = {bytes}\n");
             let description = Description::parse([("prm/x.toml", text.as_str())]);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_several_lists_them_all() {
+    fn ambiguous_name_lists_all_matches() {
         let description = load_sound(&root()).unwrap();
         let found = find(&description, "dbr_umem_valid");
         let names = names(&found.targets);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_has_at_most_64_ki_elements_and_two_mebibytes() {
+    fn field_is_limited_to_65536_elements_and_2_mib() {
         for (text, says) in [
             ("bits = 256, count = 0x10000", ""),
             ("bits = 257, count = 0x10000", "is larger than a structure can be"),

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn syndromes_of_the_model_are_found_with_status_and_text() {
+    fn model_syndromes_have_status_and_text() {
         for (code, says) in [
             ("0x564c0008", "status BAD_PARAM: A field requests a feature that the capabilities"),
             ("564c0030", "status BAD_RES: No such PD for this uid."),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_name_of_each_command_and_ours_agree() {
+    fn command_names_match_kernel() {
         for (command, dumped) in replayed().commands {
             let (theirs, opcode) = dumped.title.split_once("(0x").unwrap();
             assert_eq!(u16::from_str_radix(opcode.trim_end_matches(')'), 16), Ok(command.opcode));
@@ -245,7 +245,7 @@ mod tests {
     "#;
 
     /// The confirmed fields, problems and undescribed bits of one command with this status.
-    fn told(input: &[u8], status: u8) -> (Vec<&'static str>, Vec<String>, Vec<String>) {
+    fn result_of(input: &[u8], status: u8) -> (Vec<&'static str>, Vec<String>, Vec<String>) {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let output = Some(vec![status, 0, 0, 0, 0, 0, 0, 5]);
         let title = "SOME".to_owned();
@@ -259,18 +259,18 @@ mod tests {
     fn executed_command_confirms_its_fields() {
         let input = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
         let fields = vec!["number", "inner", "opcode", "raw", "syndrome"];
-        assert_eq!(told(&input, 0), (fields, vec![], vec![]));
-        assert_eq!(told(&input, 3), (vec![], vec![], vec![]), "it failed");
+        assert_eq!(result_of(&input, 0), (fields, vec![], vec![]));
+        assert_eq!(result_of(&input, 3), (vec![], vec![], vec![]), "it failed");
         let none = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(told(&none, 0).0, ["opcode", "syndrome"]);
+        assert_eq!(result_of(&none, 0).0, ["opcode", "syndrome"]);
     }
 
     #[test]
     fn unknown_opcode_and_undescribed_bit_are_reported() {
         let unknown = vec!["SOME: no command of that opcode".to_owned()];
-        assert_eq!(told(&[9, 1, 0, 0], 0), (vec![], unknown, vec![]));
+        assert_eq!(result_of(&[9, 1, 0, 0], 0), (vec![], unknown, vec![]));
         let input = [9, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
-        assert_eq!(told(&input, 0).2, ["MAKE_THING input, byte 0x2"], "where the gap begins");
+        assert_eq!(result_of(&input, 0).2, ["MAKE_THING input, byte 0x2"], "where the gap begins");
     }
 
     #[test]

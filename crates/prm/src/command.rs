@@ -27,7 +27,7 @@ pub struct CommandInfo {
     pub statuses: &'static [StatusRule],
     /// Structures in opaque fields, selected by an input field.
     pub variants: &'static [Variant],
-    /// Sources of the description; `model` alone means that no hardware has the command.
+    /// Sources of the description; `model` as the only one means that no hardware has the command.
     pub sources: &'static [&'static str],
 }
 

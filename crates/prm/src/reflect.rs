@@ -14,7 +14,7 @@ pub struct StructInfo {
     pub name: &'static str,
     /// Size in bytes, a tail not counted.
     pub bytes: usize,
-    /// Sources of the layout; `model` alone means that no hardware has it.
+    /// Sources of the layout; `model` as the only one means that no hardware has it.
     pub sources: &'static [&'static str],
     /// The fields in memory order.
     pub fields: &'static [FieldInfo],

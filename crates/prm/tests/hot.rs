@@ -230,7 +230,7 @@ proptest! {
 
 #[test]
 #[cfg(debug_assertions)]
-fn word_setter_panics_in_debug_builds_if_the_value_does_not_fit() {
+fn word_setter_panics_in_debug_build() {
     let wide = [
         std::panic::catch_unwind(|| CtrlWord::new().with_ds(0x40).into_bits()),
         std::panic::catch_unwind(|| CtrlWord::new().with_qpn(1 << 24).into_bits()),
@@ -241,7 +241,7 @@ fn word_setter_panics_in_debug_builds_if_the_value_does_not_fit() {
 
 #[test]
 #[cfg(not(debug_assertions))]
-fn word_setter_cuts_off_in_release_builds_what_does_not_fit() {
+fn word_setter_truncates_in_release_build() {
     let word = CtrlWord::new().with_ds(0x47).with_qpn(0x1200_0034);
     assert_eq!((word.ds(), word.qpn(), word.opcode()), (7, 0x34, 0));
 }

@@ -78,7 +78,7 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_sound_description_has_no_mistakes() {
+fn valid_description_passes() {
     assert_eq!(problems(SOUND), Vec::<String>::new());
 }
 
@@ -478,7 +478,7 @@ fn fields_out_of_memory_order_are_rejected() {
 }
 
 #[test]
-fn an_overlay_may_overlap_and_nothing_else() {
+fn only_overlays_may_overlap() {
     let over = "fields.both = { at = \"0x04\", overlay = true, doc = \"Both halves.\" }";
     let text = SOUND.replace("fields.syndrome", &format!("{over}\n        fields.syndrome"));
     assert_eq!(problems(&text), Vec::<String>::new());

@@ -333,7 +333,7 @@ mod tests {
     const ROW: &str = "01020304 05060708 090a0b0c 0d0e0f10";
 
     #[test]
-    fn lines_of_text_between_rows_are_no_end_of_a_dump() {
+    fn text_between_rows_does_not_end_dump() {
         let text =
             format!("got completion with error:\n{ROW}\n{ROW}\nother\n{ROW}\n{ROW}\nafter\n");
         let dumps = dumps(&text);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_a_byte_too_many_end_at_the_next_offset() {
+    fn overlong_row_ends_at_next_offset() {
         let zeros = "00 ".repeat(17);
         let last = "00 00 00 00 60 10 68 01 0a 00 1d bb 00 0f 9f d2";
         let rows = |last: &str| {

@@ -5,7 +5,7 @@
 //! hosts and ranks in front.
 
 /// The minimum number of digits of hex without spaces that is a row by itself: a whole CQE.
-const LONG: usize = 128;
+const MIN_ROW_DIGITS: usize = 128;
 
 /// A line of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ fn group(token: &str) -> Option<&str> {
     let token = token.trim_matches([',', ';', '{', '}']);
     let digits = token.strip_prefix("0x").or(token.strip_prefix("0X")).unwrap_or(token);
     let is_group = matches!(digits.len(), 2 | 4 | 8 | 16 | 32 | 64)
-        || digits.len() >= LONG && digits.len().is_multiple_of(2);
+        || digits.len() >= MIN_ROW_DIGITS && digits.len().is_multiple_of(2);
     (is_group && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
 }
 

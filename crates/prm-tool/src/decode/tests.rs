@@ -259,7 +259,7 @@ fn damaged_logs_are_no_panic() {
 }
 
 #[test]
-fn vendor_error_above_8_bits_is_no_number_of_mlx5() {
+fn vendor_error_above_8_bits_is_unknown() {
     let line = "Got completion from peer 10.0.0.1<4> with status=12 opcode=0 len=0 vendor err 4660";
     let shown = decoded(None, line, None).unwrap();
     assert!(shown.contains("vendor error 4660 (0x1234), not an mlx5 number"), "{shown}");
@@ -280,7 +280,7 @@ fn cqe_syndrome_is_decoded_with_hint() {
 }
 
 #[test]
-fn lines_left_over_are_named_even_if_they_are_many() {
+fn leftover_lines_are_reported() {
     let noise: String = (0..200).map(|at| format!("tick {at} of the clock\n")).collect();
     let text = format!("{noise}{}", include_str!("logs/perftest.txt"));
     let shown = decoded(None, &text, None).unwrap();
@@ -321,7 +321,7 @@ fn structure_hex_is_decoded_by_name() {
 #[test]
 fn unknown_opcode_and_non_hex_are_reported() {
     assert!(decoded(None, "ffff 0000", None).unwrap().contains("opcode 0xffff is unknown"));
-    assert!(decoded(None, "this is no hex", None).is_err());
+    assert!(decoded(None, "this is not hex", None).is_err());
     assert!(decoded(None, "", None).is_err());
 }
 

@@ -126,7 +126,7 @@ fn number_after(line: &str, label: &str) -> bool {
 }
 
 /// Maximum number of lines of a broken message.
-const MOST: usize = 4;
+const MAX_LINES: usize = 4;
 
 /// Joins each incomplete message with the lines that complete it.
 fn join(lines: Vec<Whole>) -> Vec<Whole> {
@@ -147,7 +147,7 @@ fn joined(lines: &[Whole]) -> Option<(usize, Whole)> {
         .iter()
         .find(|message| begins(message, &first.text) && !(message.is_whole)(&first.text))?;
     let mut text = first.text.clone();
-    for (count, next) in lines.iter().enumerate().take(MOST).skip(1) {
+    for (count, next) in lines.iter().enumerate().take(MAX_LINES).skip(1) {
         let starts = message.begins.first().is_some_and(|it| next.text.contains(it));
         if next.text.trim().is_empty() || starts {
             return None;

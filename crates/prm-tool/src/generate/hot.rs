@@ -92,7 +92,7 @@ pub(crate) struct Part<'a> {
 
 enum Kind<'a> {
     Word(&'a Word),
-    /// A field of whole bytes, or a number that is alone in its dword.
+    /// A field of whole bytes, or a number that has its dword to itself.
     Field(&'a Field),
     Reserved,
 }

@@ -125,7 +125,7 @@ mod tests {
             // A line of exactly the width, and one more.
             (format!("{} {}", a(60), a(39)), None),
             (format!("{} {}", a(60), a(40)), Some((a(60), format!("    {}", a(40))))),
-            // The front with its space is no wider than a line.
+            // The front with its space fits in a line.
             (format!("{} {}", a(99), a(5)), Some((a(99), format!("    {}", a(5))))),
             (format!("{} {}", a(100), a(5)), None),
             // After a comma or a colon rather than between words, and outside of brackets.

@@ -206,7 +206,7 @@ raw!(Other: u32);
 }
 
 #[test]
-fn hot_member_is_a_whole_number_bytes_or_alone_in_its_dword() {
+fn hot_member_is_whole_or_has_its_own_dword() {
     let number = |place: &str| format!("n = {{ at = {place} }}");
     let one = |member: &str| Some(member.to_owned());
     for (bytes, fields, member, made) in [
@@ -237,7 +237,7 @@ fn hot_member_is_a_whole_number_bytes_or_alone_in_its_dword() {
 }
 
 #[test]
-fn an_enum_of_the_data_path_is_a_module_of_plain_numbers() {
+fn data_path_enum_is_module_of_constants() {
     let text = r#"
         [kind]
         kind = "enum"

@@ -45,7 +45,7 @@ fn command_page_lists_transitions_and_failures() {
 }
 
 #[test]
-fn a_page_draws_every_dword_and_names_every_field_and_user() {
+fn page_shows_every_dword_field_and_user() {
     let shown = shown(&["cqc"]).remove(0);
     let description = load_sound(&root()).unwrap();
     for field in &description.structure("cq_context").unwrap().fields {

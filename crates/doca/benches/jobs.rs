@@ -1,6 +1,6 @@
 //! Instructions of a DMA job, beside those of its request. `cargo xtask bench` runs this under
-//! callgrind, which counts the functions `measured_…`; the argument selects the case. Run alone, it
-//! only checks that the cases work.
+//! callgrind, which counts the functions `measured_…`; the argument selects the case. Without that
+//! argument it only checks that the cases work.
 //!
 //! All cases copy the same 64 bytes by the same engine of a stepped model in this process; the
 //! model's instructions are not counted. `queue` is the layer below: a copy posted to a queue pair

@@ -1,6 +1,6 @@
 //! Instructions of RDMA jobs, beside those of their requests. `cargo xtask bench` runs this under
 //! callgrind, which counts the functions `measured_…`; the arguments select the operation, and
-//! `queue` or `pair`. Run alone, it only checks that all work.
+//! `queue` or `pair`. Without that argument it only checks that all work.
 //!
 //! Two devices of a stepped model in this process are connected; the instructions of the model and
 //! of the other side are not counted. `queue` is the layer below: requests posted and then polled.

@@ -58,7 +58,7 @@ fn run(options: Options) -> Result {
     let Options { common, listen, clients, dir } = &options;
     let dir = dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))?;
     if !dir.is_dir() {
-        return Err(format!("{} is no directory", dir.display()).into());
+        return Err(format!("{} is not a directory", dir.display()).into());
     }
     let dev = common.open()?;
     let listener =
@@ -213,7 +213,7 @@ fn beneath(dir: &Path, name: &str) -> Result<File> {
     let refuse = |why: &str| Err(format!("{name:?} is not served: {why}").into());
     let path = Path::new(name);
     if name.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        return refuse("a name leads down from the directory, by names alone");
+        return refuse("a path must lead down from the directory, without `.` and `..`");
     }
     let found = match dir.join(path).canonicalize() {
         Ok(found) => found,
@@ -223,7 +223,7 @@ fn beneath(dir: &Path, name: &str) -> Result<File> {
         return refuse("it leads out of the directory");
     }
     if !found.is_file() {
-        return refuse("it is no file");
+        return refuse("it is not a file");
     }
     // A path that has become a pipe does not block this; a later check catches one that has become
     // a link.

@@ -112,7 +112,7 @@ impl ErrorKind {
 
 /// Why a call failed.
 ///
-/// Its text says what was attempted and what to do. Creating one on the data path allocates
+/// The text states the failed operation and the remedy. Creating one on the data path allocates
 /// nothing.
 ///
 /// ```

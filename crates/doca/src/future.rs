@@ -34,7 +34,7 @@
 //! With tokio, where `file` is an `AsyncFd` of [`AsyncWorkQ::file`], it is
 //! `async || { file.readable().await?.clear_ready(); Ok(()) }`.
 //!
-//! A dropped future loses only its event: the job goes on, and when it is done its buffers return
+//! A dropped future loses only its event: the job continues, and when it is done its buffers return
 //! to their stores. The event of a forgotten future ([`mem::forget`]) is kept until the queue is
 //! dropped.
 
@@ -362,7 +362,7 @@ impl Inner {
     }
 }
 
-/// The event of a job: see [`AsyncWorkQ::submit`]. If this is dropped, the job goes on.
+/// The event of a job: see [`AsyncWorkQ::submit`]. If this is dropped, the job continues.
 #[must_use = "dropped, it drops the event with the job's buffers"]
 pub struct JobFuture<'q> {
     queue: &'q AsyncWorkQ,

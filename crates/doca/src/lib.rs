@@ -74,7 +74,7 @@
 //! 64 retrieves, it is 244 for each. The instructions in addition to the request:
 //!
 //! - about 25: the work queue finds room, the job's context, and the completion's context;
-//! - about 20: the engine checks that each buffer is no chain, has no other reference, and is in
+//! - about 20: the engine checks that each buffer is not chained, has no other reference, and is in
 //!   memory that the device can access as the job needs, and that the data fits the destination;
 //! - about 25: the job is written to its place, and taken from there.
 //!

@@ -197,7 +197,7 @@ pub enum PciFuncType {
     Sf = 2,
 }
 
-/// A PCI address: bus, device, function, and the domain in front of them.
+/// A PCI address: domain, bus, device, function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Domain; 0 on most machines.

@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use copying::Copying;
-use files::{Answer, Filled, Hello, LONGEST_NAME, Opened, Request, SLOTS};
+use files::{Answer, Filled, Hello, MAX_NAME_BYTES, Opened, Request, SLOTS};
 use support::Channel;
 use verbless_doca::rdma::ConnectionDescriptor;
 
@@ -99,7 +99,7 @@ fn file_server_messages_round_trip() {
     for request in [
         Request::Open(String::new()),
         Request::Open("ein/Verzeichnis/ü".into()),
-        Request::Open("x".repeat(LONGEST_NAME)),
+        Request::Open("x".repeat(MAX_NAME_BYTES)),
         Request::Fill { slot: 0, offset: 0 },
         Request::Fill { slot: SLOTS - 1, offset: u64::MAX },
     ] {
@@ -122,7 +122,7 @@ fn file_server_messages_round_trip() {
     files::refuse(&mut here, "no such file");
     match Hello::receive(&mut there).unwrap() {
         Answer::Refused(why) => assert_eq!(why, "no such file"),
-        Answer::Is(_) => panic!("a refusal is no greeting"),
+        Answer::Is(_) => panic!("a refusal is not a greeting"),
     }
 }
 

@@ -14,7 +14,7 @@ fn threads() -> usize {
 }
 
 #[test]
-fn the_library_makes_no_threads() {
+fn library_starts_no_threads() {
     let infos = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
     // Threads of the model and of the test.
     let before = threads();

@@ -25,7 +25,7 @@ pub(crate) const SLOT: u64 = 4 << 20;
 /// Slots of a window.
 pub(crate) const SLOTS: u8 = 2;
 /// Maximum bytes of a name.
-pub(crate) const LONGEST_NAME: usize = 4096;
+pub(crate) const MAX_NAME_BYTES: usize = 4096;
 
 /// The digest of some bytes.
 pub(crate) type Sum = [u8; 32];
@@ -101,7 +101,7 @@ impl Opened {
     pub(crate) fn receive(channel: &mut Channel) -> Result<Answer<Self>> {
         answer(channel, b'O', |bytes| match bytes.len() {
             16 => Ok(Self { length: number(&bytes[..8]), identity: number(&bytes[8..]) }),
-            other => Err(format!("{other} bytes tell of a file, not 16").into()),
+            other => Err(format!("a description of a file has {other} bytes, not 16").into()),
         })
     }
 }
@@ -116,7 +116,9 @@ impl Filled {
         answer(channel, b'F', |bytes| {
             let Some((head, sum)) = bytes.split_last_chunk().filter(|(head, _)| head.len() == 13)
             else {
-                return Err(format!("{} bytes tell of a slot, not 45", bytes.len()).into());
+                return Err(
+                    format!("a description of a slot has {} bytes, not 45", bytes.len()).into()
+                );
             };
             let (offset, bytes) = (number(&head[1..9]), number(&head[9..]) as u32);
             Ok(Self { slot: head[0], offset, bytes, sum: *sum })
@@ -137,7 +139,7 @@ impl Request {
     /// Parses a client's request, which may have any contents.
     pub(crate) fn parse(message: &[u8]) -> std::result::Result<Self, String> {
         match message {
-            [b'O', name @ ..] if name.len() <= LONGEST_NAME => match str::from_utf8(name) {
+            [b'O', name @ ..] if name.len() <= MAX_NAME_BYTES => match str::from_utf8(name) {
                 Ok(name) => Ok(Self::Open(name.to_owned())),
                 Err(_) => Err("a name is not UTF-8".into()),
             },
@@ -145,7 +147,7 @@ impl Request {
             [b'F', slot, offset @ ..] if offset.len() == 8 && *slot < SLOTS => {
                 Ok(Self::Fill { slot: *slot, offset: number(offset) })
             }
-            _ => Err(format!("a message of {} bytes is no request", message.len())),
+            _ => Err(format!("a message of {} bytes is not a request", message.len())),
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct Channel {
 }
 
 /// Maximum bytes of a message.
-const LONGEST: u32 = 64 << 10;
+const MAX_MESSAGE_BYTES: u32 = 64 << 10;
 /// Time limit for a message of the other side.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -155,10 +155,11 @@ impl Channel {
         let mut length = [0; 4];
         self.fill(&mut length, end)?;
         let length = u32::from_be_bytes(length);
-        if length > LONGEST {
-            return Err(
-                format!("the other side announced {length} bytes, and may {LONGEST}").into()
-            );
+        if length > MAX_MESSAGE_BYTES {
+            return Err(format!(
+                "the other side announced {length} bytes, and may {MAX_MESSAGE_BYTES}"
+            )
+            .into());
         }
         let mut message = vec![0; length as usize];
         self.fill(&mut message, end)?;
@@ -174,7 +175,7 @@ impl Channel {
                 continue;
             }
             match read.map_err(|error| format!("the other side: {error}"))? {
-                0 => return Err("the other side has gone".into()),
+                0 => return Err("the other side has closed the connection".into()),
                 read => into = &mut into[read..],
             }
         }

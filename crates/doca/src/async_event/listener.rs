@@ -35,7 +35,7 @@ impl Engine for Listener {
             Ok(event) => Ok(event?.into()),
             Err(error) => {
                 self.channel = None;
-                Err(JobError::told(&Error::from(error)))
+                Err(JobError::unposted(&Error::from(error)))
             }
         };
         let event = Event::Async(AsyncEvent { user_data: self.user_data, result });

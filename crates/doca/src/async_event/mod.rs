@@ -17,8 +17,8 @@
 //! workq.add(&events)?;
 //! # model.set_port(0, 1, false);
 //! // Somebody pulls the cable.
-//! let Some(Event::Async(told)) = workq.retrieve_within(None)? else { panic!("no jobs") };
-//! assert_eq!((told.result?, told.user_data.0), (Change::PortDown(1), 7));
+//! let Some(Event::Async(event)) = workq.retrieve_within(None)? else { panic!("no jobs") };
+//! assert_eq!((event.result?, event.user_data.0), (Change::PortDown(1), 7));
 //! # Ok(())
 //! # }
 //! ```

@@ -43,8 +43,8 @@ pub struct Buf {
     _not_sync: PhantomData<Cell<()>>,
 }
 
-/// A room of a buffer that is no chain, has one reference and at most 2^30 bytes; and the key of
-/// the requested device.
+/// A data or tail room of at most 2^30 bytes, of a buffer that is not chained and has one
+/// reference; and the key of the requested device.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) address: u64,
@@ -123,8 +123,8 @@ impl Buf {
     }
 
     /// The dataroom, if the device of this [id](crate::device::Dev::id) is known to have read
-    /// access, and the buffer is no chain and has one reference. `None` may only mean unknown: see
-    /// [`Buf::remember`].
+    /// access, and the buffer is not chained and has one reference. `None` may only mean unknown:
+    /// see [`Buf::remember`].
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -187,7 +187,7 @@ impl Buf {
         self.element().reach.get().lkey
     }
 
-    /// Stores how a device reaches the buffer, if it is no chain and has one reference.
+    /// Stores how a device reaches the buffer, if it is not chained and has one reference.
     pub(crate) fn remember(&self, reach: CachedKey) {
         let element = self.element();
         if element.shared.count() == 1 {

@@ -20,8 +20,8 @@ pub(crate) struct Element {
     pub(super) data: u64,
     pub(super) data_end: u64,
     /// How a device reaches the memory. [`CachedKey::UNKNOWN`] for an element with a next one, with
-    /// a reference, or that is [long](Element::LONG): if the device is known here, no other check
-    /// is needed.
+    /// a reference, or that exceeds [`Element::MAX_FAST_BYTES`]: if the device is known here, no
+    /// other check is needed.
     pub(super) reach: Cell<CachedKey>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
@@ -86,7 +86,7 @@ impl BufState {
 
 impl Element {
     /// A buffer longer than this takes the full checks.
-    pub(super) const LONG: u64 = 1 << 30;
+    pub(super) const MAX_FAST_BYTES: u64 = 1 << 30;
 
     fn new() -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Element {
     /// Sets how a device reaches the memory, if no other check is needed for it.
     #[inline]
     pub(super) fn set_reach(&self, reach: CachedKey) {
-        let alone = self.next.is_none() && self.length() <= Self::LONG;
+        let alone = self.next.is_none() && self.length() <= Self::MAX_FAST_BYTES;
         self.reach.set(if alone { reach } else { CachedKey::UNKNOWN });
     }
 
@@ -218,8 +218,8 @@ mod tests {
         let reach = CachedKey { reader: 1, writer: 1, lkey: Lkey(7) };
         for (length, chained, known) in [
             (0, false, true),
-            (Element::LONG, false, true),
-            (Element::LONG + 1, false, false),
+            (Element::MAX_FAST_BYTES, false, true),
+            (Element::MAX_FAST_BYTES + 1, false, false),
             (64, true, false),
         ] {
             let next = chained.then(|| Box::new(Element::new()));

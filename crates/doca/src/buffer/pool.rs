@@ -87,7 +87,7 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if they do not fit, for no buffers or empty ones, for an
-    /// alignment that is no power of two, or for a map of several ranges without
+    /// alignment that is not a power of two, or for a map of several ranges without
     /// [`BufPoolBuilder::range`].
     pub fn start(self) -> Result<BufPool> {
         let Self { map, begin, count, size, alignment, extensions } = self;
@@ -96,7 +96,7 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
             return refuse(format!("a pool of {count} buffers of {size} bytes has none"));
         }
         if !alignment.is_power_of_two() {
-            return refuse(format!("an alignment of {alignment} is no power of two"));
+            return refuse(format!("an alignment of {alignment} is not a power of two"));
         }
         let (address, length) = match begin {
             Some(begin) => begin,

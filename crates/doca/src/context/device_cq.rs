@@ -209,7 +209,7 @@ impl DeviceCq {
 
     /// Creates a side for a test of a single engine.
     #[cfg(test)]
-    pub(crate) fn alone(dev: &Dev, depth: u32) -> Result<Self> {
+    pub(crate) fn for_test(dev: &Dev, depth: u32) -> Result<Self> {
         Self::new(dev, depth, None)
     }
 

@@ -131,7 +131,7 @@ impl JobError {
     }
 
     /// The failure of a job that was not posted because of `error`.
-    pub(crate) fn told(error: &Error) -> Self {
+    pub(crate) fn unposted(error: &Error) -> Self {
         match keep(&mut kept(), error.to_string()) {
             Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
             None => Self::new(error.kind()),
@@ -260,9 +260,12 @@ mod tests {
             let plain = JobError::new(kind);
             assert_eq!((plain.kind(), plain.cause(), plain.why()), (kind, None, None));
             let error = Error::new(kind, format!("number {}", kind.number()));
-            let told = JobError::told(&error);
+            let failure = JobError::unposted(&error);
             let text = error.to_string();
-            assert_eq!((told.kind(), told.cause(), told.why()), (kind, None, Some(&*text)));
+            assert_eq!(
+                (failure.kind(), failure.cause(), failure.why()),
+                (kind, None, Some(&*text))
+            );
         }
         assert_eq!(size_of::<std::result::Result<(), JobError>>(), 16);
     }

@@ -79,7 +79,7 @@ struct ContextState {
 
 /// The increment of the pause after each sound answer, and its maximum.
 const MORE_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A context of the work queue, or a free slot.
 struct ContextSlot {
@@ -553,7 +553,7 @@ impl Queues {
             device_cq.failed |= is_failed(&cq);
             let why = match (cq, engine.check()) {
                 (Ok(()), Ok(())) => {
-                    context_states.pause = LONGEST_PAUSE.min(context_states.pause + MORE_PAUSE);
+                    context_states.pause = MAX_PAUSE.min(context_states.pause + MORE_PAUSE);
                     flying = true;
                     continue;
                 }

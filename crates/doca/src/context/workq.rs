@@ -127,7 +127,7 @@ impl WorkQ {
     /// [`ErrorKind::BadState`] while it is on a context or a graph; [`ErrorKind::InvalidValue`]
     /// for 0.
     pub fn set_depth(&mut self, depth: u32) -> Result<()> {
-        self.must_be_alone("its depth")?;
+        self.must_have_no_context("its depth")?;
         if depth == 0 {
             let text = "a work queue of depth 0 takes no job: give it at least 1";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
@@ -146,7 +146,7 @@ impl WorkQ {
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context.
     pub fn set_event_driven(&mut self, enable: bool) -> Result<()> {
-        self.must_be_alone("its mode")?;
+        self.must_have_no_context("its mode")?;
         self.event_driven = enable;
         Ok(())
     }
@@ -159,7 +159,7 @@ impl WorkQ {
         queues.leave_dropped(handle, |id| runs.need(id));
     }
 
-    fn must_be_alone(&mut self, what: &str) -> Result<()> {
+    fn must_have_no_context(&mut self, what: &str) -> Result<()> {
         self.leave_dropped();
         if self.queues.contexts() == 0 && self.runs.graphs() == 0 {
             return Ok(());
@@ -262,14 +262,14 @@ impl WorkQ {
         self.queues.begin(job, tag)?;
         if J::Engine::WORKS {
             self.mixed = true;
-            self.tell();
+            self.wake_for_software();
         }
         Ok(())
     }
 
     /// Wakes a sleeping thread if software has work: nothing else signals it.
     #[inline(always)]
-    fn tell(&self) {
+    fn wake_for_software(&self) {
         if self.armed {
             self.tell_sleeper();
         }
@@ -329,7 +329,7 @@ impl WorkQ {
     ) -> Result<()> {
         self.runs.submit(&mut self.queues, instance, user_data, tag)?;
         self.mixed = true;
-        self.tell();
+        self.wake_for_software();
         Ok(())
     }
 
@@ -461,7 +461,7 @@ impl WorkQ {
             return self.again();
         }
         self.runs.pump(&mut self.queues);
-        self.tell();
+        self.wake_for_software();
         Ok(done)
     }
 
@@ -475,7 +475,7 @@ impl WorkQ {
 
     /// A node ended. It may have begun software's work.
     fn again(&self) -> std::result::Result<Done, Retrieve> {
-        self.tell();
+        self.wake_for_software();
         Err(Retrieve::Again)
     }
 
@@ -504,7 +504,7 @@ impl WorkQ {
     }
 }
 
-/// The event of a job that failed, as it is retrieved.
+/// The event of a failed job, at its retrieval.
 fn as_failed(event: Event) -> std::result::Result<Event, Retrieve> {
     Err(Retrieve::IoFailed(event))
 }

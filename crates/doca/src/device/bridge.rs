@@ -79,7 +79,7 @@ impl Dev {
     /// destroyed.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is no descriptor of an mlx5 device;
+    /// [`ErrorKind::NotFound`] if it is not a descriptor of an mlx5 device;
     /// [`ErrorKind::NotSupported`] or [`ErrorKind::Driver`] if it has no context, or one without
     /// DevX.
     pub fn open_from_context(cmd_fd: OwnedFd, pd: Option<(u32, u32)>) -> Result<Self> {

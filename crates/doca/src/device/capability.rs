@@ -56,8 +56,8 @@ pub(crate) fn imports(dev: &Dev) -> Result<()> {
     shares(dev)?;
     if !dev.info().device_info().embedded_cpu {
         let text = format!(
-            "{dev:?} is no device of a DPU: only the DPU, in switchdev mode, reaches memory that \
-             its host exported"
+            "{dev:?} is not a device of a DPU: only the DPU, in switchdev mode, reaches memory \
+             that its host exported"
         );
         return Err(Error::new(ErrorKind::NotSupported, text));
     }

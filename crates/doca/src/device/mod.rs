@@ -123,7 +123,7 @@ impl DevInfo {
         let dev = self.open()?;
         dev.device().query_vuid().map_err(|error| match error.kind() {
             verbless_devx::ErrorKind::Command => {
-                let text = format!("{} does not tell its VUID: {error}", self.name());
+                let text = format!("{} does not report its VUID: {error}", self.name());
                 Error::new(ErrorKind::NotSupported, text).with_source(error)
             }
             _ => error.into(),

@@ -42,7 +42,7 @@ struct ListedRep {
     by: DevInfo,
     info: RepresentorInfo,
     /// Properties of a host's function that Linux does not know, from the device of the switch;
-    /// queried on first use. What the device refuses stays unknown.
+    /// queried on first use. A property that the device refuses to report stays unknown.
     pci_address: OnceLock<Option<PciAddress>>,
     vuid: OnceLock<Option<String>>,
 }
@@ -144,7 +144,7 @@ impl DevInfoRep {
         let ListedRep { by, info, .. } = &*self.0;
         let gone = || {
             let text = format!(
-                "the representor {} of {} is gone, or stands for another function: list them again",
+                "the representor {} of {} was removed or represents another function: list again",
                 info.name,
                 by.ib_device_name()
             );
@@ -178,7 +178,7 @@ impl DevInfoRep {
         };
         known.ok_or_else(|| {
             self.has_no(match self.0.info.function {
-                FunctionKind::Sub => "PCI address: it stands for a sub-function",
+                FunctionKind::Sub => "PCI address: it represents a sub-function",
                 _ => "PCI address: neither the kernel nor the device reports the host's",
             })
         })

@@ -31,7 +31,7 @@ const _: () = assert!(MAX_REQUESTS <= device_cq::MAX_JOB_CQES, "each may complet
 /// The id of no device; it also differs from 0, the reader of memory with unknown reach.
 const NO_DEVICE: u64 = u64::MAX;
 /// Maximum bytes of a request.
-const MOST: u32 = 0x7fff_ffff;
+const MAX_REQUEST_BYTES: u32 = 0x7fff_ffff;
 
 /// The jobs of a work queue, and the device's queue that executes them.
 pub struct Copier {
@@ -173,7 +173,7 @@ impl Copier {
         let Some(to) = job.destination.writable_by(self.open_to) else { return self.put(job) };
         // No buffer is long enough to truncate this.
         let length = from.length as u32;
-        if from.length > to.length || length.wrapping_sub(1) >= MOST {
+        if from.length > to.length || length.wrapping_sub(1) >= MAX_REQUEST_BYTES {
             return self.put(job);
         }
         let Some(place) = self.jobs.get_mut((number & self.mask) as usize) else {
@@ -433,7 +433,7 @@ impl Copier {
     /// Takes no more jobs, and ends the present ones with this error.
     fn give_up(&mut self, why: &Error) {
         self.state = CopierState::Aborted;
-        self.given_up = JobError::told(why);
+        self.given_up = JobError::unposted(why);
     }
 }
 

@@ -130,7 +130,7 @@ impl CopyQueue {
     /// Takes the requests back from the device. Its completions can still be read.
     ///
     /// # Errors
-    /// The device may go on with them.
+    /// The device may continue with them.
     pub(super) fn take_back(&mut self) -> Result<()> {
         match self.qp.to_reset() {
             // A removed device does nothing.
@@ -169,7 +169,7 @@ mod tests {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-        let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
+        let mut device_cq = DeviceCq::for_test(&dev, 8).unwrap();
         let mut queue = CopyQueue::new(
             &mut EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq },
             8,

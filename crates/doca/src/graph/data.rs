@@ -144,8 +144,8 @@ impl InstanceState {
         held.downcast_mut()
     }
 
-    /// Takes the instances of all sub-graph nodes, so that no other submission can have them, if
-    /// this one and they can be submitted as they are.
+    /// Takes the instances of all sub-graph nodes, so that no other submission can take them, if
+    /// this graph and they can be submitted now.
     pub(super) fn claim(&mut self, queues: &Queues) -> Result<()> {
         let claimed = self.nodes.iter_mut().try_for_each(|node| match &mut node.data {
             Data::Unset => Err(unset()),
@@ -349,8 +349,8 @@ impl Nodes<'_> {
     /// instance has ended, there is no other access to them.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if the node is no sub-graph
-    /// node of this graph.
+    /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if the node is not a
+    /// sub-graph node of this graph.
     pub fn sub_graph(&mut self, node: Node) -> Result<Nodes<'_>> {
         let place = self.body.plan.place(node)?;
         match &mut self.body.nodes[place].data {
@@ -359,7 +359,7 @@ impl Nodes<'_> {
                 let text = "the sub-graph runs: let this node depend on its node, or that on this";
                 Err(Error::plain(ErrorKind::InUse, text))
             }
-            _ => Err(Error::plain(ErrorKind::InvalidValue, "the node is no sub-graph node")),
+            _ => Err(Error::plain(ErrorKind::InvalidValue, "the node is not a sub-graph node")),
         }
     }
 }

@@ -143,11 +143,12 @@ impl Instance {
     /// `()` if it needs none. The data stays from run to run.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the node is no user node of this graph.
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the node is not a user node of this
+    /// graph.
     pub fn set_user_node_data<T: Any + Send>(&self, node: Node, data: T) -> Result<()> {
         let place = self.shared.plan.place(node)?;
         if !matches!(self.shared.plan.nodes[place].kind, NodeKind::User(_)) {
-            return Err(Error::plain(ErrorKind::InvalidValue, "the node is no user node"));
+            return Err(Error::plain(ErrorKind::InvalidValue, "the node is not a user node"));
         }
         let mut body = self.idle()?;
         match body.user_data::<T>(place) {
@@ -179,8 +180,8 @@ impl Instance {
     /// flight: from the submission of that one to its end, this one is in flight, too.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no instance of the node's graph,
-    /// if another node has it, or if the node is of another graph.
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is not an instance of the node's
+    /// graph, if another node has it, or if the node is of another graph.
     pub fn set_sub_graph_node_data(&self, node: Node, instance: Self) -> Result<()> {
         let place = self.shared.plan.place(node)?;
         match &self.shared.plan.nodes[place].kind {

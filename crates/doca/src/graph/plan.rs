@@ -58,7 +58,7 @@ impl GraphBuilder {
     /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve). If the callback returns an
     /// error, the node fails, and the error is the status of the instance. A panic of the callback
     /// propagates to that thread; the node has then failed with [`ErrorKind::Unexpected`], and the
-    /// next retrieval goes on. All instances share the callback; each instance has its own
+    /// next retrieval continues. All instances share the callback; each instance has its own
     /// [data](crate::graph::Instance::set_user_node_data).
     pub fn user_node<F>(&mut self, callback: F) -> Node
     where

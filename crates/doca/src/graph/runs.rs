@@ -19,7 +19,7 @@ use crate::types::UserData;
 
 /// Limit of preallocated instances, including sub-graphs'. Beyond it an instance allocates at its
 /// first run.
-const MOST_PREPARED: usize = 1 << 16;
+const MAX_PREPARED: usize = 1 << 16;
 
 /// The graphs of a work queue, and their running instances.
 #[derive(Default)]
@@ -95,7 +95,7 @@ impl Runs {
         self.depth = depth;
         self.graphs.push(AddedGraph { plan, running: 0 });
         let most = self.graphs.iter().map(|added| added.plan.instances).max().unwrap_or(1);
-        let runs = (depth as usize).saturating_mul(most as usize).min(MOST_PREPARED);
+        let runs = (depth as usize).saturating_mul(most as usize).min(MAX_PREPARED);
         let more = runs.saturating_sub(self.runs.len());
         self.runs.reserve(more);
         for list in [&mut self.users, &mut self.others, &mut self.ended] {
@@ -216,7 +216,7 @@ impl Runs {
         self.end(index, node, result.map_err(JobError::new));
         self.pump(queues);
         if let Err(panic) = called {
-            // The node failed, and the panic goes on: the instance is consistent.
+            // The node failed, and the panic propagates: the instance is consistent.
             panic::resume_unwind(panic);
         }
         RunStep::Node
@@ -330,7 +330,7 @@ impl Runs {
                         skip = 0;
                     }
                     if let Err(error) = began {
-                        self.end(index, node, Err(JobError::told(&error)));
+                        self.end(index, node, Err(JobError::unposted(&error)));
                     }
                 }
             }

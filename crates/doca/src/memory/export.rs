@@ -20,7 +20,7 @@
 //! | 56 | 32 | for the DPU only: the access key, which the alias needs |
 //! | 52 or 88 | 8 | the first 8 bytes of SHA-256 over all bytes before |
 //!
-//! The checksum finds damage. It is no signature: every holder of a descriptor can reach the
+//! The checksum finds damage. It is not a signature: every holder of a descriptor can reach the
 //! memory, and can forge another descriptor for memory under its key. Send it over a trusted
 //! channel.
 //!
@@ -88,19 +88,19 @@ impl ExportKind {
     const fn bytes(self) -> usize {
         match self {
             Self::Rdma => 52 + SUM,
-            Self::Dpu | Self::SyncEvent => LONGEST,
+            Self::Dpu | Self::SyncEvent => MAX_DESCRIPTOR_BYTES,
         }
     }
 }
 
 /// Bytes of the longest descriptor.
-const LONGEST: usize = 88 + SUM;
+const MAX_DESCRIPTOR_BYTES: usize = 88 + SUM;
 
 /// Gives a peer or the DPU access to a map's memory. The program sends it as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExportDescriptor {
     /// Zero after `length`.
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_DESCRIPTOR_BYTES],
     length: u8,
 }
 
@@ -186,7 +186,7 @@ fn begin(
     (address, length): (u64, u64),
 ) -> Vec<u8> {
     let info = dev.info().device_info();
-    let mut bytes = Vec::with_capacity(LONGEST);
+    let mut bytes = Vec::with_capacity(MAX_DESCRIPTOR_BYTES);
     bytes.extend(MAGIC);
     bytes.extend(VERSION.to_be_bytes());
     bytes.extend([kind as u8, 0]);
@@ -217,7 +217,7 @@ fn describe_shared(
 fn finish(mut bytes: Vec<u8>) -> Result<ExportDescriptor> {
     bytes.extend(checksum(&bytes));
     let length = bytes.len() as u8;
-    bytes.resize(LONGEST, 0);
+    bytes.resize(MAX_DESCRIPTOR_BYTES, 0);
     let bytes = bytes.try_into().map_err(|_| {
         Error::plain(ErrorKind::Unexpected, "an export descriptor is longer than it can be")
     })?;
@@ -252,7 +252,7 @@ fn parse(bytes: &[u8]) -> Result<ExportFields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     let double = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     if bytes.len() < 12 || bytes[..4] != MAGIC {
-        return Err(refuse(format!("these {} bytes are no export descriptor", bytes.len())));
+        return Err(refuse(format!("these {} bytes are not an export descriptor", bytes.len())));
     }
     let version = u16::from_be_bytes([bytes[4], bytes[5]]);
     if version != VERSION {
@@ -306,7 +306,7 @@ fn parse(bytes: &[u8]) -> Result<ExportFields> {
     };
     if fields.length == 0 || fields.address.checked_add(fields.length).is_none() {
         return Err(refuse(format!(
-            "the export descriptor's {:#x} bytes from {:#x} on are no range of memory",
+            "the export descriptor's {:#x} bytes from {:#x} on are not a range of memory",
             fields.length, fields.address
         )));
     }

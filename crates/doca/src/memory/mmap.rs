@@ -124,7 +124,7 @@ impl Mmap {
     /// started.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or are damaged;
+    /// [`ErrorKind::InvalidValue`] for bytes that are not a descriptor, or are damaged;
     /// [`ErrorKind::UnsupportedVersion`] for another version; [`ErrorKind::NotSupported`] if `dev`
     /// cannot reach such memory.
     pub fn create_from_export(descriptor: &[u8], dev: &Dev) -> Result<Self> {

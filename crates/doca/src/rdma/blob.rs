@@ -14,8 +14,8 @@
 //! | 32 | 28 | queue pair, PSN, port and path: [`PeerAddress::to_bytes`] |
 //! | 60 | 8 | the first 8 bytes of SHA-256 over all bytes before |
 //!
-//! The checksum finds damage. It is no signature: every holder of a descriptor can connect in the
-//! place of the intended peer. Send it over a trusted channel.
+//! The checksum finds damage. It is not a signature: every holder of a descriptor can connect in
+//! the place of the intended peer. Send it over a trusted channel.
 
 use std::fmt;
 
@@ -98,7 +98,7 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 pub(super) fn parse(bytes: &[u8]) -> Result<DescriptorFields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     if bytes.len() < 12 || bytes[..4] != MAGIC {
-        return Err(refuse(format!("these {} bytes are no connection descriptor", bytes.len())));
+        return Err(refuse(format!("these {} bytes are not a connection descriptor", bytes.len())));
     }
     let version = u16::from_be_bytes([bytes[4], bytes[5]]);
     if version != VERSION {

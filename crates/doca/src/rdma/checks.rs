@@ -3,7 +3,7 @@
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
 use super::job::{JobOperation, RdmaJob};
-use super::properties::{MAX_SGES, MOST_BYTES};
+use super::properties::{MAX_MESSAGE_BYTES, MAX_SGES};
 use crate::buffer::{Buf, Link};
 use crate::context::failure::JobType;
 use crate::device::Dev;
@@ -22,7 +22,7 @@ const fn invalid(text: &'static str) -> Error {
 pub(super) struct Sges {
     list: [Sge; MAX_SGES],
     count: usize,
-    /// Bytes of the buffers; the entries cover at most [`MOST_BYTES`] of them.
+    /// Bytes of the buffers; the entries cover at most [`MAX_MESSAGE_BYTES`] of them.
     bytes: u64,
 }
 
@@ -35,17 +35,17 @@ impl Sges {
 
     /// Adds a buffer.
     fn add(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
-        let named = length.min(MOST_BYTES.saturating_sub(self.bytes));
+        let named = length.min(MAX_MESSAGE_BYTES.saturating_sub(self.bytes));
         self.bytes = self.bytes.saturating_add(length);
         self.push(address, named, lkey)
     }
 
     fn push(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
         // The maximum of an entry.
-        const MOST: u64 = 0x7fff_ffff;
-        if length > MOST {
-            self.push(address, MOST, lkey)?;
-            return self.push(address + MOST, length - MOST, lkey);
+        const MAX_SGE_BYTES: u64 = 0x7fff_ffff;
+        if length > MAX_SGE_BYTES {
+            self.push(address, MAX_SGE_BYTES, lkey)?;
+            return self.push(address + MAX_SGE_BYTES, length - MAX_SGE_BYTES, lkey);
         }
         if length > 0 {
             let Some(place) = self.list.get_mut(self.count) else {
@@ -206,7 +206,7 @@ fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr
     let Some(buffer) = buffer else { return Ok(None) };
     let link = buffer.first();
     if link.next().is_some() {
-        return Err(invalid("a buffer in a peer's memory must be no chain"));
+        return Err(invalid("a buffer in a peer's memory must not be chained"));
     }
     let Some(key) = link.chunk().key(dev) else {
         let text = "the map of the peer's memory is another device's: import it for this one";
@@ -246,7 +246,7 @@ mod tests {
                 sges.add(0x1000, length, Lkey(7)).unwrap();
             }
             let named: u64 = sges.as_slice().iter().map(|sge| u64::from(sge.length)).sum();
-            assert_eq!(named, MOST_BYTES, "{lengths:?}");
+            assert_eq!(named, MAX_MESSAGE_BYTES, "{lengths:?}");
             assert_eq!(sges.bytes, lengths.iter().sum::<u64>());
             assert!(sges.as_slice().len() <= lengths.len().max(2), "{lengths:?}");
             let longest = sges.as_slice().iter().map(|sge| sge.length).max();

@@ -27,7 +27,7 @@ use crate::context::failure::{JobError, JobType};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum bytes of a buffer with known reach.
-const LONG: u64 = 1 << 30;
+const MAX_FAST_BYTES: u64 = 1 << 30;
 
 /// The jobs, and the queue pair that executes them.
 pub struct RdmaEngine {
@@ -130,7 +130,7 @@ impl RdmaEngine {
                 break;
             }
         }
-        self.instance.open(word, device, self.limits.longest >= LONG);
+        self.instance.open(word, device, self.limits.longest >= MAX_FAST_BYTES);
         self.known = word;
         match word.state() {
             RdmaState::Connected => {
@@ -243,7 +243,7 @@ impl RdmaEngine {
     /// Takes the jobs back from the device. Its completions are read before they end.
     ///
     /// # Errors
-    /// The device may go on with them.
+    /// The device may continue with them.
     fn take_back(&mut self, device_cq: &DeviceCq) -> Result<()> {
         match self.queues.to_reset() {
             // A removed device does nothing.
@@ -276,7 +276,7 @@ impl RdmaEngine {
     }
 }
 
-/// The event of a job that is no receive, or that failed.
+/// The event of a job that is not a receive, or that failed.
 #[inline(always)]
 fn done(job: RunningJob, result: std::result::Result<(), JobError>) -> Done {
     let RunningJob { local, remote, user_data, tag, job_type } = job;
@@ -364,7 +364,7 @@ impl Engine for RdmaEngine {
         // Its jobs were flushed, even if the device does not report it.
         self.given_up = match self.instance.was_stopped_since(self.known.starts()) {
             true => JobError::new(ErrorKind::Shutdown),
-            false => JobError::told(why),
+            false => JobError::unposted(why),
         };
         self.take_back(device_cq)
     }
@@ -447,7 +447,7 @@ mod tests {
             panic!("the CQE is of no job")
         };
         assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
-        assert_eq!(workq.in_flight(), 1, "the error is no job's");
+        assert_eq!(workq.in_flight(), 1, "the error belongs to no job");
         // Which jobs of the queue pair continue is unknown: each comes back as failed, once.
         model.run_until_idle();
         let Err(Retrieve::IoFailed(event)) = workq.progress_retrieve() else {
@@ -463,7 +463,7 @@ mod tests {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-        let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
+        let mut device_cq = DeviceCq::for_test(&dev, 8).unwrap();
         let mut rdma = Rdma::builder(&dev).start().unwrap();
         let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
         let mut engine = RdmaEngine::new(&rdma.instance, &place).unwrap();

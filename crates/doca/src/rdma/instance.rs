@@ -72,8 +72,8 @@ pub(super) struct Instance {
     id: CtxId,
     /// A [`StateWord`].
     word: AtomicU32,
-    /// The device's id while the engine posts sends, reads, writes and atomics after a check of
-    /// their buffers alone; else [`NO_DEVICE`]: the engine then reads the state first. The engine
+    /// The device's id while the engine posts sends, reads, writes and atomics after it has checked
+    /// only their buffers; else [`NO_DEVICE`]: the engine then reads the state first. The engine
     /// [opens](Instance::open) it for a state; the code that ends that state closes it.
     sends_to: AtomicU64,
     /// Like `sends_to`, for receives.
@@ -99,7 +99,7 @@ struct InstanceInner {
     target: Option<(CqTarget, u32)>,
     /// Its slot in the work queue, while it is on one.
     place: Option<u32>,
-    /// Whether the work queue was told to return its jobs.
+    /// Whether the work queue must return its jobs.
     given_back: bool,
     /// The nonces of the peers that it has connected to since its creation.
     seen: Vec<Nonce>,
@@ -411,8 +411,8 @@ impl Instance {
         self.give_back(self.inner());
     }
 
-    /// Ends the start of this number only: if the instance was restarted since, the new start goes
-    /// on.
+    /// Ends the start of this number only: if the instance was restarted since, the new start
+    /// continues.
     pub(super) fn abort_start(&self, starts: u32) {
         let inner = self.inner();
         // It changes only under the lock.

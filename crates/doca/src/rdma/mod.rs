@@ -54,8 +54,8 @@
 //!
 //! Local buffers may be chains, except those of atomics. The device must be in their maps; maps of
 //! written buffers need `LOCAL_READ_WRITE`. Remote buffers must be in maps imported from an
-//! [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no chains; the peer's device
-//! checks their permissions when it gets the request.
+//! [`export_rdma`](crate::Mmap::export_rdma) of the peer, and must not be chained; the peer's
+//! device checks their permissions when it gets the request.
 //!
 //! # States
 //! | state | entered by | jobs |
@@ -292,7 +292,7 @@ impl Rdma {
     /// sends.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or are damaged, for a
+    /// [`ErrorKind::InvalidValue`] for bytes that are not a descriptor, or are damaged, for a
     /// descriptor that was used before, and for another type of network;
     /// [`ErrorKind::UnsupportedVersion`] for another version; [`ErrorKind::BadState`] unless it is
     /// in INIT; no path to the peer; the device refuses.

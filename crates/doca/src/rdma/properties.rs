@@ -248,11 +248,11 @@ pub(super) fn max_message_size(dev: &Dev) -> u64 {
 }
 
 /// Maximum bytes of a message, on any device.
-pub(super) const MOST_BYTES: u64 = 1 << 31;
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
 /// Maximum bytes of a job, except for the room of a receive.
 pub(super) fn longest(dev: &Dev) -> u64 {
-    max_message_size(dev).min(MOST_BYTES)
+    max_message_size(dev).min(MAX_MESSAGE_BYTES)
 }
 
 pub(super) fn transport_type_supported(_: &Dev, transport_type: TransportType) -> Result<()> {
@@ -280,7 +280,7 @@ pub(super) fn job_supported(dev: &Dev, job_type: JobType) -> Result<()> {
             })
         }
         other => {
-            let text = format!("{other:?} is no job of RDMA");
+            let text = format!("{other:?} is not an RDMA job");
             Err(Error::new(ErrorKind::InvalidValue, text))
         }
     }

@@ -81,7 +81,7 @@ impl RunningHash {
             let mut digest = [0; 64];
             let length = self.state.get().finish(&mut digest);
             if let Err(error) = into.append(&digest[..length]) {
-                result = Err(JobError::told(&error));
+                result = Err(JobError::unposted(&error));
             }
         }
         let algorithm = self.algorithm;

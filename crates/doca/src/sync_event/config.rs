@@ -72,7 +72,7 @@ impl SyncEventBuilder {
     /// has its own memory, and begins with 0.
     ///
     /// # Safety
-    /// While the event exists, the CPU accesses these bytes by 64-bit atomics alone
+    /// While the event exists, the CPU accesses these bytes only by 64-bit atomics
     /// ([`Memory::words`]): no copy and no view in bytes reaches them.
     #[allow(unsafe_code, reason = "the caller makes the promise")]
     pub unsafe fn memory(self, memory: Memory) -> Self {

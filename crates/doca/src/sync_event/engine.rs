@@ -186,7 +186,7 @@ impl Engine for SyncEngine {
         if self.given_up.is_none() {
             let word = self.word.clone();
             if let Err(error) = self.lane(is_wait).go_on(&word) {
-                self.given_up = Some(JobError::told(&error));
+                self.given_up = Some(JobError::unposted(&error));
             }
         }
         let ended = result.map(|result| self.end(cookie, result)).transpose()?;
@@ -240,7 +240,7 @@ impl Engine for SyncEngine {
 
     fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
         self.abort(device_cq)?;
-        self.given_up = Some(JobError::told(why));
+        self.given_up = Some(JobError::unposted(why));
         Ok(())
     }
 }

@@ -96,7 +96,7 @@ impl SyncEvent {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if `dev` reaches no memory of a host
     /// ([`SyncEvent::create_from_export_supported`]); [`ErrorKind::InvalidValue`] for bytes that
-    /// are no descriptor of a sync event, or are damaged; [`ErrorKind::UnsupportedVersion`] for
+    /// are not a descriptor of a sync event, or are damaged; [`ErrorKind::UnsupportedVersion`] for
     /// another version; [`ErrorKind::NotPermitted`] if the event is destroyed, or is not this
     /// host's.
     pub fn create_from_export(descriptor: &[u8], dev: &Dev) -> Result<Imported> {

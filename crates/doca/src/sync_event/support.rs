@@ -15,7 +15,7 @@ pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
         JobType::SyncEventAdd => &FetchAdd::INFO,
         JobType::SyncEventWait => &Wait::INFO,
         other => {
-            let text = format!("{other:?} is no job of sync events");
+            let text = format!("{other:?} is not a sync event job");
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
     };

@@ -98,8 +98,8 @@ impl CounterWord {
     pub(super) fn here(&self) -> Option<&AtomicU64> {
         match &self.held {
             WordMemory::Own { region, .. } => {
-                // SAFETY: the word's own memory has no other handle; who gave the memory keeps
-                // accesses of other sizes away (`SyncEventBuilder::memory`).
+                // SAFETY: the word's own memory has no other handle; the caller that gave the
+                // memory prevents accesses of other sizes (`SyncEventBuilder::memory`).
                 #[allow(unsafe_code, reason = "who gives the memory makes the promise")]
                 let words = unsafe { region.words() };
                 words.first()

@@ -31,7 +31,7 @@ fn workq(events: bool) -> WorkQ {
 }
 
 /// The next event, which must be external.
-fn told(workq: &mut WorkQ) -> (u64, Change) {
+fn next_change(workq: &mut WorkQ) -> (u64, Change) {
     match workq.retrieve_within(MINUTE) {
         Ok(Some(Event::Async(event))) => {
             assert_eq!(Event::Async(event).job_type(), JobType::AsyncEvent);
@@ -63,9 +63,9 @@ fn port_changes_are_reported_in_either_mode() {
         assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "not what was before");
         model.set_port(0, 1, true);
         flap(&model);
-        assert_eq!(told(&mut workq), (7, Change::PortUp(1)));
-        assert_eq!(told(&mut workq), (7, Change::PortDown(1)));
-        assert_eq!(told(&mut workq), (7, Change::PortUp(1)));
+        assert_eq!(next_change(&mut workq), (7, Change::PortUp(1)));
+        assert_eq!(next_change(&mut workq), (7, Change::PortDown(1)));
+        assert_eq!(next_change(&mut workq), (7, Change::PortUp(1)));
         assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
         let context = context.stop().unwrap_err().given;
         workq.abort(&context).unwrap();
@@ -89,7 +89,7 @@ fn external_events_take_no_job_slot() {
     workq.submit(event.wait_gt(5).user_data(3)).unwrap();
     flap(&model);
     for expected in [Change::PortDown(1), Change::PortUp(1)] {
-        assert_eq!(told(&mut workq), (0, expected));
+        assert_eq!(next_change(&mut workq), (0, expected));
         assert_eq!(workq.in_flight(), 1);
         let refused = workq.submit(event.get()).unwrap_err();
         assert_eq!(refused.error.kind(), ErrorKind::Again);
@@ -107,9 +107,9 @@ fn external_events_take_no_job_slot() {
     instance.set_ctx_node_data(node, event.wait_gt(5)).unwrap();
     workq.submit_graph(&instance, 4).unwrap();
     flap(&model);
-    assert_eq!(told(&mut workq), (0, Change::PortDown(1)));
+    assert_eq!(next_change(&mut workq), (0, Change::PortDown(1)));
     assert!(instance.is_running());
-    assert_eq!(told(&mut workq), (0, Change::PortUp(1)));
+    assert_eq!(next_change(&mut workq), (0, Change::PortUp(1)));
     workq.abort(&event).unwrap();
     let Ok(Some(Event::Graph(done))) = workq.retrieve_within(MINUTE) else { panic!() };
     assert_eq!((done.user_data.0, done.result.unwrap_err().kind()), (4, ErrorKind::Shutdown));
@@ -154,7 +154,7 @@ fn device_failure_is_reported_once() {
         let mut workq = workq(false);
         workq.add(&context).unwrap();
         end(&model, 0);
-        assert_eq!(told(&mut workq), (9, Change::DeviceFatal));
+        assert_eq!(next_change(&mut workq), (9, Change::DeviceFatal));
         for _ in 0..3 {
             assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
         }
@@ -207,7 +207,7 @@ fn external_event_wakes_sleeping_thread() {
         );
         workq.clear().unwrap();
     });
-    assert_eq!(told(&mut workq), (0, Change::PortDown(1)));
+    assert_eq!(next_change(&mut workq), (0, Change::PortDown(1)));
     workq.arm().unwrap();
     assert!(!is_readable(workq.event_handle(), 20));
 }

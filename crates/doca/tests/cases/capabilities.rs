@@ -31,7 +31,7 @@ fn cards() -> Vec<(&'static str, Vec<(Side, Dev)>)> {
 }
 
 /// Whether the answer is yes; a no must be NotSupported.
-fn says(answer: Result<(), Error>) -> bool {
+fn is_supported(answer: Result<(), Error>) -> bool {
     match answer {
         Ok(()) => true,
         Err(error) => {
@@ -57,10 +57,10 @@ fn dma_works_only_with_memcpy_capability() {
     let mut seen = [0; 2];
     for (name, devs) in cards() {
         for (side, dev) in devs {
-            let can = says(Dma::memcpy_supported(&dev));
+            let can = is_supported(Dma::memcpy_supported(&dev));
             seen[usize::from(can)] += 1;
-            assert_eq!(says(Dma::max_list_buf_num_elem(&dev).map(drop)), can);
-            assert_eq!(says(Dma::max_buf_size(&dev).map(drop)), can);
+            assert_eq!(is_supported(Dma::max_list_buf_num_elem(&dev).map(drop)), can);
+            assert_eq!(is_supported(Dma::max_buf_size(&dev).map(drop)), can);
             let made = Dma::builder(&dev).start();
             let Ok(dma) = made else {
                 assert!(!can, "{name} {side:?}");
@@ -83,9 +83,9 @@ fn dma_works_only_with_memcpy_capability() {
 fn sha_works_on_every_device_in_software() {
     for (_, devs) in cards() {
         for (_, dev) in devs {
-            assert!(!says(Sha::hardware_supported(&dev)));
+            assert!(!is_supported(Sha::hardware_supported(&dev)));
             for algorithm in [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512] {
-                assert!(says(Sha::job_supported(&dev, algorithm)));
+                assert!(is_supported(Sha::job_supported(&dev, algorithm)));
                 let sha = Sha::builder(&dev).start().unwrap();
                 let (map, inventory) = plain(&dev, 128, 2);
                 let source = inventory.buf_by_data(&map, map.address(), 3).unwrap();
@@ -113,7 +113,7 @@ fn dpu_export_and_import_need_capabilities() {
         let mut descriptor = far.export_dpu(&far_host).unwrap();
         let mut kept = Vec::new();
         for (side, dev) in &devs {
-            let can = says(dev.info().mmap_export_dpu_supported());
+            let can = is_supported(dev.info().mmap_export_dpu_supported());
             let own = map(dev, 64, AccessFlags::DPU_READ_ONLY);
             own.write_at(0, b"exported").unwrap();
             match own.export_dpu(dev) {
@@ -130,7 +130,7 @@ fn dpu_export_and_import_need_capabilities() {
             }
         }
         for (side, dev) in &devs {
-            let can = says(dev.info().mmap_from_export_dpu_supported());
+            let can = is_supported(dev.info().mmap_from_export_dpu_supported());
             match Mmap::create_from_export(descriptor.as_bytes(), dev) {
                 Ok(far) => {
                     assert!(can, "{name} {side:?}");
@@ -156,7 +156,7 @@ fn dpu_export_and_import_need_capabilities() {
 fn hotplug_manager_is_unsupported() {
     for (_, devs) in cards() {
         for (_, dev) in devs {
-            assert!(!says(dev.info().hotplug_manager_supported()));
+            assert!(!is_supported(dev.info().hotplug_manager_supported()));
         }
     }
 }

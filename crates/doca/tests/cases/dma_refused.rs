@@ -128,7 +128,7 @@ fn abort_fails_if_reset_and_flush_fail() {
     lab.refuse(Opcode::QP_2RST);
     lab.refuse(Opcode::QP_2ERR);
     assert!(lab.workq.abort(&lab.dma).is_err());
-    // The device may go on with it.
+    // The device may continue with it.
     assert_eq!(lab.kinds(), [None; 4]);
 }
 

@@ -364,7 +364,7 @@ fn async_workq_needs_idle_event_driven_workq() {
 }
 
 #[test]
-fn failed_file_wait_is_os_error_and_loses_no_event() {
+fn failed_file_wait_loses_no_event() {
     let (lab, mut workq) = lab(4);
     let broken = async || Err(io::Error::from_raw_os_error(5));
     let os = |error: verbless_doca::Error| {

@@ -128,7 +128,7 @@ fn shared_pool_bufs_use_mkey_of_each_device() {
         (from, into) = (done.source, done.destination);
         into.reset_data_len();
     }
-    // The second device refuses a map of the first alone, whatever it copied before.
+    // The second device refuses a map that only the first device has, whatever it copied before.
     let (map, inventory) = plain(&devs[0], 4096, 4);
     let (source, destination) = copied(&lab[0].0, &mut lab[0].1, &map, &inventory);
     let (dma, workq) = &mut lab[1];

@@ -171,7 +171,7 @@ fn every_test_cited_by_rules_exists() {
     for row in rows().filter(|row| row.len() == 4 && row[0] != "document") {
         for test in row[3].split(", ").filter(|test| *test != "—") {
             let name = test.trim_matches('`');
-            assert!(tests.contains(name), "{name} is no test: {row:?}");
+            assert!(tests.contains(name), "{name} is not a test: {row:?}");
             found += 1;
         }
     }

@@ -164,7 +164,7 @@ fn rejected_vuid_query_is_not_supported() {
     model.fail_command(0, Opcode::QUERY_VUID, 1, CommandStatus::BAD_OP, 1);
     let error = info.vuid().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
-    assert!(error.to_string().contains("does not tell its VUID"), "{error}");
+    assert!(error.to_string().contains("does not report its VUID"), "{error}");
     model.remove(0);
     assert_eq!(kind(info.vuid()), ErrorKind::Shutdown);
 }

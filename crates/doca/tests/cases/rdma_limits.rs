@@ -179,7 +179,7 @@ fn message_length_is_limited_by_log_max_msg() {
 }
 
 #[test]
-fn read_and_write_length_is_limited_by_log_max_msg() {
+fn rdma_length_is_limited_by_log_max_msg() {
     const PIECE: u64 = 1 << 20;
     let devs = changed("log_max_msg = 30", "log_max_msg = 20");
     let [mut a, mut b] = with_chains(&devs, 2 * PIECE as usize);

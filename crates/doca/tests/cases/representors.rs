@@ -91,7 +91,7 @@ fn representor_has_pci_address_and_vuid_of_function() {
         let sf = reps.iter().find(|rep| rep.function_type() == PciFuncType::Sf).unwrap();
         let error = sf.pci_address().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.to_string().contains("it stands for a sub-function"), "{error}");
+        assert!(error.to_string().contains("it represents a sub-function"), "{error}");
         let infos = DevInfo::list_of(&card.dpu).unwrap();
         let local = infos.iter().find(|it| it.vuid().unwrap() == sf.vuid().unwrap()).unwrap();
         assert_eq!(local.function_type(), PciFuncType::Sf);

@@ -107,7 +107,7 @@ fn ended(workq: &mut WorkQ) -> GraphDone {
 }
 
 #[test]
-fn shared_sub_instance_runs_in_one_graph_at_a_time() {
+fn shared_sub_instance_runs_in_one_graph_only() {
     let mut lab = lab();
     let [shared, one, two] = [lab.inside(), lab.inside(), lab.inside()];
     let [left, right] = [lab.over([&one, &shared], 0), lab.over([&two, &shared], 0)];

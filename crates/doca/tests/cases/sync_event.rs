@@ -1,4 +1,4 @@
-//! Sync events: one side alone, and a host with its DPU.
+//! Sync events: on one side, and between a host and its DPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,7 +103,7 @@ fn builder_requires_both_cpu_locations() {
 fn event_counts_in_user_memory() {
     let dev = dev();
     let memory = Memory::allocate(64).unwrap();
-    // SAFETY: the CPU accesses the memory by these words and the event alone.
+    // SAFETY: the CPU accesses the memory only by these words and the event.
     #[allow(unsafe_code, reason = "words take a promise")]
     let words: &[AtomicU64] = unsafe { memory.words() };
     words[2].store(5, Ordering::Relaxed);
@@ -330,7 +330,7 @@ fn adds_of_many_work_queues_are_all_counted() {
 }
 
 #[test]
-fn ctx_on_workq_does_not_stop_and_aborted_wait_ends() {
+fn ctx_on_workq_rejects_stop_and_abort_ends_wait() {
     let context = context(&dev());
     let mut workq = on(&context);
     let refused = context.stop().unwrap_err();

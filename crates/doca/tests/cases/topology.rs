@@ -28,7 +28,7 @@ fn devices() -> Vec<(Side, Dev)> {
 }
 
 /// Whether the answer is yes; a no must be NotSupported.
-fn says<T>(answer: Result<T>) -> bool {
+fn is_supported<T>(answer: Result<T>) -> bool {
     match answer {
         Ok(_) => true,
         Err(error) => {
@@ -56,8 +56,8 @@ fn sorts<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
 fn sync_events_export_from_host_to_dpu_only() {
     let devs = devices();
     assert_eq!(sorts(devs.iter()), [[2, 3, 0], [2, 0, 2]]);
-    let can_export = |dev: &Dev| says(SyncEvent::export_to_dpu_supported(dev));
-    let can_import = |dev: &Dev| says(SyncEvent::create_from_export_supported(dev));
+    let can_export = |dev: &Dev| is_supported(SyncEvent::export_to_dpu_supported(dev));
+    let can_import = |dev: &Dev| is_supported(SyncEvent::create_from_export_supported(dev));
     let (mut exporters, mut pairs) = (Vec::new(), 0);
     for (side, dev) in &devs {
         let event = SyncEvent::builder(dev).publisher_add_location(Location::Cpu).unwrap();
@@ -102,7 +102,7 @@ fn mmaps_export_from_host_to_dpu_only() {
     for (side, dev) in &devs {
         let own = map(dev, 64, AccessFlags::DPU_READ_ONLY);
         own.write_at(0, b"far away").unwrap();
-        let can = says(dev.info().mmap_export_dpu_supported());
+        let can = is_supported(dev.info().mmap_export_dpu_supported());
         assert_eq!(can, *side == Side::Host, "{dev:?}");
         let exported = own.export_dpu(dev);
         match exported {
@@ -112,12 +112,12 @@ fn mmaps_export_from_host_to_dpu_only() {
     }
     assert_eq!(exporters.len(), 5);
     for (side, dev) in &devs {
-        let can = says(dev.info().mmap_from_export_dpu_supported());
+        let can = is_supported(dev.info().mmap_from_export_dpu_supported());
         assert_eq!(can, *side == Side::Dpu, "{dev:?}");
         for (_, descriptor) in &exporters {
             let imported = Mmap::create_from_export(descriptor.as_bytes(), dev);
             let dynamic = DynamicMmap::create_from_export("", descriptor.as_bytes(), dev);
-            assert_eq!(says(dynamic), can, "{dev:?}");
+            assert_eq!(is_supported(dynamic), can, "{dev:?}");
             let far = match imported {
                 Ok(far) => far,
                 Err(error) => {

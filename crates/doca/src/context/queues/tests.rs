@@ -80,7 +80,7 @@ fn context_slots_are_reused() {
 #[test]
 fn sides_are_found_by_slot_and_device() {
     let devs = devs();
-    let device_cq = |at: usize| DeviceCq::alone(&devs[at], 4).unwrap();
+    let device_cq = |at: usize| DeviceCq::for_test(&devs[at], 4).unwrap();
     let mut device_cqs = DeviceCqs::default();
     assert_eq!(
         (device_cqs.add(device_cq(0)), device_cqs.on(&devs[0]), device_cqs.on(&devs[1])),
@@ -99,7 +99,7 @@ fn sides_are_found_by_slot_and_device() {
     assert_eq!(device_cqs.add(device_cq(0)), 0);
     assert_eq!(device_cqs.iter_mut().count(), 2);
     device_cqs.get(1).unwrap().owner = Some(3);
-    assert_eq!(device_cqs.on(&devs[1]), None, "it is that context's alone");
+    assert_eq!(device_cqs.on(&devs[1]), None, "only that context has it");
     device_cqs.remove(1);
     device_cqs.remove(0);
     assert_eq!(device_cqs.iter_mut().count(), 0);

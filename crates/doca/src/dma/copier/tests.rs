@@ -27,7 +27,7 @@ fn rig(profile: Profile) -> Rig {
     let model = Model::builder().device(profile).stepped().build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-    let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
+    let mut device_cq = DeviceCq::for_test(&dev, 8).unwrap();
     let copier =
         Copier::new(&mut EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq })
             .unwrap();
@@ -100,7 +100,7 @@ impl Rig {
 }
 
 #[test]
-fn single_buf_copy_takes_fast_path_if_reach_is_known() {
+fn single_buf_copy_with_known_reach_takes_fast_path() {
     let mut rig = rig(bluefield());
     let bytes: Vec<u8> = (0..100).collect();
     rig.map.write_at(0, &bytes).unwrap();
@@ -182,7 +182,7 @@ fn device_with_short_copy_limit_never_takes_fast_path() {
 }
 
 #[test]
-fn has_read_is_true_if_cq_is_empty_or_wrapped() {
+fn has_read_holds_for_empty_or_wrapped_cq() {
     let mut rig = rig(bluefield());
     let entries = rig.device_cq.cq.entries();
     let first = rig.device_cq.cq.consumer_index();

@@ -48,7 +48,7 @@ fn ends() -> (Model, [End; 2]) {
     let mut maps = maps.map(Some);
     let ends = [0, 1].map(|at: usize| {
         let dev = &devs[at];
-        let mut device_cq = DeviceCq::alone(dev, 8).unwrap();
+        let mut device_cq = DeviceCq::for_test(dev, 8).unwrap();
         let rdma = Rdma::builder(dev).permissions(access).start().unwrap();
         let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
         let engine = RdmaEngine::new(&rdma.instance, &place).unwrap();

@@ -195,7 +195,7 @@ fn has(config: Config, id: u16) -> Result<(), Failed> {
     #[cfg(not(any(doc, test, all(target_arch = "riscv64", target_os = "none"))))]
     unreachable!("{}", {
         let _ = (config, id);
-        "a thread of a DPA alone has a context"
+        "only a thread of a DPA has a context"
     });
 }
 

@@ -39,7 +39,7 @@ pub type EqRing<'a> = Ring<'a, Eqe>;
 
 impl<'a, Entry> Ring<'a, Entry> {
     /// A ring with 8 words per entry; `consumer` entries were consumed before, modulo 2^32. `None`
-    /// if the number of entries is no power of two.
+    /// if the number of entries is not a power of two.
     pub fn new(words: &'a [AtomicU64], consumer: u32) -> Option<Self> {
         let (slots, rest) = words.as_chunks();
         let entries = slots.len();

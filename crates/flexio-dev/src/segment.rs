@@ -42,7 +42,7 @@ pub enum Request {
     RdmaRead,
     /// Ethernet send with segmentation offload (TSO): four segments.
     Lso,
-    /// NOP: the control segment alone.
+    /// NOP: only the control segment.
     Nop,
     /// RDMA WRITE with immediate: control, remote address, data. See [`Segment::ctrl_with_imm`].
     RdmaWriteImm,

@@ -88,13 +88,14 @@ fn write(control: &Control, context: &ThreadContext, id: u32, words: [u64; ARGUM
 }
 
 /// Sends the records of a stream of the mode TRACER, even if they fill no whole batch
-/// (`flexio_dev_tracer_flush`, `flexio_dev_tracer_notify_host`). Other threads may go on tracing.
+/// (`flexio_dev_tracer_flush`, `flexio_dev_tracer_notify_host`). Other threads may continue to
+/// trace.
 pub fn flush(stream: Stream, context: &ThreadContext) {
     with(stream.number().into(), |control| control.hand_over(context, 1));
 }
 
 /// Sends the records of the process's tracer, even if they fill no whole batch. Other threads may
-/// go on tracing.
+/// continue to trace.
 pub fn flush_tracer(context: &ThreadContext) {
     with(TRACER, |control| control.hand_over(context, 1));
 }

@@ -3,7 +3,7 @@
 use verbless_flexio_dev::{Failed, Level, Status};
 
 #[test]
-fn a_level_has_the_number_of_the_c_enumeration() {
+fn levels_match_c_enumeration() {
     let levels = [Level::None, Level::Always, Level::Error, Level::Warn, Level::Info, Level::Debug];
     for (number, level) in (0..).zip(levels) {
         assert_eq!(Level::from_number(number), Some(level));
@@ -13,7 +13,7 @@ fn a_level_has_the_number_of_the_c_enumeration() {
 }
 
 #[test]
-fn a_result_is_the_status_of_older_versions() {
+fn result_converts_to_status() {
     assert_eq!(Status::from(Ok(())), Status::Success);
     assert_eq!(Status::from(Err(Failed)), Status::Failed);
     assert!(Failed.to_string().contains("the thread has no such outbox"));

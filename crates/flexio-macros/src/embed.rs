@@ -74,7 +74,7 @@ fn path_of(file: &Path) -> String {
 
 /// Generates the constant of an entry point, from its signature.
 fn entry(library: &Tokens, signature: &str) -> std::result::Result<Tokens, String> {
-    let odd = || format!("its symbol dpa:{signature} is no signature of an entry point");
+    let odd = || format!("its symbol dpa:{signature} is not the signature of an entry point");
     let (name, types) = match signature.split_once('(') {
         Some((name, types)) => (name, Some(types)),
         None => (signature, None),

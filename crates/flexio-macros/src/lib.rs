@@ -100,7 +100,7 @@ fn word(of: &Type) -> Result<String> {
 fn arguments(signature: &Signature) -> Result<Vec<&Type>> {
     let types = signature.inputs.iter().map(|argument| match argument {
         FnArg::Typed(typed) => Ok(&*typed.ty),
-        FnArg::Receiver(this) => Err(Error::new(this.span(), "an entry point is no method")),
+        FnArg::Receiver(this) => Err(Error::new(this.span(), "an entry point cannot be a method")),
     });
     types.collect()
 }

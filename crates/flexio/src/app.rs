@@ -56,7 +56,7 @@ impl Embedded {
     /// The program.
     ///
     /// # Errors
-    /// The file is no program for a DPA. It was one at compile time.
+    /// The file is not a program for a DPA. It was one at compile time.
     pub fn app(&self) -> Result<App, Error> {
         App::new(self.name, self.file)
     }
@@ -70,7 +70,7 @@ impl Embedded {
 pub struct FunctionInfo<'a> {
     /// The function's name.
     pub name: &'a str,
-    /// The name with the types of arguments and result; of an event handler, the name alone.
+    /// The name with the types of arguments and result; of an event handler, only the name.
     pub signature: &'a str,
     /// Whether it is an event handler instead of a function to call.
     pub event_handler: bool,
@@ -88,12 +88,13 @@ impl App {
     /// A program of an ELF file (`flexio_app_create`).
     ///
     /// # Errors
-    /// The file is no static ELF file for RV64IMAC (the error has the reason); the name, or that of
-    /// a function, exceeds [`MAX_NAME_LEN`] bytes.
+    /// The file is not a static ELF file for RV64IMAC (the error has the reason); the name, or that
+    /// of a function, exceeds [`MAX_NAME_LEN`] bytes.
     pub fn new(name: &str, file: &[u8]) -> Result<Self, Error> {
         check_name("a program", name)?;
-        let program = Program::parse(file)
-            .map_err(|error| Error::Failed(format!("{name} is no program for a DPA: {error}")))?;
+        let program = Program::parse(file).map_err(|error| {
+            Error::Failed(format!("{name} is not a program for a DPA: {error}"))
+        })?;
         let app = Self { name: name.into(), file: file.into(), program: Arc::new(program) };
         app.entry_points().try_for_each(|it| check_name("a function", name_of(it)))?;
         Ok(app)

@@ -38,7 +38,7 @@ use crate::wq::cross;
 /// Bytes of a CQE.
 pub(crate) const CQE: usize = 64;
 /// Last byte of a CQE that the device has not written: opcode 0xf, and the owner bit of the
-/// previous pass. A program that compares the owner bit alone finds no CQE, either.
+/// previous pass. A program that compares only the owner bit finds no CQE, either.
 pub(crate) const UNWRITTEN: u8 = 0xf1;
 
 /// The receiver of a CQ's events: the element of the CQ, by the C library's types.
@@ -112,7 +112,7 @@ pub struct DpaCqConfig {
     /// Whether [`DpaCq::arm`] arms the CQ instead of its creation; otherwise its first CQE makes an
     /// event.
     pub no_arm: bool,
-    /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`). Its
+    /// Whether all CQEs go to the first entry, whose WQE counter shows the progress (`cc`). Its
     /// owner bit stays 0, and the CQ overruns like others if the consumer index in the record does
     /// not follow.
     pub collapsed: bool,

@@ -21,8 +21,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.uid() != Uid::effective().as_raw() || found.nlink() != 1 {
-        let why = "it is there, and is no file of this user's alone: remove it, or give another \
-                   name";
+        let why = "it exists, and is not a regular file of this user with a single link: \
+                   remove it, or give another name";
         return Err(Error::new(ErrorKind::AlreadyExists, why));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;

@@ -32,7 +32,7 @@ pub fn set_log_level(level: LogLevel) -> LogLevel {
 }
 
 /// Whether messages of this level are printed.
-pub(crate) fn tells(level: LogLevel) -> bool {
+pub(crate) fn prints(level: LogLevel) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn write(level: &str, text: fmt::Arguments<'_>) {
 
 macro_rules! tell {
     ($level:ident, $name:literal, $($text:tt)*) => {
-        if $crate::log::tells($crate::log::LogLevel::$level) {
+        if $crate::log::prints($crate::log::LogLevel::$level) {
             $crate::log::write($name, format_args!($($text)*));
         }
     };
@@ -74,9 +74,9 @@ mod tests {
     #[test]
     fn level_admits_lower_levels_and_set_returns_old() {
         assert_eq!(set_log_level(LogLevel::Info), LogLevel::Warn);
-        assert!(tells(LogLevel::Error) && tells(LogLevel::Info) && !tells(LogLevel::Debug));
+        assert!(prints(LogLevel::Error) && prints(LogLevel::Info) && !prints(LogLevel::Debug));
         assert_eq!(set_log_level(LogLevel::Error), LogLevel::Info);
-        assert!(!tells(LogLevel::Warn));
+        assert!(!prints(LogLevel::Warn));
         assert_eq!(set_log_level(LogLevel::Warn), LogLevel::Error);
     }
 

@@ -126,7 +126,7 @@ impl LifetimeLog {
 
 impl Drop for LifetimeLog {
     fn drop(&mut self) {
-        crate::log::info!("process {:#x} of {} is gone", self.process, self.app);
+        crate::log::info!("process {:#x} of {} was destroyed", self.process, self.app);
     }
 }
 

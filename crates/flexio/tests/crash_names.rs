@@ -30,7 +30,7 @@ fn ended() -> Result<Process> {
 }
 
 #[test]
-fn a_relative_name_is_made_here_or_in_tmp() -> Result {
+fn relative_crash_name_is_below_cwd_or_tmp() -> Result {
     let process = ended()?;
     let number = process.object().id();
     let here = std::env::temp_dir().join(format!("verbless-crash-names-{}", std::process::id()));

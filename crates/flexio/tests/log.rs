@@ -38,6 +38,6 @@ fn process_creation_and_end_are_logged_at_info() -> Result {
     let lines = said.lines().filter_map(|line| line.strip_prefix("verbless-flexio: info: "));
     let told: Vec<_> = lines.map(|line| line.starts_with("made process 0x")).collect();
     assert_eq!(told, [true, false, true, false], "{said}");
-    assert_eq!(said.matches(" of worker is gone").count(), 2, "{said}");
+    assert_eq!(said.matches(" of worker was destroyed").count(), 2, "{said}");
     Ok(())
 }

@@ -150,7 +150,7 @@ impl Control {
             mmio::in_order();
             consumer = consumer.wrapping_add(1);
             if op_own.opcode() == cqe_opcode::REQUESTER_ERROR {
-                // What was not sent stays, for the host to read.
+                // Unsent entries stay for the host to read.
                 let word = mmio::read32(cqe + offset_of!(hot::CqeError, cqe_syndromes) as u64);
                 let syndrome = CqeSyndromes::from_raw(word).syndrome();
                 self.broken.store(syndrome.into(), Ordering::Relaxed);

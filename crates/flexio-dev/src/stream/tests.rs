@@ -528,7 +528,7 @@ fn hand_over_takes_only_whole_batches() {
     };
     assert_eq!(control.claim(context, 5), Some(0));
     assert_eq!([0, 1, 2, 4].map(fill), [1, 2, 3, 4]);
-    assert_eq!(carried(2), 2, "the third is no batch, and the fourth not whole");
+    assert_eq!(carried(2), 2, "the third is not a batch, and the fourth is incomplete");
     assert_eq!(fill(3), 5, "those that are whole");
     assert_eq!((carried(2), carried(1)), (4, 5));
 }

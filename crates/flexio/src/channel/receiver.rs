@@ -24,7 +24,7 @@ use super::{ChannelConfig, EntryTransport};
 /// The host's side of a channel.
 #[derive(Debug)]
 pub(super) enum Receiver {
-    /// Nothing: the host reads the process's heap.
+    /// No memory: the host reads the process's heap.
     Heap,
     Window {
         ring: WordRegion,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ud_receiver_is_limited_by_mtu_and_does_not_connect() {
+    fn ud_receiver_is_limited_by_mtu() {
         let (_model, process) = agreeing();
         let domain = process.domain();
         let options = ConnectOptions::default();

@@ -21,7 +21,7 @@ use super::{ChannelConfig, EntryTransport};
 /// Bytes of a WQEBB and of a CQE.
 const BLOCK: u64 = 64;
 /// log2 of the maximum number of WQEBBs of a send queue.
-const MOST_LOG_WQEBBS: u8 = 15;
+const MAX_LOG_WQEBBS: u8 = 15;
 
 /// The queue pair and its parts.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Sender {
         // At least a WQE for each batch of the ring, and for partial batches.
         let entries = bytes >> config.log_entry_bytes;
         let sends = if config.batch == 1 { entries } else { 4 * entries / u64::from(config.batch) };
-        let wqebbs = (sends * wqebbs_each).next_power_of_two().clamp(4, 1 << MOST_LOG_WQEBBS);
+        let wqebbs = (sends * wqebbs_each).next_power_of_two().clamp(4, 1 << MAX_LOG_WQEBBS);
         let log_wqebbs = wqebbs.ilog2() as u8;
 
         let (wqes, cqes) = (process.alloc(wqebbs * BLOCK)?, process.alloc(wqebbs * BLOCK)?);

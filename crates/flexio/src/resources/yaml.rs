@@ -2,7 +2,7 @@
 //! accepts nothing that YAML 1.2 reads differently.
 
 /// Maximum depth of nested mappings.
-const MOST_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// An error and its line, counted from 1.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
 fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<Node>, YamlError> {
     let mut all: Vec<Node> = Vec::new();
     while let Some((&line, behind)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
-        if depth == MOST_DEPTH {
+        if depth == MAX_DEPTH {
             return Err(YamlError::new(line.number, "mappings too deep within each other"));
         }
         *rest = behind;
@@ -256,6 +256,6 @@ mod tests {
             assert!(fault.line == line && fault.why.contains(why), "{text:?}: {fault:?}");
         }
         let deep: String = (0..2000).map(|at| format!("{}a:\n", " ".repeat(at))).collect();
-        assert_eq!(parse(&deep).unwrap_err().line, MOST_DEPTH + 1);
+        assert_eq!(parse(&deep).unwrap_err().line, MAX_DEPTH + 1);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! In C a process holds the stream; here the caller of `init` holds it, and passes it to the other
 //! functions.
-#![allow(deprecated, reason = "they stand for what C has deprecated")]
+#![allow(deprecated, reason = "they are counterparts of deprecated C functions")]
 
 use super::{MsgStream, MsgStreamConfig, MsgSyncMode, Output};
 use crate::error::Error;

@@ -142,8 +142,8 @@ impl Reader {
 /// Number of pauses of a DPA thread for room: a few milliseconds.
 const PATIENCE: u32 = 4096;
 /// Pauses of the reading thread.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+const MIN_PAUSE: Duration = Duration::from_micros(20);
+const MAX_PAUSE: Duration = Duration::from_millis(2);
 
 impl MsgStream {
     /// Creates a stream, and its reading thread (`flexio_msg_stream_create`).
@@ -356,7 +356,7 @@ impl StreamInner {
 
     /// The reading thread.
     fn read(&self) {
-        let mut pause = SHORTEST_PAUSE;
+        let mut pause = MIN_PAUSE;
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.reader().receive() {
                 Ok(taken) => taken,
@@ -370,7 +370,7 @@ impl StreamInner {
                     return;
                 }
             };
-            pause = if taken > 0 { SHORTEST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
+            pause = if taken > 0 { MIN_PAUSE } else { MAX_PAUSE.min(2 * pause) };
             thread::park_timeout(pause);
         }
     }

@@ -29,7 +29,7 @@ pub const HEAD_BYTES: usize = 32;
 const MAGIC: [u8; 6] = *b"vbmsg\0";
 const NO_LEVEL: u8 = 0xff;
 /// Maximum bytes of a text: U+FFFD takes three bytes for one of the program's.
-const MOST_TEXT: u32 = 3 * MOST_BUFFER;
+const MAX_TEXT_BYTES: u32 = 3 * MOST_BUFFER;
 
 /// A message as bytes (`msg_bin_report`).
 ///
@@ -66,7 +66,7 @@ impl fmt::Display for ReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::NoReport => f.write_str("it is no report of a message (Output::binary)"),
+            Self::NoReport => f.write_str("it is not a report of a message (Output::binary)"),
             Self::Version(version) => {
                 write!(f, "it has version {version}; this reads version {VERSION}")
             }
@@ -104,7 +104,7 @@ impl MsgBinReport {
     /// Reads the next report, without trusting its contents; `None` at the end.
     ///
     /// # Errors
-    /// The next bytes are no complete report of this version.
+    /// The next bytes are not a complete report of this version.
     pub fn read(from: &mut impl Read) -> Result<Option<Self>, ReportError> {
         let mut head = Vec::new();
         from.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(ReportError::Io)?;
@@ -129,7 +129,7 @@ impl MsgBinReport {
             return Err(ReportError::Field("reserved part"));
         }
         let length = word(0x18);
-        if length > MOST_TEXT {
+        if length > MAX_TEXT_BYTES {
             return Err(ReportError::Field("length"));
         }
         let mut text = Vec::new();

@@ -71,7 +71,7 @@ impl Sink {
     }
 }
 
-/// The message of a record; `None` if the entry is no record, or its format does not exist.
+/// The message of a record; `None` if the entry is not a record, or its format does not exist.
 fn of_record(templates: &[Template], entry: &[u8]) -> Option<Message> {
     let record = Record::parse(entry)?;
     let template = templates.get(usize::try_from(record.id).ok()?)?;

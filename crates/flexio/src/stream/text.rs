@@ -151,7 +151,7 @@ impl Record {
     /// Bytes of a record in memory and in a file.
     pub const BYTES: usize = RECORD_BYTES;
 
-    /// Parses an entry; `None` if it is no complete record.
+    /// Parses an entry; `None` if the record is incomplete.
     pub(crate) fn parse(entry: &[u8]) -> Option<Self> {
         let entry: &[u8; RECORD_BYTES] = entry.try_into().ok()?;
         let (words, _) = entry.as_chunks::<8>();

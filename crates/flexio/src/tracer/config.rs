@@ -129,7 +129,7 @@ impl TracerSetup {
     /// memory / 4 / [`REPORT_BYTES`].
     ///
     /// # Errors
-    /// It is no power of two.
+    /// It is not a power of two.
     pub fn set_batch_depth(&mut self, reports: u64) -> Result<&mut Self, Error> {
         self.batch = Some(power_of_two("a batch depth", reports, 1)?);
         Ok(self)
@@ -141,7 +141,7 @@ impl TracerSetup {
     /// fill all of the user's memory.
     ///
     /// # Errors
-    /// It is no power of two, or less than [`LEAST_MEMORY`].
+    /// It is not a power of two, or less than [`LEAST_MEMORY`].
     pub fn set_dev_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
         self.device = Some(power_of_two("a device memory limit", bytes, LEAST_MEMORY)?);
         Ok(self)
@@ -151,7 +151,7 @@ impl TracerSetup {
     /// by default (`flexio_dtrace_set_host_mem_limit`).
     ///
     /// # Errors
-    /// It is no power of two, or less than [`LEAST_MEMORY`].
+    /// It is not a power of two, or less than [`LEAST_MEMORY`].
     pub fn set_host_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
         self.host = power_of_two("a host memory limit", bytes, LEAST_MEMORY)?;
         Ok(self)
@@ -202,8 +202,9 @@ impl TracerSetup {
     /// finds one, the tracer abandons the memory, and traces into the heap from then on.
     ///
     /// # Errors
-    /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
-    /// [`LEAST_USER_MEMORY`]; the buffer ends before `offset + bytes`, or is of another process.
+    /// Its address is not a multiple of [`REPORT_BYTES`]; its length is not a power of two, or is
+    /// less than [`LEAST_USER_MEMORY`]; the buffer ends before `offset + bytes`, or is of another
+    /// process.
     pub fn set_umem(
         &mut self,
         buffer: &Buffer,
@@ -246,7 +247,7 @@ impl TracerSetup {
 
     /// Makes a FIFO the only control of the tracer: `echo 10 > FIFO` starts it for ten seconds, 0
     /// stops it (`flexio_dtrace_set_cli_mgmt`). `None` is [`DEFAULT_FIFO`]. Only its owner may
-    /// access it; [`create`](Self::create) refuses an existing file that is no FIFO of the same
+    /// access it; [`create`](Self::create) refuses an existing file that is not a FIFO of the same
     /// user.
     pub fn set_cli_mgmt(&mut self, path: Option<PathBuf>) -> &mut Self {
         self.fifo = Some(path.unwrap_or_else(|| DEFAULT_FIFO.into()));

@@ -1,8 +1,8 @@
 //! The FIFO by which a shell starts and stops a tracer: `echo 10 > FIFO`.
 //!
-//! Every writer of the FIFO commands the tracer. So the FIFO is created for its owner alone, is
-//! never opened through a link, and an existing file is accepted only if it is a FIFO of the same
-//! user that no other user may write.
+//! Every writer of the FIFO commands the tracer. So the FIFO is created with access only for its
+//! owner, is never opened through a link, and an existing file is accepted only if it is a FIFO of
+//! the same user that no other user may write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -18,7 +18,7 @@ use nix::unistd::{Uid, mkfifo};
 use crate::error::Error;
 
 /// Maximum bytes of a command.
-const LONGEST_COMMAND: usize = 32;
+const MAX_COMMAND_BYTES: usize = 32;
 
 /// A command to the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +51,11 @@ impl Fifo {
         let file = file.map_err(|error| failed(format!("it cannot be opened: {error}")))?;
         let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
         if !metadata.file_type().is_fifo() {
-            let why = "it is there and is no FIFO: give another name, or remove it";
+            let why = "it exists and is not a FIFO: give another name, or remove it";
             return Err(failed(why.into()));
         }
         if metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o022 != 0 {
-            let why = "it is there, and others than its user may write to it: remove it";
+            let why = "it exists, and other users may write to it: remove it";
             return Err(failed(why.into()));
         }
         if file.try_lock().is_err() {
@@ -84,7 +84,7 @@ impl Fifo {
                 }
             }
             if byte[0] != b'\n' {
-                self.skips |= self.line.len() == LONGEST_COMMAND;
+                self.skips |= self.line.len() == MAX_COMMAND_BYTES;
                 if !self.skips {
                     self.line.push(byte[0]);
                 }
@@ -96,7 +96,7 @@ impl Fifo {
                 return parsed;
             }
             crate::log::warning!(
-                "{:?} in {} is no command: it takes a number of seconds, 0 stops",
+                "{:?} in {} is not a command: it takes a number of seconds, 0 stops",
                 String::from_utf8_lossy(&line),
                 self.path.display()
             );
@@ -188,7 +188,7 @@ mod tests {
         let file = directory.0.join("file");
         fs::write(&file, "precious").unwrap();
         let error = Fifo::open(&file).unwrap_err().to_string();
-        assert!(error.contains("is no FIFO"), "{error}");
+        assert!(error.contains("is not a FIFO"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
         let (fifo, link) = (directory.0.join("fifo"), directory.0.join("link"));
         mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();

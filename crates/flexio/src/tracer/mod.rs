@@ -99,7 +99,7 @@ pub struct TracerLosses {
     pub without_room: u64,
     /// Reports that did not arrive: lost by UC, or of a run that was terminated.
     pub on_the_way: u64,
-    /// Arrivals that were no valid reports.
+    /// Arrivals that were not valid reports.
     pub damaged: u64,
     /// Reports that arrived, but the file was full or could not be written, or the callback did not
     /// accept them.
@@ -134,8 +134,8 @@ struct TracerRun {
 }
 
 /// Pauses of the reading thread.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+const MIN_PAUSE: Duration = Duration::from_micros(50);
+const MAX_PAUSE: Duration = Duration::from_millis(5);
 
 impl TracerState {
     fn receive(&mut self) -> Result<u64, Error> {
@@ -201,7 +201,7 @@ impl TracerState {
         let begun = Instant::now();
         self.output.deliver(true);
         while self.output.pending() > 0 && begun.elapsed() < patience {
-            thread::sleep(SHORTEST_PAUSE);
+            thread::sleep(MIN_PAUSE);
             self.output.deliver(true);
         }
         let ended = self.output.end();
@@ -465,7 +465,7 @@ impl TracerInner {
 
     /// The reading thread.
     fn read(&self) {
-        let mut pause = SHORTEST_PAUSE;
+        let mut pause = MIN_PAUSE;
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.poll() {
                 Ok(taken) => taken,
@@ -479,7 +479,7 @@ impl TracerInner {
                     return;
                 }
             };
-            pause = if taken > 0 { SHORTEST_PAUSE } else { LONGEST_PAUSE.min(2 * pause) };
+            pause = if taken > 0 { MIN_PAUSE } else { MAX_PAUSE.min(2 * pause) };
             match self.managed || self.state().run.is_some() {
                 true => thread::park_timeout(pause),
                 false => thread::park(),

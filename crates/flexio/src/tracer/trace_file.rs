@@ -51,7 +51,7 @@ impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::NoTrace => f.write_str("it is no file of a tracer's (OutputMode::Bin)"),
+            Self::NoTrace => f.write_str("it is not a trace file (OutputMode::Bin)"),
             Self::Version(version, bytes) => write!(
                 f,
                 "it has version {version} and records of {bytes} bytes; this reads version \
@@ -121,7 +121,7 @@ impl<R: Read> TraceFile<R> {
     /// Reads the head. Wrap a file in a `BufReader`.
     ///
     /// # Errors
-    /// It cannot be read, is no such file, or has another version.
+    /// It cannot be read, is not a trace file, or has another version.
     pub fn new(mut from: R) -> Result<Self, FileError> {
         let mut head = [0; HEAD_BYTES];
         let length = read_whole(&mut from, &mut head)?;

@@ -67,7 +67,7 @@ impl Tests {
         }
     }
 
-    /// The test of a cell: by its name alone, or after its module's if several have the name.
+    /// The test of a cell: by its name, with its module's before it if several have the name.
     fn named(&self, name: &str) -> &Test {
         let mut modules: Vec<_> = name.split("::").collect();
         let bare = modules.pop().expect("a name");

@@ -36,7 +36,7 @@ fn trace() -> Result<Vec<Shown>> {
 }
 
 #[test]
-fn the_same_steps_lead_to_the_same() -> Result {
+fn stepped_runs_are_deterministic() -> Result {
     let first = trace()?;
     // Nothing moves before the first step, and a single step does not complete it.
     assert!(first[0].0.iter().all(|state| *state == DpaCallState::Running));

@@ -539,7 +539,8 @@ fn trigger_across(device: u32, cqn: u32, by_context: bool) -> u64 {
     errno_of_trigger(cqn)
 }
 
-/// Triggers a CQ by the thread's outbox as it is, or after a switch back to its own queues.
+/// Triggers a CQ by the thread's outbox in its present state, or after a switch back to its own
+/// queues.
 #[rpc]
 fn trigger_here(cqn: u32, again: bool) -> u64 {
     if again && system::extend_outbox(None).is_err() {

@@ -34,7 +34,7 @@ fn post_write(
         Segment::data(length, (keys >> 32) as u32, from),
     ];
     put(wqe, &segments);
-    // Every other one is rung by the doorbell alone, without the record.
+    // Every other one is rung only by the doorbell, without the record.
     if pi.is_multiple_of(2) {
         record::sq_set_pi(word(record), pi.wrapping_add(1));
     }

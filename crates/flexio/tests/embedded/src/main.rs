@@ -23,7 +23,7 @@ const TESTS: &[(&str, Test)] = &[
     ("a call that takes too long is ended and the process goes on", timeout),
     ("a function that the program does not have is refused by name", names),
     ("a device without a DPA is refused", no_dpa),
-    ("a file that is no program is refused", no_program),
+    ("a file that is not a program is rejected", no_program),
 ];
 
 fn main() -> Result<ExitCode> {
@@ -120,7 +120,7 @@ fn no_dpa(_: &Device) -> Result {
 
 fn no_program(_: &Device) -> Result {
     match App::new("half", &program::APP.elf()[..100]) {
-        Err(FlexioError::Failed(why)) if why.starts_with("half is no program for a DPA: ") => {
+        Err(FlexioError::Failed(why)) if why.starts_with("half is not a program for a DPA: ") => {
             Ok(())
         }
         other => Err(format!("{other:?}").into()),

@@ -119,7 +119,7 @@ fn binary_reports_are_read_back_on_every_transport(lab: &Lab) -> Result<(), Stop
         ensure_eq!(tracer.qp_numbers().is_some(), transport == TracerTransport::Uc, "queue pairs");
         tracer.start()?;
         ensure!(tracer.runs(), "it runs");
-        // 100 reports are no whole batch; the memory has room for 128.
+        // 100 reports do not fill a batch; the memory has room for 128.
         ensure_eq!(process.call(points(), (5, 100))?, 100, "reports written by {transport:?}");
         tracer.stop()?;
         are_of(&read(tracer.file())?, 5, 100)?;
@@ -522,7 +522,7 @@ fn fifo_alone_starts_managed_tracer(lab: &Lab) -> Result<(), Stop> {
     fs::write(&path, "precious")?;
     let mut setup = self::tracer(&process, TracerTransport::Dbuf, &directory)?;
     setup.set_cli_mgmt(Some(path.clone()));
-    failed("a file instead of a FIFO", setup.create(), "is no FIFO")?;
+    failed("a file instead of a FIFO", setup.create(), "is not a FIFO")?;
     ensure_eq!(fs::read_to_string(&path)?, "precious", "the file");
     Ok(())
 }
@@ -576,6 +576,6 @@ fn tracer_is_destroyed_while_threads_trace(lab: &Lab) -> Result<(), Stop> {
         ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "no such report");
         ensure_eq!(process.heap_info(), before, "the heap after the tracer by {transport:?}");
     }
-    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process goes on");
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process continues");
     Ok(())
 }

@@ -11,11 +11,11 @@ use verbless_conformance::{Stop, ensure};
 /// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest frame.
-const LONGEST: usize = 1 << 16;
+const MAX_FRAME_BYTES: usize = 1 << 16;
 
 /// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Report {
     /// For the other role.
     Message(Vec<u8>),
     /// The role has reached a point, and waits for instructions.
@@ -28,7 +28,7 @@ pub(crate) enum Said {
 
 /// A message of the director to a role.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Instruction {
     /// A message from the other role.
     Message(Vec<u8>),
     /// Go on from the point.
@@ -61,7 +61,11 @@ impl Channel {
     }
 
     fn write(&mut self, kind: u8, bytes: &[u8]) -> Result<(), Stop> {
-        ensure!(bytes.len() <= LONGEST, "a message of {} bytes; {LONGEST} at most", bytes.len());
+        ensure!(
+            bytes.len() <= MAX_FRAME_BYTES,
+            "a message of {} bytes; {MAX_FRAME_BYTES} at most",
+            bytes.len()
+        );
         let mut frame = vec![kind];
         frame.extend((bytes.len() as u32).to_be_bytes());
         frame.extend(bytes);
@@ -71,7 +75,7 @@ impl Channel {
     fn read(&mut self) -> Result<(u8, Vec<u8>), Stop> {
         let waiting = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
-                Stop::fail(format!("nothing was heard for {} s", PATIENCE.as_secs()))
+                Stop::fail(format!("nothing arrived for {} s", PATIENCE.as_secs()))
             }
             _ => error.into(),
         };
@@ -79,54 +83,54 @@ impl Channel {
         self.0.read_exact(&mut head).map_err(waiting)?;
         let [kind, length @ ..] = head;
         let length = u32::from_be_bytes(length) as usize;
-        ensure!(length <= LONGEST, "a frame of {length} bytes");
+        ensure!(length <= MAX_FRAME_BYTES, "a frame of {length} bytes");
         let mut bytes = vec![0; length];
         self.0.read_exact(&mut bytes).map_err(waiting)?;
         Ok((kind, bytes))
     }
 
     /// Sends a role's message.
-    pub(crate) fn say(&mut self, said: &Said) -> Result<(), Stop> {
-        match said {
-            Said::Message(bytes) => self.write(b'm', bytes),
-            Said::Point(name) => self.write(b'p', name.as_bytes()),
-            Said::Restart => self.write(b'r', &[]),
-            Said::Done(Ok(())) => self.write(b'd', &[]),
-            Said::Done(Err(why)) => self.write(b'f', why.as_bytes()),
+    pub(crate) fn report(&mut self, report: &Report) -> Result<(), Stop> {
+        match report {
+            Report::Message(bytes) => self.write(b'm', bytes),
+            Report::Point(name) => self.write(b'p', name.as_bytes()),
+            Report::Restart => self.write(b'r', &[]),
+            Report::Done(Ok(())) => self.write(b'd', &[]),
+            Report::Done(Err(why)) => self.write(b'f', why.as_bytes()),
         }
     }
 
     /// Receives a role's message, at the director.
-    pub(crate) fn said(&mut self) -> Result<Said, Stop> {
+    pub(crate) fn receive_report(&mut self) -> Result<Report, Stop> {
         let (kind, bytes) = self.read()?;
         let text = || String::from_utf8_lossy(&bytes).into_owned();
         match kind {
-            b'm' => Ok(Said::Message(bytes)),
-            b'p' => Ok(Said::Point(text())),
-            b'r' => Ok(Said::Restart),
-            b'd' => Ok(Said::Done(Ok(()))),
-            b'f' => Ok(Said::Done(Err(text()))),
+            b'm' => Ok(Report::Message(bytes)),
+            b'p' => Ok(Report::Point(text())),
+            b'r' => Ok(Report::Restart),
+            b'd' => Ok(Report::Done(Ok(()))),
+            b'f' => Ok(Report::Done(Err(text()))),
             kind => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
         }
     }
 
     /// Sends a director's message to a role.
-    pub(crate) fn tell(&mut self, told: &Told) -> Result<(), Stop> {
-        match told {
-            Told::Message(bytes) => self.write(b'm', bytes),
-            Told::Go => self.write(b'g', &[]),
-            Told::Die => self.write(b'x', &[]),
-            Told::PeerGone => self.write(b'e', &[]),
+    pub(crate) fn send_instruction(&mut self, instruction: &Instruction) -> Result<(), Stop> {
+        match instruction {
+            Instruction::Message(bytes) => self.write(b'm', bytes),
+            Instruction::Go => self.write(b'g', &[]),
+            Instruction::Die => self.write(b'x', &[]),
+            Instruction::PeerGone => self.write(b'e', &[]),
         }
     }
 
     /// Receives the director's message, at a role.
-    pub(crate) fn told(&mut self) -> Result<Told, Stop> {
+    pub(crate) fn receive_instruction(&mut self) -> Result<Instruction, Stop> {
         match self.read()? {
-            (b'm', bytes) => Ok(Told::Message(bytes)),
-            (b'g', _) => Ok(Told::Go),
-            (b'x', _) => Ok(Told::Die),
-            (b'e', _) => Ok(Told::PeerGone),
+            (b'm', bytes) => Ok(Instruction::Message(bytes)),
+            (b'g', _) => Ok(Instruction::Go),
+            (b'x', _) => Ok(Instruction::Die),
+            (b'e', _) => Ok(Instruction::PeerGone),
             (kind, _) => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
         }
     }
@@ -141,19 +145,24 @@ mod tests {
         let (one, other) = UnixStream::pair().expect("a pair of sockets");
         let mut role = Channel::new(one, Some(PATIENCE)).expect("a channel");
         let mut director = Channel::new(other, Some(PATIENCE)).expect("a channel");
-        for said in [
-            Said::Message(vec![0, 1, 255]),
-            Said::Point("connected".into()),
-            Said::Restart,
-            Said::Done(Ok(())),
-            Said::Done(Err("it broke".into())),
+        for report in [
+            Report::Message(vec![0, 1, 255]),
+            Report::Point("connected".into()),
+            Report::Restart,
+            Report::Done(Ok(())),
+            Report::Done(Err("it broke".into())),
         ] {
-            role.say(&said).expect("it is said");
-            assert_eq!(director.said().expect("it is heard"), said);
+            role.report(&report).expect("a report");
+            assert_eq!(director.receive_report().expect("a report"), report);
         }
-        for told in [Told::Message(Vec::new()), Told::Go, Told::Die, Told::PeerGone] {
-            director.tell(&told).expect("the director's message");
-            assert_eq!(role.told().expect("it is heard"), told);
+        for instruction in [
+            Instruction::Message(Vec::new()),
+            Instruction::Go,
+            Instruction::Die,
+            Instruction::PeerGone,
+        ] {
+            director.send_instruction(&instruction).expect("an instruction");
+            assert_eq!(role.receive_instruction().expect("an instruction"), instruction);
         }
     }
 
@@ -162,7 +171,7 @@ mod tests {
         let (one, _other) = UnixStream::pair().expect("a pair of sockets");
         let patience = Some(Duration::from_millis(10));
         let mut channel = Channel::new(one, patience).expect("a channel");
-        let Stop(why) = channel.told().expect_err("nothing was told");
-        assert!(why.contains("nothing was heard"), "{why}");
+        let Stop(why) = channel.receive_instruction().expect_err("no instruction");
+        assert!(why.contains("nothing arrived"), "{why}");
     }
 }

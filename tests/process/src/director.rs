@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use verbless_conformance::{Lab, Outcome, Stop, ensure};
 
 use crate::case::{By, Case, Side};
-use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::channel::{Channel, Instruction, PATIENCE, Report};
 use crate::files::Files;
 use crate::on::On;
 use crate::role::Role;
@@ -29,7 +29,7 @@ fn limit(case: &Case) -> Duration {
 }
 
 /// A message of a role, or `None` for the end of its messages, with the number of its life.
-type News = (Side, u32, Option<Said>);
+type Arrival = (Side, u32, Option<Report>);
 
 /// Runs a case, if its needs are met.
 pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> Outcome {
@@ -78,8 +78,8 @@ struct Director<'a> {
     agent: Option<&'a Path>,
     lab: &'a Arc<Lab>,
     case: &'a Case,
-    sender: Sender<News>,
-    receiver: Receiver<News>,
+    sender: Sender<Arrival>,
+    receiver: Receiver<Arrival>,
     /// A and B.
     roles: [Option<Running>; 2],
     end: Instant,
@@ -124,10 +124,10 @@ impl<'a> Director<'a> {
             (false, _) => RunsIn::Process(self.process(side, life, theirs)?),
         };
         let channel = Channel::new(ours, None)?;
-        let (mut ear, sender) = (channel.clone()?, self.sender.clone());
+        let (mut reports, sender) = (channel.clone()?, self.sender.clone());
         std::thread::spawn(move || {
-            while let Ok(said) = ear.said() {
-                let _ = sender.send((side, life, Some(said)));
+            while let Ok(report) = reports.receive_report() {
+                let _ = sender.send((side, life, Some(report)));
             }
             let _ = sender.send((side, life, None));
         });
@@ -156,15 +156,15 @@ impl<'a> Director<'a> {
     fn run(mut self) -> Result<(), Stop> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
-            let (side, life, said) = self.receiver.recv_timeout(left).map_err(|_| {
+            let (side, life, report) = self.receiver.recv_timeout(left).map_err(|_| {
                 Stop::fail(format!("hung: not at its end after {} s", limit(self.case).as_secs()))
             })?;
             if self.role(side)?.life != life {
                 // The last message of a life that is over.
                 continue;
             }
-            match said {
-                Some(said) => self.take(side, said)?,
+            match report {
+                Some(report) => self.take(side, report)?,
                 None => self.ended(side)?,
             }
         }
@@ -183,26 +183,27 @@ impl<'a> Director<'a> {
         Ok(())
     }
 
-    fn take(&mut self, side: Side, said: Said) -> Result<(), Stop> {
-        match said {
+    fn take(&mut self, side: Side, report: Report) -> Result<(), Stop> {
+        match report {
             // A role that has ended or was killed does not receive it.
-            Said::Message(bytes) => {
-                let _ = self.role(side.other())?.channel.tell(&Told::Message(bytes));
+            Report::Message(bytes) => {
+                let _ =
+                    self.role(side.other())?.channel.send_instruction(&Instruction::Message(bytes));
                 Ok(())
             }
-            Said::Point(name) => self.at(side, &name),
-            Said::Restart => {
+            Report::Point(name) => self.at(side, &name),
+            Report::Restart => {
                 let other = side.other();
                 let life = self.role(other)?.life + 1;
                 ensure!(self.role(other)?.killed, "role {other:?} is started again, but it lives");
                 self.roles[other as usize] = Some(self.spawn(other, life)?);
                 Ok(())
             }
-            Said::Done(Ok(())) => {
+            Report::Done(Ok(())) => {
                 self.role(side)?.done = true;
                 Ok(())
             }
-            Said::Done(Err(why)) => Err(Stop::fail(format!("role {side:?}: {why}"))),
+            Report::Done(Err(why)) => Err(Stop::fail(format!("role {side:?}: {why}"))),
         }
     }
 
@@ -215,8 +216,8 @@ impl<'a> Director<'a> {
         let kill = case.kill.as_ref().filter(|kill| kill.side == side && kill.point == name);
         let role = self.role(side)?;
         match kill.filter(|kill| role.life <= kill.lives).map(|kill| kill.by) {
-            None => role.channel.tell(&Told::Go),
-            Some(By::Itself) => role.channel.tell(&Told::Die),
+            None => role.channel.send_instruction(&Instruction::Go),
+            Some(By::Itself) => role.channel.send_instruction(&Instruction::Die),
             Some(By::Director) => match &mut role.place {
                 RunsIn::Process(child) => Ok(child.kill()?),
                 RunsIn::OtherSide(process) => Ok(signal::kill(*process, Signal::SIGKILL)?),
@@ -250,7 +251,7 @@ impl<'a> Director<'a> {
         }
         role.killed = true;
         // A role that has ended need not know.
-        let _ = self.role(side.other())?.channel.tell(&Told::PeerGone);
+        let _ = self.role(side.other())?.channel.send_instruction(&Instruction::PeerGone);
         Ok(())
     }
 }

@@ -7,13 +7,12 @@
 //!
 //! - `case`: a case: its roles, its kill point, its fault and when it happens.
 //! - `channel`: the messages between roles and their director, always with a time limit.
-//! - `role`: the interface of a role; `alone`: a role in its own process; `on`: the devices.
+//! - `role`: the interface of a role; `single_role`: a role in its own process; `on`: the devices.
 //! - `files`: the device files of a role, which close with it.
 //! - `director`: starts roles, carries messages between them, kills, and judges.
 //! - `cases`: the cases.
 
 mod agent;
-mod alone;
 mod case;
 mod cases;
 mod channel;
@@ -21,6 +20,7 @@ mod director;
 mod files;
 mod on;
 mod role;
+mod single_role;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let result = match &options.role {
         Some(Task::Role { case, side, life }) => {
-            alone::in_this_process(&options.on, case, *side, *life)
+            single_role::in_this_process(&options.on, case, *side, *life)
         }
         Some(Task::Agent { socket }) => agent::run(&options.on, socket),
         None => all(&options),
@@ -100,7 +100,7 @@ fn all(options: &Options) -> Result<bool, Stop> {
     }
     let mut lab = options.on.lab()?;
     if options.agent.is_some() {
-        lab = lab.with_the_dpu_elsewhere();
+        lab = lab.with_remote_dpu();
     }
     println!("Running on {}", lab.describe());
     let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };

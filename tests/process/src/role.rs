@@ -10,12 +10,12 @@ use verbless_devx::DeviceInfo;
 use verbless_doca::{Dev, DevInfo};
 
 use crate::case::Side;
-use crate::channel::{Channel, Said, Told};
+use crate::channel::{Channel, Instruction, Report};
 use crate::files::Files;
 
 /// The result of waiting for the other role.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Message(Vec<u8>),
     /// The other role was killed.
     Gone,
@@ -29,7 +29,7 @@ pub(crate) struct Role<'a> {
     channel: Channel,
     files: Files,
     /// Messages received during another wait.
-    early: VecDeque<Heard>,
+    early: VecDeque<Received>,
 }
 
 impl<'a> Role<'a> {
@@ -70,59 +70,61 @@ impl<'a> Role<'a> {
     }
 
     /// Sends bytes to the other role, outside the device.
-    pub(crate) fn tell(&mut self, bytes: &[u8]) -> Result<(), Stop> {
-        self.channel.say(&Said::Message(bytes.to_vec()))
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        self.channel.report(&Report::Message(bytes.to_vec()))
     }
 
     /// The other role's next message, or its end.
-    pub(crate) fn hear(&mut self) -> Result<Heard, Stop> {
+    pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
         match self.early.pop_front() {
-            Some(heard) => Ok(heard),
-            None => match self.channel.told()? {
-                Told::Message(bytes) => Ok(Heard::Message(bytes)),
-                Told::PeerGone => Ok(Heard::Gone),
-                told => Err(Stop::fail(format!("{told:?}, though it is at no point"))),
+            Some(received) => Ok(received),
+            None => match self.channel.receive_instruction()? {
+                Instruction::Message(bytes) => Ok(Received::Message(bytes)),
+                Instruction::PeerGone => Ok(Received::Gone),
+                instruction => {
+                    Err(Stop::fail(format!("{instruction:?}, though it is at no point")))
+                }
             },
         }
     }
 
     /// The next message of the other role, which must live.
     pub(crate) fn message(&mut self) -> Result<Vec<u8>, Stop> {
-        match self.hear()? {
-            Heard::Message(bytes) => Ok(bytes),
-            Heard::Gone => Err(Stop::fail("the other program is gone")),
+        match self.receive()? {
+            Received::Message(bytes) => Ok(bytes),
+            Received::Gone => Err(Stop::fail("the other program was killed")),
         }
     }
 
     /// Waits until the other role has been killed; discards its earlier messages.
     pub(crate) fn until_peer_is_gone(&mut self) -> Result<(), Stop> {
-        while self.hear()? != Heard::Gone {}
+        while self.receive()? != Received::Gone {}
         Ok(())
     }
 
     /// Passes a point: if the case says so, the role is killed here or a fault happens.
     pub(crate) fn point(&mut self, name: &str) -> Result<(), Stop> {
-        self.channel.say(&Said::Point(name.into()))?;
+        self.channel.report(&Report::Point(name.into()))?;
         loop {
-            match self.channel.told()? {
-                Told::Go => return Ok(()),
-                Told::Die if self.lab.is_private() => {
+            match self.channel.receive_instruction()? {
+                Instruction::Go => return Ok(()),
+                Instruction::Die if self.lab.is_private() => {
                     self.files.close();
                     return Err(Stop::fail("it was killed"));
                 }
-                Told::Die => {
+                Instruction::Die => {
                     raise(Signal::SIGKILL)?;
                     return Err(Stop::fail(format!("it outlived SIGKILL at {name:?}")));
                 }
-                Told::Message(bytes) => self.early.push_back(Heard::Message(bytes)),
-                Told::PeerGone => self.early.push_back(Heard::Gone),
+                Instruction::Message(bytes) => self.early.push_back(Received::Message(bytes)),
+                Instruction::PeerGone => self.early.push_back(Received::Gone),
             }
         }
     }
 
     /// Requests the restart of the killed other role.
     pub(crate) fn restart_peer(&mut self) -> Result<(), Stop> {
-        self.channel.say(&Said::Restart)
+        self.channel.report(&Report::Restart)
     }
 
     /// Plays the role to its end and reports the result, if it was not killed.
@@ -131,6 +133,6 @@ impl<'a> Role<'a> {
         if self.files.are_closed() {
             return Ok(());
         }
-        self.channel.say(&Said::Done(result))
+        self.channel.report(&Report::Done(result))
     }
 }

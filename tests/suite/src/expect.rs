@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_the_list_is_a_need_of_some_case() {
+    fn every_expected_skip_is_a_need_of_some_case() {
         let needs: BTreeSet<_> =
             crate::cases().flat_map(|case| &case.needs).map(ToString::to_string).collect();
         let suites = |(name, _): &(String, Environment)| !name.starts_with("process ");

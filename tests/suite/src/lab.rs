@@ -12,8 +12,8 @@ use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
+use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
-use crate::struck::Struck;
 use crate::{Need, Stop};
 
 /// The user's choice of environment.
@@ -34,7 +34,7 @@ pub struct Choice {
     pub packets: bool,
     /// Each case runs both ways, and the CQEs and data of its queues are compared.
     pub both_ways: bool,
-    /// A plan of faults for the model's links.
+    /// A fault plan for the model's links.
     pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
     pub destructive: bool,
@@ -56,7 +56,7 @@ pub struct Lab {
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
     /// Effects of the model's faults on frames, if it has any; all labs of a run share them.
-    struck: Option<Arc<Struck>>,
+    fault_counts: Option<Arc<FaultCounts>>,
     /// The number of objects of each device of the model when it was built.
     before: Option<Vec<ObjectCounts>>,
     /// Why the lab is the model although the user did not ask for it.
@@ -89,7 +89,7 @@ impl Lab {
                             profile: None,
                             backend: Arc::new(kernel),
                             model: None,
-                            struck: None,
+                            fault_counts: None,
                             devices: [info].into_iter().chain(peer).cloned().collect(),
                             before: None,
                             why_model: None,
@@ -164,12 +164,12 @@ impl Lab {
         };
         let builder = if choice.packets { builder.in_packets() } else { builder };
         let model = builder.build();
-        let mut struck = None;
+        let mut fault_counts = None;
         if let Some(file) = &choice.faults {
             let wrong = |error| Stop::fail(format!("--faults: {error}"));
             let plan = FaultPlan::load(file).map_err(wrong)?;
             model.apply(&plan).map_err(wrong)?;
-            struck = Some(Arc::new(Struck::new(&plan)));
+            fault_counts = Some(Arc::new(FaultCounts::new(&plan)));
         }
         let backend = Arc::new(InProcess::of(&model));
         let devices = backend.enumerate()?;
@@ -183,7 +183,7 @@ impl Lab {
             profile,
             backend,
             model,
-            struck,
+            fault_counts,
             devices,
             before,
             why_model,
@@ -201,14 +201,14 @@ impl Lab {
         match &self.profile {
             Some(profile) => {
                 let fresh = Self::on_model(&self.choice, profile.clone())?;
-                Ok(Self { struck: self.struck.clone(), ..fresh })
+                Ok(Self { fault_counts: self.fault_counts.clone(), ..fresh })
             }
             None => Ok(Self {
                 choice: self.choice.clone(),
                 profile: None,
                 backend: self.backend.clone(),
                 model: None,
-                struck: None,
+                fault_counts: None,
                 devices: self.devices.clone(),
                 before: None,
                 why_model: None,
@@ -369,7 +369,7 @@ impl Lab {
     }
 
     /// Notes that another program drives the other side of the card.
-    pub fn with_the_dpu_elsewhere(self) -> Self {
+    pub fn with_remote_dpu(self) -> Self {
         Self { dpu_elsewhere: true, ..self }
     }
 
@@ -436,15 +436,17 @@ impl Lab {
 
     /// Adds the effects of faults on the frames of a finished case.
     pub fn count_faults(&self) {
-        if let (Some(model), Some(struck)) = (&self.model, &self.struck) {
-            struck.add(model);
+        if let (Some(model), Some(fault_counts)) = (&self.model, &self.fault_counts) {
+            fault_counts.add(model);
         }
     }
 
-    /// The effects of the plan of faults on frames in all cases so far: a summary line, and a line
+    /// The effects of the fault plan on frames in all cases so far: a summary line, and a line
     /// for each requested effect that never happened. `None` without a plan.
     pub fn faults(&self) -> Option<(String, Vec<String>)> {
-        self.struck.as_ref().map(|struck| (struck.describe(), struck.never()))
+        self.fault_counts
+            .as_ref()
+            .map(|fault_counts| (fault_counts.describe(), fault_counts.never()))
     }
 
     /// Lines on what influences the run.

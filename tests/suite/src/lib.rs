@@ -9,13 +9,13 @@ mod case;
 mod cases;
 mod endpoint;
 mod expect;
+mod fault_counts;
 mod lab;
 mod need;
 mod pool;
 mod raw;
 mod report;
 mod run;
-mod struck;
 mod sweep;
 mod ways;
 

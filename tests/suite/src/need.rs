@@ -42,7 +42,7 @@ pub(crate) use cap;
 type Least = (&'static str, fn(&Caps) -> u32, u32);
 
 /// The sizes that cases assume. Every known card has more.
-const LEAST: [Least; 12] = [
+const ASSUMED_SIZES: [Least; 12] = [
     ("log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
     ("log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
     ("log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
@@ -97,8 +97,8 @@ pub enum Need {
     /// The device identifies itself as the model, in this process or behind a kernel: the case
     /// expects behaviour that only the model is known to have.
     ModelDevice,
-    /// The driver may make objects of the DPA: on the model alone, as the hardware's layouts are
-    /// not published.
+    /// The driver may make objects of the DPA: only on the model, as the hardware's layouts are not
+    /// published.
     DpaLayouts,
     /// The case may change more than its own objects: the device is the model, or the run allows
     /// it.
@@ -315,7 +315,7 @@ impl Facts {
             let value = self.caps.iter().map(value).min()?;
             (value < least).then(|| format!("hca_cap.{name} >= {least} (here {value})"))
         };
-        LEAST.iter().filter_map(of).collect()
+        ASSUMED_SIZES.iter().filter_map(of).collect()
     }
 
     /// Whether a case's need is met.
@@ -393,7 +393,7 @@ fn reach_registers_both_ways(backend: &dyn Backend, devices: &[DeviceInfo]) -> R
     Ok(true)
 }
 
-/// Whether the error is no fault: the path does not exist, or this user lacks the privilege.
+/// Whether the error is expected: the path does not exist, or this user lacks the privilege.
 fn is_absent(error: &verbless_devx::Error) -> bool {
     use verbless_devx::ErrorKind::{NoDevice, NotSupported, Permission};
     matches!(error.kind(), NotSupported | Permission | NoDevice)

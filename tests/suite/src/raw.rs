@@ -51,7 +51,7 @@ pub(crate) fn region_owned_by(
 pub(crate) fn uar_page(uar: &Arc<Uar>) -> Result<UarPage, Stop> {
     let (base, length) = (uar.mapping().as_ptr(), uar.mapping().len());
     // SAFETY: the mapping lives in its owner. The callers have allocated the UAR for themselves,
-    // and map it here alone.
+    // and map it only here.
     Ok(unsafe { UarPage::new(SharedMemory::from_raw(base, length, uar.clone())) }?)
 }
 

@@ -16,25 +16,22 @@ pub(super) fn cases() -> Vec<Case> {
         let copies = Need::Cap("hca_cap.dma_mmo_qp", |caps| caps.general.dma_mmo_qp());
         Case::new(name, a, b).needs(Need::Sides).needs(copies)
     };
-    let mut cases = vec![dpu(
-        "a_program_on_the_dpu_copies_out_of_and_into_memory_of_one_on_the_host",
-        lends,
-        copies_out_and_in,
-    )];
+    let mut cases =
+        vec![dpu("dpu_program_copies_from_and_to_host_program", lends, copies_out_and_in)];
     for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
-        let name = format!("the_dpu_reaches_nothing_of_a_program_that_{how}_once_it_has_exported");
+        let name = format!("dpu_cannot_reach_memory_of_exporter_that_{how}");
         cases.push(dpu(&name, lends, finds_nothing).kill(Side::A, "exported", by));
-        let name = format!("copies_by_the_dpu_end_once_each_when_their_host_{how}_meanwhile");
+        let name = format!("dpu_copies_end_once_when_host_{how}");
         cases.push(dpu(&name, lends, copies_on).kill(Side::A, "copied from", by));
     }
     let sync = |name: &str, b| {
         let waits = Need::Cap("hca_cap.wait_on_data", |caps| caps.general.wait_on_data());
         Case::new(name, signals, b).needs(Need::Sides).needs(waits)
     };
-    let name = "programs_on_the_host_and_the_dpu_count_and_wait_by_one_sync_event";
+    let name = "host_and_dpu_programs_share_one_sync_event";
     cases.push(sync(name, takes_part));
     for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
-        let name = format!("jobs_of_the_dpu_fail_once_each_when_the_host_of_their_event_{how}");
+        let name = format!("dpu_jobs_fail_once_when_event_owner_{how}");
         cases.push(sync(&name, is_left).kill(Side::A, "waited for", by));
     }
     cases
@@ -52,18 +49,18 @@ fn lends(role: &mut Role) -> Result<(), Stop> {
     let map = Mmap::builder().memrange(memory).permissions(AccessFlags::DPU_READ_WRITE);
     let map = map.add_dev(&dev).start()?;
     map.write_at(0, &pattern(1, LENGTH))?;
-    role.tell(map.export_dpu(&dev)?.as_bytes())?;
+    role.send(map.export_dpu(&dev)?.as_bytes())?;
     ensure_eq!(role.message()?, b"imported", "message");
     role.point("exported")?;
-    role.tell(b"go on")?;
+    role.send(b"go on")?;
     ensure_eq!(role.message()?, b"copying", "message");
     role.point("copied from")?;
-    role.tell(b"still there")?;
+    role.send(b"still there")?;
     ensure_eq!(role.message()?, b"copied", "message");
     let mut bytes = vec![0; LENGTH];
     map.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(2, LENGTH), "other bytes came in");
-    role.tell(b"end")
+    role.send(b"end")
 }
 
 /// The DPU's side of the export.
@@ -89,7 +86,7 @@ impl Borrower {
         let dma = Dma::builder(&dev).start()?;
         let mut workq = WorkQ::new(DEPTH)?;
         workq.add(&dma)?;
-        role.tell(b"imported")?;
+        role.send(b"imported")?;
         Ok(Self { dev, descriptor, far, near, inventory, dma, workq })
     }
 
@@ -137,7 +134,7 @@ impl Borrower {
 fn copies_out_and_in(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Borrower::new(role)?;
     ensure_eq!(role.message()?, b"go on", "message");
-    role.tell(b"copying")?;
+    role.send(b"copying")?;
     ensure_eq!(role.message()?, b"still there", "message");
     let (from, to) = (dpu.buf(&dpu.far, true)?, dpu.buf(&dpu.near, false)?);
     dpu.submit(from, to, 1)?;
@@ -149,7 +146,7 @@ fn copies_out_and_in(role: &mut Role) -> Result<(), Stop> {
     let (from, to) = (dpu.buf(&dpu.near, true)?, dpu.buf(&dpu.far, false)?);
     dpu.submit(from, to, 2)?;
     ensure_eq!(dpu.ended()?, (2, None), "the copy in");
-    role.tell(b"copied")?;
+    role.send(b"copied")?;
     ensure_eq!(role.message()?, b"end", "message");
     Ok(())
 }
@@ -191,7 +188,7 @@ fn copies_on(role: &mut Role) -> Result<(), Stop> {
             failed += 1;
         }
         if !told && next > 2 * u64::from(DEPTH) {
-            role.tell(b"copying")?;
+            role.send(b"copying")?;
             told = true;
         }
         ensure!(next < 1_000_000, "the host lives for ever");
@@ -208,7 +205,7 @@ fn signals(role: &mut Role) -> Result<(), Stop> {
     let dev = role.dev()?;
     let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu)?;
     let event = event.subscriber_add_location(Location::Cpu)?.start()?;
-    role.tell(event.export_to_dpu()?.as_bytes())?;
+    role.send(event.export_to_dpu()?.as_bytes())?;
     for turn in 0..TURNS {
         ensure_eq!(event.update_add(1)?, 2 * turn, "before the host's add");
         event.wait_gt_yield(2 * turn + 1)?;
@@ -218,7 +215,7 @@ fn signals(role: &mut Role) -> Result<(), Stop> {
     event.update_set(200)?;
     ensure_eq!(role.message()?, b"went on", "message");
     event.stop().destroy();
-    role.tell(b"destroyed")
+    role.send(b"destroyed")
 }
 
 /// The DPU's handle, after its turns, with jobs in flight.
@@ -246,7 +243,7 @@ impl Waiter {
         for threshold in [150, 120, 199, 120] {
             this.submit(this.context.wait_gt(threshold))?;
         }
-        role.tell(b"waiting")?;
+        role.send(b"waiting")?;
         Ok(this)
     }
 
@@ -294,7 +291,7 @@ fn takes_part(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Waiter::new(role)?;
     dpu.all_end()?;
     ensure_eq!(dpu.event.get()?, 200, "value");
-    role.tell(b"went on")?;
+    role.send(b"went on")?;
     ensure_eq!(role.message()?, b"destroyed", "message");
     ensure_eq!(
         dpu.event.get().map_err(|error| error.kind()),

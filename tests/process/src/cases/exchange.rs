@@ -13,30 +13,25 @@ use crate::role::Role;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
-            "two_programs_connect_by_addresses_as_bytes_and_reach_each_others_memory",
+            "programs_connect_by_address_bytes_and_exchange_data",
             writes_and_reads,
             is_written_to,
         ),
-        Case::new("a_thousand_messages_each_way_arrive_in_order", messages, messages),
-        Case::new("fetch_and_adds_of_two_programs_on_one_number_add_up", adds_there, adds_here)
+        Case::new("thousand_messages_each_way_arrive_in_order", messages, messages),
+        Case::new("concurrent_fetch_adds_of_two_programs_add_up", adds_there, adds_here)
             .needs(Need::Cap("atomics", |caps| caps.atomics)),
         // The responder does not repeat a lost fatal NAK: the requester then gives up by itself.
-        Case::new("a_key_is_of_no_use_once_its_owner_has_dropped_it", uses_key, drops_key)
+        Case::new("dropped_key_of_peer_gives_no_access", uses_key, drops_key).needs(Need::Lossless),
+        Case::new("withheld_access_right_is_enforced", tries_to_write, lets_nobody_write)
             .needs(Need::Lossless),
         Case::new(
-            "a_right_that_one_program_withholds_the_other_does_not_have",
-            tries_to_write,
-            lets_nobody_write,
-        )
-        .needs(Need::Lossless),
-        Case::new(
-            "a_message_that_is_lost_between_two_programs_is_sent_again",
+            "lost_message_between_programs_is_retransmitted",
             writes_and_reads,
             is_written_to,
         )
         .fault("connected", |model| model.inject(0, Fault::LoseMessage, 0, 2)),
         Case::new(
-            "messages_of_two_programs_wait_for_a_port_that_comes_back",
+            "messages_of_two_programs_wait_for_port_recovery",
             writes_and_reads,
             is_written_to,
         )
@@ -57,12 +52,12 @@ fn writes_and_reads(role: &mut Role) -> Result<(), Stop> {
     end.qp.post(&Write::new(from, there).signaled(), 7)?;
     role.point("written")?;
     ensure_eq!(end.sent()??.cookie, 7, "cookie of the WRITE");
-    role.tell(b"look")?;
+    role.send(b"look")?;
     ensure_eq!(role.message()?, b"changed", "answer");
     let into = end.sge(BYTES / 2, LENGTH)?;
     end.perform(&Read::new(into, there).signaled())?;
     ensure!(end.bytes(BYTES / 2, LENGTH)? == pattern(2, LENGTH), "a READ brought other bytes");
-    role.tell(b"end")
+    role.send(b"end")
 }
 
 fn is_written_to(role: &mut Role) -> Result<(), Stop> {
@@ -72,7 +67,7 @@ fn is_written_to(role: &mut Role) -> Result<(), Stop> {
     ensure!(end.bytes(0, LENGTH)? == pattern(1, LENGTH), "a WRITE brought other bytes");
     ensure!(end.bytes(LENGTH, 64)? == [0; 64], "a WRITE went on past its end");
     end.fill(0, &pattern(2, LENGTH))?;
-    role.tell(b"changed")?;
+    role.send(b"changed")?;
     ensure_eq!(role.message()?, b"end", "message");
     Ok(())
 }
@@ -111,7 +106,7 @@ fn messages(role: &mut Role) -> Result<(), Stop> {
         }
     }
     // Each role waits until the other has received everything.
-    role.tell(b"end")?;
+    role.send(b"end")?;
     ensure_eq!(role.message()?, b"end", "message");
     Ok(())
 }
@@ -131,7 +126,7 @@ fn adds_there(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &ConnectOptions::default())?;
     add(&mut end, there)?;
-    role.tell(b"end")?;
+    role.send(b"end")?;
     ensure_eq!(role.message()?, b"end", "message");
     Ok(())
 }
@@ -152,7 +147,7 @@ fn adds_here(role: &mut Role) -> Result<(), Stop> {
         itself.post(&FetchAdd::new(old, number, 1).signaled(), 0)?;
         until("an addition", || itself.poll(&mut cq))??;
     }
-    role.tell(b"end")?;
+    role.send(b"end")?;
     ensure_eq!(role.message()?, b"end", "message");
     ensure_eq!(end.bytes(0, 8)?, u64::to_ne_bytes(2 * ROUNDS), "the sum");
     Ok(())
@@ -162,23 +157,23 @@ fn uses_key(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
     end.perform(&Write::new(Inline(b"first"), there).signaled())?;
-    role.tell(b"drop it")?;
+    role.send(b"drop it")?;
     ensure_eq!(role.message()?, b"dropped", "answer");
     end.qp.post(&Write::new(Inline(b"later"), there).signaled(), 3)?;
     ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 3, "cookie");
-    role.tell(b"end")
+    role.send(b"end")
 }
 
 fn drops_key(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     connect(role, &mut end, &impatient())?;
     ensure_eq!(role.message()?, b"drop it", "message");
-    ensure_eq!(end.bytes(0, 5)?, b"first", "what was written");
+    ensure_eq!(end.bytes(0, 5)?, b"first", "the written bytes");
     let Endpoint { device: _device, domain, send_cq: _s, receive_cq: _r, qp: _qp, region } = end;
     drop(region);
     // The next key may have the index of the one before.
     let next = domain.region(BYTES, KeyAccess::ALL)?;
-    role.tell(b"dropped")?;
+    role.send(b"dropped")?;
     ensure_eq!(role.message()?, b"end", "message");
     let mut found = [1; 5];
     next.read_at(0, &mut found)?;
@@ -191,7 +186,7 @@ fn tries_to_write(role: &mut Role) -> Result<(), Stop> {
     let there = connect(role, &mut end, &impatient())?;
     let into = end.sge(0, 6)?;
     end.perform(&Read::new(into, there).signaled())?;
-    ensure_eq!(end.bytes(0, 6)?, b"theirs", "what was read");
+    ensure_eq!(end.bytes(0, 6)?, b"theirs", "the read bytes");
     end.qp.post(&Write::new(Inline(b"mine"), there).signaled(), 3)?;
     // The responder may report an unknown operation or a forbidden one.
     match end.sent()? {
@@ -201,7 +196,7 @@ fn tries_to_write(role: &mut Role) -> Result<(), Stop> {
             ensure!(text.contains("remote"), "it failed with {text}");
         }
     }
-    role.tell(b"end")
+    role.send(b"end")
 }
 
 fn lets_nobody_write(role: &mut Role) -> Result<(), Stop> {

@@ -21,14 +21,14 @@ use crate::role::Role;
 type PeerFault = (&'static str, fn(&Model), Act);
 
 const FAULTS: [PeerFault; 3] = [
-    ("though_messages_are_lost", |model| model.inject(0, Fault::LoseMessage, 0, 2), survives),
+    ("despite_lost_messages", |model| model.inject(0, Fault::LoseMessage, 0, 2), survives),
     (
-        "though_completions_are_late",
+        "despite_late_completions",
         |model| model.inject(0, Fault::DelayCompletion(Duration::from_millis(5)), 0, 20),
         survives,
     ),
     (
-        "though_a_command_fails",
+        "despite_failed_command",
         |model| {
             model.fail_command(
                 0,
@@ -46,26 +46,25 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (point, when) in POINTS {
         for (though, happen, act) in FAULTS {
-            let name = format!("a_program_that_is_killed_{when}_leaves_its_peer_working_{though}");
+            let name = format!("peer_survives_program_killed_{when}_{though}");
             let case = Case::new(&name, act, victim).kill(Side::B, point, By::Director);
             cases.push(case.fault(point, happen));
         }
     }
     cases.push(
         Case::new(
-            "a_message_fails_that_waits_for_a_receive_of_a_program_that_is_killed",
+            "message_without_receive_of_killed_program_fails",
             waits_for_a_receive,
             owes_a_receive,
         )
         .kill(Side::B, "owing", By::Director),
     );
     cases.push(
-        Case::new(
-            "a_program_whose_commands_are_refused_meanwhile_outlives_its_peer",
-            is_refused,
-            connects,
-        )
-        .kill(Side::B, "connected", By::Itself),
+        Case::new("program_with_refused_commands_outlives_its_peer", is_refused, connects).kill(
+            Side::B,
+            "connected",
+            By::Itself,
+        ),
     );
     cases
 }
@@ -89,7 +88,7 @@ fn waits_for_a_receive(role: &mut Role) -> Result<(), Stop> {
     // A WRITE needs no receive: the peer's device answers.
     end.perform(&Write::new(Inline(b"there"), there).signaled())?;
     end.qp.post(&Send::new(Inline(b"no room")).signaled(), 5)?;
-    role.tell(b"sent")?;
+    role.send(b"sent")?;
     role.until_peer_is_gone()?;
     ensure_eq!(failed(end.sent()?, WcStatus::TransportRetryExceeded)?, 5, "cookie of the SEND");
     works_alone(&mut end)
@@ -122,7 +121,7 @@ fn is_refused(role: &mut Role) -> Result<(), Stop> {
             Err(error) => ensure_eq!(error.kind(), ErrorKind::Command, "kind of the refusal"),
         }
         if round == 10 {
-            role.tell(b"refused")?;
+            role.send(b"refused")?;
         }
     }
     role.until_peer_is_gone()?;

@@ -14,12 +14,8 @@ use crate::role::Role;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::new(
-            "a_program_that_forks_goes_on_and_its_child_may_end_before_it",
-            forks,
-            is_written_to,
-        )
-        .needs(Need::TwoProcesses),
+        Case::new("forking_program_continues_after_child_ends", forks, is_written_to)
+            .needs(Need::TwoProcesses),
     ]
 }
 
@@ -41,12 +37,12 @@ fn forks(role: &mut Role) -> Result<(), Stop> {
             ensure_eq!(waitpid(child, None)?, WaitStatus::Exited(child, CODE), "end of the child");
         }
     }
-    // The parent alone owns the pages again, and the device still uses these.
+    // Only the parent owns the pages again, and the device still uses these.
     end.fill(0, b"two")?;
     let from = end.sge(0, 3)?;
     end.perform(&Write::new(from, there).signaled())?;
     end.device.nop()?;
-    role.tell(b"look")?;
+    role.send(b"look")?;
     ensure_eq!(role.message()?, b"seen", "answer");
     Ok(())
 }
@@ -55,6 +51,6 @@ fn is_written_to(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     connect(role, &mut end, &ConnectOptions::default())?;
     ensure_eq!(role.message()?, b"look", "message");
-    ensure_eq!(end.bytes(0, 3)?, b"two", "what was written");
-    role.tell(b"seen")
+    ensure_eq!(end.bytes(0, 3)?, b"two", "the written bytes");
+    role.send(b"seen")
 }

@@ -10,42 +10,37 @@ use super::link::{
     BYTES, both_are_connected, connect, endpoint, impatient, introduce, is_silent, read,
 };
 use crate::case::{By, Case, Side};
-use crate::role::{Heard, Role};
+use crate::role::{Received, Role};
 
 /// The kill points of the victim of [`survives`], and what it does there.
 pub(super) const POINTS: [(&str, &str); 7] = [
-    ("opened", "once_it_has_opened_its_device"),
-    ("registered", "once_it_has_its_objects"),
-    ("addressed", "before_it_connects"),
-    ("connected", "once_it_is_connected"),
-    ("receives posted", "while_it_waits_for_messages"),
-    ("writing", "while_it_writes"),
-    ("reading", "while_it_reads"),
+    ("opened", "after_opening_its_device"),
+    ("registered", "after_creating_its_objects"),
+    ("addressed", "before_connecting"),
+    ("connected", "after_connecting"),
+    ("receives posted", "while_waiting_for_messages"),
+    ("writing", "while_writing"),
+    ("reading", "while_reading"),
 ];
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (point, when) in POINTS {
-        for (by, how) in [(By::Itself, "that_kills_itself"), (By::Director, "that_is_killed")] {
-            let name = format!("a_program_{how}_{when}_leaves_its_peer_working");
+        for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
+            let name = format!("peer_survives_program_that_{how}_{when}");
             cases.push(Case::new(&name, survives, victim).kill(Side::B, point, by));
         }
     }
     cases.push(
-        Case::new(
-            "writes_to_a_program_that_is_killed_meanwhile_fail_once_and_flush",
-            writes_on,
-            is_written_to,
-        )
-        .kill(Side::B, "written to", By::Director),
+        Case::new("writes_to_killed_program_fail_once_and_flush", writes_on, is_written_to).kill(
+            Side::B,
+            "written to",
+            By::Director,
+        ),
     );
     cases.push(
-        Case::new(
-            "a_key_of_a_program_that_is_dead_opens_nothing",
-            uses_key_of_the_dead,
-            exports_and_dies,
-        )
-        .kill(Side::B, "exported", By::Itself),
+        Case::new("key_of_dead_program_gives_no_access", uses_key_of_the_dead, exports_and_dies)
+            .kill(Side::B, "exported", By::Itself),
     );
     cases
 }
@@ -96,10 +91,10 @@ pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
     introduce(role, &end, &impatient())?;
     let mut peer = None;
     loop {
-        match role.hear()? {
-            Heard::Gone => break,
-            Heard::Message(bytes) if bytes == b"connected" => role.tell(b"connected")?,
-            Heard::Message(bytes) => {
+        match role.receive()? {
+            Received::Gone => break,
+            Received::Message(bytes) if bytes == b"connected" => role.send(b"connected")?,
+            Received::Message(bytes) => {
                 let (address, there) = read(&bytes)?;
                 end.domain.connect(&mut end.qp, &address, &impatient())?;
                 peer = Some(there);
@@ -151,7 +146,7 @@ fn writes_on(role: &mut Role) -> Result<(), Stop> {
                 ensure_eq!(completion.cookie, done, "cookie");
                 done += 1;
                 if done == 8 {
-                    role.tell(b"now")?;
+                    role.send(b"now")?;
                 }
                 ensure!(done < 1_000_000, "the peer lives for ever");
             }
@@ -195,7 +190,7 @@ fn uses_key_of_the_dead(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
     end.perform(&Write::new(Inline(b"good"), there).signaled())?;
-    role.tell(b"used")?;
+    role.send(b"used")?;
     role.until_peer_is_gone()?;
     is_silent(&mut end, there)?;
     let mut heir = Endpoint::new(role.other_device()?, &QpConfig::new(4, 4), 64)?;

@@ -41,7 +41,7 @@ pub(super) fn introduce(
     let mut bytes = end.domain.address(&end.qp, options)?.to_bytes().to_vec();
     bytes.extend(place.address.to_be_bytes());
     bytes.extend(place.rkey.0.to_be_bytes());
-    role.tell(&bytes)
+    role.send(&bytes)
 }
 
 /// Parses the other role's message of [`introduce`].
@@ -72,7 +72,7 @@ pub(super) fn connect(
 
 /// Waits until the other role is connected, too: a sender to an unconnected role only waits longer.
 pub(super) fn both_are_connected(role: &mut Role) -> Result<(), Stop> {
-    role.tell(b"connected")?;
+    role.send(b"connected")?;
     let said = role.message()?;
     ensure!(said == b"connected", "the other program says {said:?}");
     Ok(())

@@ -23,9 +23,9 @@ fn lives() -> u32 {
 
 pub(super) fn cases() -> Vec<Case> {
     let lives = lives();
-    let mut cases = vec![Case::new("two_programs_do_all_jobs_of_doca_rdma", asks, answers)];
+    let mut cases = vec![Case::new("two_programs_run_all_doca_rdma_jobs", asks, answers)];
     for (by, how) in [(By::Itself, "kills_itself"), (By::Director, "is_killed")] {
-        let name = format!("jobs_of_doca_rdma_end_once_each_when_the_peer_{how}_and_go_on_with_it");
+        let name = format!("doca_rdma_jobs_end_once_when_peer_{how}_and_resume");
         cases.push(Case::new(&name, outlives, dies).kill(Side::B, "at work", by).lives(lives));
     }
     cases
@@ -72,11 +72,11 @@ impl End {
     fn connect(&mut self, role: &mut Role) -> Result<(), Stop> {
         let connection = self.rdma()?.export()?;
         let memory = self.map.export_rdma(&self.dev)?;
-        role.tell(&[connection.as_bytes(), memory.as_bytes()].concat())?;
+        role.send(&[connection.as_bytes(), memory.as_bytes()].concat())?;
         let said = role.message()?;
         let (connection, memory) = said
             .split_at_checked(connection.as_bytes().len())
-            .ok_or_else(|| Stop::fail(format!("{} bytes are no descriptors", said.len())))?;
+            .ok_or_else(|| Stop::fail(format!("{} bytes are not descriptors", said.len())))?;
         self.rdma()?.connect(connection)?;
         self.there = Some(Mmap::create_from_export(memory, &self.dev)?);
         meet(role)
@@ -115,7 +115,7 @@ impl End {
 
 /// Waits until both roles have reached this point.
 fn meet(role: &mut Role) -> Result<(), Stop> {
-    role.tell(b"here")?;
+    role.send(b"here")?;
     let said = role.message()?;
     ensure!(said == b"here", "the other program says {said:?}");
     Ok(())
@@ -221,7 +221,7 @@ fn outlives(role: &mut Role) -> Result<(), Stop> {
         let last = failed == 0;
         if last {
             // The peer lives: it has been killed as often as planned.
-            role.tell(b"end")?;
+            role.send(b"end")?;
         } else {
             ensure_eq!(end.rdma()?.state(), RdmaState::Error, "state after a failure");
             role.until_peer_is_gone()?;

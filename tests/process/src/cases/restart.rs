@@ -12,19 +12,14 @@ use crate::role::Role;
 pub(super) fn cases() -> Vec<Case> {
     let point = "connected";
     vec![
-        Case::new(
-            "a_program_that_was_killed_and_started_again_is_reached_by_its_new_address",
-            reconnects,
-            lives_again,
-        )
-        .kill(Side::B, point, By::Director),
-        Case::new(
-            "a_key_of_the_life_before_opens_nothing_in_the_next",
-            tries_old_keys,
-            lives_again,
-        )
-        .kill(Side::B, point, By::Itself)
-        .lives(2),
+        Case::new("restarted_program_is_reached_by_its_new_address", reconnects, lives_again).kill(
+            Side::B,
+            point,
+            By::Director,
+        ),
+        Case::new("key_of_previous_life_gives_no_access", tries_old_keys, lives_again)
+            .kill(Side::B, point, By::Itself)
+            .lives(2),
     ]
 }
 
@@ -51,11 +46,11 @@ fn reconnects(role: &mut Role) -> Result<(), Stop> {
     let into = end.sge(0, 4096)?;
     end.perform(&Read::new(into, there).signaled())?;
     ensure!(end.bytes(0, 4096)? == pattern(2, 4096), "not the memory of its second life");
-    role.tell(b"end")
+    role.send(b"end")
 }
 
-/// In each life the peer gets the same indexes of keys, and begins with a random variant: three
-/// equal keys are no chance.
+/// In each life the peer gets the same key indexes, and starts with a random variant: three equal
+/// keys are not an accident.
 fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let mut old = vec![connect(role, &mut end, &impatient())?];
@@ -73,5 +68,5 @@ fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
     let place = RemoteAddr::new(there.address, stale.rkey);
     end.qp.post(&Write::new(Inline(b"to the dead"), place).signaled(), 2)?;
     ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 2, "cookie");
-    role.tell(b"end")
+    role.send(b"end")
 }

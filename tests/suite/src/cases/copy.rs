@@ -109,7 +109,7 @@ fn copy_changes_only_its_destination_range(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!((done.cookie, done.operation()), (9, WcOpcode::DmaMmo), "completion");
     let mut expected = vec![0xa5; BYTES];
     expected[3000..8000].copy_from_slice(&text);
-    ensure!(Copier::bytes(&copier.to, 0, BYTES)? == expected, "what is in the target");
+    ensure!(Copier::bytes(&copier.to, 0, BYTES)? == expected, "the target region");
     ensure!(Copier::bytes(&copier.from, 100, 5000)? == text, "the source changed");
     Ok(())
 }
@@ -167,7 +167,7 @@ fn copy_gathers_through_indirect_mkey(lab: &Lab) -> Result<(), Stop> {
     copier.done()??;
     let whole = Copier::bytes(&copier.from, 0, 3000)?;
     let expected = [&whole[2000..], &whole[..1000], &whole[1000..2000]].concat();
-    ensure!(Copier::bytes(&copier.to, 0, 3000)? == expected, "what came out");
+    ensure!(Copier::bytes(&copier.to, 0, 3000)? == expected, "the copied bytes");
     Ok(())
 }
 
@@ -182,7 +182,7 @@ fn fenced_copy_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
     let copy = DmaMmo::new(own, into, onward).fence_with(Fence::Full).signaled();
     copier.qp.post(&copy, 2)?;
     ensure_eq!(copier.done()??.cookie, 2, "cookie");
-    ensure!(Copier::bytes(&copier.to, 8192, 4096)? == pattern(5, 4096), "what was copied on");
+    ensure!(Copier::bytes(&copier.to, 8192, 4096)? == pattern(5, 4096), "the copied bytes");
     copier.qp.post(&Write::new(onward, remote).signaled(), 3)?;
     copier.qp.post(&Nop::new().signaled(), 4)?;
     ensure_eq!((copier.done()??.cookie, copier.done()??.cookie), (3, 4), "other requests");
@@ -208,7 +208,7 @@ fn read_only_mkey_is_copy_source_only(lab: &Lab) -> Result<(), Stop> {
     let (fixed_sge, to) = (fixed.sge(0, 64)?, copier.to.sge(0, 64)?);
     copier.copy(fixed_sge, to)?;
     copier.done()??;
-    ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(1, 64), "what was read");
+    ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(1, 64), "the read bytes");
     let from = copier.from.sge(0, 64)?;
     copier.refused(from, fixed_sge, WcStatus::LocalProtection)?;
     ensure!(Copier::bytes(&fixed, 0, 64)? == pattern(1, 64), "it was written");
@@ -261,7 +261,7 @@ fn failed_qp_copies_again_after_reset(lab: &Lab) -> Result<(), Stop> {
         copier.refused(nobodys, to, WcStatus::LocalProtection)?;
         copier.copy(from, to)?;
         copier.done()??;
-        ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(4, 64), "what was copied");
+        ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(4, 64), "the copied bytes");
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ fn doorbell_on_another_uar_is_ignored(lab: &Lab) -> Result<(), Stop> {
     let index_and_queue = u64::from(pair.a.qp.qpn().0) << 8 | 1;
     raw::ring(&other, index_and_queue.to_be());
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
-    quiet("a doorbell on another page was heard", || qp.poll(send_cq))?;
+    quiet("a doorbell on another page rang", || qp.poll(send_cq))?;
     pair.a.qp.post(&Nop::new(), 1)?;
     ensure_eq!(pair.a.sent()??.cookie, 0, "cookie");
     Ok(())
@@ -110,7 +110,7 @@ fn next_doorbell_recovers_lost_doorbell(lab: &Lab) -> Result<(), Stop> {
     model.inject(0, Fault::LoseDoorbell, 0, 1);
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
-    quiet("a lost doorbell was heard", || qp.poll(send_cq))?;
+    quiet("a lost doorbell rang", || qp.poll(send_cq))?;
     pair.a.qp.post(&Nop::new().signaled(), 1)?;
     for cookie in 0..2 {
         ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");

@@ -156,7 +156,7 @@ fn rkey_without_read_right_rejects_reads(lab: &Lab) -> Result<(), Stop> {
     let into = pair.a.sge(0, 6)?;
     pair.a.qp.post(&Read::new(into, at).signaled(), 0)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
-    ensure_eq!(pair.a.bytes(0, 6)?, [0; 6], "what was read");
+    ensure_eq!(pair.a.bytes(0, 6)?, [0; 6], "the read bytes");
     Ok(())
 }
 

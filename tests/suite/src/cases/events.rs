@@ -358,7 +358,7 @@ fn closed_client_keeps_other_subscriptions(lab: &Lab) -> Result<(), Stop> {
         drop((goes, channel));
         let (end, channel) = &mut stays;
         end.perform(&Nop::new().signaled())?;
-        ensure_eq!(next(channel)?.cookie, cookie, "cookie after the other client is gone");
+        ensure_eq!(next(channel)?.cookie, cookie, "cookie after the other client closed");
         end.send_cq.event_received();
         end.send_cq.arm(Notify::Next);
     }
@@ -467,23 +467,23 @@ fn async_query_answers_through_its_channel(lab: &Lab) -> Result<(), Stop> {
 fn unread_async_answers_are_limited_to_1_mib(lab: &Lab) -> Result<(), Stop> {
     // Room for more than the answer, so that few answers fill the channel.
     const LENGTH: u16 = 4096;
-    const MOST: u64 = (MAX_ASYNC_BYTES / LENGTH as usize) as u64;
+    const MAX_ANSWERS: u64 = (MAX_ASYNC_BYTES / LENGTH as usize) as u64;
     let end = Pair::new(lab)?.a;
     let channel = end.device.command_channel()?;
     let mut input = QueryQpIn::new();
     input.set_qpn(end.qp.qpn().0);
     let query = |wr_id| channel.query(end.qp.object().object(), input.as_bytes(), LENGTH, wr_id);
-    for wr_id in 0..MOST {
+    for wr_id in 0..MAX_ANSWERS {
         query(wr_id)?;
     }
-    let refused = query(MOST).err().and_then(|error| error.errno());
+    let refused = query(MAX_ANSWERS).err().and_then(|error| error.errno());
     ensure_eq!(refused, Some(Errno::EAGAIN), "one answer more than may wait");
-    for wr_id in 0..MOST {
+    for wr_id in 0..MAX_ANSWERS {
         ensure!(channel.wait(Some(TIMEOUT))?, "no answer {wr_id}");
         let answer = channel.read()?.ok_or_else(|| Stop::fail("no answer to read"))?;
         ensure_eq!(answer.wr_id, wr_id, "id of the answer");
     }
-    query(MOST)?;
+    query(MAX_ANSWERS)?;
     ensure!(channel.wait(Some(TIMEOUT))?, "no answer when all others were read");
     Ok(())
 }

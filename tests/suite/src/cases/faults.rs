@@ -455,7 +455,7 @@ fn drop_removed(lab: &Lab) -> Result<(Device, Arc<AtomicBool>), Stop> {
 
 fn removed_device_frees_its_memory(lab: &Lab) -> Result<(), Stop> {
     let (device, freed) = drop_removed(lab)?;
-    ensure_eq!((device.leaked(), device.lost()), (0, 0), "leaks, and what was lost");
+    ensure_eq!((device.leaked(), device.lost()), (0, 0), "leaked and lost objects");
     ensure!(freed.load(Ordering::Relaxed), "memory was not freed");
     Ok(())
 }
@@ -493,7 +493,7 @@ fn leaked_umem_of_live_device_is_never_freed(lab: &Lab) -> Result<(), Stop> {
         );
     }
     drop((region, domain));
-    ensure_eq!((device.leaked(), device.lost()), (1, 0), "leaks, and what was lost");
+    ensure_eq!((device.leaked(), device.lost()), (1, 0), "leaked and lost objects");
     drop(device);
     ensure!(!freed.load(Ordering::Relaxed), "memory was freed that the device may write");
     Ok(())

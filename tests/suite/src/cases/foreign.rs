@@ -143,7 +143,7 @@ fn atomics_reach_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
     let before = a.sge(512, 8)?;
     a.perform(&FetchAdd::new(before, imported.remote(256, 8)?, 2).signaled())?;
     ensure_eq!(a.bytes(256, 8)?, 42u64.to_ne_bytes(), "the word");
-    ensure_eq!(a.bytes(512, 8)?, 40u64.to_ne_bytes(), "what was there");
+    ensure_eq!(a.bytes(512, 8)?, 40u64.to_ne_bytes(), "old value");
     Ok(())
 }
 

@@ -85,7 +85,7 @@ fn two_threads_drive_one_split_qp(lab: &Lab) -> Result<(), Stop> {
                 ensure_eq!(done.cookie, number, "cookie of a receive");
                 let (mut found, place) = ([0; 8], 32768 + at(number));
                 region.read_at(place, &mut found)?;
-                ensure_eq!(found, message(number, true), "what came back");
+                ensure_eq!(found, message(number, true), "the returned bytes");
                 receiver.post(region.sge(place, 8)?, number + SLOTS)?;
             }
             Ok(receiver)
@@ -142,8 +142,8 @@ fn half_outlives_other_and_last_cleans_up(lab: &Lab) -> Result<(), Stop> {
             until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
             drop(sender);
         }
-        ensure_eq!(send_cq.poll(), None, "a completion of a send that is gone");
-        ensure_eq!(receive_cq.poll(), None, "a completion of a receive that is gone");
+        ensure_eq!(send_cq.poll(), None, "a completion of a discarded send");
+        ensure_eq!(receive_cq.poll(), None, "a completion of a discarded receive");
         send_cq.destroy()?;
         receive_cq.destroy()?;
         ensure_eq!(domain.device().leaked(), 0, "leaks");
@@ -163,9 +163,9 @@ fn ring_memory_stays_while_wqes_are_in_flight(lab: &Lab) -> Result<(), Stop> {
     is_kept(&domain, &others, taken)?;
     b.receive(0, 64, 2)?;
     ensure_eq!(b.received()??.byte_len(), 13, "bytes received");
-    ensure!(b.bytes(0, 13)? == b"from the ring", "what was received");
+    ensure!(b.bytes(0, 13)? == b"from the ring", "the received bytes");
     drop(receiver);
-    ensure_eq!(send_cq.poll(), None, "a completion of a send that is gone");
+    ensure_eq!(send_cq.poll(), None, "a completion of a discarded send");
     // The memory is free again.
     let other = domain.queue_pair(&QpConfig::new(64, 64), &send_cq, &receive_cq)?;
     ensure_eq!(place(&other), taken, "place of the rings of the next queue pair");

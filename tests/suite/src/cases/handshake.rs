@@ -55,7 +55,7 @@ fn both_sides_send_right_after_handshake(lab: &Lab) -> Result<(), Stop> {
     pair.b.perform(&Send::new(Inline(b"at once")).signaled())?;
     ensure_eq!(pair.a.received()??.cookie, 1, "cookie");
     pair.a.perform(&Write::new(Inline(b"written"), at_b.at(100, 7)?).signaled())?;
-    ensure_eq!(pair.b.bytes(100, 7)?, b"written", "what was written");
+    ensure_eq!(pair.b.bytes(100, 7)?, b"written", "the written bytes");
     Ok(())
 }
 
@@ -163,7 +163,7 @@ fn region_words_match_peer_reads_and_atomics(lab: &Lab) -> Result<(), Stop> {
     b[3].store(40, Ordering::Release);
     let (into, word) = (a.sge(0, 8)?, b.remote(24, 8)?);
     pair.a.perform(&FetchAdd::new(into, word, 2).signaled())?;
-    ensure_eq!(a[0].load(Ordering::Acquire), 40, "what the atomic returned");
+    ensure_eq!(a[0].load(Ordering::Acquire), 40, "old value of the atomic");
     ensure_eq!(b[3].load(Ordering::Acquire), 42, "the word");
     b[0].store(0xa5a5_5a5a, Ordering::Release);
     let (into, from) = (a.sge(64, 8)?, b.remote(0, 8)?);

@@ -64,7 +64,7 @@ fn cq_lives_as_long_as_its_qp(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A queue pair connected to itself, with a completion queue.
-fn alone(domain: &Domain) -> Result<(Qp, Cq), Stop> {
+fn loopback_qp(domain: &Domain) -> Result<(Qp, Cq), Stop> {
     let cq = domain.completion_queue(&CqConfig::new(32))?;
     let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
     let options = ConnectOptions::default();
@@ -83,7 +83,7 @@ fn queues_in_shared_umem_drop_in_any_order(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut all = Vec::new();
     for _ in 0..9 {
-        all.push(alone(&domain)?);
+        all.push(loopback_qp(&domain)?);
     }
     let umem = all[0].0.object().attr().rings.umem().id();
     let shared = all.iter().filter(|(qp, _)| qp.object().attr().rings.umem().id() == umem).count();
@@ -102,12 +102,12 @@ fn pooled_ring_memory_is_reused(lab: &Lab) -> Result<(), Stop> {
         let rings = &qp.object().attr().rings;
         (rings.umem().id(), rings.offset())
     };
-    let (first, cq) = alone(&domain)?;
+    let (first, cq) = loopback_qp(&domain)?;
     let at = place(&first);
     drop(first);
     drop(cq);
     for _ in 0..20 {
-        let mut again = alone(&domain)?;
+        let mut again = loopback_qp(&domain)?;
         ensure_eq!(place(&again.0), at, "place of the rings");
         // WQEs of the queue pair before it in the ring must not be taken for its own.
         works(&mut again)?;
@@ -119,13 +119,13 @@ fn pooled_ring_memory_is_reused(lab: &Lab) -> Result<(), Stop> {
 fn new_qp_ignores_receives_of_its_predecessor(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let region = domain.region(4096, KeyAccess::ALL)?;
-    let (mut qp, cq) = alone(&domain)?;
+    let (mut qp, cq) = loopback_qp(&domain)?;
     for cookie in 0..5 {
         qp.post_receive(region.sge(0, 64)?, cookie)?;
     }
     drop((qp, cq));
     // In the same memory, whose doorbell record counted five.
-    let (mut qp, mut cq) = alone(&domain)?;
+    let (mut qp, mut cq) = loopback_qp(&domain)?;
     qp.post(&Send::new(Inline(b"for whom?")).signaled(), 7)?;
     quiet("a message arrived without a receive", || qp.poll(&mut cq))?;
     qp.post_receive(region.sge(64, 64)?, 8)?;
@@ -143,7 +143,7 @@ fn new_qp_ignores_receives_of_its_predecessor(lab: &Lab) -> Result<(), Stop> {
 
 fn small_queues_share_umems(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    let all: Vec<_> = (0..32).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
+    let all: Vec<_> = (0..32).map(|_| loopback_qp(&domain)).collect::<Result<_, _>>()?;
     let mut umems: Vec<u32> = all
         .iter()
         .flat_map(|(qp, cq)| {
@@ -161,7 +161,7 @@ fn doorbell_registers_are_reused(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut pages = Vec::new();
     for _ in 0..20 {
-        let mut all: Vec<_> = (0..5).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
+        let mut all: Vec<_> = (0..5).map(|_| loopback_qp(&domain)).collect::<Result<_, _>>()?;
         all.iter_mut().try_for_each(works)?;
         pages.extend(all.iter().map(|(qp, _)| qp.object().attr().uar.page_id()));
     }
@@ -199,8 +199,8 @@ fn device_closes_with_its_last_object(lab: &Lab) -> Result<(), Stop> {
 fn destroy_reports_success_or_in_use(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let (qp, cq) = alone(&domain)?;
-    let (_user, used) = alone(&domain)?;
+    let (qp, cq) = loopback_qp(&domain)?;
+    let (_user, used) = loopback_qp(&domain)?;
     let text = used.destroy().err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(text.contains("queue pairs still use it"), "a CQ in use: {text:?}");
     qp.destroy()?;

@@ -139,7 +139,7 @@ fn unaligned_memory_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
         whole.read_at(0, &mut found)?;
         let mut expected = vec![0xee; whole.len()];
         expected[offset..offset + length].copy_from_slice(&sent);
-        ensure!(found == expected, "{length} bytes at offset {offset} came out otherwise");
+        ensure!(found == expected, "other data in {length} bytes at offset {offset}");
     }
     Ok(())
 }
@@ -365,7 +365,7 @@ fn round_trip(pair: &mut Pair, address: RemoteAddr, length: usize) -> Result<Vec
     let (from, into) = (pair.a.sge(0, length)?, pair.a.sge(32 << 10, length)?);
     pair.a.perform(&Write::new(from, address).signaled())?;
     pair.a.perform(&Read::new(into, address).signaled())?;
-    ensure!(pair.a.bytes(32 << 10, length)? == sent, "what was read is not what was written");
+    ensure!(pair.a.bytes(32 << 10, length)? == sent, "the read bytes differ from the written ones");
     Ok(sent)
 }
 

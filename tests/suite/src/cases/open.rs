@@ -280,13 +280,13 @@ fn new_context_has_no_bfregs(lab: &Lab) -> Result<(), Stop> {
 fn new_channels_have_no_events(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for omit_data in [true, false] {
-        let told = device.event_channel(omit_data)?.read()?;
-        ensure!(told.is_none(), "an event channel tells {told:?}");
+        let event = device.event_channel(omit_data)?.read()?;
+        ensure!(event.is_none(), "an event channel has {event:?}");
     }
-    let told = device.command_channel()?.read()?;
-    ensure!(told.is_none(), "a command channel tells {told:?}");
-    let told = device.async_event_alloc()?.read()?;
-    ensure!(told.is_none(), "a channel of asynchronous events tells {told:?}");
+    let event = device.command_channel()?.read()?;
+    ensure!(event.is_none(), "a command channel has {event:?}");
+    let event = device.async_event_alloc()?.read()?;
+    ensure!(event.is_none(), "a channel of asynchronous events has {event:?}");
     Ok(())
 }
 

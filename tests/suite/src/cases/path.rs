@@ -47,7 +47,7 @@ fn exchange(pair: &mut Pair) -> Result<(), Stop> {
         from.fill(0, &data)?;
         let (piece, at) = (from.sge(0, data.len())?, to.remote(32 << 10)?);
         from.perform(&Write::new(piece, at).signaled())?;
-        ensure!(to.bytes(32 << 10, data.len())? == data, "the data came out otherwise");
+        ensure!(to.bytes(32 << 10, data.len())? == data, "other data arrived");
         to.receive(60 << 10, 64, 1)?;
         from.perform(&Send::new(Inline(b"that is all")).signaled())?;
         ensure_eq!(to.received()??.byte_len(), 11, "bytes received");
@@ -128,7 +128,7 @@ fn peer_address_round_trips_through_bytes(lab: &Lab) -> Result<(), Stop> {
     let options = ConnectOptions { psn: Some(77), ..Default::default() };
     let over = |address: PeerAddress| {
         let read = PeerAddress::from_bytes(&address.to_bytes())?;
-        ensure_eq!(read, address, "what was read back");
+        ensure_eq!(read, address, "the parsed address");
         Ok::<_, Stop>(read)
     };
     let here = over(pair.a.domain.address(&pair.a.qp, &options)?)?;
@@ -136,7 +136,7 @@ fn peer_address_round_trips_through_bytes(lab: &Lab) -> Result<(), Stop> {
     pair.a.domain.connect(&mut pair.a.qp, &there, &options)?;
     pair.b.domain.connect(&mut pair.b.qp, &here, &options)?;
     exchange(&mut pair)?;
-    ensure!(PeerAddress::from_bytes(&[0xff; 28]).is_err(), "bytes that are no address were taken");
+    ensure!(PeerAddress::from_bytes(&[0xff; 28]).is_err(), "invalid bytes were accepted");
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn connect_over(end: &mut Endpoint, peer: &PeerAddress, path: Path) -> Result<()
 }
 
 /// Two unconnected sides, and their addresses.
-fn apart(lab: &Lab) -> Result<(Pair, PeerAddress, PeerAddress), Stop> {
+fn unconnected_pair(lab: &Lab) -> Result<(Pair, PeerAddress, PeerAddress), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let options = ConnectOptions::default();
     let here = pair.a.domain.address(&pair.a.qp, &options)?;
@@ -171,7 +171,7 @@ fn apart(lab: &Lab) -> Result<(Pair, PeerAddress, PeerAddress), Stop> {
 }
 
 fn infiniband_path_may_have_global_route(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, here, there) = apart(lab)?;
+    let (mut pair, here, there) = unconnected_pair(lab)?;
     for (end, peer) in [(&mut pair.a, &there), (&mut pair.b, &here)] {
         let path = Path::InfiniBand {
             dlid: peer.lid,
@@ -196,7 +196,7 @@ fn roce_v1_path_carries_messages(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn roce_path_keeps_traffic_class_and_hop_limit(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, here, there) = apart(lab)?;
+    let (mut pair, here, there) = unconnected_pair(lab)?;
     for (end, peer) in [(&mut pair.a, &there), (&mut pair.b, &here)] {
         let Path::Roce { route, destination_mac, .. } =
             end.domain.path(peer, &ConnectOptions::default())?
@@ -221,7 +221,7 @@ fn roce_path_keeps_traffic_class_and_hop_limit(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn unassigned_address_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, here, there) = apart(lab)?;
+    let (mut pair, here, there) = unconnected_pair(lab)?;
     let nowhere = match pair.a.domain.path(&there, &ConnectOptions::default())? {
         Path::InfiniBand { .. } => Path::to_lid(0xbffe),
         Path::Roce { route, .. } => {
@@ -276,7 +276,7 @@ fn outstanding_reads_are_capped_by_responder(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn path_mtu_above_port_mtu_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, _, there) = apart(lab)?;
+    let (mut pair, _, there) = unconnected_pair(lab)?;
     let active = pair.a.device.query_port(1)?.active_mtu().unwrap_or(256);
     let above = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() > active);
     let above = above.ok_or_else(|| Stop::fail("the active MTU is the largest"))?;
@@ -310,7 +310,7 @@ fn initial_psn_differs_per_connection(lab: &Lab) -> Result<(), Stop> {
     let before = psn(&pair);
     pair.restart()?;
     exchange(&mut pair)?;
-    // Four equal 24-bit numbers are no chance.
+    // Four equal 24-bit numbers are not an accident.
     ensure!(before != psn(&pair) || before.0 != before.1, "they begin alike: {before:?}");
     Ok(())
 }
@@ -365,7 +365,7 @@ fn both_directions_share_one_udp_source_port(lab: &Lab) -> Result<(), Stop> {
 fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
     let pair = connected(lab, &ConnectOptions::default())?;
     ensure!(pair.a.qp.object().query()?.primary_address_path().grh(), "there is no route");
-    let (mut pair, here, there) = apart(lab)?;
+    let (mut pair, here, there) = unconnected_pair(lab)?;
     connect_over(&mut pair.a, &there, Path::to_lid(there.lid))?;
     ready_to_receive(&pair.b.domain, &mut pair.b.qp, &here)?;
     let to = pair.b.remote(0)?;
@@ -375,7 +375,7 @@ fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn peer_of_another_link_layer_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, _, there) = apart(lab)?;
+    let (mut pair, _, there) = unconnected_pair(lab)?;
     let other = PeerAddress { ethernet: !there.ethernet, ..there };
     let refused = pair.a.domain.connect(&mut pair.a.qp, &other, &ConnectOptions::default());
     let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
@@ -430,7 +430,7 @@ fn force_loopback_qp_reaches_itself(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(cookies, [1, 2, 3], "cookies");
         let mut found = vec![0; data.len()];
         region.read_at(32 << 10, &mut found)?;
-        ensure!(found == data, "the data came out otherwise");
+        ensure!(found == data, "other data arrived");
     }
     Ok(())
 }

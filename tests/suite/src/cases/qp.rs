@@ -298,7 +298,7 @@ fn zero_destination_reads_disable_remote_read(lab: &Lab) -> Result<(), Stop> {
     qp.to_init(&init())?;
     qp.to_rtr(&attr)?;
     let context = qp.object().query()?;
-    ensure!(context.rwe(), "the right to write is gone, too");
+    ensure!(context.rwe(), "the write right was removed, too");
     ensure!(!context.rre() && !context.rae(), "one read at a time is not none");
     qp.to_rts(&rts())?;
     qp.change(&RtsChange { access: Some(RemoteAccess::ALL), ..Default::default() })?;
@@ -437,7 +437,7 @@ fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
         let made = end.domain.completion_queue(&CqConfig::new(entries));
         says_limit(made.map(drop), most, &format!("a completion queue of {entries}"))?;
     }
-    ensure_eq!(pinned(), before, "memory that was pinned for what is refused");
+    ensure_eq!(pinned(), before, "memory that a rejected queue pair pinned");
     Ok(())
 }
 
@@ -492,7 +492,7 @@ fn pd_of_another_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let own = end.qp.object().attr();
     let attr = verbless_command::QpAttr { pd: foreign.clone(), ..own.clone() };
     let kind = end.device.create_qp(attr).map_err(|error| error.kind()).err();
-    ensure_eq!(kind, Some(ErrorKind::InvalidInput), "what the driver says");
+    ensure_eq!(kind, Some(ErrorKind::InvalidInput), "the driver's error");
     // The device knows the owner of the number, too.
     let create = |pdn| {
         let input = create_qp_in(&end.device, own, pdn);

@@ -109,7 +109,7 @@ fn batch_rings_one_doorbell(lab: &Lab) -> Result<(), Stop> {
     }
     batch.ring();
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
-    quiet("a batch was heard whose only doorbell is lost", || qp.poll(send_cq))?;
+    quiet("a batch ran although its only doorbell was lost", || qp.poll(send_cq))?;
     ensure_eq!(pair.b.bytes(0, 5)?, [0; 5], "the peer's memory");
     pair.a.qp.post(&Nop::new().signaled(), 5)?;
     for cookie in 0..6 {
@@ -130,7 +130,7 @@ fn batches_are_executed_in_order(lab: &Lab) -> Result<(), Stop> {
         for cookie in 0..3 {
             ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");
         }
-        ensure_eq!(pair.b.bytes(0, 24)?, [round; 24], "what was written");
+        ensure_eq!(pair.b.bytes(0, 24)?, [round; 24], "the written bytes");
         // Receives too.
         let into = [pair.b.sge(64, 8)?, pair.b.sge(72, 8)?];
         let mut batch = pair.b.qp.receive.batch();
@@ -198,13 +198,13 @@ fn sq_wraps_with_wqes_of_every_size(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// More requests than a 16-bit index counts.
-const MANY: u64 = 70_000;
+const ROLLOVER_REQUESTS: u64 = 70_000;
 
 fn sq_index_wraps_after_65536_wqes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(256, 4), 4096)?;
     let to = pair.b.remote(0)?;
     let mut next = 0;
-    while next < MANY {
+    while next < ROLLOVER_REQUESTS {
         let mut batch = pair.a.qp.batch();
         for cookie in next..next + 63 {
             batch.post(&Nop::new(), cookie)?;
@@ -224,7 +224,7 @@ fn rq_index_wraps_after_65536_messages(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(256, 64), 4096)?;
     let into = pair.b.sge(0, 64)?;
     let mut next = 0;
-    while next < MANY {
+    while next < ROLLOVER_REQUESTS {
         let mut receives = pair.b.qp.receive.batch();
         (next..next + EACH).try_for_each(|cookie| receives.post(into, cookie).map(|_| ()))?;
         receives.ring();
@@ -256,7 +256,7 @@ fn reads_beyond_outstanding_limit_wait(lab: &Lab) -> Result<(), Stop> {
     for slot in 0..64 {
         ensure_eq!(pair.a.sent()??.cookie, slot, "cookie");
     }
-    ensure!(pair.a.bytes(0, 64 * 64)? == crate::pattern(1, 64 * 64), "what was read");
+    ensure!(pair.a.bytes(0, 64 * 64)? == crate::pattern(1, 64 * 64), "the read bytes");
     Ok(())
 }
 
@@ -270,8 +270,8 @@ fn qp_connected_to_itself_works(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(end.received()??.cookie, 1, "cookie");
     let to = end.remote(64)?;
     end.perform(&Write::new(Inline(b"me too"), to).signaled())?;
-    ensure_eq!(end.bytes(0, 6)?, b"myself", "what was sent");
-    ensure_eq!(end.bytes(64, 6)?, b"me too", "what was written");
+    ensure_eq!(end.bytes(0, 6)?, b"myself", "the sent bytes");
+    ensure_eq!(end.bytes(64, 6)?, b"me too", "the written bytes");
     Ok(())
 }
 

@@ -41,7 +41,7 @@ fn compare_swap_swaps_only_on_match(lab: &Lab) -> Result<(), Stop> {
         pair.b.fill(64, &u64::to_ne_bytes(there))?;
         let done = pair.a.perform(&CompareSwap::new(old, at, compare, swap).signaled())?;
         ensure_eq!((done.operation(), done.byte_len()), (WcOpcode::CompareSwap, 8), "completion");
-        ensure_eq!(number(&pair.a, 0)?, there, "what was there");
+        ensure_eq!(number(&pair.a, 0)?, there, "old value");
         ensure_eq!(number(&pair.b, 64)?, expected, format!("{there}, compared with {compare}"));
     }
     Ok(())
@@ -54,8 +54,8 @@ fn fetch_add_returns_old_value(lab: &Lab) -> Result<(), Stop> {
         pair.b.fill(0, &u64::to_ne_bytes(there))?;
         let done = pair.a.perform(&FetchAdd::new(old, at, add).signaled())?;
         ensure_eq!((done.operation(), done.byte_len()), (WcOpcode::FetchAdd, 8), "completion");
-        ensure_eq!(number(&pair.a, 8)?, there, "what was there");
-        ensure_eq!(number(&pair.b, 0)?, there.wrapping_add(add), "what is there now");
+        ensure_eq!(number(&pair.a, 8)?, there, "old value");
+        ensure_eq!(number(&pair.b, 0)?, there.wrapping_add(add), "new value");
     }
     Ok(())
 }

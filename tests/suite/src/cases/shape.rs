@@ -45,7 +45,7 @@ fn inline_data_of_every_length_arrives(lab: &Lab) -> Result<(), Stop> {
     for length in 0..=most {
         let data = pattern(length as u8, length);
         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
-        ensure!(pair.b.bytes(3, length)? == data, "{length} bytes came out otherwise");
+        ensure!(pair.b.bytes(3, length)? == data, "other data in {length} bytes");
         ensure!(pair.b.bytes(3 + length, 16)? == [0; 16], "more than {length} bytes were written");
     }
     Ok(())
@@ -59,14 +59,14 @@ fn inline_messages_of_every_length_arrive(lab: &Lab) -> Result<(), Stop> {
         pair.b.receive(8, most, 0)?;
         pair.a.perform(&Send::new(Inline(&data)).signaled())?;
         ensure_eq!(pair.b.received()??.byte_len() as usize, length, "bytes received");
-        ensure!(pair.b.bytes(8, length)? == data, "{length} bytes came out otherwise");
+        ensure!(pair.b.bytes(8, length)? == data, "other data in {length} bytes");
     }
     Ok(())
 }
 
 /// `count` SGEs of a region, of 1 to 13 bytes, apart from each other and in no order; and their
 /// total length.
-fn pieces(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
+fn scattered_sges(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
     let mut sges = Vec::new();
     let mut total = 0;
     for piece in 0..count {
@@ -93,11 +93,11 @@ fn writes_gather_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     pair.a.fill(0, &pattern(1, 4096))?;
     for count in 1..=pair.a.device.caps().max_send_sges() {
-        let (sges, total) = pieces(&pair.a.region, count)?;
+        let (sges, total) = scattered_sges(&pair.a.region, count)?;
         let to = pair.b.remote(0)?;
         pair.a.perform(&Write::new(&sges[..], to).signaled())?;
         let expected = gathered(&pair.a.region, &sges)?;
-        ensure!(pair.b.bytes(0, total)? == expected, "{count} pieces came out otherwise");
+        ensure!(pair.b.bytes(0, total)? == expected, "{count} SGEs moved other bytes");
     }
     Ok(())
 }
@@ -108,14 +108,14 @@ fn reads_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
         let data = pattern(count as u8, 4096);
         pair.b.fill(0, &data)?;
         pair.a.fill(0, &[0; 4096])?;
-        let (sges, total) = pieces(&pair.a.region, count)?;
+        let (sges, total) = scattered_sges(&pair.a.region, count)?;
         let from = pair.b.remote(0)?;
         let done = pair.a.perform(&Read::new(&sges[..], from).signaled())?;
         ensure_eq!(done.byte_len() as usize, total, "bytes read");
         let found = gathered(&pair.a.region, &sges)?;
-        ensure!(found == data[..total], "{count} pieces came out otherwise");
+        ensure!(found == data[..total], "{count} SGEs moved other bytes");
     }
-    let (sges, _) = pieces(&pair.a.region, pair.a.device.caps().max_read_sges() + 1)?;
+    let (sges, _) = scattered_sges(&pair.a.region, pair.a.device.caps().max_read_sges() + 1)?;
     let refused = pair.a.qp.post(&Read::new(&sges[..], pair.b.remote(0)?).signaled(), 0);
     ensure_eq!(refused, Err(PostError::TooManySges), "a READ of one more");
     Ok(())
@@ -124,7 +124,7 @@ fn reads_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
 fn sends_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
     for count in 1..=pair.b.device.caps().max_receive_sges() {
-        let (sges, total) = pieces(&pair.b.region, count)?;
+        let (sges, total) = scattered_sges(&pair.b.region, count)?;
         let data = pattern(count as u8, total);
         pair.a.fill(0, &data)?;
         pair.b.receive_into(&sges[..], count as u64)?;
@@ -132,7 +132,7 @@ fn sends_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
         pair.a.perform(&Send::new(from).signaled())?;
         ensure_eq!(pair.b.received()??.byte_len() as usize, total, "bytes received");
         let found = gathered(&pair.b.region, &sges)?;
-        ensure!(found == data, "{count} pieces came out otherwise");
+        ensure!(found == data, "{count} SGEs moved other bytes");
     }
     Ok(())
 }
@@ -143,12 +143,12 @@ fn zero_length_sges_are_skipped(lab: &Lab) -> Result<(), Stop> {
     let (one, none, two) = (pair.a.sge(0, 4)?, pair.a.sge(9, 0)?, pair.a.sge(4, 3)?);
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new([none, one, none, two, none], to).signaled())?;
-    ensure_eq!(pair.b.bytes(0, 8)?, b"one two\0", "what was written");
+    ensure_eq!(pair.b.bytes(0, 8)?, b"one two\0", "the written bytes");
     let (none, some) = (pair.b.sge(0, 0)?, pair.b.sge(100, 7)?);
     pair.b.receive_into([none, some, none], 0)?;
     pair.a.perform(&Send::new([one, none, two]).signaled())?;
     pair.b.received()??;
-    ensure_eq!(pair.b.bytes(100, 8)?, b"one two\0", "what was received");
+    ensure_eq!(pair.b.bytes(100, 8)?, b"one two\0", "the received bytes");
     Ok(())
 }
 
@@ -241,7 +241,7 @@ fn message_of_16_mib_is_written(lab: &Lab) -> Result<(), Stop> {
     here.write_at(0, &data)?;
     let to = there.remote(0, 0)?;
     pair.a.perform(&Write::new(here.sge(0, LARGE)?, to).signaled())?;
-    ensure!(bytes(&there)? == data, "it came out otherwise");
+    ensure!(bytes(&there)? == data, "other data arrived");
     Ok(())
 }
 
@@ -252,7 +252,7 @@ fn message_of_16_mib_is_read(lab: &Lab) -> Result<(), Stop> {
     let from = there.remote(0, 0)?;
     let done = pair.a.perform(&Read::new(here.sge(0, LARGE)?, from).signaled())?;
     ensure_eq!(done.byte_len() as usize, LARGE, "bytes read");
-    ensure!(bytes(&here)? == data, "it came out otherwise");
+    ensure!(bytes(&here)? == data, "other data arrived");
     Ok(())
 }
 
@@ -263,6 +263,6 @@ fn message_of_16_mib_is_sent(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive_into(there.sge(0, LARGE)?, 0)?;
     pair.a.perform(&Send::new(here.sge(0, LARGE)?).signaled())?;
     ensure_eq!(pair.b.received()??.byte_len() as usize, LARGE, "bytes received");
-    ensure!(bytes(&there)? == data, "it came out otherwise");
+    ensure!(bytes(&there)? == data, "other data arrived");
     Ok(())
 }

@@ -105,7 +105,7 @@ fn untaken_event_does_not_block_next_wakeup(lab: &Lab) -> Result<(), Stop> {
     for round in 0..20 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
         start(&mut pair)?;
-        // By polling alone: the event stays unread.
+        // Only by polling: the event stays unread.
         pair.a.sent()??;
         until("the event", || readable(&events).ok().filter(|&readable| readable))?;
         if round % 2 == 1 {
@@ -466,7 +466,7 @@ fn removed_device_wakes_sleeper(lab: &Lab) -> Result<(), Stop> {
         std::thread::sleep(Duration::from_millis(20));
         lab.remove(0)?;
         let woken = sleeper.join().map_err(|_| Stop::fail("the sleeper panicked"))?;
-        ensure_eq!(woken, Err(ErrorKind::DeviceGone), "what it woke up to");
+        ensure_eq!(woken, Err(ErrorKind::DeviceGone), "the completion that woke it");
         Ok(())
     })
 }

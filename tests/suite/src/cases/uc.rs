@@ -52,7 +52,7 @@ fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
     let done = pair.b.received()??;
     ensure_eq!((done.cookie, done.operation()), (7, WcOpcode::Receive), "completion");
     ensure_eq!(done.byte_len() as usize, text.len(), "bytes received");
-    ensure!(pair.b.bytes(0, text.len())? == text, "the message came out otherwise");
+    ensure!(pair.b.bytes(0, text.len())? == text, "other data arrived");
     Ok(())
 }
 
@@ -171,7 +171,7 @@ fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "what was behind it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request behind it");
     Ok(())
 }
 
@@ -180,7 +180,7 @@ fn bad_sge_stops_only_sends(lab: &Lab) -> Result<(), Stop> {
     fail(&mut pair)?;
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.post(&Nop::new().signaled(), 3)?;
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 3, "what was posted later");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 3, "the later request");
     // It still receives.
     let Pair { a, b } = pair;
     message(&mut Pair { a: b, b: a }, b"one way")

@@ -90,7 +90,7 @@ fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
     ensure_eq!(got.completion.cookie, 3, "cookie of the receive");
     ensure_eq!(got.message_len() as usize, text.len(), "bytes of the message");
     ensure_eq!(got.completion.byte_len() as usize, HEADER_BYTES + text.len(), "bytes received");
-    ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "the message came out otherwise");
+    ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "other data arrived");
     Ok(got)
 }
 
@@ -168,7 +168,7 @@ fn datagram_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(pair.a.sent()??.cookie, 6, "cookie");
     ensure_eq!(next(&mut pair.b)?.message_len(), 200, "bytes");
     ensure_eq!(pair.b.bytes(101, 1)?, text[..1], "the first byte");
-    ensure!(pair.b.bytes(200, 199)? == text[1..], "the rest came out otherwise");
+    ensure!(pair.b.bytes(200, 199)? == text[1..], "other data in the rest");
     Ok(())
 }
 
@@ -408,7 +408,7 @@ fn fails(pair: &mut Pair<Ud>, piece: Sge, status: WcStatus) -> Result<(), Stop> 
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "what was behind it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request behind it");
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.recover()?;
     message(pair, b"as before")?;

@@ -105,13 +105,13 @@ fn mapped_mkey_is_one_range_over_klms(lab: &Lab) -> Result<(), Stop> {
     let rkey = key.renew();
     map(&mut pair, rkey, &klms)?;
     let whole = gathered(&pair, &klms)?;
-    ensure!(read(&mut pair, 0, rkey, 5000)? == whole, "the whole came out otherwise");
-    ensure!(read(&mut pair, 990, rkey, 2020)? == whole[990..3010], "a part came out otherwise");
+    ensure!(read(&mut pair, 0, rkey, 5000)? == whole, "other data in the whole range");
+    ensure!(read(&mut pair, 990, rkey, 2020)? == whole[990..3010], "other data in a part");
     let text = pattern(9, 1500);
     pair.a.fill(0, &text)?;
     let from = pair.a.sge(0, text.len())?;
     pair.a.perform(&Write::new(from, RemoteAddr::new(2700, rkey)).signaled())?;
-    ensure!(gathered(&pair, &klms)?[2700..4200] == text, "what was written");
+    ensure!(gathered(&pair, &klms)?[2700..4200] == text, "the written bytes");
     Ok(())
 }
 
@@ -124,15 +124,15 @@ fn atomics_reach_memory_under_mapped_mkey(lab: &Lab) -> Result<(), Stop> {
     let (old, at) = (pair.a.sge(0, 8)?, RemoteAddr::new(96 + 16, rkey));
     pair.a.perform(&Write::new(Inline(&41_u64.to_ne_bytes()), at).signaled())?;
     pair.a.perform(&FetchAdd::new(old, at, 1).signaled())?;
-    ensure_eq!(pair.a.bytes(0, 8)?, 41_u64.to_ne_bytes(), "what was there");
+    ensure_eq!(pair.a.bytes(0, 8)?, 41_u64.to_ne_bytes(), "old value");
     pair.a.perform(&CompareSwap::new(old, at, 42, 7).signaled())?;
-    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is there now");
+    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "new value");
     // The same memory under a key without the right.
     let rkey = key.renew();
     map(&mut pair, rkey, &klms)?;
     pair.a.qp.post(&FetchAdd::new(old, RemoteAddr::new(112, rkey), 1).signaled(), 1)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
-    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is still there");
+    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "the unchanged value");
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn mapped_mkey_works_as_lkey(lab: &Lab) -> Result<(), Stop> {
     pair.a.receive(1000, 300, 2)?;
     pair.b.perform(&Send::new(Sge::new(0, 300, key.lkey())).signaled())?;
     pair.a.received()??;
-    ensure!(pair.a.bytes(1000, 300)? == text, "what came back");
+    ensure!(pair.a.bytes(1000, 300)? == text, "the returned bytes");
     Ok(())
 }
 
@@ -229,7 +229,7 @@ fn klm_list_may_be_in_memory(lab: &Lab) -> Result<(), Stop> {
     let at = list.sge(0, 100 * Umr::ENTRY_BYTES)?;
     pair.b.perform(&Umr::map_from(rkey, SHARED, at, 9900).signaled())?;
     let whole = gathered(&pair, &klms)?;
-    ensure!(read(&mut pair, 0, rkey, 9900)? == whole, "the memory came out otherwise");
+    ensure!(read(&mut pair, 0, rkey, 9900)? == whole, "other bytes were read");
     refused(&mut pair, 1, rkey, 9900)
 }
 
@@ -259,7 +259,7 @@ fn mapped_mkeys_nest(lab: &Lab) -> Result<(), Stop> {
     pair.b.perform(&request)?;
     let whole = gathered(&pair, &klms)?;
     let expected = [&whole[250..350], &whole[10..30]].concat();
-    ensure!(read(&mut pair, 0, above, 120)? == expected, "the memory came out otherwise");
+    ensure!(read(&mut pair, 0, above, 120)? == expected, "other bytes were read");
     Ok(())
 }
 
@@ -273,13 +273,13 @@ fn rights_change_keeps_mapping(lab: &Lab) -> Result<(), Stop> {
     let read_only =
         KeyAccess { remote: RemoteAccess { read: true, ..Default::default() }, ..KeyAccess::LOCAL };
     pair.b.perform(&Umr::rights(rkey, read_only).signaled())?;
-    ensure!(read(&mut pair, 0, rkey, 64)? == text, "the memory is another");
+    ensure!(read(&mut pair, 0, rkey, 64)? == text, "the mapping changed");
     pair.a.qp.post(&Write::new(Inline(b"may I?"), RemoteAddr::new(0, rkey)), 4)?;
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 4, "cookie");
     pair.restart()?;
     pair.b.perform(&Umr::rights(rkey, SHARED).signaled())?;
     pair.a.perform(&Write::new(Inline(b"now I may"), RemoteAddr::new(0, rkey)).signaled())?;
-    ensure_eq!(pair.b.bytes(0, 9)?, b"now I may", "what was written");
+    ensure_eq!(pair.b.bytes(0, 9)?, b"now I may", "the written bytes");
     pair.b.perform(&Umr::rights(rkey, KeyAccess::LOCAL).signaled())?;
     refused(&mut pair, 0, rkey, 8)
 }

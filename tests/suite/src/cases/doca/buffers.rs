@@ -6,7 +6,7 @@ use verbless_doca::{
 use verbless_queue::wr::Write;
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
 
-use super::bench::{Bench, copied, map, open, refusal, refused_job, submit};
+use super::rig::{Rig, copied, map, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::endpoint::until;
 use crate::need::cap;
@@ -26,9 +26,9 @@ cases!(
 );
 
 fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
-    let bench = Bench::new(lab)?;
-    let at = bench.map.address();
-    let mut buffer = bench.inventory.buf_by_args(&bench.map, at, 1000, at + 100, 200)?;
+    let rig = Rig::new(lab)?;
+    let at = rig.map.address();
+    let mut buffer = rig.inventory.buf_by_args(&rig.map, at, 1000, at + 100, 200)?;
     ensure_eq!(
         (buffer.head(), buffer.len(), buffer.data(), buffer.data_len(), buffer.tail_len()),
         (at, 1000, at + 100, 200, 700),
@@ -41,38 +41,38 @@ fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(kind, ErrorKind::InvalidValue, "a dataroom that leaves the buffer");
     buffer.reset_data_len();
     ensure_eq!((buffer.data(), buffer.data_len()), (at + 500, 0), "dataroom");
-    ensure_eq!(bench.map.buffers(), 1, "buffers of the map");
+    ensure_eq!(rig.map.buffers(), 1, "buffers of the map");
     drop(buffer);
-    ensure_eq!(bench.map.buffers(), 0, "buffers of the map");
+    ensure_eq!(rig.map.buffers(), 0, "buffers of the map");
     Ok(())
 }
 
 fn duplicated_buf_shares_bytes(lab: &Lab) -> Result<(), Stop> {
-    let bench = Bench::new(lab)?;
-    bench.fill(0, &pattern(1, 300))?;
-    let mut first = bench.data(0, 100)?;
-    first.link(bench.data(100, 200)?).map_err(|refused| refused.error)?;
-    let second = bench.inventory.buf_dup(&first)?;
+    let rig = Rig::new(lab)?;
+    rig.fill(0, &pattern(1, 300))?;
+    let mut first = rig.data(0, 100)?;
+    first.link(rig.data(100, 200)?).map_err(|refused| refused.error)?;
+    let second = rig.inventory.buf_dup(&first)?;
     ensure_eq!((second.chain_len(), second.chain_data_len()), (2, 300), "the chain");
     let tail = first.unlink().ok_or_else(|| Stop::fail("the chain has no second buffer"))?;
     drop((first, tail));
-    bench.fill(0, &pattern(2, 300))?;
+    rig.fill(0, &pattern(2, 300))?;
     ensure!(second.to_vec()? == pattern(2, 100), "other bytes");
     Ok(())
 }
 
 fn buf_with_second_reference_is_rejected_in_job(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let source = bench.data(0, 64)?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let source = rig.data(0, 64)?;
     let reference: BufRef = source.add_ref()?;
     ensure_eq!((source.refcount(), reference.refcount()), (2, 2), "references");
-    let job = dma.memcpy(source, bench.room(4096, 64)?);
-    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    let job = dma.memcpy(source, rig.room(4096, 64)?);
+    let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::InvalidValue, "kind of the refusal");
     drop(reference);
-    submit(&mut bench.workq, job.user_data(UserData(3)))?;
-    ensure_eq!(copied(&mut bench.workq)?.user_data, UserData(3), "user data");
+    submit(&mut rig.workq, job.user_data(UserData(3)))?;
+    ensure_eq!(copied(&mut rig.workq)?.user_data, UserData(3), "user data");
     Ok(())
 }
 
@@ -101,8 +101,8 @@ fn buf_array_yields_bufs_by_index(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(buffer.head(), map.address() + 512 * index as u64, "address");
         buffer.append(&[index as u8; 4])?;
     }
-    let third = array.take(3).ok_or_else(|| Stop::fail("it was not there"))?;
-    ensure!(array.take(3).is_none(), "it is there twice");
+    let third = array.take(3).ok_or_else(|| Stop::fail("buffer 3 is missing"))?;
+    ensure!(array.take(3).is_none(), "buffer 3 was taken twice");
     ensure_eq!(third.to_vec()?, [3; 4], "bytes");
     array.put(third)?;
     Ok(())

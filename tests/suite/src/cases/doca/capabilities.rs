@@ -7,7 +7,7 @@ use verbless_doca::{
     AccessFlags, Context, Dev, Error, ErrorKind, Event, JobType, Mmap, Result as DocaResult, WorkQ,
 };
 
-use super::bench::{Bench, copied, event, map, open, refusal, submit};
+use super::rig::{Rig, copied, event, map, open, refusal, submit};
 use crate::case::cases;
 use crate::{Lab, Stop, ensure, ensure_eq};
 
@@ -25,7 +25,7 @@ cases!(
 );
 
 /// Whether the device said yes; a no must be NotSupported.
-fn says<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
+fn is_supported<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
     match answer {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotSupported => Ok(false),
@@ -35,7 +35,7 @@ fn says<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
 
 /// Fails unless an answer agrees with the reported capability.
 fn as_said<T, E: Into<Error>>(what: &str, can: bool, does: Result<T, E>) -> Result<(), Stop> {
-    ensure_eq!(says(does.map_err(Into::into))?, can, what);
+    ensure_eq!(is_supported(does.map_err(Into::into))?, can, what);
     Ok(())
 }
 
@@ -44,32 +44,32 @@ fn devices(lab: &Lab) -> Result<[Dev; 2], Stop> {
 }
 
 fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let can = says(Dma::memcpy_supported(&bench.dev))?;
-    ensure_eq!(says(Dma::memcpy_supported(bench.dev.info()))?, can, "asked of its info");
-    as_said("buffers of a chain", can, Dma::max_list_buf_num_elem(&bench.dev))?;
-    as_said("bytes", can, Dma::max_buf_size(&bench.dev))?;
-    as_said("a context", can, Dma::builder(&bench.dev).start())?;
+    let mut rig = Rig::new(lab)?;
+    let can = is_supported(Dma::memcpy_supported(&rig.dev))?;
+    ensure_eq!(is_supported(Dma::memcpy_supported(rig.dev.info()))?, can, "asked of its info");
+    as_said("buffers of a chain", can, Dma::max_list_buf_num_elem(&rig.dev))?;
+    as_said("bytes", can, Dma::max_buf_size(&rig.dev))?;
+    as_said("a context", can, Dma::builder(&rig.dev).start())?;
     if can {
-        let dma = bench.dma()?;
-        bench.fill(0, b"capable")?;
-        let job = dma.memcpy(bench.data(0, 7)?, bench.room(64, 7)?);
-        submit(&mut bench.workq, job)?;
-        ensure_eq!(copied(&mut bench.workq)?.destination.to_vec()?, b"capable", "bytes");
+        let dma = rig.dma()?;
+        rig.fill(0, b"capable")?;
+        let job = dma.memcpy(rig.data(0, 7)?, rig.room(64, 7)?);
+        submit(&mut rig.workq, job)?;
+        ensure_eq!(copied(&mut rig.workq)?.destination.to_vec()?, b"capable", "bytes");
     }
     Ok(())
 }
 
 fn sha_runs_in_software_on_every_device(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    ensure!(!says(Sha::hardware_supported(&bench.dev))?, "hardware hashes");
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
+    let mut rig = Rig::new(lab)?;
+    ensure!(!is_supported(Sha::hardware_supported(&rig.dev))?, "hardware hashes");
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
     for algorithm in [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512] {
-        ensure!(says(Sha::job_supported(&bench.dev, algorithm))?, "{algorithm:?}");
-        let job = sha.hash(algorithm, bench.data(0, 3)?, bench.room(64, 64)?);
-        submit(&mut bench.workq, job)?;
-        let Event::Sha(done) = event(&mut bench.workq)? else {
+        ensure!(is_supported(Sha::job_supported(&rig.dev, algorithm))?, "{algorithm:?}");
+        let job = sha.hash(algorithm, rig.data(0, 3)?, rig.room(64, 64)?);
+        submit(&mut rig.workq, job)?;
+        let Event::Sha(done) = event(&mut rig.workq)? else {
             return Err(Stop::fail("not a hash"));
         };
         let length = done.destination.map(|digest| digest.data_len());
@@ -86,7 +86,7 @@ fn event_driven_workq_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     check("SHA", &Sha::builder(&dev).start()?)?;
     check("a sync event", &configured(&dev)?.as_ctx().start()?)?;
-    if says(Dma::memcpy_supported(&dev))? {
+    if is_supported(Dma::memcpy_supported(&dev))? {
         check("DMA", &Dma::builder(&dev).start()?)?;
     }
     Ok(())
@@ -97,7 +97,7 @@ fn mmap_dpu_export_and_import_match_capability(lab: &Lab) -> Result<(), Stop> {
     let mut exported = Vec::new();
     for dev in &devices {
         let own = map(dev, 64, AccessFlags::DPU_READ_ONLY)?;
-        let can = says(dev.info().mmap_export_dpu_supported())?;
+        let can = is_supported(dev.info().mmap_export_dpu_supported())?;
         let made = own.export_dpu(dev);
         if let Ok(descriptor) = &made {
             exported.push((*descriptor, own));
@@ -105,7 +105,7 @@ fn mmap_dpu_export_and_import_match_capability(lab: &Lab) -> Result<(), Stop> {
         as_said("an export", can, made)?;
     }
     for dev in &devices {
-        let can = says(dev.info().mmap_from_export_dpu_supported())?;
+        let can = is_supported(dev.info().mmap_from_export_dpu_supported())?;
         ensure!(!can || dev.info().device_info().embedded_cpu, "{dev:?} is not of a DPU");
         for (descriptor, _own) in &exported {
             as_said("an import", can, Mmap::create_from_export(descriptor.as_bytes(), dev))?;
@@ -123,17 +123,17 @@ fn sync_event_dpu_export_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let devices = devices(lab)?;
     let mut exported = Vec::new();
     for dev in &devices {
-        ensure!(!says(SyncEvent::export_to_dpa_supported(dev))?, "a DPA takes part");
-        ensure!(!says(SyncEvent::export_to_gpu_supported(dev))?, "a GPU takes part");
+        ensure!(!is_supported(SyncEvent::export_to_dpa_supported(dev))?, "a DPA takes part");
+        ensure!(!is_supported(SyncEvent::export_to_gpu_supported(dev))?, "a GPU takes part");
         let own = configured(dev)?.start()?;
         let made = own.export_to_dpu();
         if let Ok(descriptor) = &made {
             exported.push((*descriptor, own));
         }
-        as_said("an export", says(SyncEvent::export_to_dpu_supported(dev))?, made)?;
+        as_said("an export", is_supported(SyncEvent::export_to_dpu_supported(dev))?, made)?;
     }
     for dev in &devices {
-        let can = says(SyncEvent::create_from_export_supported(dev))?;
+        let can = is_supported(SyncEvent::create_from_export_supported(dev))?;
         for (descriptor, _own) in &exported {
             as_said("an import", can, SyncEvent::create_from_export(descriptor.as_bytes(), dev))?;
         }
@@ -155,10 +155,10 @@ fn sync_event_jobs_match_capability(lab: &Lab) -> Result<(), Stop> {
         (JobType::SyncEventAdd, context.add(1)),
         (JobType::SyncEventWait, context.wait_gt(0)),
     ] {
-        let can = says(SyncEvent::job_supported(&dev, job_type))?;
+        let can = is_supported(SyncEvent::job_supported(&dev, job_type))?;
         as_said(&format!("{job_type:?}"), can, workq.submit(job))?;
         if can {
-            ensure_eq!(event(&mut workq)?.job_type(), job_type, "what was done");
+            ensure_eq!(event(&mut workq)?.job_type(), job_type, "the completed job");
         }
     }
     Ok(())
@@ -166,7 +166,7 @@ fn sync_event_jobs_match_capability(lab: &Lab) -> Result<(), Stop> {
 
 fn hotplug_manager_is_unsupported(lab: &Lab) -> Result<(), Stop> {
     for dev in devices(lab)? {
-        ensure!(!says(dev.info().hotplug_manager_supported())?, "{dev:?} does");
+        ensure!(!is_supported(dev.info().hotplug_manager_supported())?, "{dev:?} does");
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ fn pci_address_finds_its_device_again(lab: &Lab) -> Result<(), Stop> {
     }
     let address = info.pci_address()?;
     let again = verbless_doca::DevInfo::find_in(lab.shared_backend(), &address.to_string())?;
-    ensure_eq!(again.pci_address()?, address, "of what is found by it");
+    ensure_eq!(again.pci_address()?, address, "address of the device found by it");
     if let Ok(name) = info.interface_name() {
         ensure!(!name.is_empty(), "an interface without a name");
     }

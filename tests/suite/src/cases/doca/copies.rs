@@ -3,7 +3,7 @@
 use verbless_doca::dma::Dma;
 use verbless_doca::{AccessFlags, ErrorKind};
 
-use super::bench::{BYTES, Bench, copied, failed_job, map, open, refusal, refused_job, submit};
+use super::rig::{BYTES, Rig, copied, failed_job, map, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -30,125 +30,125 @@ fn memcpy_without_mmo_is_not_supported(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn copy_appends_to_destination_data(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &pattern(1, 1000))?;
-    let mut into = bench.room(4096, 2000)?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &pattern(1, 1000))?;
+    let mut into = rig.room(4096, 2000)?;
     into.append(b"in front")?;
-    let job = dma.memcpy(bench.data(0, 1000)?, into).user_data(5);
-    submit(&mut bench.workq, job)?;
-    let done = copied(&mut bench.workq)?;
+    let job = dma.memcpy(rig.data(0, 1000)?, into).user_data(5);
+    submit(&mut rig.workq, job)?;
+    let done = copied(&mut rig.workq)?;
     ensure_eq!((done.user_data.0, done.destination.data_len()), (5, 1008), "user data and length");
-    ensure_eq!(bench.bytes(4096, 8)?, b"in front", "what was there");
-    ensure!(bench.bytes(4104, 1000)? == pattern(1, 1000), "other bytes");
-    ensure_eq!(bench.bytes(5104, 64)?, [0; 64], "behind them");
+    ensure_eq!(rig.bytes(4096, 8)?, b"in front", "the earlier data");
+    ensure!(rig.bytes(4104, 1000)? == pattern(1, 1000), "other bytes");
+    ensure_eq!(rig.bytes(5104, 64)?, [0; 64], "behind them");
     Ok(())
 }
 
 fn copies_of_any_length_are_exact(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &pattern(2, BYTES / 2))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &pattern(2, BYTES / 2))?;
     for length in [0, 1, 63, 64, 65, 4095, 4097, 100_001, BYTES / 2] {
         let at = BYTES / 2 - length;
-        bench.fill(BYTES / 2, &vec![0; BYTES / 2])?;
-        let job = dma.memcpy(bench.data(0, length)?, bench.room(BYTES / 2 + at, length)?);
-        submit(&mut bench.workq, job)?;
-        ensure_eq!(copied(&mut bench.workq)?.destination.data_len(), length as u64, "length");
-        ensure!(bench.bytes(BYTES / 2 + at, length)? == pattern(2, length), "{length} bytes");
-        ensure!(bench.bytes(BYTES / 2, at)?.iter().all(|&byte| byte == 0), "in front of {length}");
+        rig.fill(BYTES / 2, &vec![0; BYTES / 2])?;
+        let job = dma.memcpy(rig.data(0, length)?, rig.room(BYTES / 2 + at, length)?);
+        submit(&mut rig.workq, job)?;
+        ensure_eq!(copied(&mut rig.workq)?.destination.data_len(), length as u64, "length");
+        ensure!(rig.bytes(BYTES / 2 + at, length)? == pattern(2, length), "{length} bytes");
+        ensure!(rig.bytes(BYTES / 2, at)?.iter().all(|&byte| byte == 0), "in front of {length}");
     }
     Ok(())
 }
 
 fn memcpy_treats_buf_chain_as_one_range(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &pattern(3, 6000))?;
-    let mut source = bench.data(0, 1)?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &pattern(3, 6000))?;
+    let mut source = rig.data(0, 1)?;
     for (at, length) in [(1, 999), (1000, 0), (1000, 5000)] {
-        source.link(bench.data(at, length)?).map_err(|refused| refused.error)?;
+        source.link(rig.data(at, length)?).map_err(|refused| refused.error)?;
     }
-    let mut into = bench.room(0x4000, 100)?;
+    let mut into = rig.room(0x4000, 100)?;
     for (at, length) in [(0x5000, 0), (0x6000, 2900), (0x8000, 8000)] {
-        into.link(bench.room(at, length)?).map_err(|refused| refused.error)?;
+        into.link(rig.room(at, length)?).map_err(|refused| refused.error)?;
     }
-    submit(&mut bench.workq, dma.memcpy(source, into))?;
-    let done = copied(&mut bench.workq)?;
+    submit(&mut rig.workq, dma.memcpy(source, into))?;
+    let done = copied(&mut rig.workq)?;
     let lengths: Vec<u64> = done.destination.datarooms().map(|it| it.1).collect();
     ensure_eq!(lengths, [100, 0, 2900, 3000], "lengths");
-    let got = [bench.bytes(0x4000, 100)?, bench.bytes(0x6000, 2900)?, bench.bytes(0x8000, 3000)?];
+    let got = [rig.bytes(0x4000, 100)?, rig.bytes(0x6000, 2900)?, rig.bytes(0x8000, 3000)?];
     ensure!(got.concat() == pattern(3, 6000), "other bytes");
     Ok(())
 }
 
 fn bufs_beyond_limits_are_returned_with_error(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let job = dma.memcpy(bench.data(0, 65)?, bench.room(4096, 64)?);
-    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let job = dma.memcpy(rig.data(0, 65)?, rig.room(4096, 64)?);
+    let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::InvalidValue, "a destination that is too short");
     drop(job.into_bufs());
-    let most = Dma::max_list_buf_num_elem(&bench.dev)?;
-    let mut chain = bench.data(0, 1)?;
+    let most = Dma::max_list_buf_num_elem(&rig.dev)?;
+    let mut chain = rig.data(0, 1)?;
     for _ in 0..most {
-        chain.link(bench.data(0, 1)?).map_err(|refused| refused.error)?;
+        chain.link(rig.data(0, 1)?).map_err(|refused| refused.error)?;
     }
-    let job = dma.memcpy(chain, bench.room(4096, 4096)?);
-    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    let job = dma.memcpy(chain, rig.room(4096, 4096)?);
+    let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::InvalidValue, "a chain that is too long");
     let (mut chain, into) = job.into_bufs();
     drop(chain.unlink());
-    submit(&mut bench.workq, dma.memcpy(chain, into))?;
-    copied(&mut bench.workq)?;
-    ensure_eq!(bench.inventory.num_free_elements(), super::bench::BUFFERS, "free buffers");
+    submit(&mut rig.workq, dma.memcpy(chain, into))?;
+    copied(&mut rig.workq)?;
+    ensure_eq!(rig.inventory.num_free_elements(), super::rig::BUFFERS, "free buffers");
     Ok(())
 }
 
 fn memcpy_obeys_mmap_permissions(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let read_only = map(&bench.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
-    let into = bench.inventory.buf_by_addr(&read_only, read_only.address(), 64)?;
-    let job = dma.memcpy(bench.data(0, 64)?, into);
-    let (kind, _job) = refused_job(bench.workq.submit(job))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let read_only = map(&rig.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
+    let into = rig.inventory.buf_by_addr(&read_only, read_only.address(), 64)?;
+    let job = dma.memcpy(rig.data(0, 64)?, into);
+    let (kind, _job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::NotPermitted, "a destination that may only be read");
-    let from = bench.inventory.buf_by_data(&read_only, read_only.address(), 64)?;
-    let job = dma.memcpy(from, bench.room(0, 64)?);
-    submit(&mut bench.workq, job)?;
-    copied(&mut bench.workq)?;
+    let from = rig.inventory.buf_by_data(&read_only, read_only.address(), 64)?;
+    let job = dma.memcpy(from, rig.room(0, 64)?);
+    submit(&mut rig.workq, job)?;
+    copied(&mut rig.workq)?;
     Ok(())
 }
 
 fn mmap_of_another_device_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     let strange = map(&open(lab, lab.other_info())?, 4096, AccessFlags::LOCAL_READ_WRITE)?;
-    let from = bench.inventory.buf_by_data(&strange, strange.address(), 64)?;
-    let job = dma.memcpy(from, bench.room(0, 64)?);
-    let (kind, _job) = refused_job(bench.workq.submit(job))?;
+    let from = rig.inventory.buf_by_data(&strange, strange.address(), 64)?;
+    let job = dma.memcpy(from, rig.room(0, 64)?);
+    let (kind, _job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::NotPermitted, "kind of the refusal");
     Ok(())
 }
 
 fn failed_job_leaves_other_jobs_intact(lab: &Lab) -> Result<(), Stop> {
     use verbless_prm::CqeSyndrome;
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &pattern(4, 64))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &pattern(4, 64))?;
     lab.model()?.fail_request(0, None, 3, CqeSyndrome::LOCAL_PROTECTION);
     for number in 0..8 {
-        let job = dma.memcpy(bench.data(0, 64)?, bench.room(0x1000 * (number + 1), 64)?);
-        submit(&mut bench.workq, job.user_data(number as u64))?;
+        let job = dma.memcpy(rig.data(0, 64)?, rig.room(0x1000 * (number + 1), 64)?);
+        submit(&mut rig.workq, job.user_data(number as u64))?;
     }
-    ensure_eq!(copied(&mut bench.workq)?.user_data.0, 0, "the first");
-    ensure_eq!(copied(&mut bench.workq)?.user_data.0, 1, "the second");
-    ensure_eq!(failed_job(&mut bench.workq)?, ErrorKind::NotPermitted, "the third");
+    ensure_eq!(copied(&mut rig.workq)?.user_data.0, 0, "the first");
+    ensure_eq!(copied(&mut rig.workq)?.user_data.0, 1, "the second");
+    ensure_eq!(failed_job(&mut rig.workq)?, ErrorKind::NotPermitted, "the third");
     for number in 3..8u64 {
-        ensure_eq!(copied(&mut bench.workq)?.user_data.0, number, "what stood behind it");
+        ensure_eq!(copied(&mut rig.workq)?.user_data.0, number, "what stood behind it");
         let at = 0x1000 * (number as usize + 1);
-        ensure!(bench.bytes(at, 64)? == pattern(4, 64), "bytes of job {number}");
+        ensure!(rig.bytes(at, 64)? == pattern(4, 64), "bytes of job {number}");
     }
-    ensure_eq!(bench.bytes(0x3000, 64)?, [0; 64], "bytes of the job that failed");
+    ensure_eq!(rig.bytes(0x3000, 64)?, [0; 64], "bytes of the job that failed");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use verbless_command::Device;
 use verbless_doca::{DevInfo, DevType, ErrorKind};
 
-use super::bench::{open, refusal};
+use super::rig::{open, refusal};
 use crate::case::cases;
 use crate::need::{ETHERNET, INFINIBAND, cap};
 use crate::{Lab, Stop, ensure, ensure_eq};

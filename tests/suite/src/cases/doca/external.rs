@@ -3,7 +3,7 @@
 use verbless_doca::async_event::{AsyncEvents, Change};
 use verbless_doca::{Event, Retrieve, WorkQ};
 
-use super::bench::{Bench, event, submit};
+use super::rig::{Rig, event, submit};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -16,35 +16,35 @@ cases!(
 );
 
 fn workq_with_async_events_completes_jobs(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
-    let events = AsyncEvents::builder(&bench.dev).start()?;
-    let dma = bench.dma()?;
-    bench.workq.add(&events)?;
-    bench.fill(0, &pattern(1, 64))?;
+    let mut rig = Rig::with(lab, WorkQ::builder(4).event_driven().build()?)?;
+    let events = AsyncEvents::builder(&rig.dev).start()?;
+    let dma = rig.dma()?;
+    rig.workq.add(&events)?;
+    rig.fill(0, &pattern(1, 64))?;
     for round in 0..50 {
-        let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096 + 64 * round, 64)?);
-        submit(&mut bench.workq, job)?;
+        let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096 + 64 * round, 64)?);
+        submit(&mut rig.workq, job)?;
         // Port events of a shared lab may come in between.
-        while !matches!(event(&mut bench.workq)?, Event::Dma(_)) {}
-        ensure!(bench.bytes(4096 + 64 * round, 64)? == pattern(1, 64), "bytes of round {round}");
+        while !matches!(event(&mut rig.workq)?, Event::Dma(_)) {}
+        ensure!(rig.bytes(4096 + 64 * round, 64)? == pattern(1, 64), "bytes of round {round}");
     }
-    bench.leave(&events)?;
+    rig.leave(&events)?;
     let _builder = events.stop().map_err(|refused| refused.error)?;
     Ok(())
 }
 
 fn port_down_and_up_raise_async_events(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
-    let mut bench = Bench::with(lab, WorkQ::builder(4).event_driven().build()?)?;
-    let events = AsyncEvents::builder(&bench.dev).user_data(5).start()?;
-    bench.workq.add(&events)?;
+    let mut rig = Rig::with(lab, WorkQ::builder(4).event_driven().build()?)?;
+    let events = AsyncEvents::builder(&rig.dev).user_data(5).start()?;
+    rig.workq.add(&events)?;
     for (up, expected) in [(false, Change::PortDown(1)), (true, Change::PortUp(1))] {
         model.set_port(0, 1, up);
-        let Event::Async(told) = event(&mut bench.workq)? else {
+        let Event::Async(event) = event(&mut rig.workq)? else {
             return Err(Stop::fail("an event of a job, of which there is none"));
         };
-        ensure_eq!((told.result?, told.user_data.0), (expected, 5), "what was told");
+        ensure_eq!((event.result?, event.user_data.0), (expected, 5), "the reported event");
     }
-    ensure!(matches!(bench.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
+    ensure!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
     Ok(())
 }

@@ -5,7 +5,7 @@ use verbless_doca::graph::{Graph, GraphDone};
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, JobType};
 
-use super::bench::{Bench, event, refusal};
+use super::rig::{Rig, event, refusal};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -20,8 +20,8 @@ cases!(
     callback_panic_fails_instance_with_unexpected,
 );
 
-fn ended(bench: &mut Bench) -> Result<GraphDone, Stop> {
-    match event(&mut bench.workq)? {
+fn ended(rig: &mut Rig) -> Result<GraphDone, Stop> {
+    match event(&mut rig.workq)? {
         Event::Graph(done) => Ok(done),
         other => Err(Stop::fail(format!("not a graph: {other:?}"))),
     }
@@ -38,30 +38,30 @@ fn chain(dma: &Dma, length: usize) -> Result<(Graph, Vec<verbless_doca::graph::N
 }
 
 fn dependent_copies_run_in_order(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     let (graph, nodes) = chain(&dma, 8)?;
-    bench.workq.add_graph(&graph)?;
-    bench.fill(0, &pattern(1, 64))?;
+    rig.workq.add_graph(&graph)?;
+    rig.fill(0, &pattern(1, 64))?;
     let instance = graph.instance();
     for (at, &node) in nodes.iter().enumerate() {
-        let job = dma.memcpy(bench.data(64 * at, 64)?, bench.room(64 * (at + 1), 64)?);
+        let job = dma.memcpy(rig.data(64 * at, 64)?, rig.room(64 * (at + 1), 64)?);
         instance.set_ctx_node_data(node, job).map_err(|refused| refused.error)?;
     }
-    bench.workq.submit_graph(&instance, 3)?;
-    ensure_eq!(refusal(bench.workq.submit_graph(&instance, 4))?, ErrorKind::InUse, "once more");
-    let done = ended(&mut bench)?;
+    rig.workq.submit_graph(&instance, 3)?;
+    ensure_eq!(refusal(rig.workq.submit_graph(&instance, 4))?, ErrorKind::InUse, "once more");
+    let done = ended(&mut rig)?;
     ensure_eq!((done.user_data.0, done.failed), (3, None), "user data and what failed");
-    ensure!(bench.bytes(64 * 8, 64)? == pattern(1, 64), "other bytes at the end");
+    ensure!(rig.bytes(64 * 8, 64)? == pattern(1, 64), "other bytes at the end");
     Ok(())
 }
 
 fn user_node_sees_results_of_its_dependencies(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
-    bench.fill(0, &pattern(2, 4096))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
+    rig.fill(0, &pattern(2, 4096))?;
     let mut graph = Graph::builder();
     let copy = graph.ctx_node(&dma, JobType::DmaMemcpy);
     let hash = graph.ctx_node(&sha, JobType::ShaHash);
@@ -72,67 +72,67 @@ fn user_node_sees_results_of_its_dependencies(lab: &Lab) -> Result<(), Stop> {
     graph.add_dependency(copy, both)?;
     graph.add_dependency(hash, both)?;
     let graph = graph.start()?;
-    bench.workq.add_graph(&graph)?;
+    rig.workq.add_graph(&graph)?;
     let instance = graph.instance();
-    let job = dma.memcpy(bench.data(0, 4096)?, bench.room(8192, 4096)?);
+    let job = dma.memcpy(rig.data(0, 4096)?, rig.room(8192, 4096)?);
     instance.set_ctx_node_data(copy, job).map_err(|refused| refused.error)?;
-    let job = sha.hash(Algorithm::Sha256, bench.data(0, 4096)?, bench.room(16_384, 32)?);
+    let job = sha.hash(Algorithm::Sha256, rig.data(0, 4096)?, rig.room(16_384, 32)?);
     instance.set_ctx_node_data(hash, job).map_err(|refused| refused.error)?;
     instance.set_user_node_data(both, ())?;
-    bench.workq.submit_graph(&instance, 0)?;
-    let done = ended(&mut bench)?;
+    rig.workq.submit_graph(&instance, 0)?;
+    let done = ended(&mut rig)?;
     ensure_eq!((done.status(), done.failed), (0, None), "status and what failed");
-    ensure!(bench.bytes(8192, 4096)? == pattern(2, 4096), "other bytes");
+    ensure!(rig.bytes(8192, 4096)? == pattern(2, 4096), "other bytes");
     Ok(())
 }
 
 fn graph_instances_run_concurrently(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     let (graph, nodes) = chain(&dma, 3)?;
-    bench.workq.add_graph(&graph)?;
+    rig.workq.add_graph(&graph)?;
     let instances: Vec<_> = (0..4).map(|_| graph.instance()).collect();
     for (number, instance) in instances.iter().enumerate() {
         let base = 4096 * number;
-        bench.fill(base, &pattern(number as u8, 64))?;
+        rig.fill(base, &pattern(number as u8, 64))?;
         for (at, &node) in nodes.iter().enumerate() {
-            let from = bench.data(base + 64 * at, 64)?;
-            let job = dma.memcpy(from, bench.room(base + 64 * (at + 1), 64)?);
+            let from = rig.data(base + 64 * at, 64)?;
+            let job = dma.memcpy(from, rig.room(base + 64 * (at + 1), 64)?);
             instance.set_ctx_node_data(node, job).map_err(|refused| refused.error)?;
         }
-        bench.workq.submit_graph(instance, number as u64)?;
+        rig.workq.submit_graph(instance, number as u64)?;
     }
     let mut seen = Vec::new();
     for _ in &instances {
-        seen.push(ended(&mut bench)?.user_data.0);
+        seen.push(ended(&mut rig)?.user_data.0);
     }
     seen.sort_unstable();
     ensure_eq!(seen, [0, 1, 2, 3], "user data");
     for number in 0..4 {
-        let last = bench.bytes(4096 * number + 192, 64)?;
+        let last = rig.bytes(4096 * number + 192, 64)?;
         ensure!(last == pattern(number as u8, 64), "bytes of instance {number}");
     }
     Ok(())
 }
 
 fn callback_panic_fails_instance_with_unexpected(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     let mut graph = Graph::builder();
     let (callback, copy) =
         (graph.user_node(|_| unwind()), graph.ctx_node(&dma, JobType::DmaMemcpy));
     graph.add_dependency(callback, copy)?;
     let graph = graph.start()?;
-    bench.workq.add_graph(&graph)?;
+    rig.workq.add_graph(&graph)?;
     let instance = graph.instance();
     instance.set_user_node_data(callback, ())?;
-    let job = dma.memcpy(bench.data(0, 64)?, bench.room(64, 64)?);
+    let job = dma.memcpy(rig.data(0, 64)?, rig.room(64, 64)?);
     instance.set_ctx_node_data(copy, job).map_err(|refused| refused.error)?;
-    bench.workq.submit_graph(&instance, 0)?;
+    rig.workq.submit_graph(&instance, 0)?;
     // The panic propagates to the caller that retrieves, and the instance ends as it should.
-    let retrieve = std::panic::AssertUnwindSafe(|| bench.workq.progress_retrieve());
+    let retrieve = std::panic::AssertUnwindSafe(|| rig.workq.progress_retrieve());
     ensure!(std::panic::catch_unwind(retrieve).is_err(), "the panic is lost");
-    let done = ended(&mut bench)?;
+    let done = ended(&mut rig)?;
     ensure_eq!(done.failed, Some(callback), "what failed");
     ensure_eq!(done.result.map_err(|why| why.kind()), Err(ErrorKind::Unexpected), "why");
     Ok(())

@@ -3,7 +3,7 @@
 use verbless_doca::sha::{Algorithm, HashDone, Sha};
 use verbless_doca::{ErrorKind, Event};
 
-use super::bench::{Bench, event, open, refusal, submit};
+use super::rig::{Rig, event, open, refusal, submit};
 use crate::case::cases;
 use crate::{Lab, Stop, ensure_eq, pattern};
 
@@ -22,53 +22,53 @@ const ABC: [(Algorithm, u64, [u8; 8]); 3] = [
     (Algorithm::Sha512, 64, [0xdd, 0xaf, 0x35, 0xa1, 0x93, 0x61, 0x7a, 0xba]),
 ];
 
-fn context(bench: &mut Bench) -> Result<Sha, Stop> {
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
+fn context(rig: &mut Rig) -> Result<Sha, Stop> {
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
     Ok(sha)
 }
 
-fn hashed(bench: &mut Bench) -> Result<HashDone, Stop> {
-    match event(&mut bench.workq)? {
+fn hashed(rig: &mut Rig) -> Result<HashDone, Stop> {
+    match event(&mut rig.workq)? {
         Event::Sha(done) => Ok(done),
         other => Err(Stop::fail(format!("not a hash: {other:?}"))),
     }
 }
 
 fn digests_of_abc_match_fips_180_4(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let sha = context(&mut bench)?;
-    bench.fill(0, b"abc")?;
+    let mut rig = Rig::new(lab)?;
+    let sha = context(&mut rig)?;
+    rig.fill(0, b"abc")?;
     for (algorithm, length, start) in ABC {
-        let job = sha.hash(algorithm, bench.data(0, 3)?, bench.room(4096, 64)?);
-        submit(&mut bench.workq, job)?;
-        let done = hashed(&mut bench)?;
+        let job = sha.hash(algorithm, rig.data(0, 3)?, rig.room(4096, 64)?);
+        submit(&mut rig.workq, job)?;
+        let done = hashed(&mut rig)?;
         let written = done.destination.map(|buffer| buffer.data_len());
         ensure_eq!(written, Some(length), format!("bytes of {algorithm:?}"));
-        ensure_eq!(bench.bytes(4096, 8)?, start, format!("digest of {algorithm:?}"));
+        ensure_eq!(rig.bytes(4096, 8)?, start, format!("digest of {algorithm:?}"));
     }
     Ok(())
 }
 
 fn partial_updates_yield_digest_of_whole_message(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let sha = context(&mut bench)?;
-    bench.fill(0, &pattern(1, 1000))?;
-    let job = sha.hash(Algorithm::Sha256, bench.data(0, 1000)?, bench.room(4096, 32)?);
-    submit(&mut bench.workq, job)?;
-    hashed(&mut bench)?;
+    let mut rig = Rig::new(lab)?;
+    let sha = context(&mut rig)?;
+    rig.fill(0, &pattern(1, 1000))?;
+    let job = sha.hash(Algorithm::Sha256, rig.data(0, 1000)?, rig.room(4096, 32)?);
+    submit(&mut rig.workq, job)?;
+    hashed(&mut rig)?;
     // A part must be whole blocks (64 bytes here).
     let mut session = sha.partial(Algorithm::Sha256);
     for (at, length) in [(0, 64), (64, 640)] {
-        let job = sha.update(session, bench.data(at, length)?);
-        submit(&mut bench.workq, job)?;
-        let back = hashed(&mut bench)?.session;
+        let job = sha.update(session, rig.data(at, length)?);
+        submit(&mut rig.workq, job)?;
+        let back = hashed(&mut rig)?.session;
         session = back.ok_or_else(|| Stop::fail("the session did not come back"))?;
     }
-    let job = sha.finish(session, bench.data(704, 296)?, bench.room(8192, 32)?);
-    submit(&mut bench.workq, job)?;
-    hashed(&mut bench)?;
-    ensure_eq!(bench.bytes(8192, 32)?, bench.bytes(4096, 32)?, "digest");
+    let job = sha.finish(session, rig.data(704, 296)?, rig.room(8192, 32)?);
+    submit(&mut rig.workq, job)?;
+    hashed(&mut rig)?;
+    ensure_eq!(rig.bytes(8192, 32)?, rig.bytes(4096, 32)?, "digest");
     Ok(())
 }
 

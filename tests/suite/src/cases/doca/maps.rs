@@ -2,7 +2,7 @@
 
 use verbless_doca::{AccessFlags, DynamicMmap, ErrorKind, Inventory, Memory, Mmap};
 
-use super::bench::{map, open, refusal};
+use super::rig::{map, open, refusal};
 use crate::case::cases;
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 

@@ -1,7 +1,6 @@
 //! DOCA Core on the lab's devices: what a device and a kernel must do for its objects. The rules of
 //! the objects themselves are tested in the crate `verbless-doca`.
 
-mod bench;
 mod buffers;
 mod capabilities;
 mod copies;
@@ -15,6 +14,7 @@ mod pair;
 mod rdma;
 mod rdma_states;
 mod representors;
+mod rig;
 mod sync;
 mod work;
 

@@ -5,7 +5,7 @@ use verbless_doca::{
     AccessFlags, Buf, Dev, ErrorKind, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
 };
 
-use super::bench::{map, open};
+use super::rig::{map, open};
 use crate::endpoint::TIMEOUT;
 use crate::{Lab, Stop, ensure};
 
@@ -68,12 +68,12 @@ impl End {
     }
 
     pub(super) fn submit(&mut self, job: RdmaJob) -> Result<(), Stop> {
-        super::bench::submit(&mut self.workq, job)
+        super::rig::submit(&mut self.workq, job)
     }
 
     /// The next event, of a finished job.
     pub(super) fn done(&mut self) -> Result<RdmaDone, Stop> {
-        match super::bench::event(&mut self.workq)? {
+        match super::rig::event(&mut self.workq)? {
             Event::Rdma(done) => Ok(done),
             other => Err(Stop::fail(format!("no job of RDMA is done, but {other:?}"))),
         }

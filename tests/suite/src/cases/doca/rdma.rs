@@ -3,8 +3,8 @@
 use verbless_doca::rdma::{Rdma, RdmaOpcode, RdmaState};
 use verbless_doca::{AccessFlags, ErrorKind, JobType};
 
-use super::bench::{map, refusal, refused_job};
 use super::pair::{End, connect, connected, ends, rights, works};
+use super::rig::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::need::ATOMICS;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -40,7 +40,7 @@ fn receive_reports_opcode_and_length_of_send(lab: &Lab) -> Result<(), Stop> {
     ensure!(sent.local.is_some_and(|buffer| buffer.data_len() == 700), "the send's buffer");
     let came = b.done()?;
     ensure_eq!((came.user_data.0, came.job_type), (5, JobType::RdmaReceive), "the receive");
-    ensure_eq!((came.opcode, came.immediate), (Some(RdmaOpcode::RecvSend), None), "what came");
+    ensure_eq!((came.opcode, came.immediate), (Some(RdmaOpcode::RecvSend), None), "the receive");
     let buffer = came.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
     ensure_eq!(buffer.data_len(), 700, "length of the data");
     ensure!(buffer.to_vec()? == pattern(1, 700), "other bytes arrived");
@@ -70,7 +70,7 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
         };
         a.perform(job)?;
         let came = b.done()?;
-        ensure!(came.local.is_none() && came.immediate == immediate, "what came: {came:?}");
+        ensure!(came.local.is_none() && came.immediate == immediate, "the receive: {came:?}");
     }
     let job = b.rdma()?.receive(None);
     b.submit(job)?;
@@ -78,13 +78,13 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
     a.perform(job)?;
     let came = b.done()?;
     ensure_eq!(came.opcode, Some(RdmaOpcode::RecvWriteWithImm), "opcode");
-    ensure!(came.local.is_none() && came.immediate == Some(9), "what came: {came:?}");
+    ensure!(came.local.is_none() && came.immediate == Some(9), "the receive: {came:?}");
     let jobs = [a.rdma()?.write(None, None), a.rdma()?.read(None, None)];
     for job in jobs {
         let done = a.perform(job)?;
         ensure!(done.local.is_none() && done.remote.is_none(), "a buffer came: {done:?}");
     }
-    // The target end alone, where there is nothing to move.
+    // Only the target end: there is nothing to move.
     b.fill(0, &[5; 64])?;
     let jobs = [
         a.rdma()?.write(None, Some(a.remote(0, 64)?)),
@@ -144,11 +144,11 @@ fn atomics_return_old_value(lab: &Lab) -> Result<(), Stop> {
     let word = |end: &End| end.remote(64, 8);
     let result = |end: &End| end.data(128, 8)?.ok_or_else(|| Stop::fail("no buffer"));
     let found = step(&|rdma, end| Ok(rdma.fetch_and_add(word(end)?, result(end)?, 2)))?;
-    ensure_eq!(found, 40, "what the addition found");
+    ensure_eq!(found, 40, "old value of the addition");
     let found = step(&|rdma, end| Ok(rdma.compare_and_swap(word(end)?, result(end)?, 41, 1)))?;
     ensure_eq!(found, 42, "what a swap found that compares with another number");
     let found = step(&|rdma, end| Ok(rdma.compare_and_swap(word(end)?, result(end)?, 42, 7)))?;
-    ensure_eq!(found, 42, "what the swap found");
+    ensure_eq!(found, 42, "old value of the swap");
     ensure!(b.bytes(64, 8)? == 7_u64.to_ne_bytes(), "the word in the end");
     Ok(())
 }
@@ -226,7 +226,7 @@ fn receive_fills_from_data_start_to_buf_end(lab: &Lab) -> Result<(), Stop> {
 
 fn receive_may_exceed_max_message_size(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
-    let dev = super::bench::open(lab, lab.other_info())?;
+    let dev = super::rig::open(lab, lab.other_info())?;
     let longest = Rdma::max_message_size(&dev)?.min(2 << 30);
     let count = Rdma::max_recv_buf_chain_len(&dev)?;
     let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(count))?;
@@ -412,15 +412,15 @@ fn workq_serves_several_instances(lab: &Lab) -> Result<(), Stop> {
         here.connect(there.export()?)?;
         there.connect(here.export()?)?;
         let room = a.room(number * 512, 512)?;
-        super::bench::submit(&mut a.workq, here.receive(room).user_data(number))?;
+        super::rig::submit(&mut a.workq, here.receive(room).user_data(number))?;
         let mut workq = verbless_doca::WorkQ::new(4)?;
         workq.add(&there)?;
         others.push((here, there, workq));
     }
     for (number, (_, there, workq)) in others.iter_mut().enumerate().rev() {
         b.fill(0, &[number as u8; 512])?;
-        super::bench::submit(workq, there.send(b.data(0, 512)?))?;
-        super::bench::event(workq)?;
+        super::rig::submit(workq, there.send(b.data(0, 512)?))?;
+        super::rig::event(workq)?;
         let came = a.done()?;
         ensure_eq!(came.user_data.0, number as u64, "whose receive it is");
         ensure!(a.bytes(number * 512, 512)? == [number as u8; 512], "other bytes arrived");

@@ -3,8 +3,8 @@
 use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState, TransportType};
 use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve, WorkQ};
 
-use super::bench::{map, refusal, refused_job};
 use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
+use super::rig::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::endpoint::TIMEOUT;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -84,8 +84,8 @@ fn read_only_mmap_serves_only_send_and_write(lab: &Lab) -> Result<(), Stop> {
     b.done()?;
     let job = a.rdma()?.write(of(&a)?, Some(a.remote(100, 8)?));
     a.perform(job)?;
-    ensure!(b.bytes(0, 8)? == pattern(1, 64)[..8], "what was sent");
-    ensure!(b.bytes(100, 8)? == pattern(1, 64)[..8], "what was written");
+    ensure!(b.bytes(0, 8)? == pattern(1, 64)[..8], "the sent bytes");
+    ensure!(b.bytes(100, 8)? == pattern(1, 64)[..8], "the written bytes");
     let none = || Stop::fail("no buffer");
     let jobs = [
         ("a receive", a.rdma()?.receive(of(&a)?)),
@@ -327,7 +327,7 @@ fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn dc_transport_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let dev = super::bench::open(lab, lab.info())?;
+    let dev = super::rig::open(lab, lab.info())?;
     let kind = refusal(Rdma::transport_type_supported(&dev, TransportType::Dc))?;
     ensure_eq!(kind, ErrorKind::NotSupported, "the query");
     let builder = Rdma::builder(&dev).transport_type(TransportType::Dc);
@@ -336,7 +336,7 @@ fn dc_transport_is_not_supported(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn instance_size_is_bounded_by_device_limits(lab: &Lab) -> Result<(), Stop> {
-    let dev = super::bench::open(lab, lab.info())?;
+    let dev = super::rig::open(lab, lab.info())?;
     let start = |set: &dyn Fn(RdmaBuilder) -> RdmaBuilder| set(Rdma::builder(&dev)).start();
     ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "the longest message is very short");
     let receives = Rdma::max_recv_queue_size(&dev)?;

@@ -2,7 +2,7 @@
 
 use verbless_doca::{Dev, DevInfoRep, ErrorKind, PciFuncType};
 
-use super::bench::{open, refusal};
+use super::rig::{open, refusal};
 use crate::case::cases;
 use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbless_doca::sync_event::{Location, SyncEvent, SyncEventBuilder, SyncEventCtx};
 use verbless_doca::{Dev, ErrorKind, Event, JobType, Memory, Retrieve, WorkQ};
 
-use super::bench::{Bench, event, failed_job, open, refusal, refused_job, submit};
+use super::rig::{Rig, event, failed_job, open, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::{ATOMICS, NO_ATOMICS, SHARES_KEYS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq};
@@ -34,12 +34,12 @@ fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
     Ok(builder.subscriber_add_location(Location::Cpu)?)
 }
 
-/// A bench, and a context with its work queue attached.
-fn context(lab: &Lab) -> Result<(Bench, SyncEventCtx), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let context = configured(&bench.dev)?.as_ctx().start()?;
-    bench.workq.add(&context)?;
-    Ok((bench, context))
+/// A rig, and a context with its work queue attached.
+fn context(lab: &Lab) -> Result<(Rig, SyncEventCtx), Stop> {
+    let mut rig = Rig::new(lab)?;
+    let context = configured(&rig.dev)?.as_ctx().start()?;
+    rig.workq.add(&context)?;
+    Ok((rig, context))
 }
 
 /// The next event: its job's type and value.
@@ -88,71 +88,71 @@ fn cpu_gets_sets_adds_and_waits(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn jobs_get_and_set(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
-    ensure_eq!(got(&mut bench.workq, &context)?, 0, "value at first");
+    let (mut rig, context) = context(lab)?;
+    ensure_eq!(got(&mut rig.workq, &context)?, 0, "value at first");
     for value in [1, 0x0123_4567_89ab_cdef, u64::MAX] {
-        set(&mut bench.workq, &context, value)?;
-        ensure_eq!(got(&mut bench.workq, &context)?, value, "value");
+        set(&mut rig.workq, &context, value)?;
+        ensure_eq!(got(&mut rig.workq, &context)?, value, "value");
     }
     Ok(())
 }
 
 fn add_job_returns_old_value(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
-    set(&mut bench.workq, &context, u64::MAX - 1)?;
+    let (mut rig, context) = context(lab)?;
+    set(&mut rig.workq, &context, u64::MAX - 1)?;
     for (increment, before) in [(1, u64::MAX - 1), (1, u64::MAX), (40, 0), (0, 40)] {
-        submit(&mut bench.workq, context.add(increment))?;
+        submit(&mut rig.workq, context.add(increment))?;
         let expected = (JobType::SyncEventAdd, Some(before));
-        ensure_eq!(done(&mut bench.workq)?, expected, "an add");
+        ensure_eq!(done(&mut rig.workq)?, expected, "an add");
     }
     // Each of many concurrent jobs counts.
     for _ in 0..16 {
-        submit(&mut bench.workq, context.add(10))?;
+        submit(&mut rig.workq, context.add(10))?;
     }
     for turn in 0..16 {
         let expected = (JobType::SyncEventAdd, Some(40 + 10 * turn));
-        ensure_eq!(done(&mut bench.workq)?, expected, "an add among many");
+        ensure_eq!(done(&mut rig.workq)?, expected, "an add among many");
     }
-    ensure_eq!(got(&mut bench.workq, &context)?, 200, "value");
+    ensure_eq!(got(&mut rig.workq, &context)?, 200, "value");
     Ok(())
 }
 
 fn add_job_without_atomics_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
-    let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventAdd);
+    let (mut rig, context) = context(lab)?;
+    let answer = SyncEvent::job_supported(&rig.dev, JobType::SyncEventAdd);
     ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
-    let (kind, _) = refused_job(bench.workq.submit(context.add(1)))?;
+    let (kind, _) = refused_job(rig.workq.submit(context.add(1)))?;
     ensure_eq!(kind, ErrorKind::NotSupported, "the job");
-    ensure_eq!(got(&mut bench.workq, &context)?, 0, "value");
+    ensure_eq!(got(&mut rig.workq, &context)?, 0, "value");
     Ok(())
 }
 
 fn wait_job_ends_once_value_exceeds_threshold(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
+    let (mut rig, context) = context(lab)?;
     for threshold in [0, 1, 100, 253, 254] {
-        set(&mut bench.workq, &context, threshold)?;
-        submit(&mut bench.workq, context.wait_gt(threshold))?;
-        quiet(&mut bench.workq, &context)?;
-        submit(&mut bench.workq, context.set(threshold + 1))?;
-        let mut ended = [done(&mut bench.workq)?.0, done(&mut bench.workq)?.0];
+        set(&mut rig.workq, &context, threshold)?;
+        submit(&mut rig.workq, context.wait_gt(threshold))?;
+        quiet(&mut rig.workq, &context)?;
+        submit(&mut rig.workq, context.set(threshold + 1))?;
+        let mut ended = [done(&mut rig.workq)?.0, done(&mut rig.workq)?.0];
         ended.sort_by_key(|&job| job == JobType::SyncEventWait);
         ensure_eq!(ended, [JobType::SyncEventSet, JobType::SyncEventWait], "jobs");
         // The condition is already true.
-        submit(&mut bench.workq, context.wait_gt(threshold))?;
-        ensure_eq!(done(&mut bench.workq)?, (JobType::SyncEventWait, None), "a second wait");
+        submit(&mut rig.workq, context.wait_gt(threshold))?;
+        ensure_eq!(done(&mut rig.workq)?, (JobType::SyncEventWait, None), "a second wait");
     }
     Ok(())
 }
 
 fn wait_jobs_end_in_threshold_order(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
+    let (mut rig, context) = context(lab)?;
     for threshold in [7, 3, 5] {
-        submit(&mut bench.workq, context.wait_gt(threshold).user_data(threshold))?;
+        submit(&mut rig.workq, context.wait_gt(threshold).user_data(threshold))?;
     }
     for threshold in [3, 5, 7] {
-        quiet(&mut bench.workq, &context)?;
-        submit(&mut bench.workq, context.set(threshold + 1).user_data(0))?;
-        let both = [event(&mut bench.workq)?, event(&mut bench.workq)?];
+        quiet(&mut rig.workq, &context)?;
+        submit(&mut rig.workq, context.set(threshold + 1).user_data(0))?;
+        let both = [event(&mut rig.workq)?, event(&mut rig.workq)?];
         let mut ended = both.map(|it| it.user_data().0);
         ended.sort_unstable();
         ensure_eq!(ended, [0, threshold], "jobs that ended");
@@ -161,21 +161,21 @@ fn wait_jobs_end_in_threshold_order(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn wait_job_threshold_above_254_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
+    let (mut rig, context) = context(lab)?;
     for threshold in [255, 256, 1 << 32, u64::MAX] {
-        let (kind, _) = refused_job(bench.workq.submit(context.wait_gt(threshold)))?;
+        let (kind, _) = refused_job(rig.workq.submit(context.wait_gt(threshold)))?;
         ensure_eq!(kind, ErrorKind::InvalidValue, format!("a wait for more than {threshold}"));
     }
-    ensure_eq!(bench.workq.in_flight(), 0, "jobs in flight");
+    ensure_eq!(rig.workq.in_flight(), 0, "jobs in flight");
     Ok(())
 }
 
 fn wait_job_without_wait_on_data_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
-    let answer = SyncEvent::job_supported(&bench.dev, JobType::SyncEventWait);
+    let (mut rig, context) = context(lab)?;
+    let answer = SyncEvent::job_supported(&rig.dev, JobType::SyncEventWait);
     ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
-    set(&mut bench.workq, &context, 9)?;
-    let (kind, _) = refused_job(bench.workq.submit(context.wait_gt(1)))?;
+    set(&mut rig.workq, &context, 9)?;
+    let (kind, _) = refused_job(rig.workq.submit(context.wait_gt(1)))?;
     ensure_eq!(kind, ErrorKind::NotSupported, "the job");
     Ok(())
 }
@@ -183,7 +183,7 @@ fn wait_job_without_wait_on_data_is_not_supported(lab: &Lab) -> Result<(), Stop>
 fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let memory = Memory::allocate(64)?;
-    // SAFETY: the CPU accesses the memory by these words and the events alone.
+    // SAFETY: the CPU accesses the memory only by these words and the events.
     #[allow(unsafe_code, reason = "words take a promise")]
     let words: &[AtomicU64] = unsafe { memory.words() };
     words[2].store(5, Ordering::Relaxed);
@@ -206,7 +206,7 @@ fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn ctx_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, context) = context(lab)?;
+    let (mut rig, context) = context(lab)?;
     let context = match context.stop() {
         Ok(_) => return Err(Stop::fail("it stopped")),
         Err(refused) => {
@@ -214,10 +214,10 @@ fn ctx_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
             refused.given
         }
     };
-    submit(&mut bench.workq, context.get())?;
-    ensure_eq!(refusal(bench.workq.remove(&context))?, ErrorKind::InUse, "with a job in flight");
-    done(&mut bench.workq)?;
-    bench.leave(&context)?;
+    submit(&mut rig.workq, context.get())?;
+    ensure_eq!(refusal(rig.workq.remove(&context))?, ErrorKind::InUse, "with a job in flight");
+    done(&mut rig.workq)?;
+    rig.leave(&context)?;
     context.stop().map_err(|refused| refused.error)?.destroy();
     Ok(())
 }
@@ -240,7 +240,7 @@ fn host_and_dpu_share_one_event(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn wait_job_sees_set_of_other_side(lab: &Lab) -> Result<(), Stop> {
-    let (mut bench, here) = context(lab)?;
+    let (mut rig, here) = context(lab)?;
     let dpu = open(lab, lab.other_info())?;
     let descriptor = here.export_to_dpu()?;
     let there = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu)?.as_ctx().start()?;
@@ -248,12 +248,12 @@ fn wait_job_sees_set_of_other_side(lab: &Lab) -> Result<(), Stop> {
     workq.add(&there)?;
     submit(&mut workq, there.wait_gt(2))?;
     quiet(&mut workq, &there)?;
-    set(&mut bench.workq, &here, 3)?;
-    ensure_eq!(done(&mut workq)?.0, JobType::SyncEventWait, "what the DPU sees");
-    submit(&mut bench.workq, here.wait_gt(4))?;
-    quiet(&mut bench.workq, &here)?;
+    set(&mut rig.workq, &here, 3)?;
+    ensure_eq!(done(&mut workq)?.0, JobType::SyncEventWait, "the DPU's job");
+    submit(&mut rig.workq, here.wait_gt(4))?;
+    quiet(&mut rig.workq, &here)?;
     set(&mut workq, &there, 5)?;
-    ensure_eq!(done(&mut bench.workq)?.0, JobType::SyncEventWait, "what the host sees");
+    ensure_eq!(done(&mut rig.workq)?.0, JobType::SyncEventWait, "the host's job");
     Ok(())
 }
 

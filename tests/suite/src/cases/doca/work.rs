@@ -7,7 +7,7 @@ use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
-use super::bench::{Bench, copied, event, refusal, refused_job, submit};
+use super::rig::{Rig, copied, event, refusal, refused_job, submit};
 use crate::case::cases;
 use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
@@ -30,58 +30,58 @@ cases!(
 );
 
 fn workq_serves_dma_and_sha_contexts(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
-    bench.fill(0, &pattern(1, 1000))?;
-    let copy = dma.memcpy(bench.data(0, 1000)?, bench.room(4096, 1000)?);
-    let hash = sha.hash(Algorithm::Sha1, bench.data(0, 1000)?, bench.room(8192, 20)?);
-    submit(&mut bench.workq, copy.user_data(1))?;
-    submit(&mut bench.workq, hash.user_data(2))?;
-    let mut seen = [event(&mut bench.workq)?, event(&mut bench.workq)?].map(|it| it.user_data().0);
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
+    rig.fill(0, &pattern(1, 1000))?;
+    let copy = dma.memcpy(rig.data(0, 1000)?, rig.room(4096, 1000)?);
+    let hash = sha.hash(Algorithm::Sha1, rig.data(0, 1000)?, rig.room(8192, 20)?);
+    submit(&mut rig.workq, copy.user_data(1))?;
+    submit(&mut rig.workq, hash.user_data(2))?;
+    let mut seen = [event(&mut rig.workq)?, event(&mut rig.workq)?].map(|it| it.user_data().0);
     seen.sort_unstable();
     ensure_eq!(seen, [1, 2], "user data");
-    ensure!(bench.bytes(4096, 1000)? == pattern(1, 1000), "other bytes");
-    bench.leave(&dma)?;
-    bench.leave(&sha)?;
+    ensure!(rig.bytes(4096, 1000)? == pattern(1, 1000), "other bytes");
+    rig.leave(&dma)?;
+    rig.leave(&sha)?;
     dma.stop().map_err(|refused| refused.error)?.start()?;
     Ok(())
 }
 
 fn full_workq_returns_memcpy_with_again(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::with(lab, WorkQ::new(2)?)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::with(lab, WorkQ::new(2)?)?;
+    let dma = rig.dma()?;
     for _ in 0..2 {
-        let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
-        submit(&mut bench.workq, job)?;
+        let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
+        submit(&mut rig.workq, job)?;
     }
-    let job = dma.memcpy(bench.data(64, 32)?, bench.room(8192, 32)?).user_data(9);
-    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    let job = dma.memcpy(rig.data(64, 32)?, rig.room(8192, 32)?).user_data(9);
+    let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::Again, "kind of the refusal");
-    copied(&mut bench.workq)?;
-    submit(&mut bench.workq, job)?;
-    copied(&mut bench.workq)?;
-    ensure_eq!(copied(&mut bench.workq)?.user_data.0, 9, "user data");
-    ensure!(matches!(bench.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
+    copied(&mut rig.workq)?;
+    submit(&mut rig.workq, job)?;
+    copied(&mut rig.workq)?;
+    ensure_eq!(copied(&mut rig.workq)?.user_data.0, 9, "user data");
+    ensure!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
     Ok(())
 }
 
 fn workq_returns_job_of_unadded_context(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = Dma::builder(&bench.dev).start()?;
-    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
-    let (kind, job) = refused_job(bench.workq.submit(job))?;
+    let mut rig = Rig::new(lab)?;
+    let dma = Dma::builder(&rig.dev).start()?;
+    let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
+    let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::BadState, "kind of the refusal");
-    bench.workq.add(&dma)?;
-    submit(&mut bench.workq, job)?;
-    copied(&mut bench.workq)?;
+    rig.workq.add(&dma)?;
+    submit(&mut rig.workq, job)?;
+    copied(&mut rig.workq)?;
     Ok(())
 }
 
 fn context_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     let dma = match dma.stop() {
         Ok(_) => return Err(Stop::fail("it stopped")),
         Err(refused) => {
@@ -89,31 +89,31 @@ fn context_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
             refused.given
         }
     };
-    bench.leave(&dma)?;
+    rig.leave(&dma)?;
     dma.stop().map_err(|refused| refused.error)?.start()?;
     Ok(())
 }
 
 fn workq_with_jobs_in_flight_rejects_remove(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
-    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
-    submit(&mut bench.workq, job)?;
-    ensure_eq!(refusal(bench.workq.remove(&dma))?, ErrorKind::InUse, "kind of the refusal");
-    copied(&mut bench.workq)?;
-    bench.leave(&dma)
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
+    let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
+    submit(&mut rig.workq, job)?;
+    ensure_eq!(refusal(rig.workq.remove(&dma))?, ErrorKind::InUse, "kind of the refusal");
+    copied(&mut rig.workq)?;
+    rig.leave(&dma)
 }
 
 fn abort_returns_each_job_once(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::new(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::new(lab)?;
+    let dma = rig.dma()?;
     for number in 0..16 {
-        let job = dma.memcpy(bench.data(0, 4096)?, bench.room(4096, 4096)?);
-        submit(&mut bench.workq, job.user_data(number))?;
+        let job = dma.memcpy(rig.data(0, 4096)?, rig.room(4096, 4096)?);
+        submit(&mut rig.workq, job.user_data(number))?;
     }
-    bench.workq.abort(&dma)?;
+    rig.workq.abort(&dma)?;
     let mut seen = Vec::new();
-    for event in bench.workq.drain() {
+    for event in rig.workq.drain() {
         match event {
             Ok(event) | Err(Retrieve::IoFailed(event)) => seen.push(event.user_data().0),
             Err(other) => return Err(other.into()),
@@ -121,14 +121,14 @@ fn abort_returns_each_job_once(lab: &Lab) -> Result<(), Stop> {
     }
     seen.sort_unstable();
     ensure_eq!(seen, (0..16).collect::<Vec<_>>(), "user data");
-    let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096, 64)?);
-    ensure_eq!(refused_job(bench.workq.submit(job))?.0, ErrorKind::Shutdown, "a job after that");
-    bench.leave(&dma)
+    let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
+    ensure_eq!(refused_job(rig.workq.submit(job))?.0, ErrorKind::Shutdown, "a job after that");
+    rig.leave(&dma)
 }
 
 /// A work queue that sleeps.
-fn sleeping(lab: &Lab) -> Result<Bench, Stop> {
-    Bench::with(lab, WorkQ::builder(16).event_driven().build()?)
+fn sleeping(lab: &Lab) -> Result<Rig, Stop> {
+    Rig::with(lab, WorkQ::builder(16).event_driven().build()?)
 }
 
 /// Whether the event file becomes readable within this time.
@@ -138,69 +138,69 @@ fn readable(workq: &WorkQ, milliseconds: u16) -> Result<bool, Stop> {
 }
 
 fn armed_workq_wakes_thread_on_completion(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = sleeping(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &pattern(3, 100_000))?;
+    let mut rig = sleeping(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &pattern(3, 100_000))?;
     for round in 0..10 {
-        bench.workq.arm()?;
-        let job = dma.memcpy(bench.data(0, 100_000)?, bench.room(200_000, 100_000)?);
-        submit(&mut bench.workq, job.user_data(round))?;
-        ensure!(readable(&bench.workq, 10_000)?, "no wake-up in round {round}");
-        bench.workq.clear()?;
-        match bench.workq.progress_retrieve() {
+        rig.workq.arm()?;
+        let job = dma.memcpy(rig.data(0, 100_000)?, rig.room(200_000, 100_000)?);
+        submit(&mut rig.workq, job.user_data(round))?;
+        ensure!(readable(&rig.workq, 10_000)?, "no wake-up in round {round}");
+        rig.workq.clear()?;
+        match rig.workq.progress_retrieve() {
             Ok(Event::Dma(done)) => ensure_eq!(done.user_data.0, round, "user data"),
             other => return Err(Stop::fail(format!("woken for nothing: {other:?}"))),
         }
     }
-    ensure!(bench.bytes(200_000, 100_000)? == pattern(3, 100_000), "other bytes");
+    ensure!(rig.bytes(200_000, 100_000)? == pattern(3, 100_000), "other bytes");
     Ok(())
 }
 
 fn arm_after_unretrieved_job_signals_at_once(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = sleeping(lab)?;
-    let dma = bench.dma()?;
-    bench.fill(0, &[7; 8])?;
-    let job = dma.memcpy(bench.data(0, 8)?, bench.room(4096, 8)?);
-    submit(&mut bench.workq, job)?;
+    let mut rig = sleeping(lab)?;
+    let dma = rig.dma()?;
+    rig.fill(0, &[7; 8])?;
+    let job = dma.memcpy(rig.data(0, 8)?, rig.room(4096, 8)?);
+    submit(&mut rig.workq, job)?;
     let end = Instant::now() + Duration::from_secs(10);
-    while bench.bytes(4096, 8)? != [7; 8] {
+    while rig.bytes(4096, 8)? != [7; 8] {
         ensure!(Instant::now() < end, "nothing was copied");
     }
     // The bytes have arrived; the completion follows soon.
-    bench.workq.arm()?;
-    ensure!(readable(&bench.workq, 10_000)?, "no wake-up");
-    bench.workq.clear()?;
-    copied(&mut bench.workq)?;
+    rig.workq.arm()?;
+    ensure!(readable(&rig.workq, 10_000)?, "no wake-up");
+    rig.workq.clear()?;
+    copied(&mut rig.workq)?;
     Ok(())
 }
 
 fn arm_and_submit_in_any_order_lose_no_job(lab: &Lab) -> Result<(), Stop> {
     const JOBS: u64 = 10_000;
-    let mut bench = sleeping(lab)?;
-    let dma = bench.dma()?;
+    let mut rig = sleeping(lab)?;
+    let dma = rig.dma()?;
     let mut spare = Vec::new();
     for slot in 0..16 {
-        spare.push((bench.data(64 * slot, 8)?, bench.room(0x1_0000 + 64 * slot, 8)?));
+        spare.push((rig.data(64 * slot, 8)?, rig.room(0x1_0000 + 64 * slot, 8)?));
     }
     let (mut submitted, mut seen) = (0, 0);
     while seen < JOBS {
         // Arms before and after the jobs of a round, in turns.
         if seen % 2 == 0 {
-            bench.workq.arm()?;
+            rig.workq.arm()?;
         }
         for _ in 0..=submitted % 7 {
             let Some((from, mut to)) = spare.pop().filter(|_| submitted < JOBS) else { break };
             to.reset_data_len();
-            submit(&mut bench.workq, dma.memcpy(from, to))?;
+            submit(&mut rig.workq, dma.memcpy(from, to))?;
             submitted += 1;
         }
         if seen % 2 == 1 {
-            bench.workq.arm()?;
+            rig.workq.arm()?;
         }
-        ensure!(readable(&bench.workq, 10_000)?, "asleep with {seen} of {submitted} jobs seen");
-        bench.workq.clear()?;
+        ensure!(readable(&rig.workq, 10_000)?, "asleep with {seen} of {submitted} jobs seen");
+        rig.workq.clear()?;
         loop {
-            match bench.workq.progress_retrieve() {
+            match rig.workq.progress_retrieve() {
                 Ok(Event::Dma(done)) => {
                     seen += 1;
                     spare.push((done.source, done.destination));
@@ -215,30 +215,30 @@ fn arm_and_submit_in_any_order_lose_no_job(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn depth_and_mode_are_fixed_once_context_is_added(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::with(lab, WorkQ::new(4)?)?;
-    bench.workq.set_depth(8)?;
-    bench.workq.set_event_driven(true)?;
-    ensure_eq!((bench.workq.depth(), bench.workq.is_event_driven()), (8, true), "as it was set");
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
-    ensure_eq!(refusal(bench.workq.set_depth(16))?, ErrorKind::BadState, "another depth");
-    let kind = refusal(bench.workq.set_event_driven(false))?;
+    let mut rig = Rig::with(lab, WorkQ::new(4)?)?;
+    rig.workq.set_depth(8)?;
+    rig.workq.set_event_driven(true)?;
+    ensure_eq!((rig.workq.depth(), rig.workq.is_event_driven()), (8, true), "depth and mode");
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
+    ensure_eq!(refusal(rig.workq.set_depth(16))?, ErrorKind::BadState, "another depth");
+    let kind = refusal(rig.workq.set_event_driven(false))?;
     ensure_eq!(kind, ErrorKind::BadState, "another mode");
-    bench.leave(&sha)?;
-    bench.workq.set_depth(16)?;
+    rig.leave(&sha)?;
+    rig.workq.set_depth(16)?;
     Ok(())
 }
 
 fn event_handle_is_silent_without_completion(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = sleeping(lab)?;
-    let sha = Sha::builder(&bench.dev).start()?;
-    bench.workq.add(&sha)?;
-    bench.workq.arm()?;
-    ensure!(!readable(&bench.workq, 50)?, "there is an event of nothing");
-    let hash = sha.hash(Algorithm::Sha1, bench.data(0, 8)?, bench.room(4096, 20)?);
-    submit(&mut bench.workq, hash)?;
-    ensure!(readable(&bench.workq, 10_000)?, "software's work makes no wake-up");
-    event(&mut bench.workq)?;
+    let mut rig = sleeping(lab)?;
+    let sha = Sha::builder(&rig.dev).start()?;
+    rig.workq.add(&sha)?;
+    rig.workq.arm()?;
+    ensure!(!readable(&rig.workq, 50)?, "an event without a completion");
+    let hash = sha.hash(Algorithm::Sha1, rig.data(0, 8)?, rig.room(4096, 20)?);
+    submit(&mut rig.workq, hash)?;
+    ensure!(readable(&rig.workq, 10_000)?, "software's work makes no wake-up");
+    event(&mut rig.workq)?;
     ensure_eq!(
         refusal(WorkQ::new(1)?.arm())?,
         ErrorKind::BadState,
@@ -248,11 +248,11 @@ fn event_handle_is_silent_without_completion(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn failed_file_wait_is_operating_system_error(lab: &Lab) -> Result<(), Stop> {
-    let mut bench = Bench::with(lab, WorkQ::builder(1).event_driven().build()?)?;
-    let dma = bench.dma()?;
+    let mut rig = Rig::with(lab, WorkQ::builder(1).event_driven().build()?)?;
+    let dma = rig.dma()?;
     let broken = || std::future::ready(Err(std::io::Error::other("broken")));
     let failed = {
-        let mut next = std::pin::pin!(bench.workq.next(broken));
+        let mut next = std::pin::pin!(rig.workq.next(broken));
         next.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     };
     let std::task::Poll::Ready(failed) = failed else {
@@ -260,5 +260,5 @@ fn failed_file_wait_is_operating_system_error(lab: &Lab) -> Result<(), Stop> {
     };
     let kind = failed.map_err(|why| why.kind()).map(drop);
     ensure_eq!(kind, Err(ErrorKind::OperatingSystem), "kind of the failure");
-    bench.leave(&dma)
+    rig.leave(&dma)
 }

@@ -1,4 +1,4 @@
-//! Programs on the DPA, by commands alone: processes, calls, threads that CQ events start,
+//! Programs on the DPA, driven only by commands: processes, calls, threads that CQ events start,
 //! outboxes, windows, faults. The layouts are the model's own, so that no hardware sees them.
 
 pub(super) mod events;
@@ -98,7 +98,7 @@ fn process_memory_is_isolated(lab: &Lab) -> Result<(), Stop> {
     let two = Dpa::of(one.rig.clone(), 0)?;
     for (address, value) in [(DATA, 7), (one.process.heap_address(), 8)] {
         one.call("store64", [address, value, 0])?;
-        ensure_eq!(one.call("load64", [address, 0, 0])?, value, "what was stored");
+        ensure_eq!(one.call("load64", [address, 0, 0])?, value, "the stored value");
         ensure_eq!(two.call("load64", [address, 0, 0])?, 0, "memory of another process");
     }
     Ok(())
@@ -109,7 +109,7 @@ fn invalid_elf_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let whole = rig.program.file.clone();
     let refused = |bytes: &[u8]| -> Result<(), Stop> {
         let error = rig.process_of(bytes, 0).err();
-        let error = error.ok_or_else(|| Stop::fail("a file that is no program became one"))?;
+        let error = error.ok_or_else(|| Stop::fail("a file that is not a program was loaded"))?;
         ensure_eq!(error.kind(), ErrorKind::Command, "{error}");
         Ok(())
     };
@@ -159,7 +159,7 @@ fn window_reaches_host_memory(lab: &Lab) -> Result<(), Stop> {
     dpa.rig.host.memory.read_at(0, &mut back)?;
     let mut expected = pattern(1, 64);
     expected[63] = 0xab;
-    ensure_eq!(back[..], expected[..], "what the program has copied");
+    ensure_eq!(back[..], expected[..], "the program's copy");
     Ok(())
 }
 
@@ -237,7 +237,7 @@ fn send_cqe_in_heap_cq_starts_thread(lab: &Lab) -> Result<(), Stop> {
     for request in 1..=5 {
         sender.post()?;
         sender.ring();
-        until("the thread to hear of the request", || drain.taken(&dpa, request))?;
+        until("the thread's run", || drain.taken(&dpa, request))?;
     }
     // The CQE in the heap is a requester's: opcode 0, of this queue pair.
     let at = dpa.process.heap_address() + rig::CQ_AT + 4 * 64 + 0x38;
@@ -255,7 +255,7 @@ fn program_rings_sq_doorbell(lab: &Lab) -> Result<(), Stop> {
     sender.post()?;
     crate::endpoint::quiet("a request without a doorbell", || drain.taken(&dpa, 1))?;
     dpa.ring(SXD_DB, u64::from(sender.qpn()) << 32 | 1)?;
-    until("the thread to hear of the request", || drain.taken(&dpa, 1))?;
+    until("the thread's run", || drain.taken(&dpa, 1))?;
     Ok(())
 }
 
@@ -307,7 +307,7 @@ fn finished_thread_runs_no_more(lab: &Lab) -> Result<(), Stop> {
     dpa.arm(&drain, 1)?;
     dpa.ring(RXT_DB, drain.cqn())?;
     ensure_eq!(drain.thread.query()?.runs, 1, "runs after another event");
-    ensure_eq!(dpa.process.query()?.status, DpaStatus(0), "the process goes on");
+    ensure_eq!(dpa.process.query()?.status, DpaStatus(0), "the process continues");
     Ok(())
 }
 
@@ -555,7 +555,7 @@ fn eu_group_confines_calls_to_its_eus(lab: &Lab) -> Result<(), Stop> {
     }
     drop((third, two, waits));
     group.destroy()?;
-    ensure!(group.units().is_err(), "a group that is gone");
+    ensure!(group.units().is_err(), "a destroyed group");
     Ok(())
 }
 
@@ -597,7 +597,7 @@ fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(error.status(), Some(CommandStatus::BAD_PARAM.0), "{error}");
     // No handle destroys it; its context ends.
     drop(mine);
-    let again = until("the units of a context that is gone", || {
+    let again = until("the units of a closed context", || {
         Some(write_group(&other, Operation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
     })??;
     write_group(&other, Operation::DESTROY, again, &[])?;

@@ -38,9 +38,9 @@ fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
 }
 
 /// A partition that is destroyed with the case.
-struct Made(DpaEuPartition);
+struct ScopedPartition(DpaEuPartition);
 
-impl Made {
+impl ScopedPartition {
     fn of(manager: &Device, units: &[u16], functions: &[u16], groups: u16) -> Result<Self, Stop> {
         let (units, functions) = (units.to_vec(), functions.to_vec());
         let attr = DpaEuPartitionAttr { units, functions, groups };
@@ -48,7 +48,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for ScopedPartition {
     fn drop(&mut self) {
         let _ = self.0.destroy();
     }
@@ -94,7 +94,7 @@ fn eu_goes_to_longest_waiter_across_functions(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(host.call("add", [1, 2, 0])?, 3, "a call on another unit");
     ensure_eq!(of_host.state()?, DpaCallState::Running, "the second, once the unit is free");
     of_dpu.destroy()?;
-    ensure_eq!(host.wait(&of_host)?, 23, "the second, once the first is gone");
+    ensure_eq!(host.wait(&of_host)?, 23, "the second, after the first");
     Ok(())
 }
 
@@ -103,7 +103,7 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let caps = dpu.dpa_caps()?;
     ensure!(caps.partitions > 0 && caps.functions_per_partition > 0, "{caps:?}");
-    let made = Made::of(&dpu, &UNITS, &[host.vhca_id()], 0)?;
+    let made = ScopedPartition::of(&dpu, &UNITS, &[host.vhca_id()], 0)?;
     let attr =
         DpaEuPartitionAttr { units: UNITS.to_vec(), functions: vec![host.vhca_id()], groups: 0 };
     ensure_eq!(made.0.query()?, attr, "the partition");
@@ -122,7 +122,7 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     refused("to take the partition away from a process", made.0.destroy())?;
     drop((host, fourth));
     made.0.destroy()?;
-    refused("a partition that is gone", made.0.query())?;
+    refused("a destroyed partition", made.0.query())?;
     let dpu_again = on(&dpu, 100, "add")?;
     ensure_eq!(dpu.wait(&dpu_again)?, 23, "a unit of the default partition again");
     Ok(())
@@ -130,7 +130,7 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
 
 fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
-    let made = Made::of(&dpu, &[110, 111, 112], &[host.vhca_id()], 1)?;
+    let made = ScopedPartition::of(&dpu, &[110, 111, 112], &[host.vhca_id()], 1)?;
     refused("a group of units of no partition", host.create_dpa_group("far", &[113]))?;
     refused("a group of the partition's units", dpu.create_dpa_group("far", &[112]))?;
     let group = made.0.create_group("pair", &[110, 111])?;
@@ -160,9 +160,9 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
 fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let both = [host.vhca_id(), dpu.vhca_id()];
-    let error = Made::of(&host, &[120], &both[..1], 0).err();
+    let error = ScopedPartition::of(&host, &[120], &both[..1], 0).err();
     ensure!(error.is_some(), "a host made a partition");
-    let made = Made::of(&dpu, &[120], &both[1..], 0)?;
+    let made = ScopedPartition::of(&dpu, &[120], &both[1..], 0)?;
     let its = host.dpa_partition(made.0.id());
     refused("to look at another's partition", its.query())?;
     refused("to change another's partition", its.set_units(&[121]))?;
@@ -190,9 +190,12 @@ fn partition_with_live_process_rejects_changes(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     let (host_id, dpu_id) = (host.device().vhca_id(), dpu.device().vhca_id());
     let manager = dpu.device();
-    refused("a partition for a function with processes", Made::of(manager, &[130], &[host_id], 0))?;
+    refused(
+        "a partition for a function with processes",
+        ScopedPartition::of(manager, &[130], &[host_id], 0),
+    )?;
     drop(host);
-    let made = Made::of(manager, &[130], &[host_id], 0)?;
+    let made = ScopedPartition::of(manager, &[130], &[host_id], 0)?;
     let (host, _) = sides(lab)?;
     refused("other functions", made.0.set_functions(&[dpu_id]))?;
     let bound = on(&host, 130, "spin")?;
@@ -225,7 +228,7 @@ fn function_without_partition_rejects_process(_: &Lab) -> Result<(), Stop> {
     let error = Dpa::of(rig.clone(), 0).err();
     let Stop(why) = error.ok_or_else(|| Stop::fail("a process of a VF in no partition"))?;
     ensure!(why.contains("BAD_PARAM"), "{why}");
-    let made = Made::of(&manager, &[3, 4], &[vf.vhca_id()], 0)?;
+    let made = ScopedPartition::of(&manager, &[3, 4], &[vf.vhca_id()], 0)?;
     ensure_eq!(Dpa::of(rig, 0)?.call("add", [1, 2, 0])?, 3, "a call of the VF in its partition");
     Ok(made.0.destroy()?)
 }

@@ -312,7 +312,7 @@ fn polling_thread_runs_alongside_calls(lab: &Lab) -> Result<(), Stop> {
     until("20,000 rounds", counted)?;
     thread.destroy()?;
     let count = dpa.call("count", &[])?;
-    ensure_eq!(dpa.call("count", &[])?, count, "rounds of a thread that is gone");
+    ensure_eq!(dpa.call("count", &[])?, count, "rounds of a destroyed thread");
     Ok(())
 }
 
@@ -454,7 +454,7 @@ fn window_can_be_selected_by_id(lab: &Lab) -> Result<(), Stop> {
     dpa.rig.host.memory.write_at(64, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
     let host = dpa.rig.host.umem.address() + 64;
     let peek = |id: u16, address| dpa.call("peek", &[id.into(), key.lkey().0.into(), address]);
-    ensure_eq!(peek(third.id(), host)?, 0x1122_3344_5566_7788, "what the third window shows");
+    ensure_eq!(peek(third.id(), host)?, 0x1122_3344_5566_7788, "memory of the third window");
     for absent in [third.id() + 1, 255, 256] {
         ensure_eq!(peek(absent, host)?, u64::MAX, "window {absent}, of which there is none");
     }
@@ -473,7 +473,7 @@ fn window_rejects_wide_address_and_faults_on_write(lab: &Lab) -> Result<(), Stop
     ensure_eq!(dpa.dies("poke", &[key, host, 1])?, DpaFault::WINDOW.0, "status of the process");
     let mut word = [1; 8];
     dpa.rig.host.memory.read_at(0, &mut word)?;
-    ensure_eq!(word, [0; 8], "what was to be written");
+    ensure_eq!(word, [0; 8], "memory of the rejected write");
     Ok(())
 }
 

@@ -86,7 +86,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
     let mut refusals = Vec::new();
     for device in [first, second] {
         let caps = caps(&device)?;
-        ensure!(caps.units > 1, "one unit alone: {caps:?}");
+        ensure!(caps.units > 1, "only one unit: {caps:?}");
         let of = |unit| DpaEuPartitionAttr {
             units: vec![unit],
             functions: vec![device.vhca_id()],
@@ -107,7 +107,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
         partition.destroy()?;
         ensure_eq!(looked?, of(caps.units - 1), "the partition");
         ensure_eq!(changed?, of(caps.units - 2), "the partition with another unit");
-        ensure!(partition.query().is_err(), "a partition that is gone is read");
+        ensure!(partition.query().is_err(), "a destroyed partition is read");
         return Ok(());
     }
     Err(Stop::fail(format!("none of two functions may: {refusals:?}")))

@@ -50,7 +50,7 @@ fn cmdq_runs_1000_tasks_on_any_worker_count(lab: &Lab) -> Result<(), Stop> {
             queue.task_add(increment(), n)?;
         }
         queue.wait_until_empty()?;
-        ensure_eq!((queue.pending()?, queue.is_empty()?), (0, true), "what is left");
+        ensure_eq!((queue.pending()?, queue.is_empty()?), (0, true), "pending tasks");
         ensure_eq!(counted(&rig)?, 1000 * 999 / 2, "what {workers} workers have counted");
         queue.destroy();
         ensure_eq!(rig.process.heap_info(), before, "the heap behind the queue");
@@ -68,7 +68,7 @@ fn pending_queue_runs_tasks_once_running(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!((queue.pending()?, queue.is_empty()?), (5, false), "tasks that wait");
     queue.state_running()?;
     queue.wait_until_empty()?;
-    ensure_eq!(counted(&rig)?, 15, "what they have counted");
+    ensure_eq!(counted(&rig)?, 15, "the sum");
     // It has no effect on a running queue.
     queue.state_running()?;
     queue.task_add(increment(), 1)?;
@@ -87,7 +87,7 @@ fn full_pending_queue_rejects_task(lab: &Lab) -> Result<(), Stop> {
     queue.state_running()?;
     queue.task_add(increment(), 1)?;
     queue.wait_until_empty()?;
-    ensure_eq!(counted(&rig)?, 9, "what they have counted");
+    ensure_eq!(counted(&rig)?, 9, "the sum");
     Ok(())
 }
 
@@ -113,7 +113,7 @@ fn task_beyond_depth_times_out_alone(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(queue.pending()?, 2, "tasks that are still there");
     rig.process.call(increment(), (1,))?;
     queue.wait_until_empty()?;
-    ensure_eq!(counted(&rig)?, 11, "what they have counted, without the third");
+    ensure_eq!(counted(&rig)?, 11, "the sum without the third task");
     queue.task_add(increment(), 100)?;
     queue.wait_until_empty()?;
     ensure_eq!(counted(&rig)?, 111, "with it");

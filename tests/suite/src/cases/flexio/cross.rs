@@ -369,7 +369,7 @@ fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     until("an event of a CQ that keeps nothing", come)?;
     handler.destroy()?;
     ensure_eq!((trigger()?, loose.written()?), (0, 2), "errno and CQEs without the thread");
-    ensure!(process.status()?.status.runs(), "an event for a thread that is gone");
+    ensure!(process.status()?.status.runs(), "an event for a destroyed thread");
     Ok(())
 }
 
@@ -521,7 +521,7 @@ fn doorbell_without_uar_extension_sets_errno(lab: &Lab) -> Result<(), Stop> {
     let Cross { uar, rig, .. } = cross;
     let page = uar.page().clone();
     drop(uar);
-    ensure_eq!(rings(&rig.process, &attr, device_id)?, NO_QUEUE, "errno when it has gone");
+    ensure_eq!(rings(&rig.process, &attr, device_id)?, NO_QUEUE, "errno without the extension");
     ensure_eq!(far.written()?, 2, "CQEs in the end");
     drop(page);
     Ok(())

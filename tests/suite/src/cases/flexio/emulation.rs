@@ -53,7 +53,7 @@ fn send(rig: &Rig, attr: &RpcAttr, cq: &DpaCq) -> Result<(), Stop> {
 }
 
 /// The program's handler `serve`, and its queues and memory.
-struct Serves {
+struct ServeHandler {
     memory: verbless_flexio::Buffer,
     cq: DpaCq,
     handler: EventHandler,
@@ -63,7 +63,7 @@ struct Serves {
 const COUNT: u64 = 0;
 const VALUE: u64 = 52;
 
-impl Serves {
+impl ServeHandler {
     fn new(rig: &Rig) -> Result<Self, Stop> {
         let process = &rig.process;
         let config = EventHandlerConfig {
@@ -99,7 +99,7 @@ impl Serves {
 fn doorbell_makes_cqes_until_unmapped(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
-    let serves = Serves::new(&rig)?;
+    let serves = ServeHandler::new(&rig)?;
     let doorbell = DoorbellToCq::map(&device, 1, &serves.cq)?;
     ensure_eq!(doorbell.cq().number(), serves.cq.number(), "its CQ");
     failed("a doorbell twice", DoorbellToCq::map(&device, 1, &serves.cq), "BAD_RES_STATE")?;
@@ -253,7 +253,7 @@ fn objects_are_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let device = device(&rig)?;
-    let serves = Serves::new(&rig)?;
+    let serves = ServeHandler::new(&rig)?;
     let doorbell = DoorbellToCq::map(&device, 0, &serves.cq)?;
     let map = MsixMap::create(process, &device, 1)?;
     let msix = Msix::create(&map, &MsixConfig::default())?;

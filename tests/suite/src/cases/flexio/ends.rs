@@ -84,7 +84,7 @@ fn error_fd_is_readable_after_process_end(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(rigs[1].process.error_status()?, 200, "its status");
     rigs[1].process.display_error(&mut std::io::sink())?;
     quiet("the file after its display", || readable(&epoll, 0).transpose())?;
-    ensure_eq!(rigs[0].process.call(add(), (40, 2))?, 42, "the other process goes on");
+    ensure_eq!(rigs[0].process.call(add(), (40, 2))?, 42, "the other process continues");
     // A file requested after the error is readable at once.
     let [rig, _] = rigs;
     epoll.delete(rig.process.error_fd()?).map_err(std::io::Error::from)?;
@@ -128,7 +128,7 @@ fn error_handler_runs_before_process_end(lab: &Lab) -> Result<(), Stop> {
     let process = Rig::new(lab)?.process;
     let said =
         messages(&process, &handler, || fatal("the call", process.call(ends_with(), (200,))))?;
-    ensure_eq!(said, ["it ends with 200"], "what the error handler says");
+    ensure_eq!(said, ["it ends with 200"], "the error handler's message");
     ensure_eq!(process.status()?.status, DpaStatus(200), "the status");
     process.destroy()?;
 
@@ -138,7 +138,7 @@ fn error_handler_runs_before_process_end(lab: &Lab) -> Result<(), Stop> {
         status = fault(&process)?;
         Ok(())
     })?;
-    ensure_eq!(said, [format!("it ends with {}", status.0)], "what it says of a fault");
+    ensure_eq!(said, [format!("it ends with {}", status.0)], "its message about a fault");
     let crash = process.status()?.crash.ok_or_else(|| Stop::fail("no crash"))?;
     let at = process.app().function_at(crash.pc).map(|(name, _)| name.to_owned());
     ensure!(at.as_deref() != Some("on_error"), "the crash is the handler's, not the fault's");
@@ -198,7 +198,7 @@ fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop
     })?;
     stream.flush()?;
     stream.destroy()?;
-    ensure_eq!(seen.texts(), ["it ends with 200"], "what the handler said");
+    ensure_eq!(seen.texts(), ["it ends with 200"], "the handler's message");
     Ok(process.destroy()?)
 }
 
@@ -215,7 +215,7 @@ fn error_handler_precedes_first_event_handler(lab: &Lab) -> Result<(), Stop> {
     let late = || process.set_error_handler(&Handler::named("on_error"));
     failed("one behind the first event handler", late(), "before the first event handler")?;
     handler.destroy()?;
-    failed("one when that is gone", late(), "before the first event handler")?;
+    failed("one after that handler's destroy", late(), "before the first event handler")?;
     fatal("the call", process.call(ends_with(), (200,)))?;
     fatal("one after the end", late())
 }
@@ -282,7 +282,7 @@ fn crash_files_are_private_and_follow_no_links(lab: &Lab) -> Result<(), Stop> {
         let name = path.with_extension(format!("{number}.{kind}"));
         std::os::unix::fs::symlink(&precious, &name)?;
         failed("to write where a link is", save(&process, &path), kind)?;
-        ensure_eq!(std::fs::read_to_string(&precious)?, "precious", "what the link leads to");
+        ensure_eq!(std::fs::read_to_string(&precious)?, "precious", "the link's target");
         std::fs::remove_file(&name)?;
         let mode = std::fs::metadata(save(&process, &path)?)?.permissions().mode();
         ensure_eq!(mode & 0o777, 0o600, "the mode of the file with {kind}");

@@ -84,7 +84,7 @@ fn app_has_name_elf_and_symbols(_: &Lab) -> Result<(), Stop> {
     ensure!(app.symbol("add").is_some_and(|at| at != 0), "no address of a function");
     ensure_eq!(app.symbol("subtract"), None, "a symbol that the program does not have");
     for entry in ["add(u64,u32)->u64", "drain"] {
-        ensure!(app.entry_points().any(|it| it == entry), "{entry} is no entry point");
+        ensure!(app.entry_points().any(|it| it == entry), "{entry} is not an entry point");
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ fn arguments_are_packed_into_words_by_type(_: &Lab) -> Result<(), Stop> {
     let expected = [signed(-1), 0xff, signed(-2), 0xffff_ffff, 1, signed(i64::MIN), u64::MAX, 7];
     ensure_eq!(words[..8], expected, "words of eight arguments");
     ensure_eq!(words[8..], [0; 8], "words behind the last");
-    ensure_eq!(().to_words(), [0; 16], "words of none");
+    ensure_eq!(().to_words(), [0; 16], "words of no arguments");
     Ok(())
 }
 

@@ -151,7 +151,7 @@ fn call_results_of_every_width_are_exact(lab: &Lab) -> Result<(), Stop> {
     }
     for value in [false, true] {
         let not = Function::<(bool,), bool>::named("not");
-        ensure_eq!(process.call(not, (value,))?, !value, "what is not {value}");
+        ensure_eq!(process.call(not, (value,))?, !value, "bytes other than {value}");
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ fn memcpy_works_in_every_host_heap_direction(lab: &Lab) -> Result<(), Stop> {
     // The process reads the same bytes.
     second.write_at(0, &0x1234_5678_9abc_def0_u64.to_le_bytes())?;
     let seen = process.call(Function::<(u64,), u64>::named("load"), (second.address(),))?;
-    ensure_eq!(seen, 0x1234_5678_9abc_def0, "what the process loads");
+    ensure_eq!(seen, 0x1234_5678_9abc_def0, "the process's load");
     let within = |to| process.memcpy(Source::Dpa(first.address()), Destination::Dpa(to), 100);
     failed("a copy onto itself", within(first.address() + 99), "overlap")
 }
@@ -252,7 +252,7 @@ fn buffer_with_mkey_rejects_free(lab: &Lab) -> Result<(), Stop> {
     let buffer = process.alloc(4096)?;
     let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::ALL))?;
     ensure_eq!(key.id().0, key.lkey().0, "the number");
-    ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "what it leads to");
+    ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "its memory");
     failed("to free it", buffer.free(), "in use")?;
     ensure_eq!(process.heap_info().requested, 4096, "bytes while the key is there");
     ensure_eq!(key.object().query()?.pd(), process.pd().pdn(), "its protection domain");
@@ -291,7 +291,7 @@ fn recoverable_buffer_is_copied_back_on_free(lab: &Lab) -> Result<(), Stop> {
         }
         buffer.free()?;
         region.read_at(0, &mut back)?;
-        ensure!(back == bytes, "what came back is not what was there (ended: {ends})");
+        ensure!(back == bytes, "the copied bytes differ (ended: {ends})");
     }
     Ok(())
 }
@@ -329,7 +329,7 @@ fn early_event_starts_handler_at_run(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(info.events, 1, "events that counted");
     let mut count = [0; 8];
     at.read_at(0, &mut count)?;
-    ensure_eq!(u64::from_le_bytes(count), 1, "what it has counted where run() says");
+    ensure_eq!(u64::from_le_bytes(count), 1, "its count at run()'s argument");
     Ok(())
 }
 
@@ -365,7 +365,7 @@ fn window_gives_program_access_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     let other = lab.device()?.alloc_pd()?;
     failed("a domain of another context", Window::create(&rig.process, &other), "another context")?;
     let seen = rig.process.call(peek(), (window.id().0, key, at + 8))?;
-    ensure_eq!(seen, 77, "what the program reads");
+    ensure_eq!(seen, 77, "the program's read");
     // One word to the host, and bytes of the host to another host address.
     let attr = RpcAttr { windows: [Some(window.clone()), None], ..RpcAttr::default() };
     let poke = Function::<(u32, u64, u64), u64>::named("poke");
@@ -390,7 +390,7 @@ fn window_gives_program_access_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     let arguments = (region.lkey().0, region.address() + 4096, u64::MAX);
     window_fault("a write", rig.process.call_with_attr(&attr, poke, arguments))?;
     region.read_at(0, &mut host)?;
-    ensure!(host == bytes, "a write past the key has changed what the key leads to");
+    ensure!(host == bytes, "a write past the key has changed the key's memory");
     Ok(())
 }
 

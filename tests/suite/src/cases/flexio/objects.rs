@@ -30,7 +30,7 @@ fn running(process: &Process, config: EventHandlerConfig, at: u64) -> Result<Eve
 }
 
 /// The values that a handler's only run has written.
-fn told(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
+fn run_values(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
     let at = rig.process.alloc_from(&[0xa5; 48])?;
     let handler = running(&rig.process, config, at.address())?;
     rig.activate(&handler)?;
@@ -48,7 +48,7 @@ fn event_handler_gets_given_outbox_and_windows(lab: &Lab) -> Result<(), Stop> {
     let process = &rig.process;
     let plain = || EventHandlerConfig::new(Handler::named("begins_with"));
     let own = u64::from(process.outbox_id().0);
-    ensure_eq!(told(&rig, plain())?, [1, 0, own, NONE, NONE, 0], "a handler of nothing");
+    ensure_eq!(run_values(&rig, plain())?, [1, 0, own, NONE, NONE, 0], "a handler of nothing");
 
     let (_first, outbox) = (rig.outbox()?, rig.outbox()?);
     let windows = [Window::create(process, process.pd())?, Window::create(process, process.pd())?];
@@ -63,10 +63,10 @@ fn event_handler_gets_given_outbox_and_windows(lab: &Lab) -> Result<(), Stop> {
     };
     let [first, second] = windows.each_ref().map(|window| u64::from(window.id().0));
     let expected = [2, storage.address(), outbox.id().0.into(), second, first, 1];
-    ensure_eq!(told(&rig, config)?, expected, "a handler of everything");
+    ensure_eq!(run_values(&rig, config)?, expected, "a handler of everything");
 
     let config = EventHandlerConfig { windows: [None, Some(windows[1].clone())], ..plain() };
-    ensure_eq!(told(&rig, config)?, [3, 0, own, NONE, second, 0], "a second window alone");
+    ensure_eq!(run_values(&rig, config)?, [3, 0, own, NONE, second, 0], "only a second window");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, QpConfig, Uc, Ud, WcOpcode};
 
-use super::queues::{BYTES, Drain, Ends, towards};
+use super::queues::{BYTES, Drain, ProgramPair, towards};
 use super::rig::Rig;
 use crate::case::cases;
 use crate::endpoint::quiet;
@@ -132,11 +132,11 @@ fn program_writes_over_uc(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let config = DpaQpConfig { transport: QpTransport::Uc, ..DpaQpConfig::rc(&cq, &cq, 3) };
-    let mut ends = Ends::<Uc>::apart(&rig, &config)?;
-    ensure_eq!(ends.qp.object().query()?.st(), ServiceType::UC, "the service");
+    let mut pair = ProgramPair::<Uc>::unconnected(&rig, &config)?;
+    ensure_eq!(pair.qp.object().query()?.st(), ServiceType::UC, "the service");
     let (domain, options) = (rig.process.domain(), ConnectOptions::default());
-    let (own, peer) = (ends.qp.address(&options)?, domain.address(&ends.host, &options)?);
-    domain.connect(&mut ends.host, &own, &options)?;
+    let (own, peer) = (pair.qp.address(&options)?, domain.address(&pair.host, &options)?);
+    domain.connect(&mut pair.host, &own, &options)?;
     let attr = QpAttr {
         remote_qp_num: QpNumber(peer.qpn.0),
         next_rcv_psn: peer.psn,
@@ -144,28 +144,28 @@ fn program_writes_over_uc(lab: &Lab) -> Result<(), Stop> {
         path_mtu: own.mtu,
         ..QpAttr::default()
     };
-    to_rts(&mut ends.qp, towards(&rig.process, &peer, attr)?)?;
+    to_rts(&mut pair.qp, towards(&rig.process, &peer, attr)?)?;
 
     let bytes = pattern(3, BYTES);
-    ends.from.write_at(0, &bytes)?;
+    pair.from.write_at(0, &bytes)?;
     let part = BYTES / WRITES;
     for index in 0..WRITES {
-        ends.write(&rig, index * part, part as u32)?;
+        pair.write(&rig, index * part, part as u32)?;
         drain.waits_for(index as u64 + 1)?;
     }
     let mut back = vec![0; WRITES * part];
     // A write completes once it has left.
     until("the bytes at the host", || {
-        ends.region.read_at(0, &mut back).ok()?;
+        pair.region.read_at(0, &mut back).ok()?;
         (back == bytes[..WRITES * part]).then_some(())
     })?;
     // No peer answers: a write to a missing peer completes, and the state stays.
-    ends.host.reset()?;
-    ends.from.write_at(0, &[0; 64])?;
-    ends.write(&rig, 0, 64)?;
+    pair.host.reset()?;
+    pair.from.write_at(0, &[0; 64])?;
+    pair.write(&rig, 0, 64)?;
     drain.waits_for(WRITES as u64 + 1)?;
-    ensure_eq!(ends.qp.state()?, QpState::Rts, "the state after a write without a peer");
-    ends.region.read_at(0, &mut back)?;
+    ensure_eq!(pair.qp.state()?, QpState::Rts, "the state after a write without a peer");
+    pair.region.read_at(0, &mut back)?;
     ensure!(back == bytes[..WRITES * part], "a peer in RESET was written to");
     Ok(())
 }
@@ -233,8 +233,8 @@ fn program_sends_datagrams_to_host_peer(lab: &Lab) -> Result<(), Stop> {
         }
         let datagram = until("a datagram", || host.poll_datagram(&mut host_cq))??;
         ensure_eq!(datagram.message_len() as usize, LENGTH, "bytes of datagram {index}");
-        let source = datagram.source.ok_or_else(|| Stop::fail("no word of who sent it"))?;
-        ensure_eq!(source.qpn().0, qp.number().0, "who sent datagram {index}");
+        let source = datagram.source.ok_or_else(|| Stop::fail("no source QPN"))?;
+        ensure_eq!(source.qpn().0, qp.number().0, "source QPN of datagram {index}");
         let mut came = [0; LENGTH];
         memory.read_at(HEADER_BYTES, &mut came)?;
         ensure!(came[..] == message, "datagram {index} has other bytes");

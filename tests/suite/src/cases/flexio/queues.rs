@@ -162,7 +162,7 @@ fn always_armed_cq_makes_event_per_cqe(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// Two ends: a queue pair of a program, connected to one of the host.
-pub(super) struct Ends<S: Service = Rc> {
+pub(super) struct ProgramPair<S: Service = Rc> {
     pub(super) qp: DpaQp,
     pub(super) host: verbless_queue::Qp<S>,
     _host_cq: verbless_queue::Cq,
@@ -176,23 +176,23 @@ pub(super) struct Ends<S: Service = Rc> {
 /// Bytes at either end.
 pub(super) const BYTES: usize = 4096;
 
-impl Ends {
+impl ProgramPair {
     fn new(rig: &Rig, cq: &DpaCq, receive: QpReceive) -> Result<Self, Stop> {
         let log_depth = 3;
         let config = DpaQpConfig { receive, ..DpaQpConfig::rc(cq, cq, log_depth) };
         let options = ConnectOptions::default();
-        let mut ends = Self::apart(rig, &config)?;
+        let mut pair = Self::unconnected(rig, &config)?;
         let domain = rig.process.domain();
-        let address = domain.address(&ends.host, &options)?;
-        domain.connect(&mut ends.host, &ends.qp.address(&options)?, &options)?;
-        ends.qp.connect(&address, &options)?;
-        Ok(ends)
+        let address = domain.address(&pair.host, &options)?;
+        domain.connect(&mut pair.host, &pair.qp.address(&options)?, &options)?;
+        pair.qp.connect(&address, &options)?;
+        Ok(pair)
     }
 }
 
-impl<S: Service> Ends<S> {
+impl<S: Service> ProgramPair<S> {
     /// Both queue pairs in RESET; the program's has a send queue.
-    pub(super) fn apart(rig: &Rig, config: &DpaQpConfig) -> Result<Self, Stop> {
+    pub(super) fn unconnected(rig: &Rig, config: &DpaQpConfig) -> Result<Self, Stop> {
         let process = &rig.process;
         let domain = process.domain();
         let host_cq = domain.completion_queue(&CqConfig::new(64))?;
@@ -234,9 +234,9 @@ fn collapsed_cq_keeps_newest_cqe_in_first_entry(lab: &Lab) -> Result<(), Stop> {
     // Nothing writes the consumer index to its doorbell record.
     config.overrun_ignore = true;
     let cq = DpaCq::create(&rig.process, &config)?;
-    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    let mut pair = ProgramPair::new(&rig, &cq, QpReceive::None)?;
     for counter in 0..6_u16 {
-        ends.write(&rig, 0, 64)?;
+        pair.write(&rig, 0, 64)?;
         let newest = || {
             let mut bytes = [0; 128];
             rig.process.read(cq.ring_address(), &mut bytes).ok()?;
@@ -331,10 +331,10 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
     config.record = Some(QueueMemory::host(host.umem.clone(), 1024));
     let cq = DpaCq::create(&rig.process, &config)?;
     ensure_eq!(cq.ring_address(), host.umem.address(), "the ring of the host's");
-    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
-    ends.from.write_at(0, &pattern(1, BYTES))?;
+    let mut pair = ProgramPair::new(&rig, &cq, QpReceive::None)?;
+    pair.from.write_at(0, &pattern(1, BYTES))?;
     for counter in 0..3_u16 {
-        ends.write(&rig, 0, 100)?;
+        pair.write(&rig, 0, 100)?;
         let cqe = || {
             let mut bytes = [0; 64];
             host.memory.read_at(64 * usize::from(counter), &mut bytes).ok()?;
@@ -343,7 +343,7 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(until("a CQE in memory of the host", cqe)?, counter, "its WQE counter");
     }
     let mut bytes = vec![0; 100];
-    ends.region.read_at(0, &mut bytes)?;
+    pair.region.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(1, BYTES)[..100], "the bytes that were written");
     Ok(())
 }
@@ -412,15 +412,15 @@ fn cq_and_handler_in_use_reject_destroy(lab: &Lab) -> Result<(), Stop> {
 fn program_qp_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
-    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
+    let mut pair = ProgramPair::new(&rig, &cq, QpReceive::None)?;
     let bytes = pattern(5, BYTES);
-    ends.from.write_at(0, &bytes)?;
+    pair.from.write_at(0, &bytes)?;
     for part in 0..16 {
-        ends.write(&rig, part * 256, 256)?;
+        pair.write(&rig, part * 256, 256)?;
         drain.waits_for(part as u64 + 1)?;
     }
     let mut back = vec![0; BYTES];
-    ends.region.read_at(0, &mut back)?;
+    pair.region.read_at(0, &mut back)?;
     ensure!(back == bytes, "the bytes at the host");
     Ok(())
 }
@@ -429,20 +429,20 @@ fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let receive = QpReceive::Regular { log_depth: 2 };
-    let mut ends = Ends::new(&rig, &cq, receive)?;
-    ensure_eq!(ends.qp.sq_ring_address(), ends.qp.rq_ring_address() + 64, "the send queue behind");
+    let mut pair = ProgramPair::new(&rig, &cq, receive)?;
+    ensure_eq!(pair.qp.sq_ring_address(), pair.qp.rq_ring_address() + 64, "the send queue behind");
     let into = rig.process.alloc(4 * 64)?;
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..4_u64 {
         let segment = Segment::data(64, key.id().0, into.address() + 64 * slot);
-        rig.process.write(ends.qp.rq_ring_address() + 16 * slot, segment.as_bytes())?;
+        rig.process.write(pair.qp.rq_ring_address() + 16 * slot, segment.as_bytes())?;
     }
-    rig.process.write(ends.qp.record_address(), &4_u32.to_be_bytes())?;
+    rig.process.write(pair.qp.record_address(), &4_u32.to_be_bytes())?;
     let bytes = pattern(6, 256);
-    ends.region.write_at(0, &bytes)?;
+    pair.region.write_at(0, &bytes)?;
     for part in 0..4 {
-        ends.host.post(&Send::new(ends.region.sge(part * 64, 64)?).signaled(), 0)?;
+        pair.host.post(&Send::new(pair.region.sge(part * 64, 64)?).signaled(), 0)?;
     }
     drain.waits_for(4)?;
     let mut back = vec![0; 256];
@@ -468,12 +468,12 @@ fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
         process.write(at, &[*next.as_bytes(), *data.as_bytes()].concat())?;
     }
     process.write(pool.record_address(), &6_u32.to_be_bytes())?;
-    let mut ends = [0, 1].map(|_| Ends::new(&rig, &cq, (&pool).into()));
+    let mut pairs = [0, 1].map(|_| ProgramPair::new(&rig, &cq, (&pool).into()));
     let bytes = pattern(7, 6 * 64);
     for part in 0..6 {
-        let ends = ends[part % 2].as_mut().map_err(|stop| Stop::fail(format!("{stop:?}")))?;
-        ends.region.write_at(part * 64, &bytes[part * 64..][..64])?;
-        ends.host.post(&Send::new(ends.region.sge(part * 64, 64)?).signaled(), 0)?;
+        let pair = pairs[part % 2].as_mut().map_err(|stop| Stop::fail(format!("{stop:?}")))?;
+        pair.region.write_at(part * 64, &bytes[part * 64..][..64])?;
+        pair.host.post(&Send::new(pair.region.sge(part * 64, 64)?).signaled(), 0)?;
         drain.waits_for(part as u64 + 1)?;
     }
     for part in 0..6 {
@@ -483,7 +483,7 @@ fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
         ensure!(back == bytes[part * 64..][..64], "message {part} in receive {slot}");
     }
     failed("a pool with queue pairs", pool.clone().destroy(), "in use")?;
-    drop(ends);
+    drop(pairs);
     pool.destroy()?;
     let mut narrow = RmpConfig::new(3);
     narrow.wq.log_wq_stride = Some(4);
@@ -594,7 +594,7 @@ fn qp_accepts_each_mtu_and_access_right(lab: &Lab) -> Result<(), Stop> {
         let context = qp.object().query()?;
         ensure_eq!(context.mtu().0, mtu as u8, "the MTU");
         let has = (context.rwe(), context.rre(), context.rae());
-        ensure_eq!(has, (access.write, access.read, access.atomic), "what the peer may do");
+        ensure_eq!(has, (access.write, access.read, access.atomic), "the peer's access rights");
     }
     Ok(())
 }
@@ -620,20 +620,20 @@ pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Re
 fn modify_in_rts_changes_only_masked_attributes(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
-    let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
-    let before = ends.qp.object().query()?;
+    let mut pair = ProgramPair::new(&rig, &cq, QpReceive::None)?;
+    let before = pair.qp.object().query()?;
     ensure!(before.rwe() && before.rre(), "the peer may write and read");
     let access = RemoteAccess { read: false, write: true, atomic: false };
     let attr =
         QpAttr { next_state: QpState::Rts, access, min_rnr_nak_timer: 31, ..QpAttr::default() };
-    ends.qp.modify(&attr, &QpAttrMask::default())?;
-    let same = ends.qp.object().query()?;
+    pair.qp.modify(&attr, &QpAttrMask::default())?;
+    let same = pair.qp.object().query()?;
     ensure_eq!((same.rre(), same.min_rnr_nak()), (true, before.min_rnr_nak()), "without a mask");
-    ends.qp.modify(&attr, &QpAttrMask { min_rnr_nak_timer: true, ..QpAttrMask::default() })?;
-    let timer = ends.qp.object().query()?;
+    pair.qp.modify(&attr, &QpAttrMask { min_rnr_nak_timer: true, ..QpAttrMask::default() })?;
+    let timer = pair.qp.object().query()?;
     ensure_eq!((timer.rre(), timer.min_rnr_nak()), (true, 31), "with the timer's mask");
-    ends.qp.modify(&attr, &QpAttrMask { qp_access_mask: true, ..QpAttrMask::default() })?;
-    let rights = ends.qp.object().query()?;
+    pair.qp.modify(&attr, &QpAttrMask { qp_access_mask: true, ..QpAttrMask::default() })?;
+    let rights = pair.qp.object().query()?;
     ensure_eq!((rights.rwe(), rights.rre()), (true, false), "with the mask of rights");
     Ok(())
 }

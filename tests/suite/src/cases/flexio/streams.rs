@@ -97,7 +97,7 @@ fn says() -> Function<(u64,), usize> {
 }
 
 /// The messages of [`says_to`].
-fn said(times: u64, bytes: usize) -> Vec<String> {
+fn numbered_texts(times: u64, bytes: usize) -> Vec<String> {
     (0..times).map(|n| format!("{n} {}", "x".repeat(bytes))).collect()
 }
 
@@ -120,12 +120,12 @@ fn messages_arrive_in_order_on_each_transport(lab: &Lab) -> Result<(), Stop> {
         })?;
         ensure!(stream.id().0 != 0, "an extra stream has the default one's number");
         let thread = stream.thread().and_then(|thread| thread.name()).map(str::to_owned);
-        ensure_eq!(thread, Some(format!("dpa stream {}", stream.id())), "who takes messages");
+        ensure_eq!(thread, Some(format!("dpa stream {}", stream.id())), "the reading thread");
         let mut expected = Vec::new();
         for (times, bytes) in [(3, 0), (40, 10), (5, 230), (4, 1000), (1, 9000)] {
             let written = process.call(says_to(), (stream.id().0, times, bytes))?;
             ensure_eq!(written, times, "messages of {bytes} bytes written by {transport:?}");
-            expected.extend(said(times, bytes));
+            expected.extend(numbered_texts(times, bytes));
         }
         // The stream's thread delivers them.
         until("all messages", || seen.count(expected.len()))?;
@@ -152,7 +152,7 @@ fn large_buffer_holds_messages_until_flush(lab: &Lab) -> Result<(), Stop> {
     let written = process.call(says_to(), (stream.id().0, MESSAGES, 0))?;
     ensure_eq!(written, MESSAGES, "messages written");
     stream.flush()?;
-    ensure!(seen.texts() == said(MESSAGES, 0), "messages that came");
+    ensure!(seen.texts() == numbered_texts(MESSAGES, 0), "messages that came");
     ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
     ensure_eq!(process.heap_info(), before, "the heap after the stream");
@@ -208,7 +208,7 @@ fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
     polls.destroy()?;
     shown.set_level(Level::Debug)?;
     shown.flush()?;
-    ensure_eq!(seen.texts(), said(3, 0), "messages");
+    ensure_eq!(seen.texts(), numbered_texts(3, 0), "messages");
     let (late, _) = stream(process, there)?;
     ensure_eq!(late.id().0, shown.id().0 + 1, "the number of a stream that was not made is free");
     late.destroy()?;
@@ -222,7 +222,7 @@ fn batch_mode_delivers_without_flush(lab: &Lab) -> Result<(), Stop> {
     let (stream, seen) = stream(&process, |config| config.sync_mode = MsgSyncMode::Batch)?;
     ensure_eq!(process.call(says_to(), (stream.id().0, 5, 20))?, 5, "messages written");
     until("all messages without a flush", || seen.count(5))?;
-    ensure_eq!(seen.texts(), said(5, 20), "messages");
+    ensure_eq!(seen.texts(), numbered_texts(5, 20), "messages");
     Ok(stream.destroy()?)
 }
 
@@ -249,7 +249,8 @@ fn concurrent_messages_arrive_whole(lab: &Lab) -> Result<(), Stop> {
             ensure_eq!(texts.len() as u64, written, "messages by {transport:?}");
             ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
         }
-        let possible: std::collections::HashSet<_> = said(each, 300).into_iter().collect();
+        let possible: std::collections::HashSet<_> =
+            numbered_texts(each, 300).into_iter().collect();
         ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         stream.destroy()?;
     }
@@ -266,7 +267,7 @@ fn async_mode_delivers_on_flush(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(process.call(says_to(), (stream.id().0, 6, 0))?, 6, "messages written");
         quiet("messages came before the flush", || seen.count(1))?;
         stream.flush()?;
-        ensure_eq!(seen.texts(), said(6, 0), "messages by {transport:?}");
+        ensure_eq!(seen.texts(), numbered_texts(6, 0), "messages by {transport:?}");
         stream.flush()?;
         ensure_eq!(seen.all().len(), 6, "messages after another flush");
         stream.destroy()?;
@@ -281,14 +282,14 @@ fn stream_without_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
             (config.transport, config.thread) = (transport, false);
         })?;
         ensure!(stream.thread().is_none(), "the library takes messages");
-        ensure_eq!(stream.poll()?, 0, "messages of none");
+        ensure_eq!(stream.poll()?, 0, "messages before the first write");
         ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages written");
         let mut polled = 0;
         until("the messages", || {
             polled += stream.poll().ok()?;
             (polled == 3).then_some(())
         })?;
-        ensure_eq!(seen.texts(), said(3, 0), "messages by {transport:?}");
+        ensure_eq!(seen.texts(), numbered_texts(3, 0), "messages by {transport:?}");
     }
     Ok(())
 }
@@ -312,7 +313,7 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(lost.without_room, TIMES - written, "lost for want of room by {transport:?}");
         let texts = seen.texts();
         ensure!(texts.len() as u64 <= TIMES / 4, "{} messages by {transport:?}", texts.len());
-        let possible = said(TIMES, 300);
+        let possible = numbered_texts(TIMES, 300);
         ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         let segments = 2 * texts.len() as u64 + lost.on_the_way + lost.damaged;
         if matches!(transport, MsgTransport::Rc | MsgTransport::Window) {
@@ -325,7 +326,11 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(process.call(says_to(), (stream.id().0, 2, 0))?, 2, "messages after that");
         stream.flush()?;
         let last = seen.texts().split_off(texts.len());
-        ensure_eq!(last, said(2, 0), "messages after those that were lost by {transport:?}");
+        ensure_eq!(
+            last,
+            numbered_texts(2, 0),
+            "messages after those that were lost by {transport:?}"
+        );
     }
     Ok(())
 }
@@ -486,11 +491,11 @@ fn stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
             ensure_eq!(seen.all().len(), count, "messages after the stream went");
             Ok(())
         })?;
-        let possible = said(2_000, 300);
+        let possible = numbered_texts(2_000, 300);
         ensure!(seen.texts().iter().all(|it| possible.contains(it)), "no such message");
         ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
     }
-    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process goes on");
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "the process continues");
     Ok(())
 }
 
@@ -517,11 +522,15 @@ fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
         ensure!(matches!(endless, Err(Error::Timeout(_))), "{transport:?}: {endless:?}");
         ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages behind it");
         stream.flush()?;
-        let expected = [said(2, 0), said(3, 0)].concat();
+        let expected = [numbered_texts(2, 0), numbered_texts(3, 0)].concat();
         ensure_eq!(seen.texts(), expected, "{transport:?}, what a flush delivers");
         ensure_eq!(process.call(says_to(), (stream.id().0, 1, 0))?, 1, "a message after that");
         stream.flush()?;
-        ensure_eq!(seen.texts(), [expected, said(1, 0)].concat(), "{transport:?}, in the end");
+        ensure_eq!(
+            seen.texts(),
+            [expected, numbered_texts(1, 0)].concat(),
+            "{transport:?}, in the end"
+        );
         ensure_eq!(stream.lost()?.on_the_way, 1, "{transport:?}, lost");
     }
     Ok(())
@@ -629,7 +638,7 @@ fn record_without_format_is_counted(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-#[allow(deprecated, reason = "it is about them")]
+#[allow(deprecated, reason = "the case tests them")]
 fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
     let rigs = [Rig::new(lab)?, Rig::new(lab)?];
     let process = &rigs[0].process;
@@ -647,7 +656,7 @@ fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
         failed("a process that prints", process.clone().destroy(), "in use")?;
         deprecated::print_flush(&stream)?;
         let expected = ["number 5", "and 0x5", "a line"].repeat(1 + usize::from(is_async));
-        ensure_eq!(seen.texts(), expected, "what was printed (async: {is_async})");
+        ensure_eq!(seen.texts(), expected, "printed messages (async: {is_async})");
         deprecated::print_destroy(stream)?;
     }
     let other = rigs[1].process.uar();
@@ -659,7 +668,7 @@ fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
     let stream = deprecated::log_dev_init(process, &config, seen.output())?;
     process.call(says(), (6,))?;
     deprecated::log_dev_flush(&stream)?;
-    ensure_eq!(seen.texts()[6..], ["number 6", "and 0x6", "a line"], "what was logged");
+    ensure_eq!(seen.texts()[6..], ["number 6", "and 0x6", "a line"], "logged messages");
     Ok(deprecated::log_dev_destroy(stream)?)
 }
 
@@ -692,6 +701,6 @@ fn binary_messages_are_read_back(lab: &Lab) -> Result<(), Stop> {
     }
     let texts = ["number 9", "and 0x9", "a line"].map(String::from);
     let levels = [Level::Info, Level::Error, Level::Info].map(Some);
-    ensure_eq!(read, levels.into_iter().zip(texts).collect::<Vec<_>>(), "what is read back");
+    ensure_eq!(read, levels.into_iter().zip(texts).collect::<Vec<_>>(), "read messages");
     Ok(())
 }

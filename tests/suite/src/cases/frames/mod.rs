@@ -239,7 +239,7 @@ fn cqe_reports_headers_and_checksum_validity(lab: &Lab) -> Result<(), Stop> {
         hosts.send(&bytes)?;
         let (done, seen) = hosts.arrived()??;
         ensure!(seen == bytes, "packet {n}");
-        ensure_eq!(says(&done), expected, "what the completion says of packet {n}");
+        ensure_eq!(says(&done), expected, "the completion of packet {n}");
         ensure_eq!(done.checksum(), rig::sum(&bytes[14..]), "the sum of packet {n}");
     }
     Ok(())

@@ -79,7 +79,7 @@ pub(super) struct Cell {
 /// Requests of a cell.
 pub(super) const REQUESTS: usize = 3;
 /// The longest message of the matrix: several packets at any path MTU.
-pub(super) const LONGEST: usize = 10_007;
+pub(super) const MAX_MESSAGE_BYTES: usize = 10_007;
 /// Maximum inline bytes that every send queue of the matrix takes.
 pub(super) const INLINE: usize = 200;
 

@@ -97,7 +97,7 @@ impl Memory {
             found.extend_from_slice(place);
             place.fill(0);
         }
-        ensure!(found[skipped..] == *data, "message {at} came out otherwise");
+        ensure!(found[skipped..] == *data, "other data in message {at}");
         ensure!(slot.iter().all(|&byte| byte == 0), "bytes beside message {at} have changed");
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::case::Entry;
 use crate::need::ATOMICS;
 use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
 use carry::{Carry, Job, Poster};
-use cell::{Cell, Form, INLINE, LONGEST, Operation, Posting, REQUESTS, Row, UMR};
+use cell::{Cell, Form, INLINE, MAX_MESSAGE_BYTES, Operation, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
 pub(crate) static GROUP: Group = Group {
@@ -45,7 +45,7 @@ static ROWS: [Row; 4] = {
         CompareSwap, EthSend, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate,
         Umr, Write, WriteImm,
     };
-    const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, LONGEST];
+    const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, MAX_MESSAGE_BYTES];
     const ALL: &[Operation] = &[
         Send,
         SendImm,
@@ -123,8 +123,8 @@ fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The operations with rows here; operations on the device's memory alone are in the groups `copy`
-/// and `wait`.
+/// The operations with rows here; operations on only the device's own memory are in the groups
+/// `copy` and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
     const ELSEWHERE: [Class; 2] = [Class::DmaMmo, Class::Wait];
     OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))

@@ -27,14 +27,14 @@ pub(super) fn map(dev: &Dev, length: usize, access: AccessFlags) -> Result<Mmap,
 }
 
 /// A device, memory that it may use, and a work queue.
-pub(super) struct Bench {
+pub(super) struct Rig {
     pub(super) dev: Dev,
     pub(super) map: Mmap,
     pub(super) inventory: Inventory,
     pub(super) workq: WorkQ,
 }
 
-impl Bench {
+impl Rig {
     /// On the first device, with a work queue of 16 in polling mode.
     pub(super) fn new(lab: &Lab) -> Result<Self, Stop> {
         Self::with(lab, WorkQ::new(16)?)

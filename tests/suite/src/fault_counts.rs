@@ -1,4 +1,4 @@
-//! Effects of a plan of faults on frames, over all cases of a run: a run in which nothing was lost
+//! Effects of a fault plan on frames, over all cases of a run: a run in which nothing was lost
 //! has not shown that anything survives a loss.
 
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use verbless_model::{FaultPlan, FrameEffect, Model, Traffic};
 
 /// The requested effects, and how often each happened.
-pub(crate) struct Struck {
+pub(crate) struct FaultCounts {
     asked: Vec<FrameEffect>,
     sum: Mutex<Traffic>,
 }
 
-impl Struck {
+impl FaultCounts {
     pub(crate) fn new(plan: &FaultPlan) -> Self {
         Self { asked: plan.frame_effects().collect(), sum: Mutex::default() }
     }
@@ -50,7 +50,7 @@ impl Struck {
             FrameEffect::Corrupt(_) => ("corrupted", sum.corrupted),
         };
         let never = self.asked.iter().map(count).filter(|(_, count)| *count == 0);
-        never.map(|(what, _)| format!("no frame was {what}, as the plan of faults asks")).collect()
+        never.map(|(what, _)| format!("no frame was {what}, as the fault plan asks")).collect()
     }
 
     fn sum(&self) -> Traffic {
@@ -68,12 +68,12 @@ mod tests {
     fn requested_effects_never_seen_are_named() {
         let plan = "[[fault]]\neffect = \"lose\"\nchance = 0.5\n\
             [[fault]]\neffect = \"delay\"\nby = \"1us\"\nchance = 0.5";
-        let struck = Struck::new(&FaultPlan::parse(plan).unwrap());
+        let counts = FaultCounts::new(&FaultPlan::parse(plan).unwrap());
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).stepped();
-        struck.add(&model.build());
-        let never = |what| format!("no frame was {what}, as the plan of faults asks");
-        assert_eq!(struck.never(), ["lost", "delayed"].map(never));
-        struck.sum.lock().unwrap().lost = 1;
-        assert_eq!(struck.never(), [never("delayed")]);
+        counts.add(&model.build());
+        let never = |what| format!("no frame was {what}, as the fault plan asks");
+        assert_eq!(counts.never(), ["lost", "delayed"].map(never));
+        counts.sum.lock().unwrap().lost = 1;
+        assert_eq!(counts.never(), [never("delayed")]);
     }
 }

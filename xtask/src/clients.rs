@@ -179,7 +179,7 @@ fn build_loopback() -> Result<PathBuf> {
 fn has_dpdk() -> bool {
     let folders = |of: PathBuf| std::fs::read_dir(of).into_iter().flatten().flatten();
     let versions = folders("/usr/lib".into()).flat_map(|it| folders(it.path().join("dpdk")));
-    // Some versions of the package have the name with the ABI's number alone.
+    // Some versions of the package have only the name with the ABI's number.
     let mut libraries = versions.flat_map(|it| folders(it.path()));
     libraries.any(|it| it.file_name().to_string_lossy().starts_with(DPDK.0))
 }

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_installation_names_the_archives_to_fetch() {
+    fn apt_simulation_names_archives() {
         let line = "Inst qemu-system-x86 (1:10.1.2+ds-3~bpo13+1 Debian Backports:stable-backports \
             [amd64])";
         let package = Package::from_simulation(line).expect("a package");
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_lines_of_apt_are_percentages() {
+    fn apt_status_lines_give_percentages() {
         assert_eq!(percent("dlstatus:1:43.7:Retrieving file 3 of 9"), Some(43));
         assert_eq!(percent("dlstatus:1:4e9:x"), Some(100));
         assert_eq!(percent("E: Unable to fetch"), None);

@@ -1,4 +1,4 @@
-//! Declared but unused dependencies: each costs our users compile time, and misstates what we need.
+//! Declared but unused dependencies: each costs our users compile time, and misstates our needs.
 //!
 //! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). The
 //! compiler knows more, but this is enough: our sources name the crates that they use. Sources of a
@@ -11,7 +11,8 @@
 //! Programs outside of the workspace have lock files of their own, which must know its packages
 //! (`outdated`).
 //!
-//! And what a user compiles with us (`compiled`): all crates, macros and their helpers included.
+//! It also bounds the crates that a user compiles with us (`compiled`), including macros and their
+//! helpers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -222,7 +223,7 @@ fn add(text: &str, code: &mut String) {
     }
 }
 
-/// Whether code names a crate: as the beginning of a path, or in a `use` of it alone.
+/// Whether code names a crate: as the beginning of a path, or in a `use` of just the crate.
 fn uses(code: &str, dependency: &str) -> bool {
     let name = dependency.replace('-', "_");
     code.match_indices(&name).any(|(at, _)| {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_or_a_use_names_a_crate_and_nothing_else_does() {
+    fn only_path_or_use_names_a_crate() {
         for code in [
             "use memmap2::Mmap;",
             "fn f() { memmap2::x() }",

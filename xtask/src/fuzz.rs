@@ -31,8 +31,8 @@ const FLAGS: &[&str] = &[
 /// Seconds that one input may take: longer is a hang, even on a busy machine.
 const TIMEOUT: u32 = 25;
 /// Bytes of the longest input: operations are short, files are not.
-const LONGEST: u32 = 2048;
-const LONGEST_TEXT: u32 = 8192;
+const MAX_INPUT_BYTES: u32 = 2048;
+const MAX_TEXT_BYTES: u32 = 8192;
 /// Megabytes of memory.
 const MEMORY: u32 = 3072;
 
@@ -63,61 +63,61 @@ const TARGETS: &[Target] = &[
     Target {
         name: "commands",
         what: "the model's command interface, against a hostile guest",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "requests",
         what: "the model's data path, against hostile queues and packets of hostile peers",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "ioctls",
         what: "the in-process kernel, against a hostile client",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "notifications",
         what: "the calls that run answers, of a program whose memory changes meanwhile",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "packets",
         what: "frames of a link and datagrams of a socket, against the parser",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "descriptors",
         what: "the import of export descriptors, of a peer that lies",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "programs",
         what: "ELF files for the DPA's cores, and whatever instructions they have",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "dpa",
         what: "the model's DPA, against programs and hosts that do as they like",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: true,
     },
     Target {
         name: "completions",
         what: "the driver's completion queues, against a device that writes invalid CQEs",
-        longest: LONGEST,
+        longest: MAX_INPUT_BYTES,
         smoke: false,
     },
     Target {
         name: "texts",
         what: "device profiles, plans of faults, and what prm decode reads",
-        longest: LONGEST_TEXT,
+        longest: MAX_TEXT_BYTES,
         smoke: false,
     },
 ];
@@ -337,7 +337,7 @@ mod tests {
     use super::Progress;
 
     #[test]
-    fn the_last_line_of_progress_and_a_finding_are_understood() {
+    fn progress_line_and_finding_are_parsed() {
         let mut progress = Progress::default();
         for line in [
             "INFO: Loaded 1 modules   (93017 inline 8-bit counters): 93017 [0x55d0, 0x55e6),",

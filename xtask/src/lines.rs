@@ -1,5 +1,5 @@
 //! Rust lines are at most 100 columns wide, and those of Markdown 120. rustfmt breaks code, but
-//! neither comments nor strings nor what it does not understand; this finds what it left.
+//! neither comments nor strings nor macros that it cannot parse; this finds the lines that it left.
 
 use std::path::Path;
 use std::process::Command;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_the_workspace_is_too_long() {
+    fn workspace_lines_fit() {
         assert_eq!(too_long(crate::workspace::workspace_root()).unwrap(), Vec::<String>::new());
     }
 }

@@ -1,4 +1,4 @@
-//! Checks the packages for a registry: a program builds and runs from these files alone.
+//! Checks the packages for a registry: a program builds and runs from only these files.
 
 use std::fmt::Write;
 use std::fs;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::lines::listed;
 use crate::workspace::Result;
 
-/// The list, and what is left out.
+/// The list, and the excluded paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Banned {
     phrases: Vec<Vec<String>>,
@@ -46,7 +46,7 @@ impl Banned {
 }
 
 /// Words in lower case, with their line numbers. A full stop or another mark between two words is a
-/// word of its own, so that no phrase spans it; comment markers are none.
+/// word of its own, so that no phrase spans it; comment markers are skipped.
 fn words(text: &str) -> impl Iterator<Item = (usize, String)> + '_ {
     (1..).zip(text.lines()).flat_map(|(number, line)| {
         let line = line.trim_start().trim_start_matches(['/', '!', '#', '>', '*']);

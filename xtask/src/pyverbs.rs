@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_has_a_link_a_test_and_a_reason() {
+    fn skip_has_link_test_and_reason() {
         let skip = Skip::parse("ethernet? tests.a.B.* there is no B").expect("a line");
         let skip = skip.expect("a skip");
         assert_eq!((skip.link, skip.perhaps, skip.is_prefix), (Some(Link::Ethernet), true, true));

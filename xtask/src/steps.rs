@@ -97,7 +97,7 @@ impl Report {
     /// or a sanitizer's report or a signal, and the lines that follow.
     pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
         /// Maximum number of lines of one step.
-        const MOST: usize = 60;
+        const MAX_LINES: usize = 60;
         let mut left = 0_u32;
         let told = self.text.lines().filter(move |line| {
             let after = if line.contains("ERROR: AddressSanitizer")
@@ -119,7 +119,7 @@ impl Report {
             left = after.saturating_sub(1);
             after > 0 && !line.trim().is_empty()
         });
-        told.take(if self.failed > 0 { MOST } else { 0 })
+        told.take(if self.failed > 0 { MAX_LINES } else { 0 })
     }
 
     fn failure(text: String, why: &str) -> Self {
@@ -163,7 +163,7 @@ pub(crate) fn take_signals() -> Result {
 /// Ends all descendants: by SIGTERM, so that a guest powers off, then by SIGKILL.
 fn end_all() {
     let start = Instant::now();
-    // Processes whose parents end first become ours.
+    // Processes whose parents end first become children of this one.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     while start.elapsed() < Duration::from_secs(10) {
         let left = descendants(std::process::id() as i32, &processes());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_of_processes_are_found_and_no_others() {
+    fn only_descendants_are_found() {
         let processes = [(10, 1), (11, 10), (12, 11), (13, 10), (20, 1), (21, 20)];
         let mut found = descendants(10, &processes);
         found.sort_unstable();

@@ -31,8 +31,8 @@ pub(crate) struct Options {
     /// Run only the steps whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// Run only what finds most mistakes soonest: format, lints, tables, unit tests, and the suite
-    /// on the model in process.
+    /// Run only the steps that find most mistakes soonest: format, lints, tables, unit tests, and
+    /// the suite on the model in process.
     #[arg(long, conflicts_with = "only")]
     fast: bool,
     /// List the steps and stop.
@@ -261,7 +261,7 @@ fn dependencies() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
-/// Checks each family of generated code compiled alone, and crates with only the features that
+/// Checks each family of generated code compiled by itself, and crates with only the features that
 /// programs request.
 fn features() -> Result<Outcome> {
     let mut good = 0;
@@ -445,7 +445,7 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 /// The engine's own tests, with messages that go in packets.
 fn engine_in_packets() -> Result<Outcome> {
-    // Of the workspace, so that nothing is rebuilt for the model alone.
+    // Of the workspace, so that nothing is rebuilt just for the model.
     let engine = ["test", "--workspace", "--lib", "--features", FEATURES, "engine"];
     let mut tests = cargo(&engine);
     tests.env(IN_PACKETS, "1");

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_in_front_of_the_barrier_is_found() {
+    fn doorbell_before_barrier_is_found() {
         let late = POST.replace("str x9, [x10]\ndsb", "dsb");
         for before in ["str w9, [x10]", "dmb oshst"] {
             let early = late.replace(before, &format!("{before}\nstr x9, [x12]"));

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_in_front_of_the_fence_is_found() {
+    fn doorbell_before_fence_is_found() {
         let early = POST.replace("mov %rax,(%rcx)\n", "");
         let early = early.replace("mov %ecx,(%rsi)\n", "mov %ecx,(%rsi)\nmov %rax,(%r9)\n");
         assert!(order(&early).unwrap_err().contains("not the record's"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_to_a_panic_is_found_through_another_function() {
+    fn indirect_call_to_panic_is_found() {
         let functions = Functions::from([
             ("instructions::line_post".into(), vec!["call 10 <other>".into(), "ret".into()]),
             ("other".into(), vec!["call 15 <queue::Queue<S>::misfit>".into()]),

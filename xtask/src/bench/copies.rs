@@ -91,7 +91,7 @@ mod tests {
     use super::ROWS;
 
     #[test]
-    fn a_disturbed_run_of_three_changes_nothing_for_a_row() {
+    fn one_disturbed_run_does_not_change_median() {
         let report = |ratio: f64| format!("ratio in 64 B: 9\n{} {ratio}\n", ROWS[3].label);
         let all = [0.41, 1.05, 1.04].map(report);
         assert_eq!(ROWS[3].ratio(&all).unwrap(), 1.04);

@@ -51,7 +51,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
             for function in *functions {
                 job += program.measure(&[case], function)?;
             }
-            told(name, job, bare, tally);
+            print_row(name, job, bare, tally);
         }
     }
     let named =
@@ -64,14 +64,14 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
             let bare = program.collect(&[operation, "queue"], &of("post"))?
                 + program.collect(&[operation, "queue"], "measured_poll")?;
             let job = program.collect(&[operation, "pair"], &of("pair"))?;
-            told(&name, job, bare, tally);
+            print_row(&name, job, bare, tally);
         }
     }
     Ok(())
 }
 
 /// Prints a row, and counts it.
-fn told(name: &str, job: f64, bare: f64, tally: &mut Tally) {
+fn print_row(name: &str, job: f64, bare: f64, tally: &mut Tally) {
     let times = job / bare;
     let verdict = if times <= BOUND { "" } else { "  ABOVE THE BOUND" };
     println!("{name:36} {job:>12.1} instructions, {times:.2} times the {bare:.1} of post and poll");

@@ -59,7 +59,7 @@ struct Operation {
     /// rdma-core's instructions, if measured: single-threaded, with the 8-byte doorbell unless the
     /// row names BlueFlame.
     rdma_core: Option<f64>,
-    /// The instructions of the least code that leaves the same bytes, if counted.
+    /// The instructions of the smallest code that leaves the same bytes, if counted.
     floor: Option<u32>,
 }
 

@@ -84,16 +84,16 @@ const LATENCY_ROUNDS: u32 = 30;
 /// once.
 const PORTS: std::ops::Range<u16> = 18_900..18_990;
 
-/// How much longer a compile may take. A compile of headers only is the worst case of a build under
-/// `run`.
+/// Bounds of a compile's time under `run`, as ratios. A compile of headers only is the worst case
+/// of a build under `run`.
 const COMPILE: (&str, f64) = ("run: a compile", 1.02);
 const HEADERS: (&str, f64) = ("run: a compile of headers only", 2.5);
 /// Functions to compile: a second or two.
 const FUNCTIONS: usize = 270;
-/// The least and the most turns of each shell with headers only. Both shells share the machine's
-/// load by turns.
-const LEAST: u32 = 40;
-const MOST: u32 = 400;
+/// Minimum and maximum turns of each shell with headers only. Both shells share the machine's load
+/// by turns.
+const MIN_TURNS: u32 = 40;
+const MAX_TURNS: u32 = 400;
 /// Compiles of the whole file.
 const WHOLE: u32 = 3;
 
@@ -125,7 +125,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
         return Ok(());
     }
     let times = Times::measure(&model)?;
-    println!("\nthe shortest of {LEAST} to {MOST} times in turns, milliseconds\n");
+    println!("\nthe shortest of {MIN_TURNS} to {MAX_TURNS} times in turns, milliseconds\n");
     println!("{:36} {:>8} {:>8} {:>6} {:>6}", "", "native", "run", "ratio", "bound");
     for ((name, bound), native) in [(HEADERS, times.headers), (COMPILE, times.whole)] {
         if !chosen(name) {
@@ -234,12 +234,12 @@ impl Times {
         let mut shells =
             [start(Command::new("sh"), &script("headers"))?, start(under, &script("headers"))?];
         let mut shortest = [f64::INFINITY; 2];
-        for round in 0..MOST {
+        for round in 0..MAX_TURNS {
             // The first shell changes each round, so that the order favours neither.
             for turn in [round as usize % 2, 1 - round as usize % 2] {
                 shortest[turn] = shortest[turn].min(shells[turn].turn()?);
             }
-            if round + 1 >= LEAST && shortest[1] - shortest[0] <= whole * (COMPILE.1 - 1.0) {
+            if round + 1 >= MIN_TURNS && shortest[1] - shortest[0] <= whole * (COMPILE.1 - 1.0) {
                 break;
             }
         }

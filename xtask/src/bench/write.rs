@@ -12,7 +12,7 @@ struct Row {
     /// The example's option.
     option: Option<&'static str>,
     /// Maximum number of instructions of a WRITE. The compiler's split of the crates into units
-    /// moves the count by 3 % between commits that leave the path alone (3,991 and 4,111 were
+    /// moves the count by 3 % between commits that do not touch the path (3,991 and 4,111 were
     /// measured); the option of messages in packets costs a few per cent more (4,295). In packets,
     /// one each way, 17,000 were measured.
     bound: f64,

@@ -45,7 +45,7 @@ pub(super) fn run() -> Result<Outcome> {
     let mut programs = Vec::new();
     for name in &names {
         let built = build::build(&workspace_root().join(PROGRAMS).join(name))?;
-        programs.push(built.into_iter().next().ok_or_else(|| format!("{name} is no program"))?);
+        programs.push(built.into_iter().next().ok_or_else(|| format!("{name} is not a program"))?);
     }
     // This builds the examples, too.
     let model = crate::run::model()?;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_has_a_host_and_every_host_a_program() {
+    fn programs_and_hosts_match() {
         let names = names().unwrap();
         assert!(names.iter().any(|name| name == "window"), "{names:?}");
         let hosts = workspace_root().join("crates/flexio/examples");

@@ -98,7 +98,7 @@ pub(crate) fn cannot_compile() -> Option<String> {
 /// Builds it; returns its path.
 pub(crate) fn shown() -> Result<PathBuf> {
     let programs = build::build(&workspace_root().join(SHOWN))?;
-    programs.into_iter().next().ok_or_else(|| "it is no program".into())
+    programs.into_iter().next().ok_or_else(|| "it is not a program".into())
 }
 
 /// A host with that program in its binary.

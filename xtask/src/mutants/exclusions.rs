@@ -77,12 +77,12 @@ mod tests {
     fn exclusions_name_existing_file_and_reason() {
         for it in Exclusions::read().unwrap().exclude {
             assert!(workspace_root().join(&it.file).is_file(), "there is no {}", it.file);
-            assert!(it.reason.len() > 10, "{}: {:?} is no reason", it.file, it.reason);
+            assert!(it.reason.len() > 10, "{}: {:?} is not a reason", it.file, it.reason);
         }
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn star_matches_anything() {
         for pattern in ["replace f with ()", "replace * with ()", "*", "*()", "replace f with ()*"]
         {
             assert!(matches(pattern, "replace f with ()"), "{pattern}");

@@ -10,7 +10,7 @@ use super::reach::{Tests, Trace};
 use super::trial::{Fate, OF_THE_SUITE, SUITE, Tree};
 use crate::workspace::Result;
 
-/// What a mutant's line says beside its name.
+/// The text beside a mutant's name in its line.
 pub(super) struct Report<'run> {
     pub(super) mutant: &'run Mutant,
     pub(super) fate: Fate,

@@ -151,7 +151,7 @@ impl Tally {
         let (missed, share) = (missed.len(), self.share()?);
         let suite = fates.get(Fate::KilledBySuite.name()).unwrap_or(&0);
         Ok(format!(
-            "{killed} killed ({suite} by the suite alone), {missed} missed, {unviable} unviable, \
+            "{killed} killed ({suite} only by the suite), {missed} missed, {unviable} unviable, \
              {unswitched} not switched, {excluded} excluded; {share} % of the viable ones killed, \
              at least {BOUND} % must be"
         ))
@@ -183,7 +183,7 @@ mod tests {
         tally.add(Fate::KilledBySuite, "");
         assert_eq!(
             tally.summary().unwrap(),
-            "11 killed (1 by the suite alone), 1 missed, 3 unviable, 0 not switched, 0 excluded; \
+            "11 killed (1 only by the suite), 1 missed, 3 unviable, 0 not switched, 0 excluded; \
              91 % of the viable ones killed, at least 92 % must be"
         );
     }

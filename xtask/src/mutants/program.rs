@@ -1,7 +1,7 @@
 //! The tests of a crate with all its mutants in them.
 //!
 //! The files of the copy get their switches, and each root of the crate the module of `active`.
-//! What the compiler refuses is left out, mutant by mutant, and the rest is compiled again.
+//! Mutants that the compiler refuses are left out one by one, and the rest is compiled again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,9 +16,10 @@ use super::trial::Tree;
 use crate::workspace::Result;
 
 const SUPPORT: &str = include_str!("support.rs");
-/// What a root needs for `active` to be `const`, on the root's first line.
+/// The attribute that makes a `const` `active` possible, on the root's first line.
 const FEATURES: &str = "#![feature(const_eval_select, core_intrinsics)] ";
-/// Builds after which something else is wrong: each leaves out at least one mutant or observation.
+/// Maximum number of builds: each leaves out at least one mutant or observation, so that more mean
+/// another mistake.
 const BUILDS: usize = 60;
 
 /// Why a mutant has no switch.
@@ -150,7 +151,7 @@ impl<'run> Program<'run> {
         Ok(written)
     }
 
-    /// Leaves out what the errors are due to; returns how many switches and observations that is.
+    /// Leaves out the switches and observations that cause the errors; returns their number.
     fn leave_out(&mut self, switched: &BTreeMap<PathBuf, Switched>, errors: &[Error]) -> usize {
         let mut blamed = Vec::new();
         for error in errors {
@@ -167,7 +168,7 @@ impl<'run> Program<'run> {
             blamed.extend(at.map(|blame| (error, blame)));
         }
         let mut count = 0;
-        // While something else can be left out, what is only near an error is kept.
+        // While another candidate can be left out, one that is only near an error is kept.
         let is_sure = |(error, blame): &(&Error, Blame)| match blame {
             Blame::Switch(_) => error.code.as_deref() == Some("E0004"),
             Blame::Replacement(_) | Blame::Observation(_) => true,

@@ -18,7 +18,7 @@ const FAILING: usize = 20;
 /// Tests that run one by one, before more and more of them run in one process.
 const ALONE: usize = 4;
 
-/// What some tests reach.
+/// The mutants that some tests reach.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Trace {
     pub(super) reached: BTreeSet<u32>,
@@ -65,7 +65,7 @@ struct Test {
     program: usize,
     name: String,
     time: Duration,
-    /// None if it passes only untraced: it may reach anything.
+    /// `None` if it passes only untraced: it may reach any mutant.
     trace: Option<Trace>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Tests<'run> {
     tree: &'run Tree,
     programs: Vec<Program>,
     tests: Vec<Test>,
-    /// What they all reach.
+    /// The mutants that all of them reach.
     trace: Trace,
     skip: Option<&'static str>,
 }
@@ -118,7 +118,7 @@ impl<'run> Tests<'run> {
         self.programs.iter().map(|it| it.names.len()).sum()
     }
 
-    /// What all tests together reach.
+    /// The mutants that all tests together reach.
     pub(super) fn trace(&self) -> &Trace {
         &self.trace
     }

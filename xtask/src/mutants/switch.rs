@@ -8,8 +8,8 @@
 //! a | b            or(5, a, b), beside the switch: notes whether `^` could be told from `|`
 //! ```
 //!
-//! Only one mutant is active at a time: a replacement has the original text of what is in it, and
-//! only the last branch has the other switches.
+//! Only one mutant is active at a time: a replacement contains the original text of its operands,
+//! and only the last branch has the other switches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -59,7 +59,7 @@ pub(super) struct Switched {
     pub(super) obstacles: BTreeMap<u32, Obstacle>,
 }
 
-/// What is put around a range of the source, or before it if the range is empty.
+/// The text around a range of the source, or before it if the range is empty.
 #[derive(Debug, Clone)]
 struct Wrap {
     range: Range<usize>,
@@ -68,7 +68,7 @@ struct Wrap {
     open: Vec<(String, Origin)>,
     close: String,
     origin: Origin,
-    /// The first byte of what is matched, if it deletes an arm.
+    /// The first byte of the matched expression, if it deletes an arm.
     matched: Option<usize>,
 }
 
@@ -209,20 +209,20 @@ fn write(
     (out, pieces)
 }
 
-/// What an error of the compiler is due to.
+/// The cause of a compiler error.
 #[derive(Debug, PartialEq)]
 pub(super) enum Blame {
     /// The changed text of this mutant.
     Replacement(u32),
-    /// That these mutants are switched.
+    /// The switch of these mutants.
     Switch(Vec<u32>),
-    /// That the operands of these mutants are observed.
+    /// The observation of these mutants' operands.
     Observation(Vec<u32>),
     Unknown,
 }
 
 impl Switched {
-    /// What an error at an offset of the new text is due to.
+    /// The cause of an error at an offset of the new text.
     pub(super) fn blame(&self, offset: usize) -> Blame {
         let Some((&start, origin)) = self.pieces.range(..=offset).next_back() else {
             return Blame::Unknown;
@@ -248,8 +248,8 @@ impl Switched {
         }
     }
 
-    /// What is due for a match that is not exhaustive, whose matched expression is at an offset of
-    /// the new text: an arm with a guard does not count.
+    /// The cause of a match that is not exhaustive, whose matched expression is at an offset of the
+    /// new text: an arm with a guard does not count.
     pub(super) fn blame_of_match(&self, offset: usize) -> Blame {
         let matched = self.pieces.range(..=offset).next_back().into_iter();
         let matched = matched.chain(self.pieces.range(offset..)).find_map(|(start, origin)| {

@@ -10,7 +10,7 @@ use syn::{BinOp, Expr, ExprBinary};
 
 use crate::workspace::Result;
 
-/// What a mutant changes, as cargo-mutants names it.
+/// The kind of a mutant's change, as cargo-mutants names it.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Genre {
     FnValue,
@@ -28,15 +28,15 @@ pub(super) enum Place {
     Expression(Range<usize>),
     /// The function returns the replacement before its first statement.
     Body { first: usize },
-    /// The arm gets a guard, or another condition in its guard. `matched` is the first byte of what
-    /// the match matches.
+    /// The arm gets a guard, or another condition in its guard. `matched` is the first byte of the
+    /// matched expression.
     Arm { pattern_end: usize, guard: Option<Guard>, matched: usize },
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Guard {
     pub(super) range: Range<usize>,
-    /// `if let`, or a chain with `let`: it cannot stand in parentheses.
+    /// `if let`, or a chain with `let`: it cannot be in parentheses.
     has_let: bool,
 }
 
@@ -147,7 +147,7 @@ impl Places {
         self.obstacle.map_or(Ok(place), Err)
     }
 
-    /// Visits what the compiler evaluates, or what runs.
+    /// Visits code that the compiler evaluates, or code that runs.
     fn within(&mut self, obstacle: Option<Obstacle>, visit: impl FnOnce(&mut Self)) {
         let outer = (std::mem::replace(&mut self.obstacle, obstacle), self.chain.take());
         visit(self);
@@ -306,7 +306,7 @@ fn bytes(it: &impl Spanned) -> Range<usize> {
     span.byte_range()
 }
 
-/// Whether `let` stands in a chain of conditions.
+/// Whether a chain of conditions contains `let`.
 fn has_let(it: &Expr) -> bool {
     match it {
         Expr::Let(_) => true,

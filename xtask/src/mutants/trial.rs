@@ -39,7 +39,7 @@ pub(super) enum Fate {
     Unviable,
     /// It cannot be switched, so it was not tried.
     Unswitched,
-    /// No test of its operands has bits in common: it does what the original does.
+    /// In no test do its operands have bits in common: it is equivalent to the original.
     Equivalent,
     /// A test of its own crate failed or hung.
     KilledByOwn,

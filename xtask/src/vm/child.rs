@@ -129,7 +129,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // A failure here has no remedy, and none is known.
+        // A failure here is unlikely, and has no remedy.
         let _ = self.set.thread_unblock();
     }
 }

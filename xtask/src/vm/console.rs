@@ -25,7 +25,7 @@ pub(crate) enum Mark {
     Down,
     /// The kernel has shut its devices down.
     Stopped,
-    /// `/init` is through.
+    /// `/init` has finished.
     Done,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Mark {
 const LAST: [&str; 3] =
     ["reboot: Restarting system", "kexec_core: Starting new kernel", "reboot: Power down"];
 
-/// A line of the log: what it says, without its time stamp.
+/// The text of a log line, without its time stamp.
 fn text(line: &str) -> &str {
     let mut text = line.trim();
     while let Some((_, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_has_shut_down_when_its_last_line_comes() {
+    fn last_line_marks_kernel_shutdown() {
         let mut account = Account::default();
         let lines = [
             ("verbless: init", 3),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_from_pieces_and_cut_at_a_length() {
+    fn lines_are_joined_and_truncated() {
         let mut console = Console::new();
         assert_eq!(console.take(b"[ 1.0] verbl"), []);
         assert_eq!(console.take(b"ess: in\x1b\x07it\r\n[ 1.1] verbless: ex"), [Mark::Init]);

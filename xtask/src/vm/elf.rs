@@ -87,7 +87,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_has_no_section_and_does_no_harm() {
+    fn truncated_file_has_no_section() {
         let file = with_section(".modinfo", b"depends=a,b\0");
         for length in 0..file.len() {
             assert_eq!(section(&file[..length], ".modinfo"), None, "cut to {length} bytes");

@@ -132,8 +132,8 @@ pub(crate) fn fetch(series: &str) -> Result {
     Ok(())
 }
 
-/// Fetches what a guest with a kernel of `series` needs, unless it is there; an error says why no
-/// guest can run here.
+/// Fetches the missing parts of a guest with a kernel of `series`; an error says why no guest can
+/// run here.
 fn fetch_kernels(series: &str) -> Result {
     Qemu::get()?;
     fetch::busybox()?;
@@ -143,8 +143,8 @@ fn fetch_kernels(series: &str) -> Result {
     Ok(())
 }
 
-/// Fetches what `--shutdown` needs with each kernel, unless it is there; an error says why no guest
-/// can run here.
+/// Fetches the missing parts for `--shutdown` with each kernel; an error says why no guest can run
+/// here.
 pub(crate) fn fetch_for_shutdown() -> Result {
     fetch_kernels("all")?;
     for series in "all".parse::<Selection>()?.series() {
@@ -388,12 +388,12 @@ mod tests {
         0\nverbless: done\n";
 
     #[test]
-    fn the_programs_code_is_returned_when_all_else_is_well() {
+    fn exit_code_is_returned_when_all_else_passes() {
         assert_eq!(judge(GOOD, true), Ok(7));
     }
 
     #[test]
-    fn a_guest_leaves_in_every_way_and_in_time() {
+    fn guest_leaves_in_every_way_in_time() {
         let soon = Duration::from_millis(100);
         assert!(left_in_time(LIVES, soon).is_ok());
         assert!(left_in_time(LIVES - 1, soon).is_err());

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_path_is_a_command_of_the_guest() {
+    fn bare_name_is_guest_command() {
         let program = Program::new(&words(&["ibv_devinfo", "-v"]), true).expect("a program");
         assert_eq!(program.command_line(), "exec 'ibv_devinfo' '-v'\n");
         assert!(program.files().is_empty());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guests_memory_can_be_shared_with_the_model() {
+    fn guest_memory_is_shared_with_model() {
         let line = command_line(&[]);
         assert!(line.contains("memory-backend-memfd,id=ram,size=512M,share=on"));
         assert!(line.contains("path=/tmp/a,,b"));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_device_has_a_port_and_every_function_a_socket() {
+    fn device_gets_port_and_function_socket() {
         let line = command_line(&[vec!["s0".into(), "s1".into()], vec!["t0".into(), "t1".into()]]);
         assert_eq!(line.matches("pcie-root-port").count(), 2);
         assert_eq!(line.matches("vfio-user-pci").count(), 4);

@@ -181,7 +181,7 @@ mod tests {
             assert!(matches!(read, Err(ReportError::Cut)), "{length} bytes: {read:?}");
         }
         for (at, value, why) in [
-            (0, b'x', "no report"),
+            (0, b'x', "not a report"),
             (6, 2, "version 2"),
             (0x14, 9, "level"),
             (0x15, 1, "reserved"),

@@ -234,7 +234,7 @@ fn reset_discards_unflushed_wqes(lab: &Lab) -> Result<(), Stop> {
         quiet("a receive from before the reset completed", || qp.poll(receive_cq))?;
         let to = pair.b.remote(0)?;
         pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
-        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "what arrived");
+        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "the arrived bytes");
     }
     Ok(())
 }
@@ -263,7 +263,7 @@ fn failed_qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
         failed(pair.b.received()?, WcStatus::Flushed)?;
         pair.restart()?;
         pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
-        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "what arrived");
+        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "the arrived bytes");
     }
     Ok(())
 }

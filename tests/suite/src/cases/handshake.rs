@@ -219,6 +219,6 @@ fn read_only_region_sends_bytes_of_its_slice(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(from.sge(8, 16)?, to).signaled())?;
     let mut arrived = [0u32; 4];
     pair.b.region.read_slice(0, &mut arrived)?;
-    ensure_eq!(arrived, [1, 2, 3, 4], "what arrived");
+    ensure_eq!(arrived, [1, 2, 3, 4], "the arrived bytes");
     Ok(())
 }

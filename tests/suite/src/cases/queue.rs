@@ -286,7 +286,7 @@ fn two_qps_of_one_port_reach_each_other(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive(0, 64, 1)?;
     pair.a.perform(&Send::new(Inline(b"neighbour")).signaled())?;
     pair.b.received()??;
-    ensure_eq!(pair.b.bytes(0, 9)?, b"neighbour", "what arrived");
+    ensure_eq!(pair.b.bytes(0, 9)?, b"neighbour", "the arrived bytes");
     Ok(())
 }
 

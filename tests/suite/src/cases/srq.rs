@@ -253,7 +253,7 @@ fn write_imm_consumes_receive(lab: &Lab) -> Result<(), Stop> {
     let done = rig.side.receive(1)??;
     ensure_eq!((done.cookie, done.immediate()), (3, Some(0xabc)), "completion");
     ensure_eq!(rig.side.text(3, 9)?, [0; 9], "the receive's own memory");
-    ensure_eq!(rig.side.text(128, 9)?, b"elsewhere", "what arrived");
+    ensure_eq!(rig.side.text(128, 9)?, b"elsewhere", "the arrived bytes");
     Ok(())
 }
 

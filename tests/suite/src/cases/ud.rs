@@ -113,7 +113,7 @@ fn datagram_lands_behind_grh_room(lab: &Lab) -> Result<(), Stop> {
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
     ensure_eq!((got.completion.operation(), got.message_len()), (WcOpcode::Receive, 5), "receive");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"hello\xee", "what arrived");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"hello\xee", "the arrived bytes");
     Ok(())
 }
 
@@ -196,7 +196,7 @@ fn qp_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
     pair.a.sent()??;
     let got = next(&mut pair.a)?;
     ensure_eq!(source(&got)?.qpn(), pair.a.qp.qpn(), "number of the sender");
-    ensure_eq!(pair.a.bytes(HEADER_BYTES, 2)?, b"me", "what arrived");
+    ensure_eq!(pair.a.bytes(HEADER_BYTES, 2)?, b"me", "the arrived bytes");
     Ok(())
 }
 
@@ -290,7 +290,7 @@ fn infiniband_datagram_may_have_grh(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(header[6], 0x1b, "next header");
     ensure_eq!(header[8..24], here.gid.0, "source GID");
     ensure_eq!(header[24..], peer.gid.0, "destination GID");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"routed", "what arrived");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"routed", "the arrived bytes");
     Ok(())
 }
 
@@ -367,7 +367,7 @@ fn qkey_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     let fresh = pair.a.domain.destination(&peer, other, &options)?;
     pair.a.qp.post(&Send::new(Inline(b"fresh")).to(&fresh), 2)?;
     ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 5)?, b"fresh", "what arrived");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 5)?, b"fresh", "the arrived bytes");
     Ok(())
 }
 

@@ -148,7 +148,7 @@ fn mapped_mkey_works_as_lkey(lab: &Lab) -> Result<(), Stop> {
     let from = pair.a.sge(0, 300)?;
     pair.a.perform(&Send::new(from).signaled())?;
     ensure_eq!(pair.b.received()??.byte_len(), 300, "bytes received");
-    ensure!(gathered(&pair, &klms)? == text, "what arrived");
+    ensure!(gathered(&pair, &klms)? == text, "the arrived bytes");
     pair.a.receive(1000, 300, 2)?;
     pair.b.perform(&Send::new(Sge::new(0, 300, key.lkey())).signaled())?;
     pair.a.received()??;
@@ -212,7 +212,7 @@ fn request_after_umr_sees_the_change(lab: &Lab) -> Result<(), Stop> {
         batch.post(&Write::new(through, to).signaled(), 1)?;
         batch.ring();
         pair.b.sent()??;
-        ensure_eq!(pair.a.bytes(4096, 64)?, [round; 64], "what arrived");
+        ensure_eq!(pair.a.bytes(4096, 64)?, [round; 64], "the arrived bytes");
     }
     Ok(())
 }
@@ -415,7 +415,7 @@ fn mkey_is_mapped_over_uc(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(Inline(b"there"), RemoteAddr::new(0, rkey)).signaled())?;
     pair.a.perform(&Send::new(Inline(b"behind it")).signaled())?;
     pair.b.received()??;
-    ensure_eq!(pair.b.bytes(256, 5)?, b"there", "what arrived");
+    ensure_eq!(pair.b.bytes(256, 5)?, b"there", "the arrived bytes");
     Ok(())
 }
 

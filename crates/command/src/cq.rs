@@ -26,8 +26,8 @@ pub struct CqAttr {
     pub record: QueueMemory,
     /// log2 of the number of CQEs.
     pub log_cqes: u8,
-    /// 128-byte CQEs instead of 64.
-    pub wide: bool,
+    /// Size of a CQE: 64 or 128 bytes.
+    pub cqe_size: CqeSize,
     /// Receiver of the queue's completion events.
     pub element: CqEventTarget,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
@@ -145,6 +145,10 @@ impl Device {
                         two at least";
             return Err(invalid("CREATE_CQ", hint));
         }
+        if !matches!(attr.cqe_size, CqeSize::BYTES_64 | CqeSize::BYTES_128) {
+            let hint = "the CQE size is neither CqeSize::BYTES_64 nor CqeSize::BYTES_128";
+            return Err(invalid("CREATE_CQ", hint));
+        }
         if attr.ignore_overrun && !self.caps().general.cq_oi() {
             let hint =
                 "the device does not support CQs that ignore an overrun (capability cq_oi is 0)";
@@ -163,7 +167,7 @@ impl Device {
             moderation_caps.check_from_cqe("CREATE_CQ")?;
         }
         if let Some(format) = options.compression {
-            self.check_compression(format, attr.wide)?;
+            self.check_compression(format, attr.cqe_size)?;
         }
         let parts = [
             ("UAR", attr.uar.context()),
@@ -195,16 +199,16 @@ impl Device {
 impl Device {
     /// Refuses compression that the device does not support (Linux `create_cq_user` of mlx5_ib;
     /// DPDK for the flow tag).
-    fn check_compression(&self, format: MiniCqeFormat, wide: bool) -> Result<(), Error> {
+    fn check_compression(&self, format: MiniCqeFormat, size: CqeSize) -> Result<(), Error> {
         let general = &self.caps().general;
         fits("CREATE_CQ", "the format of mini CQEs", format.0.into(), 2)?;
-        let (compresses, hint) = match wide {
-            true => (
+        let (compresses, hint) = match size {
+            CqeSize::BYTES_128 => (
                 general.cqe_compression_128(),
                 "the device does not compress CQEs of 128 bytes (capability cqe_compression_128 \
                  is 0)",
             ),
-            false => (
+            _ => (
                 general.cqe_compression(),
                 "the device does not compress CQEs (capability cqe_compression is 0)",
             ),
@@ -243,7 +247,7 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
     input.set_cq_umem_id(attr.ring.umem().id()).set_cq_umem_offset(attr.ring.offset());
     input
         .cq_context_mut()
-        .set_cqe_sz(if attr.wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 })
+        .set_cqe_sz(attr.cqe_size)
         .set_oi(attr.ignore_overrun)
         .set_log_cq_size(attr.log_cqes)
         .set_uar_page(attr.uar.page_id())

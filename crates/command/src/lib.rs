@@ -74,4 +74,4 @@ pub use transport::{SelfLoopback, TirObject, TisAttr, TisObject, TransportDomain
 pub use verbless_devx::{Error, ErrorKind, Gid, MODEL_PSID, ModelToken, Result};
 pub use verbless_prm::access::{KeyAccess, RemoteAccess};
 pub use verbless_prm::number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn, Rqn, Tirn, Tisn};
-pub use verbless_prm::{MiniCqeFormat, ServiceType, TimestampFormat};
+pub use verbless_prm::{CqeSize, MiniCqeFormat, ServiceType, TimestampFormat};

@@ -11,35 +11,27 @@ mod support;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma::{Address, BYTES, IMMEDIATE, TEXT, connect, meet};
-use support::{Common, Meeting, Result};
+use rdma::{BYTES, Flags, IMMEDIATE, TEXT, connect, map_memory, meet, poll};
+use support::Result;
 use verbless_doca::rdma::RdmaOpcode;
-use verbless_doca::{AccessFlags, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
+use verbless_doca::{AccessFlags, Inventory, WorkQ};
 
 /// Receives a text and a number from another machine by RDMA.
 #[derive(Parser)]
 #[command(version, disable_version_flag = true)]
 struct Options {
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    address: Address,
-    #[command(flatten)]
-    meeting: Meeting,
+    flags: Flags,
 }
 
 fn main() -> ExitCode {
     support::exit(run(&Options::parse()))
 }
 
-fn run(Options { common, address, meeting }: &Options) -> Result {
+fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Result {
     let dev = common.open()?;
     let rdma = address.start(&dev, AccessFlags::default())?;
-    let map = Mmap::builder()
-        .memrange(Memory::allocate(BYTES)?)
-        .permissions(AccessFlags::LOCAL_READ_WRITE)
-        .add_dev(&dev)
-        .start()?;
+    let map = map_memory(&dev, AccessFlags::LOCAL_READ_WRITE)?;
     let inventory = Inventory::builder(1).start()?;
     let mut workq = WorkQ::new(16)?;
     workq.add(&rdma)?;
@@ -50,13 +42,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
     let destination = inventory.buf_by_data(&map, map.address(), BYTES as u64)?;
     workq.submit(rdma.receive(Some(destination)))?;
     meet(&mut channel)?;
-    let event = loop {
-        match workq.progress_retrieve() {
-            Err(Retrieve::Again) => std::hint::spin_loop(),
-            other => break other?,
-        }
-    };
-    let Event::Rdma(done) = event else { return Err("no job of RDMA is done".into()) };
+    let done = poll(&mut workq)?;
     if done.opcode != Some(RdmaOpcode::RecvSendWithImm) || done.immediate != Some(IMMEDIATE) {
         return Err(format!("{:?} with {:?} has come", done.opcode, done.immediate).into());
     }

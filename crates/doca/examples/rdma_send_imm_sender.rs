@@ -12,34 +12,26 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use rdma::{Address, BYTES, IMMEDIATE, TEXT, connect, meet};
-use support::{Common, Meeting, Result};
-use verbless_doca::{AccessFlags, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
+use rdma::{Flags, IMMEDIATE, TEXT, connect, map_memory, meet};
+use support::Result;
+use verbless_doca::{AccessFlags, Event, Inventory, Retrieve, WorkQ};
 
 /// Sends a text and a number to another machine by RDMA.
 #[derive(Parser)]
 #[command(version, disable_version_flag = true)]
 struct Options {
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    address: Address,
-    #[command(flatten)]
-    meeting: Meeting,
+    flags: Flags,
 }
 
 fn main() -> ExitCode {
     support::exit(run(&Options::parse()))
 }
 
-fn run(Options { common, address, meeting }: &Options) -> Result {
+fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Result {
     let dev = common.open()?;
     let rdma = address.start(&dev, AccessFlags::default())?;
-    let map = Mmap::builder()
-        .memrange(Memory::allocate(BYTES)?)
-        .permissions(AccessFlags::LOCAL_READ_WRITE)
-        .add_dev(&dev)
-        .start()?;
+    let map = map_memory(&dev, AccessFlags::LOCAL_READ_WRITE)?;
     let inventory = Inventory::builder(1).start()?;
 
     // Event-driven mode is set before a context is added; epoll waits for its file.

@@ -10,37 +10,29 @@ mod support;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma::{Address, BYTES, TEXT, connect};
-use support::{Common, Meeting, Result};
-use verbless_doca::{AccessFlags, Event, Inventory, Memory, Mmap, Retrieve, WorkQ};
+use rdma::{Flags, TEXT, connect, map_memory, poll};
+use support::Result;
+use verbless_doca::{AccessFlags, Inventory, Mmap, WorkQ};
 
 /// Writes a text to the memory of another machine by RDMA.
 #[derive(Parser)]
 #[command(version, disable_version_flag = true)]
 struct Options {
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    address: Address,
-    #[command(flatten)]
-    meeting: Meeting,
+    flags: Flags,
 }
 
 fn main() -> ExitCode {
     support::exit(run(&Options::parse()))
 }
 
-fn run(Options { common, address, meeting }: &Options) -> Result {
+fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Result {
     // The guide's preparation: a device, a context, a work queue, a map and an inventory.
     let dev = common.open()?;
     let rdma = address.start(&dev, AccessFlags::default())?;
     let mut workq = WorkQ::new(16)?;
     workq.add(&rdma)?;
-    let local = Mmap::builder()
-        .memrange(Memory::allocate(BYTES)?)
-        .permissions(AccessFlags::LOCAL_READ_WRITE)
-        .add_dev(&dev)
-        .start()?;
+    let local = map_memory(&dev, AccessFlags::LOCAL_READ_WRITE)?;
     let inventory = Inventory::builder(2).start()?;
     let mut channel = meeting.meet()?;
     connect(&rdma, &mut channel)?;
@@ -53,13 +45,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
     let destination = inventory.buf_by_data(&remote, remote.address(), length)?;
 
     workq.submit(rdma.write(Some(source), Some(destination)))?;
-    let event = loop {
-        match workq.progress_retrieve() {
-            Err(Retrieve::Again) => std::hint::spin_loop(),
-            other => break other?,
-        }
-    };
-    let Event::Rdma(done) = event else { return Err("no job of RDMA is done".into()) };
+    let done = poll(&mut workq)?;
     common.say(50, &format!("{:?} is done", done.job_type));
     channel.send(b"written")
 }

@@ -11,34 +11,26 @@ mod support;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma::{Address, BYTES, TEXT, connect};
-use support::{Common, Meeting, Result};
-use verbless_doca::{AccessFlags, Memory, Mmap};
+use rdma::{Flags, TEXT, connect, map_memory};
+use support::Result;
+use verbless_doca::AccessFlags;
 
 /// Lets another machine write to this one's memory by RDMA.
 #[derive(Parser)]
 #[command(version, disable_version_flag = true)]
 struct Options {
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    address: Address,
-    #[command(flatten)]
-    meeting: Meeting,
+    flags: Flags,
 }
 
 fn main() -> ExitCode {
     support::exit(run(&Options::parse()))
 }
 
-fn run(Options { common, address, meeting }: &Options) -> Result {
+fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Result {
     let dev = common.open()?;
     let rdma = address.start(&dev, AccessFlags::RDMA_WRITE)?;
-    let map = Mmap::builder()
-        .memrange(Memory::allocate(BYTES)?)
-        .permissions(AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_WRITE)
-        .add_dev(&dev)
-        .start()?;
+    let map = map_memory(&dev, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_WRITE)?;
     let mut channel = meeting.meet()?;
     connect(&rdma, &mut channel)?;
     channel.send(map.export_rdma(&dev)?.as_bytes())?;

@@ -23,6 +23,7 @@ use verbless_command::{
     CqAttr, CqEventTarget as Element, CqObject, CqOptions, Cqn, Device, DpaEq, Eqn, MiniCqeFormat,
     Moderation,
 };
+use verbless_queue::CqeSize;
 use verbless_queue::arm_new_cq;
 use verbless_queue::uar::FIRST_ARM;
 
@@ -256,7 +257,7 @@ impl DpaCq {
             ring: ring.for_command().keeping(Arc::new((keeps, holding.clone()))),
             record: record.for_command(),
             log_cqes: config.log_depth,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             element,
             ignore_overrun: config.overrun_ignore,
         };

@@ -97,5 +97,5 @@ pub use region::{Memory, RangeError, Region, RemoteRegion, WordRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use srq::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
-pub use verbless_command::{AccessKey, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
+pub use verbless_command::{AccessKey, CqeSize, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
 pub use wait::poll_within;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_command::{
-    Affinity, CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr,
-    DpaOutbox, DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
-    EmulatedDoorbell, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, QueueMemory, UserMemory,
+    Affinity, CqAttr, CqEventTarget, CqObject, CqeSize, Device, DpaCall, DpaEntry, DpaEq,
+    DpaEqAttr, DpaOutbox, DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow,
+    EmulatedDevice, EmulatedDoorbell, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, QueueMemory,
+    UserMemory,
 };
 use verbless_devx::{Backend, Pd, Uar, UarKind};
 use verbless_fuzz::machine::profile;
@@ -320,7 +321,7 @@ impl Host {
                     ring: QueueMemory::new(heap.clone(), 4096),
                     record: QueueMemory::new(heap, 0),
                     log_cqes: LOG_CQES,
-                    wide: false,
+                    cqe_size: CqeSize::BYTES_64,
                     element,
                     ignore_overrun: false,
                 };

@@ -10,7 +10,7 @@ use verbless_command::{
 };
 use verbless_devx::page_size;
 use verbless_model::Link;
-use verbless_prm::{AtomicMode, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
+use verbless_prm::{AtomicMode, CqeSize, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
 
 use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
 
@@ -517,24 +517,25 @@ fn cqe_compression_requires_size_and_format_caps() {
     let [hash, checksum] = [MiniCqeFormat::RX_HASH, MiniCqeFormat::CHECKSUM];
     let (tag, stride) =
         (MiniCqeFormat::FLOW_TAG_STRIDE_INDEX, MiniCqeFormat::CHECKSUM_STRIDE_INDEX);
-    let (narrow, wide) = ("cqe_compression", "cqe_compression_128");
+    let (of_64, of_128) = ("cqe_compression", "cqe_compression_128");
+    let (small, large) = (CqeSize::BYTES_64, CqeSize::BYTES_128);
     let (with_tag, with_stride) = ("mini_cqe_resp_flow_tag", "mini_cqe_resp_stride_index");
-    for (is_wide, format, needed) in [
-        (false, hash, &[narrow][..]),
-        (false, checksum, &[narrow]),
-        (true, checksum, &[wide]),
-        (false, tag, &[narrow, with_tag]),
-        (true, tag, &[wide, with_tag]),
-        (false, stride, &[narrow, with_stride]),
-        (true, stride, &[wide, with_stride]),
+    for (cqe_size, format, needed) in [
+        (small, hash, &[of_64][..]),
+        (small, checksum, &[of_64]),
+        (large, checksum, &[of_128]),
+        (small, tag, &[of_64, with_tag]),
+        (large, tag, &[of_128, with_tag]),
+        (small, stride, &[of_64, with_stride]),
+        (large, stride, &[of_128, with_stride]),
     ] {
         let make = |without: Option<&str>| {
-            let all = [narrow, wide, with_tag, with_stride].into_iter();
+            let all = [of_64, of_128, with_tag, with_stride].into_iter();
             let check_timestamp_format = all.filter(|name| Some(*name) != without);
             let lines: String =
                 check_timestamp_format.map(|name| format!("{name} = true\n")).collect();
             let (_model, device) = based_on("connectx6dx", &format!("[caps.general]\n{lines}"));
-            let attr = CqAttr { wide: is_wide, ..cq_attr(&device) };
+            let attr = CqAttr { cqe_size, ..cq_attr(&device) };
             let options = CqOptions { compression: Some(format), ..CqOptions::default() };
             device.create_cq_with(attr, &options).map(|cq| cq.query().expect("its context"))
         };
@@ -543,7 +544,8 @@ fn cqe_compression_requires_size_and_format_caps() {
         for name in needed {
             refused(make(Some(name)), &format!("capability {name} is 0"));
         }
-        for name in [narrow, wide, with_tag, with_stride].iter().filter(|it| !needed.contains(it)) {
+        for name in [of_64, of_128, with_tag, with_stride].iter().filter(|it| !needed.contains(it))
+        {
             make(Some(name)).expect("it does not need the capability");
         }
     }

@@ -17,12 +17,11 @@ use crate::support::{cq_attr, on, pool, qp, qp_attr, refusal_is_reported, regist
 fn cq_query_returns_requested_attributes() {
     let (model, device) = on(Link::Ethernet);
     let before = model.counts(0).cqs;
-    for (wide, ignore_overrun) in [(false, true), (true, false)] {
-        let attr = CqAttr { wide, ignore_overrun, ..cq_attr(&device) };
+    for (cqe_size, ignore_overrun) in [(CqeSize::BYTES_64, true), (CqeSize::BYTES_128, false)] {
+        let attr = CqAttr { cqe_size, ignore_overrun, ..cq_attr(&device) };
         let cq = device.create_cq(attr.clone()).expect("a CQ");
         let context = cq.query().expect("its context");
-        let size = if wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 };
-        assert_eq!((context.cqe_sz(), context.oi()), (size, ignore_overrun));
+        assert_eq!((context.cqe_sz(), context.oi()), (cqe_size, ignore_overrun));
         assert_eq!((context.log_cq_size(), context.uar_page()), (4, attr.uar.page_id()));
         assert_eq!(CqEventTarget::Eq(Eqn(context.c_eqn_or_apu_element())), attr.element);
         assert_eq!(context.dbr_addr(), attr.record.offset());
@@ -31,6 +30,9 @@ fn cq_query_returns_requested_attributes() {
         cq.destroy().expect("nothing uses it");
         assert_eq!(model.counts(0).cqs, before);
     }
+    let padded = CqAttr { cqe_size: CqeSize::BYTES_128_PADDED, ..cq_attr(&device) };
+    let error = device.create_cq(padded).expect_err("it is not supported").to_string();
+    assert!(error.contains("CqeSize::BYTES_128"), "{error}");
     let each: [CqObject; 2] =
         std::array::from_fn(|_| device.create_cq(cq_attr(&device)).expect("a CQ"));
     assert_ne!(each[0].cqn(), each[1].cqn());

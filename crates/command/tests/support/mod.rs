@@ -12,7 +12,7 @@ use verbless_devx::abi::core::access;
 use verbless_devx::{Backend, PageSizes, UarKind};
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
-use verbless_prm::{CommandStatus, Opcode};
+use verbless_prm::{CommandStatus, CqeSize, Opcode};
 
 pub(crate) fn on(link: Link) -> (Model, Device) {
     open(Profile::load("connectx6dx").expect("a profile").with_link(link))
@@ -97,7 +97,15 @@ pub(crate) fn cq_attr(device: &Device) -> CqAttr {
     let (ring, record) = memory(device);
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
     let element = CqEventTarget::Eq(Eqn(device.query_eqn(0).expect("an event queue")));
-    CqAttr { uar, ring, record, log_cqes: 4, wide: false, element, ignore_overrun: false }
+    CqAttr {
+        uar,
+        ring,
+        record,
+        log_cqes: 4,
+        cqe_size: CqeSize::BYTES_64,
+        element,
+        ignore_overrun: false,
+    }
 }
 
 pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {

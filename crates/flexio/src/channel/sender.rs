@@ -6,6 +6,7 @@ use verbless_command::{
     RtrAttr, RtsAttr, ServiceType,
 };
 use verbless_flexio_dev::stream::control::{Carrier, Setup};
+use verbless_queue::CqeSize;
 use verbless_queue::{ConnectOptions, PeerAddress};
 
 use crate::cq::UNWRITTEN;
@@ -63,7 +64,7 @@ impl Sender {
             ring: QueueMemory::dpa(&cqes).for_command(),
             record: QueueMemory::dpa(&records).for_command(),
             log_cqes: log_wqebbs,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             // The program polls it and never arms it.
             element: CqEventTarget::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,

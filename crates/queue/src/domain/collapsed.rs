@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use verbless_command::{CqAttr, CqEventTarget, CqObject, CqOptions, Cqn, Eqn, Error};
+use verbless_prm::CqeSize;
 use verbless_ring::cq::CollapsedCompletionQueue;
 
 use super::cq_users::CqUsers;
@@ -70,7 +71,7 @@ impl Domain {
             ring: ring.place,
             record: record_place,
             log_cqes: 0,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             element: CqEventTarget::Eq(Eqn(self.device.query_eqn(0)?)),
             ignore_overrun: true,
         };

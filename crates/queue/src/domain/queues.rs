@@ -10,8 +10,8 @@ use verbless_command::{
     CqAttr, CqEventTarget, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
 };
 use verbless_devx::{DevxObject, EventChannel};
-use verbless_prm::QpState;
 use verbless_prm::hot::event_type;
+use verbless_prm::{CqeSize, QpState};
 
 use super::cq_users::{CqUse, CqUsers};
 use super::device_qp::{Cleaners, DeviceQp};
@@ -39,8 +39,8 @@ pub struct CqConfig {
     /// Minimum number of completions that the queue holds; rounded up to a power of two of at least
     /// 2.
     pub entries: u32,
-    /// Entries of 128 bytes, which have room for 64 bytes of data.
-    pub wide: bool,
+    /// Size of an entry: 64 or 128 bytes. One of 128 has room for 64 bytes of data.
+    pub cqe_size: CqeSize,
     /// The completion vector of the device that gets the queue's events.
     pub vector: u32,
     /// New completions overwrite unread ones instead of breaking the queue.
@@ -58,7 +58,13 @@ impl CqConfig {
     /// A queue of `entries` 64-byte entries on vector 0. It needs one entry for each request that
     /// the rings of its queues hold ([`QpConfig::cqes`]).
     pub const fn new(entries: u32) -> Self {
-        Self { entries, wide: false, vector: 0, ignore_overrun: false, overcommit: false }
+        Self {
+            entries,
+            cqe_size: CqeSize::BYTES_64,
+            vector: 0,
+            ignore_overrun: false,
+            overcommit: false,
+        }
     }
 }
 
@@ -195,7 +201,7 @@ impl Domain {
         let most = self.device.caps().log_max_cqes;
         let entries =
             checked_power_of_two("completion queue entries", config.entries.max(2), most)?;
-        let entry = if config.wide { 128 } else { 64 };
+        let entry = if config.cqe_size == CqeSize::BYTES_128 { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
         let (record, record_place) = self.shared.pool.record()?;
         let page = self.shared.plain.clone();
@@ -213,7 +219,7 @@ impl Domain {
             ring: ring.place,
             record: record_place,
             log_cqes: entries.ilog2() as u8,
-            wide: config.wide,
+            cqe_size: config.cqe_size,
             element: CqEventTarget::Eq(Eqn(self.device.query_eqn(config.vector)?)),
             ignore_overrun: config.ignore_overrun,
         })?;

@@ -80,7 +80,11 @@ fn query_returns_requested_attributes(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let vector = device.attributes().completion_vectors - 1;
-    let cq = domain.completion_queue(&CqConfig { wide: true, vector, ..CqConfig::new(256) })?;
+    let cq = domain.completion_queue(&CqConfig {
+        cqe_size: CqeSize::BYTES_128,
+        vector,
+        ..CqConfig::new(256)
+    })?;
     let context = cq.object().query()?;
     ensure_eq!(context.status(), CqStatus::OK, "status");
     ensure_eq!(context.log_cq_size(), 8, "log2 of the entries");
@@ -113,7 +117,7 @@ fn on(lab: &Lab, config: &CqConfig, sends: u32) -> Result<Pair, Stop> {
 }
 
 fn cqes_of_128_bytes_work_like_64(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = on(lab, &CqConfig { wide: true, ..CqConfig::new(8) }, 8)?;
+    let mut pair = on(lab, &CqConfig { cqe_size: CqeSize::BYTES_128, ..CqConfig::new(8) }, 8)?;
     for cookie in 0..50 {
         pair.a.qp.post(&Nop::new().signaled(), cookie)?;
         ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");

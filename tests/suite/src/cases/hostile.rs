@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqEventTarget, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr,
+    CqAttr, CqEventTarget, CqeSize, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr,
 };
 use verbless_devx::{Uar, UarKind};
 use verbless_queue::completion::InvalidCqe;
@@ -69,7 +69,7 @@ impl RawQp {
             ring: place(CQ_AT),
             record: place(RECORDS_AT),
             log_cqes: CQES.ilog2() as u8,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             element: CqEventTarget::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?);

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use verbless_command::KeyAccess;
+use verbless_command::{CqeSize, KeyAccess};
 use verbless_devx::EventChannel;
 use verbless_queue::cq::Notify;
 use verbless_queue::qp::ReceiveSide;
@@ -38,11 +38,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(lab: &Lab, wide: bool) -> Result<Self, Stop> {
+    fn new(lab: &Lab, cqe_size: CqeSize) -> Result<Self, Stop> {
         let device = lab.device()?;
         let domain = Domain::new(&device)?;
         // As many CQEs as the largest case has outstanding.
-        let config = CqConfig { wide, overcommit: true, ..CqConfig::new(16) };
+        let config = CqConfig { cqe_size, overcommit: true, ..CqConfig::new(16) };
         let cq = domain.completion_queue(&config)?;
         let channel = device.event_channel(true)?;
         cq.subscribe(&channel, 0)?;
@@ -119,8 +119,8 @@ impl Rig {
 }
 
 fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
-    for wide in [false, true] {
-        let mut rig = Rig::new(lab, wide)?;
+    for cqe_size in [CqeSize::BYTES_64, CqeSize::BYTES_128] {
+        let mut rig = Rig::new(lab, cqe_size)?;
         let mut qp = rig.queue_pair()?;
         // More than the queue holds, so that each round begins at another index.
         for round in 0..6 {
@@ -144,7 +144,7 @@ fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
 
 /// The device may flush a request before it sees its doorbell, which then arrives after the reset.
 fn stale_doorbells_run_nothing_after_reset(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     let mut qp = rig.queue_pair()?;
     for round in 0..100 {
         qp.to_error()?;
@@ -162,7 +162,7 @@ fn stale_doorbells_run_nothing_after_reset(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     let mut qp = rig.queue_pair()?;
     for _ in 0..6 {
         for cookie in 0..3 {
@@ -177,7 +177,7 @@ fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     let mut qp = rig.queue_pair()?;
     for _ in 0..3 {
         for cookie in 0..3 {
@@ -200,7 +200,7 @@ fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn other_qps_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     let (mut stays, mut goes, mut drops) =
         (rig.queue_pair()?, rig.queue_pair()?, rig.queue_pair()?);
     for cookie in 0..3 {
@@ -220,7 +220,7 @@ fn other_qps_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn cq_full_of_retired_cqes_keeps_working(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     for _ in 0..5 {
         let mut qp = rig.queue_pair()?;
         for cookie in 0..16 {
@@ -233,7 +233,7 @@ fn cq_full_of_retired_cqes_keeps_working(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut rig = Rig::new(lab, CqeSize::BYTES_64)?;
     let mut receives = rig.domain.srq(&SrqConfig::new(7))?;
     let config = QpConfig::new(16, 0);
     for round in 0..6 {

@@ -40,6 +40,7 @@ mod umem;
 #[cfg_attr(not(feature = "dpa"), path = "no_units.rs")]
 mod units;
 mod vport;
+mod wq;
 
 pub(crate) use alias::ForeignObject;
 pub(crate) use cq::resized as cq_resized;

@@ -6,7 +6,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::umem::{self, BufferSpec};
+use super::wq::{self, WqMemory};
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
 use crate::hca::objects::{ReceiveQueue, Rq, SrqContext};
@@ -26,25 +26,6 @@ const KNOWN: [&str; 10] = [
     "counter_set_id",
     "rmpn",
     "wq",
-];
-
-/// Known fields of the work queue in the context.
-const KNOWN_WQ: [&str; 15] = [
-    "wq_type",
-    "page_offset",
-    "pd",
-    "uar_page",
-    "dbr_addr",
-    "hw_counter",
-    "sw_counter",
-    "log_wq_stride",
-    "log_wq_pg_sz",
-    "log_wq_sz",
-    "dbr_umem_valid",
-    "wq_umem_valid",
-    "dbr_umem_id",
-    "wq_umem_id",
-    "wq_umem_offset",
 ];
 
 /// CREATE_RQ.
@@ -95,7 +76,7 @@ fn check_vlan(call: &Call<'_>, context: &RqContext) -> Outcome {
 fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
     let wq: &WqContext = context.wq();
     let general = call.hca().caps.general();
-    call.only(wq, &KNOWN_WQ)?;
+    call.only_wq(wq, "uar_page")?;
     let strides = general.log_min_stride_sz_rq()..=general.log_max_stride_sz_rq();
     if wq.wq_type() != WqType::CYCLIC || !strides.contains(&wq.log_wq_stride()) {
         return Err(Refusal::WqShape);
@@ -104,43 +85,26 @@ fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
         return Err(Refusal::WqSize);
     }
     call.find(kind::Pd, wq.pd())?;
-    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
-    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
-    rq.record = call.record(record_umem, wq.dbr_addr())?;
-    let place = BufferSpec {
-        umem: umem.map(|id| (id, wq.wq_umem_offset())),
-        log_page_size: wq.log_wq_pg_sz(),
-        page_offset: wq.page_offset(),
-        page_offset_bits: umem::WQ_OFFSET_BITS,
-    };
     let (log_size, log_stride) = (u32::from(wq.log_wq_sz()), u32::from(wq.log_wq_stride()));
-    let memory = call.buffer(&place, 1 << (log_size + log_stride), 1 << log_stride, false)?;
+    let memory = call.wq_memory(&wq.into(), 1 << (log_size + log_stride), 1 << log_stride)?;
+    let WqMemory { ring, record, umems } = memory;
     rq.pd = Some(wq.pd());
-    rq.umems = [umem, record_umem].into_iter().flatten().collect();
-    rq.queue = Some(ReceiveQueue { memory, log_size, log_stride, cqn: context.cqn(), consumer: 0 });
+    rq.record = record;
+    rq.umems = umems;
+    rq.queue =
+        Some(ReceiveQueue { memory: ring, log_size, log_stride, cqn: context.cqn(), consumer: 0 });
     Ok(())
-}
-
-/// Whether an RQ may go from one state to another: it leaves ERR only to RST, where everything
-/// starts afresh.
-fn is_legal(from: RqState, to: RqState) -> bool {
-    match to {
-        RqState::RDY => from != RqState::ERR,
-        RqState::RST | RqState::ERR => true,
-        _ => false,
-    }
 }
 
 /// MODIFY_RQ.
 pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOut) -> Outcome {
     let (number, new) = (input.rqn(), input.ctx());
     let (from, to) = (call.find(kind::Rq, number)?.state, new.state());
-    if input.rq_state() != from || !is_legal(from, to) {
+    if input.rq_state() != from || !wq::is_legal(wq::as_sq(from), wq::as_sq(to)) {
         return Err(Refusal::RqState);
     }
     let select = input.modify_bitmask();
-    let known = RqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit);
-    if select & !known != 0 {
+    if !wq::selects_known(select, RqModifyField::INFO) {
         return Err(Refusal::RqField);
     }
     // Neither limits nor check sequences are modelled, and a counter cannot change.

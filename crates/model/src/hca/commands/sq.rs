@@ -6,7 +6,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::umem::{self, BufferSpec};
+use super::wq::{self, WqMemory};
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
 use crate::hca::objects::{SendQueue, Sq};
@@ -25,25 +25,6 @@ const KNOWN: [&str; 9] = [
     "tis_lst_sz",
     "tis_num_0",
     "wq",
-];
-
-/// Known fields of the work queue in the context.
-const KNOWN_WQ: [&str; 15] = [
-    "wq_type",
-    "page_offset",
-    "pd",
-    "uar_page",
-    "dbr_addr",
-    "hw_counter",
-    "sw_counter",
-    "log_wq_stride",
-    "log_wq_pg_sz",
-    "log_wq_sz",
-    "dbr_umem_valid",
-    "wq_umem_valid",
-    "dbr_umem_id",
-    "wq_umem_id",
-    "wq_umem_offset",
 ];
 
 /// log2 of the bytes of a WQEBB.
@@ -81,24 +62,16 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     }
     call.find(kind::Uar, wq.uar_page())?;
     call.find(kind::Cq, context.cqn())?;
-    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
-    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
-    let record = call.record(record_umem, wq.dbr_addr())?;
-    let place = BufferSpec {
-        umem: umem.map(|id| (id, wq.wq_umem_offset())),
-        log_page_size: wq.log_wq_pg_sz(),
-        page_offset: wq.page_offset(),
-        page_offset_bits: umem::WQ_OFFSET_BITS,
-    };
-    let memory = call.buffer(&place, 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB, false)?;
+    let WqMemory { ring, record, umems } =
+        call.wq_memory(&wq.into(), 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB)?;
     let sq = Sq {
         uid: call.uid,
         state: SqState::RST,
         pd: wq.pd(),
         uar_page: wq.uar_page(),
         record,
-        queue: SendQueue::new(memory, wq.log_wq_sz().into(), context.cqn()),
-        umems: [umem, record_umem].into_iter().flatten().collect(),
+        queue: SendQueue::new(ring, wq.log_wq_sz().into(), context.cqn()),
+        umems,
         context: *context,
     };
     output.set_sqn(call.make(kind::Sq, sq)?);
@@ -126,18 +99,8 @@ impl Call<'_> {
 /// Refuses features that the model or the capabilities do not offer.
 fn check_features(call: &Call<'_>, context: &SqContext, general: &HcaCap) -> Outcome {
     call.only(context, &KNOWN)?;
-    call.only(context.wq(), &KNOWN_WQ)?;
+    call.only_wq(context.wq(), "uar_page")?;
     check_timestamps(context.ts_format(), general.sq_ts_format())
-}
-
-/// Whether an SQ may go from one state to another: it leaves ERR only to RST, where everything
-/// starts afresh.
-fn is_legal(from: SqState, to: SqState) -> bool {
-    match to {
-        SqState::RDY => from != SqState::ERR,
-        SqState::RST | SqState::ERR => true,
-        _ => false,
-    }
 }
 
 /// MODIFY_SQ.
@@ -145,12 +108,11 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
     let number = input.sqn();
     let new = input.ctx();
     let (from, to) = (call.find(kind::Sq, number)?.state, new.state());
-    if input.sq_state() != from || !is_legal(from, to) {
+    if input.sq_state() != from || !wq::is_legal(from, to) {
         return Err(Refusal::SqState);
     }
     let select = input.modify_bitmask();
-    let known = SqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit);
-    if select & !known != 0 {
+    if !wq::selects_known(select, SqModifyField::INFO) {
         return Err(Refusal::SqField);
     }
     // Neither pacing nor scheduling is modelled, so only the values for "none" are accepted.

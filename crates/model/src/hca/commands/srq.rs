@@ -11,7 +11,8 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::umem::{self, BufferSpec};
-use crate::hca::objects::{QueueMemory, Srq, SrqContext};
+use super::wq::{WqMemory, WqSpec};
+use crate::hca::objects::{Srq, SrqContext};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
@@ -32,25 +33,8 @@ const KNOWN_XRC_SRQ: [&str; 13] = [
     "db_record_addr_l",
 ];
 
-/// Known fields of CREATE_RMP, and of its work queue.
+/// Known fields of CREATE_RMP.
 const KNOWN_RMP: [&str; 3] = ["state", "basic_cyclic_rcv_wqe", "wq"];
-const KNOWN_WQ: [&str; 15] = [
-    "wq_type",
-    "page_offset",
-    "lwm",
-    "pd",
-    "dbr_addr",
-    "hw_counter",
-    "sw_counter",
-    "log_wq_stride",
-    "log_wq_pg_sz",
-    "log_wq_sz",
-    "dbr_umem_valid",
-    "wq_umem_valid",
-    "dbr_umem_id",
-    "wq_umem_id",
-    "wq_umem_offset",
-];
 
 /// log2 of the unit of log_rq_stride in bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
@@ -63,11 +47,7 @@ struct SrqSpec {
     log_stride: u32,
     /// The device uses WQEs in ring order.
     cyclic: bool,
-    /// The UMEM of the buffer.
-    umem: Option<u32>,
-    record_umem: Option<u32>,
-    record: u64,
-    place: BufferSpec,
+    wq: WqSpec,
     limit: u16,
     cqn: Option<u32>,
     xrcd: Option<u32>,
@@ -125,17 +105,13 @@ impl Call<'_> {
         if let Some(cqn) = wanted.cqn {
             self.find(kind::Cq, cqn)?;
         }
-        let record = self.record(wanted.record_umem, wanted.record)?;
-        let memory: QueueMemory = self.buffer(
-            &wanted.place,
-            1 << (wanted.log_size + wanted.log_stride),
-            1 << LOG_STRIDE_UNIT,
-            false,
-        )?;
+        let length = 1 << (wanted.log_size + wanted.log_stride);
+        let WqMemory { ring, record, umems } =
+            self.wq_memory(&wanted.wq, length, 1 << LOG_STRIDE_UNIT)?;
         let queue = Srq {
             uid: self.uid,
             pd: wanted.pd,
-            memory,
+            memory: ring,
             record,
             log_size: wanted.log_size,
             log_stride: wanted.log_stride,
@@ -145,7 +121,7 @@ impl Call<'_> {
             limit: wanted.limit,
             cqn: wanted.cqn,
             xrcd: wanted.xrcd,
-            umems: [wanted.umem, wanted.record_umem].into_iter().flatten().collect(),
+            umems,
             context: wanted.context,
         };
         self.make(kind::Srq, queue)
@@ -187,14 +163,15 @@ pub(super) fn create_xrc_srq(
         log_size: context.log_xrc_srq_size().into(),
         log_stride: u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT,
         cyclic: false,
-        umem: None,
-        record_umem: None,
-        record,
-        place: BufferSpec {
-            umem: None,
-            log_page_size: context.log_page_size(),
-            page_offset: context.page_offset(),
-            page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+        wq: WqSpec {
+            buffer: BufferSpec {
+                umem: None,
+                log_page_size: context.log_page_size(),
+                page_offset: context.page_offset(),
+                page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+            },
+            record_umem: None,
+            record,
         },
         limit: context.lwm(),
         cqn: Some(context.cqn()),
@@ -215,7 +192,7 @@ pub(super) fn create_rmp(
     let wq = context.wq();
     // Linux leaves the state of a new RMP 0 in user queues, and sets RDY in its own.
     call.only(&context, &KNOWN_RMP)?;
-    call.only(wq, &KNOWN_WQ)?;
+    call.only_wq(wq, "lwm")?;
     let cyclic = match wq.wq_type() {
         WqType::LINKED_LIST => false,
         WqType::CYCLIC => true,
@@ -226,21 +203,12 @@ pub(super) fn create_rmp(
     if bare && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
         return Err(Refusal::Unsupported);
     }
-    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
     let wanted = SrqSpec {
         pd: wq.pd(),
         log_size: wq.log_wq_sz().into(),
         log_stride: wq.log_wq_stride().into(),
         cyclic,
-        umem,
-        record_umem: wq.dbr_umem_valid().then(|| wq.dbr_umem_id()),
-        record: wq.dbr_addr(),
-        place: BufferSpec {
-            umem: umem.map(|id| (id, wq.wq_umem_offset())),
-            log_page_size: wq.log_wq_pg_sz(),
-            page_offset: wq.page_offset(),
-            page_offset_bits: umem::WQ_OFFSET_BITS,
-        },
+        wq: wq.into(),
         limit: wq.lwm(),
         cqn: None,
         xrcd: None,

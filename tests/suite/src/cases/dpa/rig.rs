@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox,
+    CqAttr, CqEventTarget, CqObject, CqeSize, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox,
     DpaProcess, DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState,
     DpaWindow, Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject,
     QueueMemory, RtsAttr, ServiceType,
@@ -117,7 +117,7 @@ impl Rig {
             ring: QueueMemory::new(heap.clone(), CQ_AT),
             record: QueueMemory::new(heap, record_at),
             log_cqes: LOG_CQES,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             element,
             ignore_overrun: false,
         })?))

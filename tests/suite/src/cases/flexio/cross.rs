@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqEventTarget as Element, CqObject, CqOptions, Device, Eqn, KeyAccess,
+    CqAttr, CqEventTarget as Element, CqObject, CqOptions, CqeSize, Device, Eqn, KeyAccess,
 };
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
@@ -97,7 +97,7 @@ impl FarCq {
             ring: place(0),
             record: place(4096),
             log_cqes: LOG_CQES,
-            wide: false,
+            cqe_size: CqeSize::BYTES_64,
             element,
             ignore_overrun: false,
         };

@@ -91,6 +91,10 @@ impl ProcFiles {
         Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.reach.pidfd.as_fd()
+    }
+
     /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
     /// filter, including ended processes with registrations. `claims`: those of the same process
     /// before `execve`, over which descriptors stay open.

@@ -52,6 +52,11 @@ impl DescriptorClaim {
         (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
     }
 
+    /// How many claims on this counter exist; `self` must be the counter itself.
+    pub fn claimed(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+
     /// Whether both have the same counter, as all claims of a client have.
     pub(crate) fn is_of_same_client(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -261,8 +261,7 @@ impl Channel {
         true
     }
 
-    /// Bytes after the first `head` of each unread record; may count some that were read a moment
-    /// ago.
+    /// Bytes after the first `head` of each unread record.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
@@ -368,13 +367,19 @@ impl ChannelState {
         }
     }
 
-    /// Forgets records that were read: exactly, if records have one known cost; otherwise only once
-    /// all were read.
+    /// Forgets records that were read.
     fn reconcile(&mut self, record_cost: usize) {
         let unread = self.socket.as_ref().map_or(0, descriptor::unread);
         let records = match (unread, record_cost) {
             (0, _) => 0,
-            (_, 0) => return,
+            // The newest ones are unread: as many as have this cost together.
+            (unread, 0) => {
+                let mut left = unread;
+                let costs = self.sent.iter().rev().map(|it| descriptor::record_cost(it.length));
+                costs
+                    .take_while(|cost| left.checked_sub(*cost).map(|rest| left = rest).is_some())
+                    .count()
+            }
             (unread, cost) => unread.div_ceil(cost),
         };
         self.forget_sent(records);
@@ -854,6 +859,20 @@ mod tests {
         assert!(!channel.is_open());
         channel.send(vec![1; 8]);
         assert_eq!(channel.waiting(0), 0);
+    }
+
+    #[test]
+    fn records_of_any_size_are_forgotten_once_read() {
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
+        let sizes = [72, 1, 4000, 20_000, 65_543, 8, 300, 9000];
+        for (index, size) in sizes.into_iter().enumerate() {
+            channel.send(vec![1; size]);
+            if let Some(before) = index.checked_sub(1) {
+                let mut bytes = vec![0; 1 << 17];
+                assert_eq!(descriptor::receive(&fd, &mut bytes), Ok(sizes[before]));
+                assert_eq!(channel.waiting(0), size, "the reader is one record behind");
+            }
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::client::{Client, DescriptorClaim, FileId, identify};
+use super::refused::refused;
 use crate::descriptor;
 
 /// How long the feeding thread waits for room before it checks that the channel still exists.
@@ -64,7 +65,7 @@ struct ChannelState {
     feeding: bool,
     /// Whether `sent` has the bytes of records without a tag too: they lie among those with one.
     keeps_bytes: bool,
-    /// [`Channel::retract`] empties the socket; records go to the backlog meanwhile.
+    /// A [`Retraction`] exists: records go to the backlog.
     retracting: bool,
 }
 
@@ -134,7 +135,7 @@ impl Drop for Backlog {
 struct SentRecord {
     tag: u64,
     length: usize,
-    /// The record's bytes, if it has a tag: `retract` finds it by them.
+    /// The record's bytes, if it has a tag: [`Retraction`] finds it by them.
     bytes: Vec<u8>,
 }
 
@@ -178,60 +179,44 @@ impl Channel {
         self.push(ChannelRecord { tag: 0, bytes });
     }
 
-    /// Queues a record that [`Channel::retract`] finds by its tag. False: the backlog is full and
+    /// Queues a record that a [`Retraction`] finds by its tag. False: the backlog is full and
     /// the record is lost.
     pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) -> bool {
         self.push(ChannelRecord { tag, bytes })
     }
 
-    /// Takes back the unread records with a tag; returns their count.
+    /// Prepares to take back the unread records with a tag. EAGAIN: the socket has some, and the
+    /// client's end cannot be borrowed at the moment.
     ///
     /// The kernel takes them off its list. Here they may lie in the socket, whose other end is the
-    /// client's. This borrows the client's end for a moment and sends records of other tags again.
-    /// A client that reads at that very moment finds nothing, and is woken again. The channel is
-    /// unlocked while this searches the client's descriptors and reads its socket, which can take
-    /// as long as the client wants: the device keeps sending meanwhile.
-    pub(super) fn retract(self: &Arc<Self>, tag: u64, client: &dyn Client) -> u32 {
-        let is_sent = |state: &ChannelState| state.sent.iter().any(|sent| sent.tag == tag);
-        let mut theirs = None;
+    /// client's. This borrows the client's end, and keeps other records in the backlog until the
+    /// answer ends. The channel is unlocked while this searches the client's descriptors, which can
+    /// take as long as the client wants: the device keeps sending meanwhile.
+    pub(super) fn prepare_retraction(
+        self: &Arc<Self>,
+        tag: u64,
+        client: &dyn Client,
+    ) -> Result<Retraction, Errno> {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        if !state.backlog.records.is_empty() || is_sent(&state) {
-            drop(state);
-            theirs = client.find(self.file);
-            state = self.lock();
-            state.reconcile(self.record_cost);
+        state.retracting = true;
+        let is_sent = state.has_sent(tag);
+        drop(state);
+        let mut retraction = Retraction { channel: self.clone(), tag, theirs: None };
+        if is_sent {
+            retraction.theirs = client.find(self.file).map_err(|errno| {
+                let words = "the object has unread events, and their channel cannot be borrowed to \
+                             take them back: read them, or try again later";
+                refused(errno, words)
+            })?;
         }
-        let mut records = state.backlog.replace(VecDeque::new());
-        let waiting = records.len();
-        records.retain(|record| record.tag != tag);
-        let mut unread = waiting - records.len();
-        state.backlog.replace(records);
-        match theirs {
-            Some(theirs) if is_sent(&state) => {
-                let sent = std::mem::take(&mut state.sent);
-                state.retracting = true;
-                drop(state);
-                let _retracting = Retracting(self);
-                let mut kept = VecDeque::new();
-                // A reader whose buffer is a page that never arrives keeps the socket locked
-                // meanwhile.
-                client.wait_for_client(&mut || (kept, unread) = taken(&theirs, &sent, tag, unread));
-                let mut state = self.lock();
-                let mut behind = state.backlog.replace(VecDeque::new());
-                kept.append(&mut behind);
-                state.backlog.replace(kept);
-                state.count_tags();
-                unread as u32
-            }
-            // The client has closed its end: it reads none of them.
-            _ => {
-                unread += state.sent.iter().filter(|sent| sent.tag == tag).count();
-                state.sent.retain(|sent| sent.tag != tag);
-                state.count_tags();
-                unread as u32
-            }
-        }
+        Ok(retraction)
+    }
+
+    /// Takes back the unread records with a tag; returns their count.
+    #[cfg(test)]
+    fn retract(self: &Arc<Self>, tag: u64, client: &dyn Client) -> u32 {
+        self.prepare_retraction(tag, client).expect("it can be borrowed").finish(client)
     }
 
     /// Queues an 8-byte record, unless one with the same tag waits to be read.
@@ -276,8 +261,7 @@ impl Channel {
         true
     }
 
-    /// Bytes after the first `head` of each unread record; may count some that were read a moment
-    /// ago.
+    /// Bytes after the first `head` of each unread record.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
@@ -302,29 +286,41 @@ impl Channel {
         !gone
     }
 
-    /// Ends the channel: a reader gets what the socket holds, then end of file.
-    pub(super) fn close(&self) {
+    /// Ends the channel: a reader gets what the socket holds, then end of file. Returns whether the
+    /// socket holds records.
+    pub(super) fn close(&self) -> bool {
         let mut state = self.lock();
-        state.socket = None;
+        let socket = state.socket.take();
         state.backlog.clear();
+        socket.is_some_and(|socket| {
+            // The feeding thread may have a duplicate for a moment.
+            descriptor::end(&socket);
+            descriptor::unread(&socket) != 0
+        })
     }
 
-    /// Ends the channel, and discards its unread records: a reader gets end of file. So Linux ends
+    /// Discards the unread records of a closed channel: a reader gets end of file. So Linux ends
     /// the files of a removed device (`devx_async_event_destroy_uobj`,
-    /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`).
-    pub(super) fn destroy(&self, client: &dyn Client) {
-        let is_unread = self.lock().socket.as_ref().is_some_and(|it| descriptor::unread(it) != 0);
-        self.close();
-        if is_unread && let Some(theirs) = client.find(self.file) {
+    /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`). This can take as long as
+    /// the client wants.
+    pub(super) fn discard(&self, client: &dyn Client) {
+        match client.find(self.file) {
             // End of file ends it.
-            client.wait_for_client(&mut || {
+            Ok(Some(theirs)) => client.wait_for_client(&mut || {
                 while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
-            });
+            }),
+            Ok(None) => {}
+            Err(errno) => tracing::warn!(%errno, "events of a removed device stay readable"),
         }
     }
 }
 
 impl ChannelState {
+    /// Whether the socket may hold a record with a tag.
+    fn has_sent(&self, tag: u64) -> bool {
+        self.sent.iter().any(|sent| sent.tag == tag)
+    }
+
     fn add_tag(&mut self, tag: u64) {
         if tag != 0 {
             *self.tags.entry(tag).or_default() += 1;
@@ -371,13 +367,19 @@ impl ChannelState {
         }
     }
 
-    /// Forgets records that were read: exactly, if records have one known cost; otherwise only once
-    /// all were read.
+    /// Forgets records that were read.
     fn reconcile(&mut self, record_cost: usize) {
         let unread = self.socket.as_ref().map_or(0, descriptor::unread);
         let records = match (unread, record_cost) {
             (0, _) => 0,
-            (_, 0) => return,
+            // The newest ones are unread: as many as have this cost together.
+            (unread, 0) => {
+                let mut left = unread;
+                let costs = self.sent.iter().rev().map(|it| descriptor::record_cost(it.length));
+                costs
+                    .take_while(|cost| left.checked_sub(*cost).map(|rest| left = rest).is_some())
+                    .count()
+            }
             (unread, cost) => unread.div_ceil(cost),
         };
         self.forget_sent(records);
@@ -393,12 +395,57 @@ impl ChannelState {
     }
 }
 
-/// Ends [`Channel::retract`] on every path: records go into the socket again.
-struct Retracting<'a>(&'a Channel);
+/// Takes back a channel's unread records with a tag. Until this is dropped, no record goes into the
+/// socket.
+#[derive(Debug)]
+pub(super) struct Retraction {
+    channel: Arc<Channel>,
+    tag: u64,
+    /// The client's end. `None`: none of its records is in the socket, or the client has closed it.
+    theirs: Option<OwnedFd>,
+}
 
-impl Drop for Retracting<'_> {
+impl Retraction {
+    /// Takes the records back; returns their count. Records of other tags are sent again. A client
+    /// that reads at that very moment finds nothing, and is woken again. The channel is unlocked
+    /// while this reads the client's socket, which can take as long as the client wants.
+    pub(super) fn finish(mut self, client: &dyn Client) -> u32 {
+        let (channel, tag) = (self.channel.clone(), self.tag);
+        let mut state = channel.lock();
+        state.reconcile(channel.record_cost);
+        let mut records = state.backlog.replace(VecDeque::new());
+        let waiting = records.len();
+        records.retain(|record| record.tag != tag);
+        let mut unread = waiting - records.len();
+        state.backlog.replace(records);
+        match self.theirs.take() {
+            Some(theirs) if state.has_sent(tag) => {
+                let sent = std::mem::take(&mut state.sent);
+                drop(state);
+                let mut kept = VecDeque::new();
+                // A reader whose buffer is a page that never arrives keeps the socket locked
+                // meanwhile.
+                client.wait_for_client(&mut || (kept, unread) = taken(&theirs, &sent, tag, unread));
+                let mut state = channel.lock();
+                let mut behind = state.backlog.replace(VecDeque::new());
+                kept.append(&mut behind);
+                state.backlog.replace(kept);
+                state.count_tags();
+            }
+            // The client has closed its end: it reads none of them.
+            _ => {
+                unread += state.sent.iter().filter(|sent| sent.tag == tag).count();
+                state.sent.retain(|sent| sent.tag != tag);
+                state.count_tags();
+            }
+        }
+        unread as u32
+    }
+}
+
+impl Drop for Retraction {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.channel.lock();
         state.retracting = false;
         match state.socket {
             Some(_) => state.flush(),
@@ -589,7 +636,7 @@ mod tests {
             channel.send_tagged(tag, vec![byte; 8]);
         }
         let reads = || assert_eq!(read(&fd), Ok(vec![1; 8]));
-        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| (), &reads)), 2);
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| Ok(()), &reads)), 2);
         let records = [read(&fd), read(&fd), read(&fd)];
         assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
     }
@@ -610,9 +657,11 @@ mod tests {
         assert_eq!(channel.retract(2, &client), 0);
     }
 
-    /// A client that runs a closure while its descriptors are searched, or while the kernel waits
-    /// for it.
-    struct Slow<'a>(OwnProcess, &'a (dyn Fn() + Sync), &'a (dyn Fn() + Sync));
+    /// A client that runs a closure when its descriptors are searched, which can fail, and while
+    /// the kernel waits for it.
+    struct Slow<'a>(OwnProcess, Search<'a>, &'a (dyn Fn() + Sync));
+
+    type Search<'a> = &'a (dyn Fn() -> Result<(), Errno> + Sync);
 
     impl Client for Slow<'_> {
         fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
@@ -659,8 +708,8 @@ mod tests {
             self.0.borrow(fd)
         }
 
-        fn descriptors(&self) -> Vec<i32> {
-            self.1();
+        fn descriptors(&self) -> Result<Vec<i32>, Errno> {
+            self.1()?;
             self.0.descriptors()
         }
 
@@ -671,6 +720,23 @@ mod tests {
     }
 
     #[test]
+    fn retraction_fails_while_unread_records_cannot_be_borrowed() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        channel.send_tagged(1, vec![1; 8]);
+        let full = Slow(OwnProcess::default(), &|| Err(Errno::EAGAIN), &|| ());
+        let prepared = |tag| channel.prepare_retraction(tag, &full).map(drop);
+        assert_eq!((prepared(1), prepared(2)), (Err(Errno::EAGAIN), Ok(())));
+        channel.send_tagged(1, vec![2; 8]);
+        assert_eq!((read(&fd), read(&fd)), (Ok(vec![1; 8]), Ok(vec![2; 8])));
+        // Records that the device sends between preparation and end need no borrowed end.
+        let retraction = channel.prepare_retraction(1, &full).expect("it has none");
+        channel.send_tagged(1, vec![3; 8]);
+        channel.send_tagged(2, vec![4; 8]);
+        assert_eq!(retraction.finish(&full), 1);
+        assert_eq!((read(&fd), read(&fd)), (Ok(vec![4; 8]), Err(Errno::EAGAIN)));
+    }
+
+    #[test]
     fn channel_is_unlocked_during_retract_lookup() {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         channel.send_tagged(1, vec![1; 8]);
@@ -678,6 +744,7 @@ mod tests {
             assert!(channel.state.try_lock().is_ok(), "it is locked");
             channel.send_tagged(2, vec![2; 8]);
             channel.send_tagged(1, vec![3; 8]);
+            Ok(())
         };
         assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &meanwhile, &|| ())), 2);
         assert_eq!((read(&fd), read(&fd)), (Ok(vec![2; 8]), Err(Errno::EAGAIN)));
@@ -693,7 +760,7 @@ mod tests {
             channel.send_tagged(3, vec![3; 8]);
             assert_eq!(channel.lock().backlog.records.len(), 1, "behind those that are taken back");
         };
-        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| (), &meanwhile)), 1);
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| Ok(()), &meanwhile)), 1);
         let records = [read(&fd), read(&fd), read(&fd)];
         assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
     }
@@ -773,11 +840,12 @@ mod tests {
     }
 
     #[test]
-    fn destroy_discards_unread_records() {
+    fn discard_removes_unread_records() {
         for records in [0, 3, 4096] {
             let (channel, fd) = Channel::new(0).expect("a socketpair");
             (0..records).for_each(|_| channel.send(vec![1; 72]));
-            channel.destroy(&OwnProcess::default());
+            assert_eq!(channel.close(), records != 0);
+            channel.discard(&OwnProcess::default());
             channel.send(vec![2; 8]);
             assert_eq!(read(&fd), Ok(vec![]), "{records} records");
         }
@@ -791,6 +859,20 @@ mod tests {
         assert!(!channel.is_open());
         channel.send(vec![1; 8]);
         assert_eq!(channel.waiting(0), 0);
+    }
+
+    #[test]
+    fn records_of_any_size_are_forgotten_once_read() {
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
+        let sizes = [72, 1, 4000, 20_000, 65_543, 8, 300, 9000];
+        for (index, size) in sizes.into_iter().enumerate() {
+            channel.send(vec![1; size]);
+            if let Some(before) = index.checked_sub(1) {
+                let mut bytes = vec![0; 1 << 17];
+                assert_eq!(descriptor::receive(&fd, &mut bytes), Ok(sizes[before]));
+                assert_eq!(channel.waiting(0), size, "the reader is one record behind");
+            }
+        }
     }
 
     #[test]

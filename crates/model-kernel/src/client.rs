@@ -52,6 +52,11 @@ impl DescriptorClaim {
         (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
     }
 
+    /// How many claims on this counter exist; `self` must be the counter itself.
+    pub fn claimed(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+
     /// Whether both have the same counter, as all claims of a client have.
     pub(crate) fn is_of_same_client(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -82,8 +87,9 @@ pub trait Client: Send + Sync {
     fn identify(&self, fd: i32) -> Result<FileId, Errno>;
     /// Duplicates an eventfd of the client. EBADF: closed.
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
-    /// The numbers of the client's descriptors.
-    fn descriptors(&self) -> Vec<i32>;
+    /// The numbers of the client's descriptors; none if the client has ended. EAGAIN: they cannot
+    /// be listed at the moment.
+    fn descriptors(&self) -> Result<Vec<i32>, Errno>;
     /// Counts a descriptor kept for the client, until the claim is dropped. EMFILE: the client's
     /// limit is reached.
     fn claim(&self) -> Result<DescriptorClaim, Errno> {
@@ -98,17 +104,24 @@ pub trait Client: Send + Sync {
         nix::unistd::gettid().as_raw() as u32
     }
 
-    /// Duplicates a client's descriptor of this file, if it has one.
-    fn find(&self, file: FileId) -> Option<OwnedFd> {
-        let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
-        self.borrow(number).ok()
+    /// Duplicates a client's descriptor of this file. `None`: the client has none, or it cannot be
+    /// duplicated here at all. EAGAIN: it cannot be duplicated at the moment.
+    fn find(&self, file: FileId) -> Result<Option<OwnedFd>, Errno> {
+        let mut numbers = self.descriptors()?.into_iter();
+        let Some(number) = numbers.find(|&fd| self.identify(fd) == Ok(file)) else {
+            return Ok(None);
+        };
+        match self.borrow(number) {
+            Err(Errno::EMFILE | Errno::ENFILE) => Err(Errno::EAGAIN),
+            borrowed => Ok(borrowed.ok()),
+        }
     }
 }
 
 /// The numeric names in a directory below `/proc`.
-pub fn numbers(directory: &str) -> Vec<i32> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+pub fn numbers(directory: &str) -> Result<Vec<i32>, Errno> {
+    let entries = fs::read_dir(directory).map_err(io_errno)?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Identifies the file of a descriptor.
@@ -181,8 +194,8 @@ impl Client for OwnProcess {
         descriptor::duplicate(fd)
     }
 
-    fn descriptors(&self) -> Vec<i32> {
-        numbers("/proc/self/fd")
+    fn descriptors(&self) -> Result<Vec<i32>, Errno> {
+        numbers("/proc/self/fd").or(Err(Errno::EAGAIN))
     }
 }
 

@@ -5,7 +5,9 @@
 //! to every program that tests against the model.
 #![allow(unsafe_code)] // a descriptor given as a number, and system calls
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -51,6 +53,25 @@ pub(crate) fn unread(socket: &OwnedFd) -> usize {
     }
 }
 
+/// The kernel's account of one unread record of `length` bytes, in bytes; 0: unknown.
+pub(crate) fn record_cost(length: usize) -> usize {
+    static KNOWN: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&cost) = known.get(&length) {
+        return cost;
+    }
+    let probe = || {
+        let (ours, theirs) = record_sockets()?;
+        send(&ours, &vec![0; length])?;
+        let cost = unread(&ours);
+        drop(theirs);
+        Ok::<_, Errno>(cost)
+    };
+    let Ok(cost) = probe() else { return 0 };
+    known.insert(length, cost);
+    cost
+}
+
 /// A pair of connected sockets that keep records apart (SOCK_SEQPACKET). The second cannot send:
 /// its holder could send descriptors, which close with the first, and closing a file can block
 /// (SO_LINGER, FUSE).
@@ -72,6 +93,11 @@ pub(crate) fn send(socket: &OwnedFd, record: &[u8]) -> Result<(), Errno> {
     let sent =
         unsafe { libc::send(socket.as_raw_fd(), record.as_ptr().cast(), record.len(), flags) };
     Errno::result(sent).map(drop)
+}
+
+/// Ends what a socket sends: the peer reads what was sent, then end of file.
+pub(crate) fn end(socket: &OwnedFd) {
+    let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
 }
 
 /// Receives a record, cut to the buffer, and returns its length; EAGAIN when there is none. 0: the

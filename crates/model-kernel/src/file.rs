@@ -308,10 +308,15 @@ impl File {
             &Object::Pd { pdn } => self.kernel.free(Opcode::DEALLOC_PD, uid, pdn)?,
             Object::Ah | Object::FlowMatcher(_) => {}
             &Object::Flow(flow) => self.kernel.flows.remove(&*self.kernel.function, flow)?,
-            Object::Verbs(object) => listener = object.destroy(&self.kernel, state.closing)?,
+            Object::Verbs(object) => {
+                // No client reads the channels of a file that closes, and its process may be one
+                // whose descriptors cannot be searched.
+                let reader = (!state.closing).then_some(&**client);
+                listener = object.destroy(&self.kernel, reader)?;
+            }
             Object::Devx(object) => {
-                self.kernel.exec(&object.destroy, &mut [0; 16])?;
-                self.kernel.subscriptions.object_gone(object.serial);
+                let destroy = || self.kernel.exec(&object.destroy, &mut [0; 16]);
+                self.kernel.subscriptions.destroy_object(object.serial, destroy)?;
             }
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
@@ -325,10 +330,7 @@ impl File {
             }
         }
         state.remove(handle);
-        // No client reads the channels of a file that closes, and its process may be one whose
-        // descriptors cannot be searched.
-        let listener = listener.filter(|_| !state.closing);
-        let heard = listener.map(|listener| listener.end(&**client));
+        let heard = listener.map(|listener| listener.finish(&**client));
         Ok(heard.unwrap_or(ReportedEvents { completions: 0, events: 0 }))
     }
 

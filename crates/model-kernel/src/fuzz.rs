@@ -171,9 +171,9 @@ impl Client for FuzzClient {
         self.with(fd, client::identify)
     }
 
-    fn descriptors(&self) -> Vec<i32> {
+    fn descriptors(&self) -> Result<Vec<i32>, Errno> {
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..).zip(&*descriptors).map(|(number, _)| number).collect()
+        Ok((0..).zip(&*descriptors).map(|(number, _)| number).collect())
     }
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {

@@ -6,13 +6,12 @@ use super::write::Command;
 pub(super) static COMMANDS: &[Command] = &[];
 
 pub(super) mod objects {
-    use std::sync::Arc;
-
     use nix::errno::Errno;
     use verbless_prm::Opcode;
 
+    use super::super::client::Client;
     use super::super::kernel::Kernel;
-    use super::listener::Listener;
+    use super::listener::EndingListener;
 
     /// An object of verbs, which cannot exist here.
     #[derive(Debug)]
@@ -31,7 +30,11 @@ pub(super) mod objects {
             match *self {}
         }
 
-        pub(crate) fn destroy(&self, _: &Kernel, _: bool) -> Result<Option<Arc<Listener>>, Errno> {
+        pub(crate) fn destroy(
+            &self,
+            _: &Kernel,
+            _: Option<&dyn Client>,
+        ) -> Result<Option<EndingListener>, Errno> {
             match *self {}
         }
     }
@@ -44,11 +47,11 @@ pub(super) mod listener {
     use super::super::uapi::ReportedEvents;
 
     /// A receiver of events, which cannot exist here.
-    pub(crate) enum Listener {}
+    pub(crate) enum EndingListener {}
 
-    impl Listener {
-        pub(crate) fn end(&self, _: &dyn Client) -> ReportedEvents {
-            match *self {}
+    impl EndingListener {
+        pub(crate) fn finish(self, _: &dyn Client) -> ReportedEvents {
+            match self {}
         }
     }
 

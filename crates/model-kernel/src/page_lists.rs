@@ -23,6 +23,8 @@ const MOST_OF_SHORT: usize = 1 << 22;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
 const MOST_WAITING: usize = 64;
+/// Clients without waiting lists whose last turn is remembered.
+const MOST_SERVED: u64 = 256;
 /// Limit of waiting lists per client.
 const MOST_OF_CLIENT: usize = 4;
 
@@ -41,7 +43,8 @@ struct Line {
     waiting: Vec<Waiter>,
     /// Number of the last waiter.
     last: u64,
-    /// For clients with waiting lists: `count` when they were last served.
+    /// `count` when a client was last served: of clients with waiting lists, and of the
+    /// [`MOST_SERVED`] that were served last.
     served: BTreeMap<usize, u64>,
     /// Lists granted so far.
     count: u64,
@@ -139,8 +142,9 @@ impl Line {
             self.count += 1;
             self.served.insert(waiter.client, self.count);
         }
-        let Self { waiting, served, .. } = self;
-        served.retain(|client, _| waiting.iter().any(|it| it.client == *client));
+        let Self { waiting, served, count, .. } = self;
+        let recent = |at: u64| at + MOST_SERVED > *count;
+        served.retain(|client, at| recent(*at) || waiting.iter().any(|it| it.client == *client));
     }
 }
 
@@ -185,7 +189,7 @@ mod tests {
         drop(first);
         assert_eq!(third.join().expect("no panic"), Some(50));
         let line = room.line();
-        assert_eq!((line.taken, line.served.len()), (0, 0));
+        assert_eq!((line.taken, line.served.len()), (0, 2));
     }
 
     #[test]
@@ -208,7 +212,29 @@ mod tests {
             .collect();
         drop(first);
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
-        assert_eq!(order.try_iter().collect::<Vec<_>>(), [1, 2, 3, 1, 1]);
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [2, 3, 1, 1, 1]);
+    }
+
+    /// A client that never has more than one list comes after clients that were served before it.
+    #[test]
+    fn page_list_of_client_that_loops_comes_after_waiting_ones() {
+        let (room, (got, order)) = (room!(), channel());
+        drop(room.take(100, 2, LONG).expect("room"));
+        drop(room.take(100, 1, LONG).expect("room"));
+        let held = room.take(100, 1, LONG).expect("room");
+        let waiters = [1, 2].map(|client| {
+            let (got, before) = (got.clone(), room.line().waiting.len());
+            let waiter = thread::spawn(move || {
+                let listed = room.take(100, client, LONG).expect("room");
+                got.send(client).expect("the test waits");
+                drop(listed);
+            });
+            waits(room, before + 1);
+            waiter
+        });
+        drop(held);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [2, 1]);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use verbless_prm::Eqe;
@@ -44,9 +46,15 @@ pub(super) struct Subscription {
 /// Event and object type, with the object's number; `None`: the device.
 type EventKey = (u32, Option<u32>);
 
+/// A subscription, with the tag of its records.
+type TaggedSubscription = (u64, Arc<Subscription>);
+
 /// Maximum number of subscriptions to one event of an object, or per client to a device event: each
 /// event is delivered to all before the next. Linux is bounded by memory only.
 pub(super) const MOST_OF_EVENT: usize = 256;
+
+/// Limit of the wait for clients whose channels end with the device.
+const DISCARD_TIME: Duration = Duration::from_millis(200);
 
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
@@ -58,7 +66,7 @@ pub(super) struct Subscriptions {
 
 #[derive(Debug, Default)]
 struct SubscriptionTable {
-    by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
+    by_event: BTreeMap<EventKey, Vec<TaggedSubscription>>,
     /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
     /// Each with the client that reads it.
@@ -122,16 +130,37 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions to a destroyed DevX object.
-    pub(super) fn object_gone(&self, object: u64) {
+    /// Destroys a DevX object by `destroy`. Its subscriptions end before, because another client's
+    /// object may get its number, and events, as soon as the device has destroyed it. If `destroy`
+    /// fails, they are there again.
+    pub(super) fn destroy_object(
+        &self,
+        object: u64,
+        destroy: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let ended = self.take_object(object);
+        destroy().inspect_err(|_| {
+            let mut table = self.lock();
+            for (event, subscriptions) in ended {
+                table.by_object.entry(object).or_default().insert(event);
+                table.by_event.entry(event).or_default().extend(subscriptions);
+            }
+        })
+    }
+
+    /// Removes the subscriptions to a DevX object, and returns them.
+    fn take_object(&self, object: u64) -> Vec<(EventKey, Vec<TaggedSubscription>)> {
         let mut table = self.lock();
+        let mut taken = Vec::new();
         for event in table.by_object.remove(&object).unwrap_or_default() {
             let Some(found) = table.by_event.get_mut(&event) else { continue };
-            found.retain(|(_, subscription)| subscription.object != Some(object));
+            let is_its = |(_, it): &mut TaggedSubscription| it.object == Some(object);
+            taken.push((event, found.extract_if(.., is_its).collect()));
             if found.is_empty() {
                 table.by_event.remove(&event);
             }
         }
+        taken
     }
 
     /// Ends the subscriptions of a closed channel.
@@ -149,17 +178,33 @@ impl Subscriptions {
         table.channels.push((Arc::downgrade(channel), Arc::downgrade(client)));
     }
 
-    /// Closes every channel: the device is gone.
+    /// Closes every channel, and discards its unread records: the device is gone. A client can make
+    /// its part take as long as it wants, so each has its own thread, and is waited for for at most
+    /// [`DISCARD_TIME`].
     pub(super) fn close_channels(&self) {
-        // Unlocked meanwhile: the search of a client's descriptors takes long.
         let channels = std::mem::take(&mut self.lock().channels);
+        let mut unread = BTreeMap::<_, Vec<_>>::new();
         for (channel, client) in channels {
-            match (channel.upgrade(), client.upgrade()) {
-                (Some(channel), Some(client)) => channel.destroy(&*client),
-                (Some(channel), None) => channel.close(),
-                (None, _) => {}
+            if let Some(channel) = channel.upgrade()
+                && channel.close()
+                && let Some(client) = client.upgrade()
+            {
+                unread.entry(Arc::as_ptr(&client).addr()).or_default().push((channel, client));
             }
         }
+        let (running, ended) = mpsc::channel::<()>();
+        for channels in unread.into_values() {
+            let running = running.clone();
+            let discard = move || {
+                channels.iter().for_each(|(channel, client)| channel.discard(&**client));
+                drop(running);
+            };
+            if let Err(error) = thread::Builder::new().spawn(discard) {
+                tracing::warn!(%error, "events of a removed device stay readable");
+            }
+        }
+        drop(running);
+        let _ = ended.recv_timeout(DISCARD_TIME);
     }
 
     /// Number of subscriptions.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use super::process::text_of;
@@ -19,9 +20,10 @@ fn parent_of(pid: i32) -> Option<i32> {
     lives.then_some(parent)
 }
 
-/// All descendants except the guardian, with their parents.
-fn all(guardian: Option<Pid>) -> Vec<(i32, i32)> {
-    let about = numbers("/proc").into_iter().filter_map(|pid| Some((pid, parent_of(pid)?)));
+/// All descendants except the guardian, with their parents. An error: `/proc` cannot be read, for
+/// example because no descriptor is free.
+fn all(guardian: Option<Pid>) -> Result<Vec<(i32, i32)>, Errno> {
+    let about = numbers("/proc")?.into_iter().filter_map(|pid| Some((pid, parent_of(pid)?)));
     let about: BTreeMap<i32, i32> = about.collect();
     let (own, guardian) = (Pid::this().as_raw(), guardian.map(Pid::as_raw));
     let is_below = |&pid: &i32| {
@@ -36,13 +38,13 @@ fn all(guardian: Option<Pid>) -> Vec<(i32, i32)> {
         }
         false
     };
-    about.keys().copied().filter(is_below).map(|pid| (pid, about[&pid])).collect()
+    Ok(about.keys().copied().filter(is_below).map(|pid| (pid, about[&pid])).collect())
 }
 
 /// Kills all descendants except the guardian. The guardian is a child that was not waited for, so
-/// its pid is not reused. Returns whether there were any: they may have forked meanwhile.
+/// its pid is not reused. Returns whether there may be any left: they may have forked meanwhile.
 pub(super) fn kill_all(guardian: Option<Pid>) -> bool {
-    let left = all(guardian);
+    let Ok(left) = all(guardian) else { return true };
     for &(pid, parent) in &left {
         let Ok(pidfd) = sys::pidfd(Pid::from_raw(pid)) else { continue };
         // The pid may have been reused. A process with the same parent is a descendant too.
@@ -69,7 +71,7 @@ mod tests {
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
         assert_eq!(parent_of(pid), Some(own));
-        assert!(all(None).contains(&(pid, own)));
+        assert!(all(None).expect("a list").contains(&(pid, own)));
         child.kill().and_then(|()| child.wait()).expect("it is there");
     }
 }

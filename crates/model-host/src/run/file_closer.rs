@@ -4,15 +4,30 @@
 //!
 //! The programs behind one filter share a pool of threads and as many slots for files. While the
 //! pool is full, the supervisor takes no file from them. So their files and threads are bounded,
-//! however many processes they have, and other filters' pools are unaffected.
+//! however many processes they have, and other filters' pools are unaffected. The files of all
+//! pools are bounded by a share of the supervisor's descriptors.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use nix::sys::resource::{Resource, getrlimit};
 use verbless_model_kernel::remote::DescriptorClaim;
 
 /// Slots for files, and threads that close them, of one pool.
 pub(super) const MOST: usize = 64;
+
+/// The files of all pools may take 1/SHARE of the supervisor's descriptors.
+const SHARE: u64 = 4;
+
+/// Counts the slots of all pools that are claimed.
+static ALL: LazyLock<DescriptorClaim> = LazyLock::new(DescriptorClaim::default);
+
+/// A slot for a file of a pool, free once this is dropped.
+#[derive(Debug)]
+pub(super) struct ClosingSlot {
+    _of_pool: DescriptorClaim,
+    _of_all: DescriptorClaim,
+}
 
 /// Its drop closes a file.
 type Item = Box<dyn Send>;
@@ -54,14 +69,23 @@ impl FileClosers {
         self.closer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a slot for a file until the claim is dropped. `None`: `most` are claimed.
-    pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<DescriptorClaim> {
-        let place = self.places.one_of(most);
+    /// Claims a slot for a file. `None`: `most` are claimed, or the pool has as many as are free
+    /// for all others. So another filter's pool always finds one.
+    pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<ClosingSlot> {
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+        let place = self.place_among(&ALL, (descriptors / SHARE) as usize, most);
         if place.is_none() {
             // The thread of an earlier file may have failed to start.
             self.start(&mut self.closer());
         }
         place
+    }
+
+    /// The same; `all` counts the slots of all pools, which are `total`.
+    fn place_among(&self, all: &DescriptorClaim, total: usize, most: usize) -> Option<ClosingSlot> {
+        let free = total.saturating_sub(all.claimed());
+        let of_pool = self.places.one_of(most.min(free))?;
+        Some(ClosingSlot { _of_pool: of_pool, _of_all: all.one_of(total)? })
     }
 
     /// Claims the DMA number of a process behind the filter. `None`: the filter's processes hold as
@@ -184,6 +208,21 @@ mod tests {
         assert!(pool.place(MOST).is_none());
         begins.recv_timeout(LIMIT).expect("it is being closed");
         drop(places);
+    }
+
+    #[test]
+    fn pool_leaves_slots_to_others() {
+        let (all, pools) = (DescriptorClaim::default(), <[FileClosers; 12]>::default());
+        let mut held = Vec::new();
+        let mut fill = |pool: &FileClosers| {
+            let before = held.len();
+            held.extend(std::iter::from_fn(|| pool.place_among(&all, 256, MOST)));
+            held.len() - before
+        };
+        let counts = pools.each_ref().map(&mut fill);
+        assert_eq!(counts, [64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 0, 0]);
+        held.clear();
+        assert_eq!(all.claimed(), 0);
     }
 
     #[test]

@@ -9,14 +9,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown,
-    socketpair,
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, setsockopt,
+    shutdown, socketpair,
 };
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::{process, sys};
+
+/// Limit of the wait for a guardian that does not receive, for example because it was stopped.
+const SEND_SECONDS: i64 = 1;
 
 /// Process count from which ended processes are purged.
 const MANY: usize = 256;
@@ -37,6 +42,7 @@ impl Guardian {
     pub(super) fn new() -> Result<Self, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS))?;
         let pid = sys::fork_apart(theirs, |socket| watch(&socket))?;
         Ok(Self { pid, socket: Arc::new(ours) })
     }
@@ -64,7 +70,7 @@ impl GuardedProcesses {
         Self(Arc::new(socket))
     }
 
-    /// Makes the guardian kill this process if it outlives `run`.
+    /// Makes the guardian kill this process if it outlives `run`. May wait for the guardian.
     pub(super) fn add(&self, pidfd: BorrowedFd<'_>) {
         let descriptors = [pidfd.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&descriptors)];

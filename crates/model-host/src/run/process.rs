@@ -91,6 +91,10 @@ impl ProcFiles {
         Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.reach.pidfd.as_fd()
+    }
+
     /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
     /// filter, including ended processes with registrations. `claims`: those of the same process
     /// before `execve`, over which descriptors stay open.
@@ -186,7 +190,7 @@ impl Process {
         self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
     }
 
-    /// `most`: slots of this process, and of all programs behind its filter.
+    /// `most`: slots of this process, and of all programs behind its filter. EAGAIN: all are taken.
     fn take_of(
         &self,
         fd: i32,
@@ -194,8 +198,8 @@ impl Process {
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
         let Claims { strays, pool, .. } = &*self.claims;
-        let stray = strays.one_of(most.0).ok_or(Errno::EBADF)?;
-        let place = pool.place(most.1).ok_or(Errno::EBADF)?;
+        let stray = strays.one_of(most.0).ok_or(Errno::EAGAIN)?;
+        let place = pool.place(most.1).ok_or(Errno::EAGAIN)?;
         let taken = sys::take_descriptor(self.pidfd(), fd)?;
         if is_wanted(&taken) {
             return Ok(taken);
@@ -327,7 +331,7 @@ pub(super) fn allow_many_descriptors() {
 
 /// The threads of this process.
 pub(super) fn threads() -> Vec<i32> {
-    numbers("/proc/self/task")
+    numbers("/proc/self/task").unwrap_or_default()
 }
 
 /// Reads memory of a process or thread.
@@ -519,10 +523,21 @@ impl Client for Caller {
         self.take(fd, is_eventfd)
     }
 
-    fn find(&self, file: FileId) -> Option<OwnedFd> {
-        let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
-        // The number may refer to another file by now.
-        self.take(number, |fd| is_file(fd, file)).ok()
+    fn find(&self, file: FileId) -> Result<Option<OwnedFd>, Errno> {
+        let mut numbers = self.descriptors()?.into_iter();
+        let Some(number) = numbers.find(|&fd| self.identify(fd) == Ok(file)) else {
+            return Ok(None);
+        };
+        match self.process.take(number, |fd| is_file(fd, file)) {
+            Ok(found) => Ok(Some(found)),
+            // The process has ended, or the number refers to another file by now.
+            Err(Errno::ESRCH | Errno::EBADF | Errno::EINVAL) => Ok(None),
+            Err(Errno::EPERM | Errno::ENOSYS) => {
+                warn_of_descriptors();
+                Ok(None)
+            }
+            Err(_) => Err(Errno::EAGAIN),
+        }
     }
 
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
@@ -537,8 +552,12 @@ impl Client for Caller {
         self.process.claims.kept.one_of(most as usize).ok_or(Errno::EMFILE)
     }
 
-    fn descriptors(&self) -> Vec<i32> {
-        self.by_number(|tid| Ok(numbers(&format!("/proc/{tid}/fd")))).unwrap_or_default()
+    fn descriptors(&self) -> Result<Vec<i32>, Errno> {
+        match self.by_number(|tid| numbers(&format!("/proc/{tid}/fd"))) {
+            Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => Err(Errno::EAGAIN),
+            // The process has ended, or its files cannot be looked at.
+            listed => Ok(listed.unwrap_or_default()),
+        }
     }
 
     fn thread(&self) -> u32 {
@@ -646,7 +665,7 @@ Max processes             95932                95932                processes";
         let status = fs::read_to_string("/proc/self/status").expect("our own");
         let mine = capable(&status, Capability::NetRaw);
         assert_eq!((caller.capable(Capability::NetRaw), pin(&caller)), (mine, Ok(())));
-        assert!(caller.identify(fd).is_ok() && caller.descriptors().contains(&fd));
+        assert!(caller.identify(fd).is_ok() && caller.descriptors().expect("a list").contains(&fd));
         // The tid may be reused from here on.
         recorder.end();
         assert!(!caller.capable(Capability::NetRaw));
@@ -655,10 +674,10 @@ Max processes             95932                95932                processes";
         assert!(!caller.capable(Capability::NetRaw));
         assert_eq!((caller.memlock(), pin(&caller)), (0, Err(Errno::ESRCH)));
         assert_eq!(caller.identify(fd), Err(Errno::EBADF));
-        assert!(caller.descriptors().is_empty());
+        assert_eq!(caller.descriptors(), Ok(Vec::new()));
         // Between calls, descriptors are looked up by pid.
         let owner = Caller { tid: u32::MAX, ..caller.between_calls() };
-        assert!(owner.identify(fd).is_ok() && owner.descriptors().contains(&fd));
+        assert!(owner.identify(fd).is_ok() && owner.descriptors().expect("a list").contains(&fd));
         assert!(!owner.capable(Capability::NetRaw));
         assert_eq!((owner.memlock(), pin(&owner)), (0, Err(Errno::ESRCH)));
     }
@@ -673,7 +692,7 @@ Max processes             95932                95932                processes";
         let process = Arc::new(Process { pid: Pid::this(), ..process });
         let owner = Caller { process, tid: std::process::id(), call: None };
         assert_eq!(owner.identify(0), Err(Errno::EBADF));
-        assert!(owner.descriptors().is_empty());
+        assert_eq!(owner.descriptors(), Ok(Vec::new()));
     }
 
     #[test]
@@ -869,7 +888,7 @@ Max processes             95932                95932                processes";
         let fd = file.as_raw_fd();
         let metadata = file.metadata().expect("it is open");
         assert_eq!(caller.identify(fd), Ok(FileId(metadata.dev(), metadata.ino())));
-        assert!(caller.descriptors().contains(&fd));
+        assert!(caller.descriptors().expect("a list").contains(&fd));
         assert_eq!(caller.thread(), std::process::id());
         assert!(threads().contains(&nix::unistd::gettid().as_raw()));
         if let Ok(copy) = caller.process.take(fd, |_| true) {
@@ -926,19 +945,21 @@ Max processes             95932                95932                processes";
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
         let id = sys::status(socket.as_fd(), "").expect("open").id();
-        assert!(caller.find(id).is_some());
+        assert!(matches!(caller.find(id), Ok(Some(_))));
         assert_eq!(caller.borrow(socket.as_raw_fd()).map(drop), Err(Errno::EINVAL));
         assert_eq!(caller.borrow(null.as_raw_fd()).map(drop), Err(Errno::EINVAL));
         let network = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         assert_eq!(caller.borrow(network.as_raw_fd()).map(drop), Err(Errno::EINVAL));
-        let strays: Vec<_> =
-            std::iter::from_fn(|| caller.process.claims.strays.one_of(MOST_STRAYS)).collect();
-        assert!(strays.len() <= MOST_STRAYS);
-        assert_eq!(caller.borrow(event.as_fd().as_raw_fd()).map(drop), Err(Errno::EBADF));
-        drop(strays);
-        while caller.process.claims.strays.one_of(1).is_none() {
+        let claims = &caller.process.claims;
+        while claims.strays.one_of(1).is_none() {
             std::thread::yield_now();
         }
+        let strays: Vec<_> = std::iter::from_fn(|| claims.strays.one_of(MOST_STRAYS)).collect();
+        assert_eq!(strays.len(), MOST_STRAYS);
+        assert_eq!(caller.borrow(event.as_fd().as_raw_fd()).map(drop), Err(Errno::EBADF));
+        assert_eq!(caller.find(id).map(drop), Err(Errno::EAGAIN), "it is not closed");
+        drop((strays, socket));
+        assert!(matches!(caller.find(id), Ok(None)), "it is closed");
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
     }
 
@@ -1002,9 +1023,12 @@ Max processes             95932                95932                processes";
             );
             let half: Vec<_> =
                 (0..file_closer::MOST / 2).map(|_| pool.place(file_closer::MOST)).collect();
-            assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EBADF), Ok(())));
+            assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EAGAIN), Ok(())));
             let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MOST)).collect();
-            assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
+            assert_eq!(
+                (takes(&own, fd), takes(&other, 0)),
+                (Err(Errno::EAGAIN), Err(Errno::EAGAIN))
+            );
             assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
             drop((half, rest));
             // An unwanted file counts until it is closed.

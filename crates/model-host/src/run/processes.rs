@@ -166,6 +166,10 @@ impl Processes {
         if !waits() {
             return Err(Errno::EINTR);
         }
+        // Before the lock: a guardian that does not receive delays this call alone.
+        if let Some(wards) = self.wards.get() {
+            wards.add(opened.pidfd());
+        }
         let mut table = self.table();
         let judged = found.as_ref().map(|it| &it.process);
         if let Some(known) = table.known.get(&pid).cloned()
@@ -184,9 +188,6 @@ impl Processes {
         if let Err(errno) = self.wakes.on_input(pidfd, Wake::Death(pid)) {
             process.forget();
             return Err(errno);
-        }
-        if let Some(wards) = self.wards.get() {
-            wards.add(pidfd);
         }
         table.before.remove(&pid);
         table.known.insert(pid, process.clone());

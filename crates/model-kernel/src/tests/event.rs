@@ -443,3 +443,66 @@ fn bound_ignores_subscriptions_to_destroyed_object() {
     assert_eq!(outcome.recv(), Ok(Ok(())));
     assert_eq!(fixture.file.kernel.subscriptions.len(), 1, "that of the next object stays");
 }
+
+#[test]
+fn event_of_next_object_reaches_no_subscriber_of_destroyed_one() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], Some(1), None), Ok(()));
+    let device = fixture.device.clone();
+    fixture.device.race(Opcode::DESTROY_CQ, move || {
+        device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    });
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(record(&channel), Some(vec![]));
+}
+
+#[test]
+fn refused_destroy_keeps_subscriptions() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    for kinds in [&[0][..], &[0, event::CQ_ERROR.into()]] {
+        assert_eq!(subscribe(&fixture, &channel, Some(handle), kinds, Some(1), None), Ok(()));
+    }
+    fixture.device.refuse_next(Opcode::DESTROY_CQ.0, 6);
+    assert_eq!(fixture.destroy(0x1001, handle), Err(Errno::EBUSY));
+    fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    let records = [record(&channel), record(&channel), record(&channel)];
+    assert_eq!(records.map(|it| it.map(|it| it.len())), [Some(72), Some(72), Some(0)]);
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 0);
+}
+
+#[test]
+fn removal_waits_for_no_client_to_discard_its_events() {
+    use std::sync::atomic::Ordering;
+    let stalled = Fixture::new();
+    let client = TestClient::new();
+    let file = File::new(stalled.file.kernel.clone(), client.clone());
+    let other = Fixture { device: stalled.device.clone(), client, file };
+    other.get_context(1).expect("a context");
+    let mut channels = Vec::new();
+    for (index, fixture) in (0..).zip([&stalled, &other]) {
+        let (handle, number) = cq(fixture);
+        let channel = fixture.channel(0).expect("a channel");
+        assert_eq!(subscribe(fixture, &channel, Some(handle), &[0], Some(1), None), Ok(()));
+        stalled.device.event(1, index, event::COMPLETION, &[(6, number)]);
+        channels.push(channel);
+    }
+    let client = stalled.client.clone();
+    let stalls = client.descriptors.lock().expect("no panic");
+    stalled.device.alive.store(false, Ordering::Relaxed);
+    stalled.device.removed.store(true, Ordering::Relaxed);
+    let (device, (sender, removed)) = (stalled.device.clone(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        device.raise(0);
+        let _ = sender.send(());
+    });
+    assert_eq!(removed.recv_timeout(std::time::Duration::from_secs(20)), Ok(()));
+    assert_eq!(record(&channels[1]), None);
+    assert_eq!(record(&channels[0]).map(|it| it.len()), Some(72), "it is not discarded yet");
+    drop(stalls);
+    assert_eq!(record(&channels[0]), None);
+}

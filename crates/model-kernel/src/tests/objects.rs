@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use verbless_prm::hot::event_type as event;
@@ -450,6 +451,26 @@ fn malformed_cq_is_rejected() {
     }
     assert_eq!(verbs.cq(63, 0, None, &with(20, &[1])), Err(Errno::EOPNOTSUPP), "compressed");
     assert_eq!(verbs.fixture.device.count(Opcode::CREATE_CQ.0), 0);
+}
+
+#[test]
+fn destroy_fails_while_unread_events_cannot_be_taken_back() {
+    let verbs = Verbs::new();
+    let (channel, device) = (verbs.comp_channel(), &verbs.fixture.device);
+    let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
+    let hide = |hide| verbs.fixture.client.hides_descriptors.store(hide, Ordering::Relaxed);
+    device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    let mut heard = [0xff; 8];
+    hide(true);
+    assert_eq!(verbs.destroy(3, handle, &mut heard), Err(Errno::EAGAIN));
+    assert_eq!(device.count(Opcode::DESTROY_CQ.0), 0);
+    device.event(1, 1, event::COMPLETION, &[(6, number)]);
+    hide(false);
+    assert_eq!(verbs.destroy(3, handle, &mut heard), Ok(()));
+    assert_eq!(heard, [0; 8], "both are taken back");
+    let (handle, ..) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
+    hide(true);
+    assert_eq!(verbs.destroy(3, handle, &mut heard), Ok(()), "it has no event");
 }
 
 #[test]

@@ -339,6 +339,10 @@ pub(super) struct TestClient {
     claims: DescriptorClaim,
     /// Maximum number of descriptors that may be kept for the client.
     pub most_claims: AtomicU64,
+    /// The client's descriptors cannot be listed.
+    pub hides_descriptors: AtomicBool,
+    /// Listing the client's descriptors waits for this.
+    pub descriptors: Mutex<()>,
 }
 
 impl TestClient {
@@ -350,6 +354,8 @@ impl TestClient {
             installed: Mutex::default(),
             claims: DescriptorClaim::default(),
             most_claims: AtomicU64::new(u32::MAX.into()),
+            hides_descriptors: AtomicBool::new(false),
+            descriptors: Mutex::default(),
         })
     }
 }
@@ -391,8 +397,12 @@ impl Client for TestClient {
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
         self.process.borrow(fd)
     }
-    fn descriptors(&self) -> Vec<i32> {
-        self.process.descriptors()
+    fn descriptors(&self) -> Result<Vec<i32>, Errno> {
+        drop(self.descriptors.lock());
+        match self.hides_descriptors.load(Ordering::Relaxed) {
+            true => Err(Errno::EAGAIN),
+            false => self.process.descriptors(),
+        }
     }
     fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let most = self.most_claims.load(Ordering::Relaxed) as usize;

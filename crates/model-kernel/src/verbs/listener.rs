@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::errno::Errno;
 use verbless_prm::hot::event_type as event;
 use verbless_prm::{Eqe, EqeCqError, EqeQpSrq, EqeQueueType};
 
-use super::super::channel::Channel;
+use super::super::channel::{Channel, Retraction};
 use super::super::client::Client;
 use super::super::event_rules::data;
 use super::super::uapi::ReportedEvents;
@@ -29,7 +30,7 @@ pub(crate) enum ListenerKind {
 pub(crate) struct Listener {
     /// The client's user handle of the object.
     element: u64,
-    /// Marks the object's records, so that `end` finds the unread ones.
+    /// Marks the object's records, so that its [`EndingListener`] finds the unread ones.
     tag: u64,
     completions: Option<Arc<Channel>>,
     asynchronous: Option<Arc<Channel>>,
@@ -60,15 +61,37 @@ impl Listener {
         }
     }
 
-    /// Removes unread records when the object is destroyed; returns how many were read.
-    pub(crate) fn end(&self, client: &dyn Client) -> ReportedEvents {
-        let read = |channel: &Option<Arc<Channel>>, sent: &AtomicU32| {
-            let unread = channel.as_ref().map_or(0, |channel| channel.retract(self.tag, client));
+    /// Prepares the end of the object, before the device destroys it. EAGAIN: unread records of it
+    /// cannot be taken back at the moment.
+    fn prepare_end(self: Arc<Self>, client: &dyn Client) -> Result<EndingListener, Errno> {
+        let prepare = |channel: &Option<Arc<Channel>>| match channel {
+            Some(channel) => channel.prepare_retraction(self.tag, client).map(Some),
+            None => Ok(None),
+        };
+        let completions = prepare(&self.completions)?;
+        let asynchronous = prepare(&self.asynchronous)?;
+        Ok(EndingListener { completions, asynchronous, listener: self })
+    }
+}
+
+/// The listener of an object that is being destroyed, and its unread records.
+#[derive(Debug)]
+pub(crate) struct EndingListener {
+    listener: Arc<Listener>,
+    completions: Option<Retraction>,
+    asynchronous: Option<Retraction>,
+}
+
+impl EndingListener {
+    /// Removes the unread records of the destroyed object; returns how many were read.
+    pub(crate) fn finish(self, client: &dyn Client) -> ReportedEvents {
+        let read = |retraction: Option<Retraction>, sent: &AtomicU32| {
+            let unread = retraction.map_or(0, |retraction| retraction.finish(client));
             sent.load(Ordering::Relaxed).saturating_sub(unread)
         };
         ReportedEvents {
-            completions: read(&self.completions, &self.completed),
-            events: read(&self.asynchronous, &self.reported),
+            completions: read(self.completions, &self.listener.completed),
+            events: read(self.asynchronous, &self.listener.reported),
         }
     }
 }
@@ -109,13 +132,24 @@ impl Listeners {
         self.lock().remove(&(kind, number))
     }
 
-    /// Removes a listener whose object the device has destroyed, unless the object's number already
-    /// belongs to a new object with a listener of its own.
-    pub(crate) fn remove_listener(&self, kind: ListenerKind, number: u32, of: &Arc<Listener>) {
-        let mut table = self.lock();
-        if table.get(&(kind, number)).is_some_and(|known| Arc::ptr_eq(known, of)) {
-            table.remove(&(kind, number));
+    /// Destroys an object by `destroy`. Its listener is gone before, because another file may get
+    /// the object's number as soon as the device has destroyed it. If `destroy` fails, the listener
+    /// is there again (as `mlx5_cmd_destroy_srq` does it). `client`: prepares to take back unread
+    /// records of the object; EAGAIN if that is not possible at the moment.
+    pub(crate) fn destroy(
+        &self,
+        kind: ListenerKind,
+        number: u32,
+        client: Option<&dyn Client>,
+        destroy: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Option<EndingListener>, Errno> {
+        let Some(listener) = self.remove(kind, number) else { return destroy().map(|()| None) };
+        let prepare = |client| listener.clone().prepare_end(client);
+        let ended = client.map(prepare).transpose().and_then(|ending| destroy().map(|()| ending));
+        if ended.is_err() {
+            self.lock().insert((kind, number), listener);
         }
+        ended
     }
 
     pub(crate) fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {

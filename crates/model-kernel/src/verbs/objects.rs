@@ -1,14 +1,13 @@
 //! The data that a file keeps of each object of verbs.
 
-use std::sync::Arc;
-
 use super::super::abi::object;
+use super::super::client::Client;
 use super::super::cmd::command;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
-use super::listener::{Listener, ListenerKind};
+use super::listener::{EndingListener, ListenerKind};
 use nix::errno::Errno;
 use verbless_prm::{DetachFromMcgIn, Opcode, ServiceType};
 
@@ -51,36 +50,33 @@ impl Verbs {
         }
     }
 
-    /// Destroys the object on the device; returns the receiver of its events. `closing`: its file
-    /// is closing.
+    /// Destroys the object on the device; returns the receiver of its events. `client`: the one
+    /// that destroys it; `None`: its file is closing. EAGAIN: the client has unread events of it,
+    /// which cannot be taken back at the moment.
     pub(crate) fn destroy(
         &self,
         kernel: &Kernel,
-        closing: bool,
-    ) -> Result<Option<Arc<Listener>>, Errno> {
-        let (destroy, listener) = match self {
-            Self::Mr(mr) => (&mr.destroy, None),
-            Self::Mw { destroy } => (destroy, None),
-            Self::Cq(cq) => (&cq.destroy, Some((ListenerKind::Cq, cq.cqn))),
+        client: Option<&dyn Client>,
+    ) -> Result<Option<EndingListener>, Errno> {
+        let listeners = &kernel.listeners;
+        let by = |destroy: &[u8]| kernel.exec(destroy, &mut [0; 16]);
+        match self {
+            Self::Mr(Mr { destroy, .. }) | Self::Mw { destroy } => by(destroy).map(|()| None),
+            Self::Cq(cq) => listeners.destroy(ListenerKind::Cq, cq.cqn, client, || by(&cq.destroy)),
             Self::Qp(qp) => {
-                if !qp.groups.is_empty() && !closing {
+                if !qp.groups.is_empty() && client.is_some() {
                     let words = "the QP is in a multicast group: detach it first";
                     return Err(refused(Errno::EBUSY, words));
                 }
-                qp.leave(kernel);
-                (&qp.destroy, Some((ListenerKind::Qp, qp.qpn)))
+                listeners.destroy(ListenerKind::Qp, qp.qpn, client, || {
+                    qp.leave(kernel);
+                    by(&qp.destroy)
+                })
             }
-            Self::Srq(srq) => (&srq.destroy, Some((ListenerKind::Srq, srq.srqn))),
-        };
-        // As soon as the device has destroyed the object, another file may get its number.
-        let listener = listener.and_then(|(kind, number)| {
-            kernel.listeners.get(kind, number).map(|listener| (kind, number, listener))
-        });
-        kernel.exec(destroy, &mut [0; 16])?;
-        Ok(listener.map(|(kind, number, listener)| {
-            kernel.listeners.remove_listener(kind, number, &listener);
-            listener
-        }))
+            Self::Srq(srq) => {
+                listeners.destroy(ListenerKind::Srq, srq.srqn, client, || by(&srq.destroy))
+            }
+        }
     }
 }
 

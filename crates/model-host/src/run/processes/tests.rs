@@ -263,3 +263,24 @@ fn table_is_unlocked_during_process_check() {
     }
     assert_eq!(looks.into_inner(), 1, "it is known then");
 }
+
+#[test]
+fn table_is_unlocked_while_guardian_receives_nothing() {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
+    use std::os::fd::AsRawFd;
+    let (family, kind) = (AddressFamily::Unix, SockType::SeqPacket);
+    let pair = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC);
+    let (ours, theirs) = pair.expect("a pair");
+    while send(ours.as_raw_fd(), b"p", MsgFlags::MSG_DONTWAIT).is_ok() {}
+    let (processes, mut child) = (processes(), shell());
+    processes.guarded_as(GuardedProcesses::through(ours));
+    std::thread::scope(|scope| {
+        let known = scope.spawn(|| processes.of_thread(child.id(), || true).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let (waits, is_free) = (!known.is_finished(), processes.table.try_lock().is_ok());
+        drop(theirs);
+        assert_eq!(known.join().expect("no panic"), Ok(()));
+        assert!(waits && is_free, "it waits: {waits}, unlocked: {is_free}");
+    });
+    child.kill().and_then(|()| child.wait()).expect("it is there");
+}

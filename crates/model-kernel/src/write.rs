@@ -198,7 +198,6 @@ impl Method<'_> {
         } else if port.needs_grh() {
             return Err(no_grh(&port));
         }
-        check_rate(request.u8(52))?;
         if port.ethernet {
             let mac = destination_mac(kernel, &request.gid(24))?;
             let room = self.attrs.len(attr::UHW_OUT).unwrap_or(0);
@@ -212,6 +211,7 @@ impl Method<'_> {
             response[4..].copy_from_slice(&mac);
             self.put_driver_data(&response)?;
         }
+        check_rate(request.u8(52))?;
         let handle = self.state.free_handle()?;
         self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes())?;
         self.state.insert_using(handle, Object::Ah, vec![pd]);

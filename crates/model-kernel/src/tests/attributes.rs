@@ -28,7 +28,7 @@ const RETRIES: u32 = 1 << 10;
 const RNR_RETRY: u32 = 1 << 11;
 const RQ_PSN: u32 = 1 << 12;
 const READS: u32 = 1 << 13;
-const ALTERNATE: u32 = 1 << 14;
+pub(super) const ALTERNATE: u32 = 1 << 14;
 const RNR_TIMER: u32 = 1 << 15;
 const SQ_PSN: u32 = 1 << 16;
 const ANSWERS: u32 = 1 << 17;
@@ -36,18 +36,21 @@ const MIGRATION: u32 = 1 << 18;
 const REMOTE: u32 = 1 << 20;
 const RATE_LIMIT: u32 = 1 << 25;
 
-const INIT: u32 = STATE | ACCESS | PKEY | PORT;
-const RTR: u32 = STATE | AV | MTU | RQ_PSN | RNR_TIMER | ANSWERS | REMOTE;
-const RTS: u32 = STATE | TIMEOUT | RETRIES | RNR_RETRY | READS | SQ_PSN;
+pub(super) const INIT: u32 = STATE | ACCESS | PKEY | PORT;
+pub(super) const RTR: u32 = STATE | AV | MTU | RQ_PSN | RNR_TIMER | ANSWERS | REMOTE;
+pub(super) const RTS: u32 = STATE | TIMEOUT | RETRIES | RNR_RETRY | READS | SQ_PSN;
 
-type Values<'a> = &'a [(usize, &'a [u8])];
+pub(super) type Values<'a> = &'a [(usize, &'a [u8])];
 
 /// Values for INIT on port 1, and from there for RTR.
-const TO_INIT: Values = &[(96, &[1]), (104, &[1])];
-const TO_RTR: Values = &[(96, &[2]), (31, &[1]), (98, &[3])];
+pub(super) const TO_INIT: Values = &[(96, &[1]), (104, &[1])];
+pub(super) const TO_RTR: Values = &[(96, &[2]), (31, &[1]), (98, &[3])];
 
 /// The values, with `more` overriding equal offsets.
-fn and<'a>(values: &[(usize, &'a [u8])], more: &[(usize, &'a [u8])]) -> Vec<(usize, &'a [u8])> {
+pub(super) fn and<'a>(
+    values: &[(usize, &'a [u8])],
+    more: &[(usize, &'a [u8])],
+) -> Vec<(usize, &'a [u8])> {
     values.iter().chain(more).copied().collect()
 }
 
@@ -58,7 +61,7 @@ fn ud(verbs: &Verbs) -> u64 {
 }
 
 /// A destination with pairwise different bytes; it begins at `at`.
-fn destination(at: usize) -> Vec<u8> {
+pub(super) fn destination(at: usize) -> Vec<u8> {
     let gid = std::array::from_fn::<u8, 16, _>(|byte| (at + byte) as u8 | 0x80);
     let rest = fields(
         &[4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1],
@@ -236,59 +239,6 @@ fn atomics_need_the_capability() {
     let values = and(TO_RTR, &[(102, &[1])]);
     assert_eq!(verbs.modify(qp, RTR, &values), Err(Errno::EOPNOTSUPP));
     verbs.modify(qp, RTR | ACCESS, &and(&values, &[(88, &[4])])).expect("reads alone");
-}
-
-#[test]
-fn a_path_of_an_ethernet_port_has_a_mac_and_a_source_port() {
-    let mut caps = Verbs::new().fixture.device.caps;
-    caps.set_roce(true).set_port_type(PortType::ETHERNET);
-    let device = Device::with(caps, true);
-    let mut roce = [0; 0x40];
-    roce[0x2f] = 1;
-    device.answer(Opcode::QUERY_HCA_CAP, 4 << 1 | 1, &roce);
-    let verbs = Verbs::on(device);
-    let (qp, ..) = verbs.rc();
-    verbs.modify(qp, INIT, TO_INIT).expect("INIT");
-    let mut to = destination(0);
-    let set = |to: &[u8]| verbs.modify(qp, RTR, &and(&[(0, to)], TO_RTR));
-    assert_eq!(set(&to), Err(Errno::ETIMEDOUT), "no neighbour has this address");
-    to[15] = 9;
-    to[30] = 0;
-    assert_eq!(set(&to), Err(Errno::EINVAL), "RoCE has no other addresses than GIDs");
-    let reason = verbs.fixture.reason().expect("a reason");
-    assert!(reason.contains("is_global") && reason.contains("needs a GRH"), "{reason}");
-    to[30] = 1;
-    for rate in [1, 24, 255] {
-        to[29] = rate;
-        assert_eq!(set(&to), Err(Errno::EINVAL), "rate {rate}, which does not exist");
-        let reason = verbs.fixture.reason().expect("a reason");
-        assert!(reason.contains(&format!("static_rate {rate}")), "{reason}");
-    }
-    to[29] = 0;
-    set(&to).expect("RTR");
-    let rtr: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
-    let path = rtr.qpc().primary_address_path();
-    assert_eq!((path.rmac_47_32(), path.rmac_31_0()), (0x0200, 9));
-    assert_eq!((path.eth_prio(), path.dscp(), path.tclass()), (1, 0x67 >> 2, 0x67));
-    assert_eq!(path.udp_sport(), 0xe341, "of the flow label");
-    assert_eq!((path.rlid(), path.sl(), path.grh()), (0, 0, false), "those of InfiniBand");
-}
-
-#[test]
-fn shared_lid_path_requires_grh() {
-    let mut device = Device::with(Verbs::new().fixture.device.caps, false);
-    device.grh_required = true;
-    let verbs = Verbs::on(device);
-    let (qp, ..) = verbs.rc();
-    verbs.modify(qp, INIT, TO_INIT).expect("INIT");
-    let (mut lid, global) = (destination(0), destination(32));
-    lid[30] = 0;
-    let set = |mask, values: Values| verbs.modify(qp, mask, &and(values, TO_RTR));
-    assert_eq!(set(RTR, &[(0, &lid)]), Err(Errno::EINVAL));
-    let with_other = [(0, &global[..]), (32, &lid), (108, &[1])];
-    assert_eq!(set(RTR | ALTERNATE, &with_other), Err(Errno::EINVAL));
-    assert_eq!(verbs.fixture.device.count(Opcode::INIT2RTR_QP.0), 0);
-    assert_eq!(set(RTR, &[(0, &global)]), Ok(()));
 }
 
 /// Fills a QP context; every field that verbs report has a different value.

@@ -12,6 +12,7 @@ mod kernel;
 mod lifetime;
 mod memory;
 mod objects;
+mod paths;
 mod ports;
 mod queues;
 mod random;

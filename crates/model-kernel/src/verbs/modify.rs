@@ -205,6 +205,11 @@ fn check(
         if to != other {
             return invalid(format!("alt_ah_attr.port_num {to} is not alt_port_num {other}"));
         }
+        let own = if asked.has(mask::PORT) { asked.port } else { qp.port };
+        let ethernet = |port: u8| kernel.function.port(port.into()).is_some_and(|it| it.ethernet);
+        if ethernet(other) || ethernet(own) {
+            return invalid("alt_ah_attr: RoCE has no alternate paths".into());
+        }
     }
     for (attribute, name, value) in
         [(mask::CUR_STATE, "cur_qp_state", asked.current), (mask::STATE, "qp_state", asked.state)]

@@ -68,7 +68,6 @@ pub(super) fn set(
         .function
         .port(port.into())
         .ok_or_else(|| refused(Errno::EINVAL, format!("port_num {port}: there is no such port")))?;
-    check_rate(to.rate)?;
     let entry = match to.is_global {
         true => Some(find_gid(kernel, &state, to.gid_index.into())?),
         false if state.needs_grh() => return Err(no_grh(&state)),
@@ -94,6 +93,7 @@ pub(super) fn set(
         path.set_tclass(to.traffic_class).set_flow_label(to.flow_label & 0xf_ffff);
         path.set_rgid_rip(&to.gid);
     }
+    check_rate(to.rate)?;
     path.set_stat_rate(StaticRate(rate_code(to.rate, kernel.caps.stat_rate_support())));
     path.set_vhca_port_num(port);
     Ok(())

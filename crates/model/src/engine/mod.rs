@@ -46,6 +46,7 @@ pub(crate) mod faults;
 mod flush;
 mod flushes;
 pub(crate) mod function;
+mod invalid;
 mod keys;
 mod operation;
 mod packets;

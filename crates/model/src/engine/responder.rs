@@ -5,6 +5,7 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::context::{Missing, QueuePair};
 use super::cqe::{Completion, Received};
+use super::invalid::InvalidReason;
 use super::keys::{self, AccessRight, KeyUser, Keys, Range, Sge};
 use super::ring::record;
 use super::scratch::Scratch;
@@ -90,7 +91,8 @@ impl QueuePair<'_> {
         message: &WholeRequest<'_>,
         scratch: &mut Scratch,
     ) -> Result<Option<u64>, Nak> {
-        let too_long = message.length > self.context.limits.longest_message(self.qp);
+        let length = message.length;
+        let longest = self.context.limits.longest_message(self.qp);
         if self.qp.state == QpState::Rtr
             && !std::mem::replace(&mut self.qp.runtime.established, true)
         {
@@ -98,8 +100,8 @@ impl QueuePair<'_> {
         }
         // Only operations of the peer come here.
         let Some(remote) = message.work.operation.remote() else { return Ok(None) };
-        let done = match too_long {
-            true => Err(Nak::InvalidRequest),
+        let done = match length > longest {
+            true => Err(self.invalid(InvalidReason::TooLong { length, longest })),
             false => (remote.perform)(self, message, scratch),
         };
         if (done.is_err() || message.part.ends())
@@ -130,6 +132,20 @@ impl QueuePair<'_> {
         }
     }
 
+    /// Logs why a request is invalid; the requester gets the NAK alone.
+    pub(super) fn invalid(&self, why: InvalidReason) -> Nak {
+        tracing::info!(self.qpn, %why, "an invalid request");
+        Nak::InvalidRequest
+    }
+
+    /// Refuses an atomic whose address is not aligned to its 8 bytes.
+    pub(super) fn check_alignment(&self, address: u64) -> Result<(), Nak> {
+        match address.is_multiple_of(8) {
+            true => Ok(()),
+            false => Err(self.invalid(InvalidReason::UnalignedAtomic(address))),
+        }
+    }
+
     /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. The
     /// first part checks the whole range, before any byte moves.
     pub(super) fn remote(
@@ -155,13 +171,17 @@ impl QueuePair<'_> {
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
         let responder = &self.qp.responder;
-        let enabled = match need {
-            AccessRight::RemoteRead => responder.allow_read && responder.max_dest_rd_atomic > 0,
-            AccessRight::Atomic => responder.allow_atomic && responder.max_dest_rd_atomic > 0,
-            _ => responder.allow_write,
+        let (enabled, field, is_answered) = match need {
+            AccessRight::RemoteRead => (responder.allow_read, "rre", true),
+            AccessRight::Atomic => (responder.allow_atomic, "rae", true),
+            _ => (responder.allow_write, "rwe", false),
         };
+        let max_dest_rd_atomic = responder.max_dest_rd_atomic;
         if !enabled {
-            return Err(Nak::InvalidRequest);
+            return Err(self.invalid(InvalidReason::Disabled { field }));
+        }
+        if is_answered && max_dest_rd_atomic == 0 {
+            return Err(self.invalid(InvalidReason::TooManyAnswers { max_dest_rd_atomic }));
         }
         scratch.remote.clear();
         if length == 0 {
@@ -246,9 +266,7 @@ impl QueuePair<'_> {
         next: Next,
         scratch: &mut Scratch,
     ) -> Result<u64, Nak> {
-        if !message.work.remote_address.is_multiple_of(8) {
-            return Err(Nak::InvalidRequest);
-        }
+        self.check_alignment(message.work.remote_address)?;
         self.remote(message, AccessRight::Atomic, scratch)?;
         self.exchange_word(next, message.work.operands, scratch)
     }
@@ -342,7 +360,7 @@ impl QueuePair<'_> {
                     scratch.receive = wqe;
                     index
                 }
-                _ => return Err(Nak::InvalidRequest),
+                _ => return Err(self.invalid(InvalidReason::OutOfOrder)),
             }
         };
         if let Err(syndrome) = self.scatter_part(part.at, part.length, scratch) {

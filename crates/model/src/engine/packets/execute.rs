@@ -7,6 +7,7 @@ use verbless_prm::hot::cqe_opcode;
 
 use super::super::context::QueuePair;
 use super::super::cqe::Received;
+use super::super::invalid::InvalidReason;
 use super::super::keys::AccessRight;
 use super::super::responder::{Nak, Next};
 use super::super::scratch::Scratch;
@@ -38,9 +39,10 @@ impl QueuePair<'_> {
         };
         let (at, length) = (bytes, payload.len() as u64);
         bytes += length;
-        if bytes > self.context.limits.longest_message(self.qp) {
+        let longest = self.context.limits.longest_message(self.qp);
+        if bytes > longest {
             self.keep_receive(index, bytes, scratch);
-            return Err(Nak::InvalidRequest);
+            return Err(self.invalid(InvalidReason::TooLong { length: bytes, longest }));
         }
         // A message of one packet may fit into its CQE.
         let room = u64::from(self.qp.responder_inline);
@@ -137,9 +139,7 @@ impl QueuePair<'_> {
             match (extensions.reth, &self.qp.runtime.connection().arriving.message) {
                 (Some(reth), _) => {
                     let whole = u64::from(reth.dma_length());
-                    if whole > self.context.limits.longest_message(self.qp) {
-                        return Err(Nak::InvalidRequest);
-                    }
+                    self.check_length(whole)?;
                     let (key, start) = (reth.rkey(), reth.virtual_address());
                     // Checks the whole range before the first byte moves.
                     self.range(key, start, whole, AccessRight::RemoteWrite, scratch)?;
@@ -148,11 +148,11 @@ impl QueuePair<'_> {
                 (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
                     (*key, *address, *length, *bytes)
                 }
-                _ => return Err(Nak::InvalidRequest),
+                _ => return Err(self.invalid(InvalidReason::OutOfOrder)),
             };
         let bytes = at + length;
         if bytes > whole || opcode.place.ends() && bytes != whole {
-            return Err(Nak::InvalidRequest);
+            return Err(self.invalid(InvalidReason::OutOfOrder));
         }
         let immediate = extensions.immdt.map(|immdt| immdt.immediate());
         let index = match immediate {
@@ -192,9 +192,8 @@ impl QueuePair<'_> {
         let reth = extensions.reth.ok_or(Nak::InvalidRequest)?;
         let (key, address) = (reth.rkey(), reth.virtual_address());
         let length = u64::from(reth.dma_length());
-        if length > self.context.limits.longest_message(self.qp) || self.answers_too_many() {
-            return Err(Nak::InvalidRequest);
-        }
+        self.check_length(length)?;
+        self.check_answers()?;
         self.range(key, address, length, AccessRight::RemoteRead, scratch)?;
         let packets = self.packets(length);
         let psn = self.qp.responder.psn;
@@ -215,9 +214,8 @@ impl QueuePair<'_> {
     ) -> Result<(), Nak> {
         let header = packet.headers.transport.extensions.atomic_eth.ok_or(Nak::InvalidRequest)?;
         let (key, address) = (header.rkey(), header.virtual_address());
-        if !address.is_multiple_of(8) || self.answers_too_many() {
-            return Err(Nak::InvalidRequest);
-        }
+        self.check_alignment(address)?;
+        self.check_answers()?;
         self.range(key, address, 8, AccessRight::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
         let value = self.exchange_word(next, operands, scratch)?;
@@ -231,11 +229,24 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Whether the number of READs and atomics without a sent response has reached
+    /// Refuses a message that is longer than the QP's longest.
+    fn check_length(&self, length: u64) -> Result<(), Nak> {
+        let longest = self.context.limits.longest_message(self.qp);
+        match length > longest {
+            true => Err(self.invalid(InvalidReason::TooLong { length, longest })),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a READ or atomic if the number of them without a sent response has reached
     /// `max_dest_rd_atomic`.
-    fn answers_too_many(&mut self) -> bool {
-        let most = usize::from(self.qp.responder.max_dest_rd_atomic);
-        self.qp.runtime.connection().arriving.unanswered() >= most
+    fn check_answers(&mut self) -> Result<(), Nak> {
+        let max_dest_rd_atomic = self.qp.responder.max_dest_rd_atomic;
+        let unanswered = self.qp.runtime.connection().arriving.unanswered();
+        match unanswered >= usize::from(max_dest_rd_atomic) {
+            true => Err(self.invalid(InvalidReason::TooManyAnswers { max_dest_rd_atomic })),
+            false => Ok(()),
+        }
     }
 
     /// Writes the CQE of a complete message, whose receive WQE is used up.

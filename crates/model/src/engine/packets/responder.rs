@@ -13,6 +13,7 @@ use verbless_prm::hot::event_type;
 
 use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::invalid::InvalidReason;
 use super::super::operation::Remote;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
@@ -67,7 +68,7 @@ impl QueuePair<'_> {
             true => self.execute(packet, opcode, scratch),
             false => {
                 self.count(Count::ResponderInvalid);
-                Err(Nak::InvalidRequest)
+                Err(self.invalid(InvalidReason::OutOfOrder))
             }
         };
         match done {

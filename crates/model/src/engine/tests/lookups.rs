@@ -25,13 +25,13 @@ const TIRN: u32 = 0x701;
 const POOL: u32 = 0x702;
 const TABLE: u32 = 0x703;
 
-/// The logged errors.
-#[derive(Clone, Default)]
-struct Errors(Arc<Mutex<Vec<String>>>);
+/// The log lines of a level.
+#[derive(Clone)]
+struct Lines(Level, Arc<Mutex<Vec<String>>>);
 
-impl Subscriber for Errors {
+impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
+        *metadata.level() == self.0
     }
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)
@@ -47,18 +47,23 @@ impl Subscriber for Errors {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
+        self.1.lock().unwrap().push(text.0);
     }
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
 }
 
+/// The lines of this level that are logged during a call.
+pub(super) fn logged(level: Level, during: impl FnOnce()) -> Vec<String> {
+    let lines = Lines(level, Arc::default());
+    tracing::subscriber::with_default(lines.clone(), during);
+    let logged = lines.1.lock().unwrap();
+    logged.clone()
+}
+
 /// The errors that are logged during a call.
 pub(super) fn errors(during: impl FnOnce()) -> Vec<String> {
-    let errors = Errors::default();
-    tracing::subscriber::with_default(errors.clone(), during);
-    let logged = errors.0.lock().unwrap();
-    logged.clone()
+    logged(Level::ERROR, during)
 }
 
 /// Checks that exactly one error is logged, with all of these words.

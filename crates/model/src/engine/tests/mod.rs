@@ -13,6 +13,7 @@ mod flush;
 mod foreign;
 mod gone;
 mod hostile;
+mod invalid;
 mod links;
 mod lookups;
 mod lossy;

@@ -10,6 +10,7 @@ use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
+use super::super::invalid::InvalidReason;
 use super::super::responder::{MessagePart, Nak, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
@@ -210,7 +211,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     }
     let done = match pair.follows(message) {
         true => pair.perform(message, scratch),
-        false => Err(Nak::InvalidRequest),
+        false => Err(pair.invalid(InvalidReason::OutOfOrder)),
     };
     match done {
         Ok(original) => {

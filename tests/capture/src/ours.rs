@@ -57,8 +57,11 @@ impl Ours<'_> {
 
     fn cq(&self, case: &Cq) -> Result {
         let domain = Domain::new(&self.device)?;
-        let config =
-            CqConfig { wide: case.wide, ignore_overrun: case.overrun, ..CqConfig::new(case.cqe) };
+        let config = CqConfig {
+            cqe_size: case.cqe_size,
+            ignore_overrun: case.overrun,
+            ..CqConfig::new(case.cqe)
+        };
         let cq = domain.completion_queue(&config)?;
         if let Some((count, period)) = case.moderation {
             cq.object().set_moderation(Moderation { period, count })?;

@@ -1,6 +1,6 @@
 //! Operations on a device, in terms of verbs.
 
-use verbless_prm::ServiceType;
+use verbless_prm::{CqeSize, ServiceType};
 
 const RC: ServiceType = ServiceType::RC;
 const UC: ServiceType = ServiceType::UC;
@@ -26,8 +26,8 @@ pub enum Case {
 pub struct Cq {
     /// The minimum number of entries.
     pub cqe: u32,
-    /// Entries of 128 bytes.
-    pub wide: bool,
+    /// Size of an entry.
+    pub cqe_size: CqeSize,
     /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
     pub overrun: bool,
     /// Completions and microseconds before an event.
@@ -191,7 +191,7 @@ pub struct Srq {
     pub limit: Option<u16>,
 }
 
-const CQ: Cq = Cq { cqe: 100, wide: false, overrun: false, moderation: None };
+const CQ: Cq = Cq { cqe: 100, cqe_size: CqeSize::BYTES_64, overrun: false, moderation: None };
 
 const NEAR: Route = Route { dlid: 1, sl: 0, path_bits: 0, global: None };
 
@@ -248,7 +248,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ("cq 255", Case::Cq(Cq { cqe: 255, ..CQ })),
         ("cq 256", Case::Cq(Cq { cqe: 256, ..CQ })),
         ("cq 4000", Case::Cq(Cq { cqe: 4000, ..CQ })),
-        ("cq wide", Case::Cq(Cq { wide: true, ..CQ })),
+        ("cq wide", Case::Cq(Cq { cqe_size: CqeSize::BYTES_128, ..CQ })),
         ("cq overrun", Case::Cq(Cq { overrun: true, ..CQ })),
         ("cq moderated", Case::Cq(Cq { moderation: Some((17, 40)), ..CQ })),
         ("rc", Case::Qp(QpCase { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(RC) })),

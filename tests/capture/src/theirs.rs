@@ -6,7 +6,7 @@ use crate::result::Result;
 use crate::scenario::{Case, Cq, Mr, QpCase, Step};
 use crate::verbs::{AddressHandle, Capabilities, Context, QpAttributes, Verbs, mask};
 use crate::{mark, scenario};
-use verbless_prm::ServiceType;
+use verbless_prm::{CqeSize, ServiceType};
 
 /// The name of their side in a recording.
 pub const SIDE: &str = "theirs";
@@ -31,10 +31,11 @@ fn send_mark(context: &Context<'_>, name: &str) -> Result {
 fn do_case(verbs: &Verbs, context: &Context<'_>, case: &Case) -> Result {
     match case {
         Case::Open => verbs.open().map(drop),
-        Case::Cq(Cq { cqe, wide, overrun, moderation }) => {
+        Case::Cq(Cq { cqe, cqe_size, overrun, moderation }) => {
+            let wide = *cqe_size == CqeSize::BYTES_128;
             let cq = match (wide, overrun) {
                 (false, false) => context.cq(*cqe)?,
-                _ => context.special_cq(*cqe, *wide, *overrun)?,
+                _ => context.special_cq(*cqe, wide, *overrun)?,
             };
             moderation.map_or(Ok(()), |(count, period)| cq.moderate(count, period))
         }

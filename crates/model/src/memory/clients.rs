@@ -31,7 +31,7 @@ use crate::numbered::Numbered;
 const ADDRESS_BITS: u32 = 48;
 /// The last process number: higher numbers are for addresses behind an IOMMU, and for memory on the
 /// card.
-const MAX_PROCESS: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
+const MOST: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
 /// Maximum number of stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
 
@@ -76,18 +76,17 @@ impl ClientMemory {
     pub fn add(&self, access: RemoteMemory) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        let mut others =
-            (last..MAX_PROCESS).chain(0..last.min(MAX_PROCESS)).map(|before| before + 1);
+        let mut others = (last..MOST).chain(0..last.min(MOST)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
         processes.taken.insert(number, Some(access));
         processes.last = number;
         Some(number)
     }
 
-    /// The number of unused process numbers.
+    /// How many numbers no process has.
     pub fn free_numbers(&self) -> usize {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        usize::from(MAX_PROCESS) - processes.taken.len()
+        usize::from(MOST) - processes.taken.len()
     }
 
     /// Ends the memory of a process: its addresses are faults from now on. The number stays taken

@@ -30,14 +30,14 @@ cases!(
 );
 
 /// Queue pairs connected to themselves, with one completion queue.
-struct Rig {
+struct Hall {
     domain: Domain,
     cq: Cq,
     channel: EventChannel,
     region: Region,
 }
 
-impl Rig {
+impl Hall {
     fn new(lab: &Lab, wide: bool) -> Result<Self, Stop> {
         let device = lab.device()?;
         let domain = Domain::new(&device)?;
@@ -120,23 +120,23 @@ impl Rig {
 
 fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
     for wide in [false, true] {
-        let mut rig = Rig::new(lab, wide)?;
-        let mut qp = rig.queue_pair()?;
+        let mut hall = Hall::new(lab, wide)?;
+        let mut qp = hall.queue_pair()?;
         // More than the queue holds, so that each round begins at another index.
         for round in 0..6 {
             for cookie in 0..3 {
-                rig.write(&mut qp, cookie)?;
+                hall.write(&mut qp, cookie)?;
             }
             if round % 2 == 1 {
                 // Flushes leave error CQEs.
-                rig.complete(|region| {
+                hall.complete(|region| {
                     qp.post_receive(region.sge(0, 8)?, 0)?;
                     Ok(qp.to_error()?)
                 })?;
             }
             qp.reset()?;
-            rig.connect(&mut qp)?;
-            rig.starts_afresh(&mut qp)?;
+            hall.connect(&mut qp)?;
+            hall.starts_afresh(&mut qp)?;
         }
     }
     Ok(())
@@ -144,44 +144,44 @@ fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
 
 /// The device may flush a request before it sees its doorbell, which then arrives after the reset.
 fn stale_doorbells_run_nothing_after_reset(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
-    let mut qp = rig.queue_pair()?;
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
     for round in 0..100 {
         qp.to_error()?;
         for cookie in 0..4 {
             qp.post(&Nop::new().signaled(), cookie)?;
         }
         qp.reset()?;
-        rig.connect(&mut qp)?;
+        hall.connect(&mut qp)?;
         qp.post(&Nop::new().signaled(), 100 + round)?;
-        let done = until("a completion", || qp.poll(&mut rig.cq))??;
+        let done = until("a completion", || qp.poll(&mut hall.cq))??;
         ensure_eq!(done.cookie, 100 + round, "cookie");
-        ensure!(rig.cq.poll().is_none(), "a request of before the reset ran");
+        ensure!(hall.cq.poll().is_none(), "a request of before the reset ran");
     }
-    quiet("a request of before the reset ran", || rig.cq.poll())
+    quiet("a request of before the reset ran", || hall.cq.poll())
 }
 
 fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
-    let mut qp = rig.queue_pair()?;
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
     for _ in 0..6 {
         for cookie in 0..3 {
-            rig.write(&mut qp, cookie)?;
+            hall.write(&mut qp, cookie)?;
         }
         let number = qp.qpn();
         drop(qp);
-        qp = rig.queue_pair_of(number)?;
-        rig.starts_afresh(&mut qp)?;
+        qp = hall.queue_pair_of(number)?;
+        hall.starts_afresh(&mut qp)?;
     }
     Ok(())
 }
 
 fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
-    let mut qp = rig.queue_pair()?;
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
     for _ in 0..3 {
         for cookie in 0..3 {
-            rig.complete(|region| {
+            hall.complete(|region| {
                 qp.post_receive(region.sge(0, 64)?, cookie)?;
                 qp.post(&Send::new(Inline(b"before")), 0)?;
                 Ok(())
@@ -189,66 +189,66 @@ fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
         }
         let number = qp.qpn();
         drop(qp);
-        qp = rig.queue_pair_of(number)?;
-        qp.post_receive(rig.region.sge(0, 64)?, 100)?;
-        quiet("a message arrived that was never sent", || qp.poll(&mut rig.cq))?;
+        qp = hall.queue_pair_of(number)?;
+        qp.post_receive(hall.region.sge(0, 64)?, 100)?;
+        quiet("a message arrived that was never sent", || qp.poll(&mut hall.cq))?;
         qp.post(&Send::new(Inline(b"after")), 0)?;
-        let done = until("a completion", || qp.poll(&mut rig.cq))??;
+        let done = until("a completion", || qp.poll(&mut hall.cq))??;
         ensure_eq!((done.cookie, done.byte_len()), (100, 5), "cookie and bytes");
     }
     Ok(())
 }
 
 fn other_qps_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut hall = Hall::new(lab, false)?;
     let (mut stays, mut goes, mut drops) =
-        (rig.queue_pair()?, rig.queue_pair()?, rig.queue_pair()?);
+        (hall.queue_pair()?, hall.queue_pair()?, hall.queue_pair()?);
     for cookie in 0..3 {
-        rig.write(&mut goes, 50)?;
-        rig.write(&mut stays, cookie)?;
-        rig.write(&mut drops, 60)?;
+        hall.write(&mut goes, 50)?;
+        hall.write(&mut stays, cookie)?;
+        hall.write(&mut drops, 60)?;
     }
     goes.reset()?;
     drop(drops);
     for cookie in 0..3 {
-        let cqe = rig.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
+        let cqe = hall.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
         ensure_eq!(cqe.qpn(), stays.qpn(), "QP number");
         ensure_eq!(stays.complete(cqe)?.cookie, cookie, "cookie");
     }
-    ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+    ensure!(hall.cq.poll().is_none(), "a completion of a retired queue pair");
     Ok(())
 }
 
 fn cq_full_of_retired_cqes_keeps_working(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
+    let mut hall = Hall::new(lab, false)?;
     for _ in 0..5 {
-        let mut qp = rig.queue_pair()?;
+        let mut qp = hall.queue_pair()?;
         for cookie in 0..16 {
-            rig.write(&mut qp, cookie)?;
+            hall.write(&mut qp, cookie)?;
         }
         drop(qp);
-        ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+        ensure!(hall.cq.poll().is_none(), "a completion of a retired queue pair");
     }
     Ok(())
 }
 
 fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab, false)?;
-    let mut receives = rig.domain.srq(&SrqConfig::new(7))?;
+    let mut hall = Hall::new(lab, false)?;
+    let mut receives = hall.domain.srq(&SrqConfig::new(7))?;
     let config = QpConfig::new(16, 0);
     for round in 0..6 {
         let pair = || -> Result<_, Stop> {
-            let mut qp = rig.domain.queue_pair_with_srq(&config, &rig.cq, &rig.cq, &receives)?;
-            rig.connect(&mut qp)?;
+            let mut qp = hall.domain.queue_pair_with_srq(&config, &hall.cq, &hall.cq, &receives)?;
+            hall.connect(&mut qp)?;
             Ok(qp)
         };
         let (mut goes, mut stays) = (pair()?, pair()?);
         for cookie in 0..7 {
-            receives.post(rig.region.sge(0, 64)?, cookie)?;
+            receives.post(hall.region.sge(0, 64)?, cookie)?;
         }
         for _ in 0..3 {
             for qp in [&mut goes, &mut stays] {
-                rig.complete(|_| {
+                hall.complete(|_| {
                     qp.post(&Send::new(Inline(b"taken")), 0)?;
                     Ok(())
                 })?;
@@ -265,13 +265,13 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
             ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} came back");
         }
         for cookie in [1, 3, 5] {
-            let cqe = rig.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
+            let cqe = hall.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
             ensure_eq!(receives.complete(cqe)?.cookie, cookie, "cookie");
         }
-        ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+        ensure!(hall.cq.poll().is_none(), "a completion of a retired queue pair");
         // One is still posted: the next message consumes it, for the next round.
         stays.post(&Send::new(Inline(b"last")), 0)?;
-        let cqe = until("a completion", || rig.cq.poll())?;
+        let cqe = until("a completion", || hall.cq.poll())?;
         ensure_eq!(receives.complete(cqe)?.cookie, 6, "cookie");
         ensure_eq!(receives.free(), 7, "receives that are free");
     }

@@ -19,7 +19,7 @@ use super::call_threads::Queue;
 use super::node::Node;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
-    Client, DescriptorClaim, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
+    Charge, Client, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
 };
 
 /// The file that executes the ioctls of a descriptor.
@@ -38,7 +38,7 @@ pub(super) struct Open {
     watch: WatchDescriptor,
     /// The memfd, whose lock shows whether the descriptor was closed.
     memory: Arc<OwnedFd>,
-    _claim: DescriptorClaim,
+    _claim: Charge,
 }
 
 /// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
@@ -149,7 +149,7 @@ impl OpenTable {
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
-        claim: DescriptorClaim,
+        claim: Charge,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
@@ -258,6 +258,7 @@ mod tests {
     use super::super::shared::Wakes;
     use super::*;
     use verbless_model::{Model, Profile};
+    use verbless_model_kernel::remote::Resource;
 
     /// Opens of a device by this process, with one id and descriptor.
     fn opened(model: &Model) -> (OpenTable, FileId, File) {
@@ -266,10 +267,10 @@ mod tests {
         let own = std::process::id();
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
+        let charge = client.account().charge(Resource::Descriptors, 1).expect("a share");
         let mut opens = OpenTable::new().expect("inotify");
-        let (id, file) = opens
-            .open(&InProcess::of(model), 0, Node::Verbs(0), client, DescriptorClaim::default())
-            .expect("it opens");
+        let (id, file) =
+            opens.open(&InProcess::of(model), 0, Node::Verbs(0), client, charge).expect("it opens");
         (opens, id, file)
     }
 

@@ -139,6 +139,11 @@ impl Account {
         self.taken[resource as usize].load(Ordering::Relaxed)
     }
 
+    /// The account of its filter.
+    pub(crate) fn filter(&self) -> &Self {
+        self.above.as_deref().unwrap_or(self)
+    }
+
     /// How much the account may hold: what is left for all others on its level.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
         match &self.above {

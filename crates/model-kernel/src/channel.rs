@@ -3,39 +3,29 @@
 //!
 //! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
 //! files do. The kernel's list of unread records ends where its memory does. Here the socket holds
-//! what fits, and a backlog of at most [`MOST_WAITING`] records holds the rest; a thread feeds the
-//! backlog into the socket. The device never waits for a slow reader: a record that finds the
+//! what fits, and a backlog of at most [`MOST_WAITING`] records holds the rest; the [`Feeder`] feeds
+//! the backlog into the socket. The device never waits for a slow reader: a record that finds the
 //! backlog full is lost. End of file stands for the kernel's EIO.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::client::{Client, DescriptorClaim, FileId, identify};
+use super::account::{Charge, Resource};
+use super::client::{Client, FileId, identify};
+use super::feeder::Feeder;
 use super::refused::refused;
 use crate::descriptor;
 
-/// How long the feeding thread waits for room before it checks that the channel still exists.
-const FEED_MILLISECONDS: u8 = 20;
 /// Maximum number of records in the backlog of one channel. Async commands never reach it: their
 /// bytes have a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
 const MOST_WAITING: usize = 65536;
-/// Bytes in the backlogs of all channels; above it a channel keeps only [`FEW_WAITING`] records.
-const MOST_BYTES: usize = 256 << 20;
-/// Maximum number of records in the backlog of a channel once all channels together hold
-/// [`MOST_BYTES`].
-const FEW_WAITING: usize = 1024;
 /// Bytes that a record in a backlog costs besides its contents.
 const RECORD: usize = 64;
 
-/// Bytes in the backlogs of all channels of this process.
-static BACKLOGS: AtomicUsize = AtomicUsize::new(0);
 /// Sent records that a channel remembers before it checks which of them were read: more than a
 /// socket holds.
 const MOST_SENT: usize = 4096;
@@ -50,7 +40,7 @@ pub(super) struct Channel {
     record_cost: usize,
     state: Mutex<ChannelState>,
     /// Counts the socket among those that are kept for the client.
-    claim: OnceLock<DescriptorClaim>,
+    claim: OnceLock<Charge>,
 }
 
 #[derive(Debug)]
@@ -80,6 +70,8 @@ struct ChannelRecord {
 struct Backlog {
     records: VecDeque<ChannelRecord>,
     bytes: usize,
+    /// Counts the bytes, up to date after [`Backlog::settle`]; `None`: no client has the channel.
+    charge: Option<Charge>,
 }
 
 impl Backlog {
@@ -87,9 +79,15 @@ impl Backlog {
         RECORD + record.bytes.capacity()
     }
 
+    /// Charges the client for the bytes that the backlog has.
+    fn settle(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.set(self.bytes);
+        }
+    }
+
     fn push_back(&mut self, record: ChannelRecord) {
         self.bytes += Self::charge(&record);
-        BACKLOGS.fetch_add(Self::charge(&record), Ordering::Relaxed);
         self.records.push_back(record);
     }
 
@@ -99,15 +97,15 @@ impl Backlog {
     ) -> Option<ChannelRecord> {
         let record = end(&mut self.records)?;
         self.bytes -= Self::charge(&record);
-        BACKLOGS.fetch_sub(Self::charge(&record), Ordering::Relaxed);
         Some(record)
     }
 
     /// Replaces the records; returns the old ones.
     fn replace(&mut self, records: VecDeque<ChannelRecord>) -> VecDeque<ChannelRecord> {
         let before = std::mem::take(&mut self.records);
-        BACKLOGS.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.bytes = 0;
         records.into_iter().for_each(|record| self.push_back(record));
+        self.settle();
         before
     }
 
@@ -115,18 +113,10 @@ impl Backlog {
         self.replace(VecDeque::new());
     }
 
-    /// How many records the backlog may have.
-    fn most() -> usize {
-        match BACKLOGS.load(Ordering::Relaxed) > MOST_BYTES {
-            true => FEW_WAITING,
-            false => MOST_WAITING,
-        }
-    }
-}
-
-impl Drop for Backlog {
-    fn drop(&mut self) {
-        self.clear();
+    /// Whether it has more than it may have.
+    fn is_over(&self) -> bool {
+        let exceeds = || self.charge.as_ref().is_some_and(Charge::exceeds_share);
+        !self.records.is_empty() && (self.records.len() > MOST_WAITING || exceeds())
     }
 }
 
@@ -166,7 +156,8 @@ impl Channel {
     }
 
     /// Ties a claim to the life of this channel.
-    pub(super) fn keep(&self, claim: DescriptorClaim) {
+    pub(super) fn keep(&self, claim: Charge) {
+        self.lock().backlog.charge = Some(claim.account().nothing(Resource::Bytes));
         let _ = self.claim.set(claim);
     }
 
@@ -174,9 +165,9 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a record.
-    pub(super) fn send(self: &Arc<Self>, bytes: Vec<u8>) {
-        self.push(ChannelRecord { tag: 0, bytes });
+    /// Queues a record. False: the backlog is full and the record is lost.
+    pub(super) fn send(self: &Arc<Self>, bytes: Vec<u8>) -> bool {
+        self.push(ChannelRecord { tag: 0, bytes })
     }
 
     /// Queues a record that a [`Retraction`] finds by its tag. False: the backlog is full and
@@ -230,7 +221,8 @@ impl Channel {
         }
     }
 
-    /// Queues a record; false if it is lost because [`MOST_WAITING`] records already wait.
+    /// Queues a record; false if it is lost because [`MOST_WAITING`] records already wait, or as
+    /// many bytes as the client's account may hold.
     fn push(self: &Arc<Self>, record: ChannelRecord) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {
@@ -245,20 +237,41 @@ impl Channel {
         state.backlog.push_back(record);
         state.flush();
         let waiting = state.backlog.records.len();
-        if waiting > Backlog::most() {
+        if state.backlog.is_over() {
             if let Some(record) = state.backlog.pop(VecDeque::pop_back) {
                 state.remove_tag(record.tag);
             }
+            state.backlog.settle();
             drop(state);
             tracing::warn!(waiting, "a client does not read its events: one is lost");
             return false;
         }
         if waiting != 0 && !state.feeding {
-            let channel = Arc::downgrade(self);
-            // If no thread starts, the next record restarts the backlog.
-            state.feeding = thread::Builder::new().spawn(move || feed(&channel)).is_ok();
+            // Without a feeder, the next record flushes the backlog.
+            let feeder = Feeder::get();
+            state.feeding = feeder.is_ok();
+            if let (Ok(feeder), Some(socket)) = (feeder, &state.socket) {
+                feeder.watch(self, socket);
+            }
         }
         true
+    }
+
+    /// Moves records of the backlog into the socket, and lets the feeder do so again if some are
+    /// left.
+    pub(super) fn feed(self: &Arc<Self>, feeder: &Feeder) {
+        let mut state = self.lock();
+        let before = state.backlog.records.len();
+        state.flush();
+        let left = state.backlog.records.len();
+        state.feeding = left != 0;
+        match &state.socket {
+            Some(socket) if left == 0 => feeder.forget(socket),
+            Some(socket) if left < before => feeder.watch(self, socket),
+            // The socket takes nothing although it has room, or a [`Retraction`] exists.
+            Some(_) => feeder.poll(self),
+            None => {}
+        }
     }
 
     /// Bytes after the first `head` of each unread record.
@@ -292,11 +305,7 @@ impl Channel {
         let mut state = self.lock();
         let socket = state.socket.take();
         state.backlog.clear();
-        socket.is_some_and(|socket| {
-            // The feeding thread may have a duplicate for a moment.
-            descriptor::end(&socket);
-            descriptor::unread(&socket) != 0
-        })
+        socket.is_some_and(|socket| descriptor::unread(&socket) != 0)
     }
 
     /// Discards the unread records of a closed channel: a reader gets end of file. So Linux ends
@@ -345,10 +354,9 @@ impl ChannelState {
 
     /// Moves records from the backlog into the socket while they fit.
     fn flush(&mut self) {
-        if self.retracting {
-            return;
-        }
-        while let (Some(socket), Some(record)) = (&self.socket, self.backlog.records.front()) {
+        while !self.retracting
+            && let (Some(socket), Some(record)) = (&self.socket, self.backlog.records.front())
+        {
             match descriptor::send(socket, &record.bytes) {
                 Ok(()) => {
                     let record = self.backlog.pop(VecDeque::pop_front);
@@ -365,6 +373,7 @@ impl ChannelState {
                 }
             }
         }
+        self.backlog.settle();
     }
 
     /// Forgets records that were read.
@@ -477,35 +486,12 @@ fn taken(
     (kept, unread)
 }
 
-/// Feeds a channel's backlog into its socket until there is none.
-fn feed(channel: &Weak<Channel>) {
-    loop {
-        // A duplicate of the socket keeps it open only while this waits.
-        let waiting = {
-            let Some(channel) = channel.upgrade() else { return };
-            let mut state = channel.lock();
-            state.flush();
-            if state.backlog.records.is_empty() {
-                state.feeding = false;
-                return;
-            }
-            match state.retracting {
-                true => None,
-                false => state.socket.as_ref().and_then(|socket| socket.try_clone().ok()),
-            }
-        };
-        let Some(socket) = waiting else {
-            thread::sleep(Duration::from_millis(FEED_MILLISECONDS.into()));
-            continue;
-        };
-        let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
-        let _ = poll(&mut poll_fd, PollTimeout::from(FEED_MILLISECONDS));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::client::OwnProcess;
+    use std::os::fd::AsRawFd;
+
+    use super::super::account::{Account, ResourcePool};
+    use super::super::client::{OwnProcess, numbers};
     use super::*;
 
     fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
@@ -599,19 +585,86 @@ mod tests {
         assert!(channel.lock().sent.len() <= MOST_SENT + 1);
     }
 
+    /// The account of a process, alone behind its filter, with so many bytes of unread records.
+    fn account_of(pool: &Arc<ResourcePool>) -> Arc<Account> {
+        Arc::new(Arc::new(Account::with(pool.clone())).of_process())
+    }
+
+    /// A channel that is kept for a process.
+    fn kept_for(account: &Arc<Account>) -> (Arc<Channel>, OwnedFd) {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        channel.keep(account.charge(Resource::Descriptors, 1).expect("one"));
+        (channel, fd)
+    }
+
     #[test]
-    fn backlog_counts_its_bytes_until_it_is_gone() {
-        let mut backlog = Backlog::default();
-        for tag in 0..10 {
-            backlog.push_back(ChannelRecord { tag, bytes: vec![0; 100] });
+    fn unread_records_count_for_their_filter_until_they_are_gone() {
+        let pool = ResourcePool::of([10, 0, 3 * 72 * 100, 0]);
+        let [account, other] = [(); 2].map(|()| account_of(&pool));
+        let (channel, fd) = kept_for(&account);
+        let mut sent = 0_u64;
+        while channel.send(sent.to_ne_bytes().to_vec()) {
+            sent += 1;
+            assert!(sent < MOST_WAITING as u64, "there is no limit");
         }
-        assert_eq!(backlog.bytes, 10 * 164);
-        drop(backlog.pop(VecDeque::pop_front));
-        drop(backlog.pop(VecDeque::pop_back));
-        assert_eq!((backlog.bytes, backlog.records.len()), (8 * 164, 8));
-        let records = backlog.replace(VecDeque::new());
-        assert_eq!((backlog.bytes, records.len()), (0, 8));
-        assert!(BACKLOGS.load(Ordering::Relaxed) < MOST_BYTES);
+        let waits = |channel: &Channel| !channel.lock().backlog.records.is_empty();
+        let bytes = || {
+            // Not while the feeder has the channel.
+            let _state = channel.lock();
+            account.taken(Resource::Bytes)
+        };
+        let waiting = channel.lock().backlog.records.len();
+        assert_eq!((waiting, bytes()), (100, 7200));
+        let (second, _theirs) = kept_for(&account);
+        while second.send(vec![1; 8]) {}
+        assert_eq!(bytes(), 7200, "another channel of the process");
+        let (third, _theirs) = kept_for(&other);
+        while !waits(&third) {
+            assert!(third.send(vec![1; 8]), "another filter's");
+        }
+        (0..sent).for_each(|expected| assert_eq!(number(&fd), expected));
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+        assert_eq!(bytes(), 0);
+        while !waits(&channel) {
+            assert!(channel.send(vec![1; 8]));
+        }
+        channel.close();
+        assert_eq!(bytes(), 0);
+    }
+
+    #[test]
+    fn one_thread_feeds_all_channels_by_their_own_sockets() {
+        let channels: Vec<_> = (0..50).map(|_| crowded()).collect();
+        let name = |task: i32| {
+            std::fs::read_to_string(format!("/proc/self/task/{task}/comm")).unwrap_or_default()
+        };
+        let feeders = numbers("/proc/self/task").expect("a list").into_iter().map(name);
+        assert_eq!(feeders.filter(|name| name == "verbless-feed\n").count(), 1);
+        let links = || {
+            let link = |fd: i32| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+            numbers("/proc/self/fd")
+                .expect("a list")
+                .into_iter()
+                .filter_map(link)
+                .collect::<Vec<_>>()
+        };
+        let all = links();
+        for (channel, fd) in &channels {
+            let ours = channel.lock().socket.as_ref().expect("open").as_raw_fd();
+            let ours = std::fs::read_link(format!("/proc/self/fd/{ours}")).expect("open");
+            assert_eq!(all.iter().filter(|link| **link == ours).count(), 1, "no duplicate");
+            (0..4096).for_each(|expected| assert_eq!(number(fd), expected));
+        }
+    }
+
+    #[test]
+    fn backlog_that_cannot_be_watched_is_fed() {
+        let (channel, fd) = crowded();
+        let feeder = Feeder::get().expect("it runs");
+        // As if the user's epoll watches were used up.
+        feeder.forget(channel.lock().socket.as_ref().expect("open"));
+        feeder.poll(&channel);
+        (0..4096).for_each(|expected| assert_eq!(number(&fd), expected));
     }
 
     #[test]
@@ -774,6 +827,19 @@ mod tests {
         assert_eq!(read(&fd), Ok(vec![1; 8]));
     }
 
+    #[test]
+    fn records_behind_a_retraction_are_charged() {
+        let account = account_of(&ResourcePool::of([10, 0, 1000, 0]));
+        let (channel, fd) = kept_for(&account);
+        channel.send_tagged(1, vec![1; 8]);
+        let meanwhile = || {
+            channel.send_tagged(2, vec![2; 8]);
+            assert_eq!(account.taken(Resource::Bytes), RECORD + 8);
+        };
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| Ok(()), &meanwhile)), 1);
+        assert_eq!((read(&fd), account.taken(Resource::Bytes)), (Ok(vec![2; 8]), 0));
+    }
+
     /// A channel with records of tags 1 and 2 in turn, enough to fill its backlog partly.
     fn crowded() -> (Arc<Channel>, OwnedFd) {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
@@ -843,7 +909,7 @@ mod tests {
     fn discard_removes_unread_records() {
         for records in [0, 3, 4096] {
             let (channel, fd) = Channel::new(0).expect("a socketpair");
-            (0..records).for_each(|_| channel.send(vec![1; 72]));
+            assert!((0..records).all(|_| channel.send(vec![1; 72])));
             assert_eq!(channel.close(), records != 0);
             channel.discard(&OwnProcess::default());
             channel.send(vec![2; 8]);

@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
+use super::account::{Account, Charge, Resource};
 use super::eventfds::Eventfds;
 use super::mappings::check_pin;
 use crate::descriptor;
@@ -40,7 +41,7 @@ pub enum Capability {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64, pub u64);
 
-/// Counts as one kept descriptor of a client, until this is dropped.
+/// Counts as one of a set until this is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct DescriptorClaim(Arc<()>);
 
@@ -50,16 +51,6 @@ impl DescriptorClaim {
         let claim = self.clone();
         // The count includes the counter itself and the new claim.
         (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
-    }
-
-    /// How many claims on this counter exist; `self` must be the counter itself.
-    pub fn claimed(&self) -> usize {
-        Arc::strong_count(&self.0) - 1
-    }
-
-    /// Whether both have the same counter, as all claims of a client have.
-    pub(crate) fn is_of_same_client(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -90,10 +81,14 @@ pub trait Client: Send + Sync {
     /// The numbers of the client's descriptors; none if the client has ended. EAGAIN: they cannot
     /// be listed at the moment.
     fn descriptors(&self) -> Result<Vec<i32>, Errno>;
-    /// Counts a descriptor kept for the client, until the claim is dropped. EMFILE: the client's
-    /// limit is reached.
-    fn claim(&self) -> Result<DescriptorClaim, Errno> {
-        Ok(DescriptorClaim::default())
+    /// What is kept for the client.
+    fn account(&self) -> &Arc<Account> {
+        Account::unbounded()
+    }
+    /// Charges a descriptor that is kept for the client. EMFILE: the client's limit is reached.
+    /// ENFILE: its account's share is.
+    fn claim(&self) -> Result<Charge, Errno> {
+        self.account().charge(Resource::Descriptors, 1)
     }
     /// Runs `work`, whose duration the client controls.
     fn wait_for_client(&self, work: &mut dyn FnMut()) {

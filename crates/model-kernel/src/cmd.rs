@@ -45,8 +45,9 @@ pub(super) trait FunctionAccess: Send + Sync {
     /// Backs a UAR page with a page of a client's file, which the client maps itself. The file must
     /// be sealed against truncation.
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
-    /// Backs a UAR page with the device's own memory again.
-    fn unback_uar(&self, page: u32);
+    /// Backs a UAR page with the device's own memory again. If that fails, the device still reads
+    /// the client's page.
+    fn unback_uar(&self, page: u32) -> Result<(), Errno>;
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
     /// Current value of the timestamp counter.

@@ -31,7 +31,9 @@ impl Context {
     /// A context with these pages and nothing else.
     #[cfg(test)]
     pub(super) fn for_tests(static_uars: Vec<u32>) -> Self {
-        Self { uid: 1, transport_domain: None, cqe_version: 1, dynamic_uars: false, static_uars }
+        let mappings = Vec::new();
+        let (transport_domain, dynamic_uars) = (None, false);
+        Self { uid: 1, transport_domain, cqe_version: 1, dynamic_uars, static_uars, mappings }
     }
 
     /// The user index of a client's QP, which the client chooses.
@@ -45,8 +47,14 @@ impl Context {
         if let Some(number) = self.transport_domain {
             let _ = kernel.free(Opcode::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
         }
+        let mut mappings = self.mappings.into_iter();
         for page in self.static_uars {
-            file.unback(page);
+            let charge = mappings.next();
+            if file.unback(page).is_err() {
+                // The page and its mapping stay.
+                std::mem::forget(charge);
+                continue;
+            }
             let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
         }
         if self.uid != 0 {
@@ -155,6 +163,7 @@ impl Method<'_> {
             cqe_version: kernel.caps.cqe_version().min(request.max_cqe_version),
             dynamic_uars: request.lib_caps & LIB_DYNAMIC_UARS != 0,
             static_uars: Vec::new(),
+            mappings: Vec::new(),
         };
         if request.flags & FLAG_DEVX != 0 {
             context.uid = self.create_devx_context()?;
@@ -198,6 +207,7 @@ impl Method<'_> {
                 return Err(refused(Errno::ENOMEM, words));
             }
             for index in 0..(registers / REGISTERS_PER_PAGE) as usize {
+                context.mappings.extend(self.file.charge_mappings()?);
                 let page = kernel.allocate(Opcode::ALLOC_UAR, context.uid)?;
                 context.static_uars.push(page);
                 self.file.back(page, static_offset(index))?;

@@ -95,11 +95,6 @@ pub(crate) fn send(socket: &OwnedFd, record: &[u8]) -> Result<(), Errno> {
     Errno::result(sent).map(drop)
 }
 
-/// Ends what a socket sends: the peer reads what was sent, then end of file.
-pub(crate) fn end(socket: &OwnedFd) {
-    let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
-}
-
 /// Receives a record, cut to the buffer, and returns its length; EAGAIN when there is none. 0: the
 /// peer is closed.
 pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Errno> {

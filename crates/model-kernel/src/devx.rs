@@ -191,8 +191,10 @@ impl Method<'_> {
             Err(errno) => return Err(errno),
         }
         record.extend(output);
-        stream.channel().send(record);
-        Ok(())
+        match stream.channel().send(record) {
+            true => Ok(()),
+            false => Err(refused(Errno::ENOMEM, "the client has too many unread records")),
+        }
     }
 
     pub(super) fn query_eqn(&mut self) -> Result<(), Errno> {

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::errno::Errno;
 
+use super::account::Charge;
 use super::aio;
-use super::client::{Client, DescriptorClaim};
+use super::client::Client;
 use super::refused::refused;
 
 /// Maximum number of eventfds of one client that subscriptions signal at one time. Linux holds a
@@ -23,7 +24,7 @@ pub struct Eventfds(Mutex<BTreeMap<u64, Weak<Eventfd>>>);
 #[derive(Debug)]
 pub(super) struct Eventfd {
     fd: OwnedFd,
-    _claim: DescriptorClaim,
+    _claim: Charge,
 }
 
 impl AsFd for Eventfd {
@@ -34,8 +35,8 @@ impl AsFd for Eventfd {
 
 impl Eventfds {
     /// Holds what a duplicate of a client's descriptor refers to, as long as the answer lives.
-    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. EMFILE: so many
-    /// descriptors are kept for it. Others: eventfds cannot be signalled here.
+    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. EMFILE, ENFILE: so
+    /// many descriptors are kept for it. Others: eventfds cannot be signalled here.
     pub(super) fn hold(&self, fd: OwnedFd, client: &dyn Client) -> Result<Arc<Eventfd>, Errno> {
         check_eventfd(&fd)?;
         aio::check().map_err(|errno| {

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 
 use super::abi::{Access, Call, attr, object};
+use super::account::{Charge, Resource};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
 use super::clock::ClockPage;
@@ -118,11 +119,25 @@ impl File {
         }
     }
 
-    /// Ends the client's mapping of a UAR page.
-    pub(super) fn unback(&self, page: u32) {
-        if self.doorbells.is_some() {
-            self.kernel.function.unback_uar(page);
+    /// Ends the client's mapping of a UAR page. If that fails, the page must not be freed: its next
+    /// client would share it.
+    pub(super) fn unback(&self, page: u32) -> Result<(), Errno> {
+        if self.doorbells.is_none() {
+            return Ok(());
         }
+        self.kernel.function.unback_uar(page).inspect_err(|errno| {
+            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
+        })
+    }
+
+    /// Charges the mappings of a UAR page that the client maps itself: of the page, and of the
+    /// device's own memory up to the next such page.
+    pub(super) fn charge_mappings(&self) -> Result<Option<Charge>, Errno> {
+        let charge = || {
+            let charged = self.client.account().charge(Resource::Mappings, 2);
+            charged.map_err(|errno| refused(errno, "no more UAR pages can be mapped: free some"))
+        };
+        self.doorbells.as_ref().map(|_| charge()).transpose()
     }
 
     /// How many objects the file has; `None` while it answers an ioctl.
@@ -319,10 +334,12 @@ impl File {
                 self.kernel.subscriptions.destroy_object(object.serial, destroy)?;
             }
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
-            &Object::Uar { page, mmap } => {
+            &Object::Uar { page, mmap, .. } => {
                 // A real kernel waits for the page's last unmap; this one cannot see it.
                 // A freed page may be another client's at once, with a mapping of its own.
-                self.unback(page);
+                self.unback(page).map_err(|errno| {
+                    refused(errno, "the page's mapping cannot be replaced: see vm.max_map_count")
+                })?;
                 let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.give(mmap);

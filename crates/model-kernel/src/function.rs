@@ -73,10 +73,8 @@ impl FunctionAccess for ModelFunction {
         self.driver.back_uar(page, file, offset)
     }
 
-    fn unback_uar(&self, page: u32) {
-        if let Err(errno) = self.driver.unback_uar(page) {
-            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
-        }
+    fn unback_uar(&self, page: u32) -> Result<(), Errno> {
+        self.driver.unback_uar(page)
     }
 
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
@@ -328,7 +326,7 @@ mod tests {
         nix::unistd::ftruncate(&file, PAGE as i64).unwrap();
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
         later.back_uar(1, file.as_fd(), 0).unwrap();
-        earlier.unback_uar(1);
+        earlier.unback_uar(1).unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         assert!(maps.contains("memfd:page-of-a-later-client"), "{maps}");
     }

@@ -8,6 +8,7 @@ use verbless_model::memory::Mapped;
 use verbless_prm::Opcode;
 
 use super::abi::object;
+use super::account::Charge;
 use super::channel::Channel;
 use super::client::Client;
 use super::clock::ClockPage;
@@ -39,6 +40,7 @@ pub(super) enum Object {
         page: u32,
         /// Page number in the file's mmap space.
         mmap: u32,
+        _mappings: Option<Charge>,
     },
 }
 
@@ -141,6 +143,8 @@ pub(super) struct Context {
     pub dynamic_uars: bool,
     /// UAR pages allocated with the context.
     pub static_uars: Vec<u32>,
+    /// The charges of their mappings.
+    pub mappings: Vec<Charge>,
 }
 
 /// First mmap command of individually allocated pages.

@@ -49,6 +49,7 @@
 )]
 
 mod abi;
+mod account;
 mod aio;
 mod boot;
 mod channel;
@@ -65,6 +66,7 @@ mod event_rules;
 mod eventfds;
 mod events;
 mod faults;
+mod feeder;
 mod file;
 mod flow;
 mod function;
@@ -108,6 +110,7 @@ pub use network::Neighbour;
 /// `Client` is the process.
 pub mod remote {
     pub use crate::abi::DRIVER_ID;
+    pub use crate::account::{Account, Charge, Resource, ResourcePool};
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
         Capability, Client, DescriptorClaim, FileId, PAGE, effective_capabilities, identify,

@@ -3,8 +3,9 @@
 //!
 //! Long lists and short lists have separate bounds, so a short list never waits for a long one. A
 //! list over the bound waits for a limited time, with only its open device locked. The next list is
-//! the one whose client was served longest ago, then the one that came first: a client that
-//! registers in a loop, with any number of threads, comes after the others.
+//! the one whose filter was served longest ago, then of these the one whose client was, then the
+//! one that came first: clients that register in a loop, however many they are, come after those
+//! behind other filters.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -23,7 +24,9 @@ const MOST_OF_SHORT: usize = 1 << 22;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
 const MOST_WAITING: usize = 64;
-/// Clients without waiting lists whose last turn is remembered.
+/// Limit of waiting lists of the clients behind one filter.
+const MOST_OF_FILTER: usize = MOST_WAITING / 2;
+/// Clients and filters without waiting lists whose last turn is remembered.
 const MOST_SERVED: u64 = 256;
 /// Limit of waiting lists per client.
 const MOST_OF_CLIENT: usize = 4;
@@ -46,14 +49,23 @@ struct Line {
     /// `count` when a client was last served: of clients with waiting lists, and of the
     /// [`MOST_SERVED`] that were served last.
     served: BTreeMap<usize, u64>,
+    /// The same for their filters.
+    served_filters: BTreeMap<usize, u64>,
     /// Lists granted so far.
     count: u64,
+}
+
+/// A client and its filter, by the addresses of what each has alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ClientId {
+    filter: usize,
+    client: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     number: u64,
-    client: usize,
+    of: ClientId,
 }
 
 static LONG_LISTS: Room = Room::new(MOST_PAGES);
@@ -71,9 +83,9 @@ impl ListedPages {
     /// or too many lists wait.
     pub(super) fn of(pages: u64, client: &dyn Client) -> Option<Self> {
         let count = usize::try_from(pages).ok()?;
-        // The counter of pinned pages identifies the client.
-        let client = ptr::from_ref(client.pinned()).addr();
-        room_of(count).take(count, client, PATIENCE)
+        let filter = ptr::from_ref(client.account().filter()).addr();
+        let of = ClientId { filter, client: ptr::from_ref(client.pinned()).addr() };
+        room_of(count).take(count, of, PATIENCE)
     }
 }
 
@@ -92,7 +104,9 @@ impl Drop for ListedPages {
 impl Room {
     const fn new(most: usize) -> Self {
         let served = BTreeMap::new();
-        let line = Line { taken: 0, waiting: Vec::new(), last: 0, served, count: 0 };
+        let served_filters = BTreeMap::new();
+        let waiting = Vec::new();
+        let line = Line { taken: 0, waiting, last: 0, served, served_filters, count: 0 };
         Self { most, line: Mutex::new(line), changed: Condvar::new() }
     }
 
@@ -101,13 +115,13 @@ impl Room {
     }
 
     /// Waits until `count` entries fit and it is this list's turn.
-    fn take(&'static self, count: usize, client: usize, patience: Duration) -> Option<ListedPages> {
+    fn take(&'static self, count: usize, of: ClientId, patience: Duration) -> Option<ListedPages> {
         let mut line = self.line();
-        if count > self.most || !line.may_wait(client) {
+        if count > self.most || !line.may_wait(of) {
             return None;
         }
         line.last += 1;
-        let own = Waiter { number: line.last, client };
+        let own = Waiter { number: line.last, of };
         line.waiting.push(own);
         let must_wait =
             |line: &mut Line| line.next() != Some(own.number) || line.taken + count > self.most;
@@ -123,14 +137,19 @@ impl Room {
 }
 
 impl Line {
-    fn may_wait(&self, client: usize) -> bool {
-        let own = self.waiting.iter().filter(|it| it.client == client).count();
-        self.waiting.len() < MOST_WAITING && own < MOST_OF_CLIENT
+    fn may_wait(&self, of: ClientId) -> bool {
+        let own = self.waiting.iter().filter(|it| it.of == of).count();
+        let filters = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
+        self.waiting.len() < MOST_WAITING && filters < MOST_OF_FILTER && own < MOST_OF_CLIENT
     }
 
     /// Number of the next waiter.
     fn next(&self) -> Option<u64> {
-        let turn = |it: &&Waiter| (self.served.get(&it.client).copied().unwrap_or(0), it.number);
+        let last = |served: &BTreeMap<usize, u64>, who| served.get(&who).copied().unwrap_or(0);
+        let turn = |it: &&Waiter| {
+            let filter = last(&self.served_filters, it.of.filter);
+            (filter, last(&self.served, it.of.client), it.number)
+        };
         self.waiting.iter().min_by_key(turn).map(|it| it.number)
     }
 
@@ -140,11 +159,14 @@ impl Line {
         if let Some(count) = count {
             self.taken += count;
             self.count += 1;
-            self.served.insert(waiter.client, self.count);
+            self.served.insert(waiter.of.client, self.count);
+            self.served_filters.insert(waiter.of.filter, self.count);
         }
-        let Self { waiting, served, count, .. } = self;
+        let Self { waiting, served, served_filters, count, .. } = self;
         let recent = |at: u64| at + MOST_SERVED > *count;
-        served.retain(|client, at| recent(*at) || waiting.iter().any(|it| it.client == *client));
+        let waits = |is_its: &dyn Fn(ClientId) -> bool| waiting.iter().any(|it| is_its(it.of));
+        served.retain(|&id, at| recent(*at) || waits(&|of| of.client == id));
+        served_filters.retain(|&id, at| recent(*at) || waits(&|of| of.filter == id));
     }
 }
 
@@ -166,6 +188,11 @@ mod tests {
         }};
     }
 
+    /// A client alone behind its filter.
+    fn alone(client: usize) -> ClientId {
+        ClientId { filter: client, client }
+    }
+
     /// Waits until `count` lists wait.
     fn waits(room: &Room, count: usize) {
         let start = Instant::now();
@@ -178,11 +205,11 @@ mod tests {
     #[test]
     fn long_page_list_waits_for_room() {
         let room = room!();
-        assert!(room.take(101, 1, LONG).is_none(), "it never has room");
-        let first = room.take(60, 1, LONG).expect("room");
-        let second = room.take(40, 1, LONG).expect("the rest");
-        assert!(room.take(1, 2, Duration::from_millis(10)).is_none(), "none came free");
-        let third = thread::spawn(|| room.take(50, 2, LONG).map(|listed| listed.count));
+        assert!(room.take(101, alone(1), LONG).is_none(), "it never has room");
+        let first = room.take(60, alone(1), LONG).expect("room");
+        let second = room.take(40, alone(1), LONG).expect("the rest");
+        assert!(room.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
+        let third = thread::spawn(|| room.take(50, alone(2), LONG).map(|listed| listed.count));
         waits(room, 1);
         drop(second);
         waits(room, 1);
@@ -192,18 +219,18 @@ mod tests {
         assert_eq!((line.taken, line.served.len()), (0, 2));
     }
 
-    #[test]
-    fn page_list_room_is_fair_among_clients() {
-        let (room, (got, order)) = (room!(), channel());
-        let first = room.take(100, 1, LONG).expect("room");
-        let waiters: Vec<_> = [1, 1, 2, 1, 3]
-            .into_iter()
+    /// The order in which these are served, which come one after the other and wait for all pages.
+    fn order_of(room: &'static Room, clients: &[ClientId]) -> Vec<usize> {
+        let (got, order) = channel();
+        let first = room.take(100, alone(0), LONG).expect("room");
+        let waiters: Vec<_> = clients
+            .iter()
             .enumerate()
-            .map(|(before, client)| {
+            .map(|(before, &of)| {
                 let got = got.clone();
                 let waiter = thread::spawn(move || {
-                    let listed = room.take(100, client, LONG).expect("room");
-                    got.send(client).expect("the test waits");
+                    let listed = room.take(100, of, LONG).expect("room");
+                    got.send(of.client).expect("the test waits");
                     drop(listed);
                 });
                 waits(room, before + 1);
@@ -212,20 +239,54 @@ mod tests {
             .collect();
         drop(first);
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
-        assert_eq!(order.try_iter().collect::<Vec<_>>(), [2, 3, 1, 1, 1]);
+        order.try_iter().collect()
+    }
+
+    #[test]
+    fn page_list_room_is_fair_among_clients() {
+        let clients = [1, 1, 2, 1, 3].map(alone);
+        assert_eq!(order_of(room!(), &clients), [1, 2, 3, 1, 1]);
+        let clients = [1, 1, 2, 1, 3].map(|client| ClientId { filter: 9, client });
+        assert_eq!(order_of(room!(), &clients), [1, 2, 3, 1, 1]);
+    }
+
+    #[test]
+    fn page_list_room_is_fair_among_filters() {
+        let of = |filter, client| ClientId { filter, client };
+        let clients = [of(8, 1), of(8, 2), of(8, 3), of(9, 4), of(9, 4)];
+        assert_eq!(order_of(room!(), &clients), [1, 4, 2, 4, 3]);
+    }
+
+    #[test]
+    fn waiting_page_lists_of_a_filter_are_bounded() {
+        let room = room!();
+        let first = room.take(100, alone(0), LONG).expect("room");
+        let of = |client| ClientId { filter: 7, client };
+        let waiters: Vec<_> = (0..MOST_OF_FILTER)
+            .map(|client| {
+                let waiter = thread::spawn(move || room.take(1, of(client), LONG).is_some());
+                waits(room, client + 1);
+                waiter
+            })
+            .collect();
+        let start = Instant::now();
+        assert!(room.take(1, of(MOST_OF_FILTER), LONG).is_none());
+        assert!(start.elapsed() < LONG / 2, "it does not wait");
+        drop(first);
+        assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
     }
 
     /// A client that never has more than one list comes after clients that were served before it.
     #[test]
     fn page_list_of_client_that_loops_comes_after_waiting_ones() {
         let (room, (got, order)) = (room!(), channel());
-        drop(room.take(100, 2, LONG).expect("room"));
-        drop(room.take(100, 1, LONG).expect("room"));
-        let held = room.take(100, 1, LONG).expect("room");
+        drop(room.take(100, alone(2), LONG).expect("room"));
+        drop(room.take(100, alone(1), LONG).expect("room"));
+        let held = room.take(100, alone(1), LONG).expect("room");
         let waiters = [1, 2].map(|client| {
             let (got, before) = (got.clone(), room.line().waiting.len());
             let waiter = thread::spawn(move || {
-                let listed = room.take(100, client, LONG).expect("room");
+                let listed = room.take(100, alone(client), LONG).expect("room");
                 got.send(client).expect("the test waits");
                 drop(listed);
             });
@@ -240,17 +301,17 @@ mod tests {
     #[test]
     fn waiting_page_lists_are_bounded() {
         let room = room!();
-        let first = room.take(100, 0, LONG).expect("room");
+        let first = room.take(100, alone(0), LONG).expect("room");
         let mut waiters = Vec::new();
         for client in 0..MOST_WAITING / MOST_OF_CLIENT {
             for _ in 0..MOST_OF_CLIENT {
-                waiters.push(thread::spawn(move || room.take(1, client, LONG).is_some()));
+                waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
                 waits(room, waiters.len());
             }
-            assert!(room.take(1, client, LONG).is_none(), "client {client} has as many");
+            assert!(room.take(1, alone(client), LONG).is_none(), "client {client} has as many");
         }
         let start = Instant::now();
-        assert!(room.take(1, MOST_WAITING, LONG).is_none());
+        assert!(room.take(1, alone(MOST_WAITING), LONG).is_none());
         assert!(start.elapsed() < LONG / 2, "it does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));

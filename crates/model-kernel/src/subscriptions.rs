@@ -10,9 +10,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use verbless_prm::Eqe;
 
+use super::account::Charge;
 use super::aio::signal_eventfd;
 use super::channel::Channel;
-use super::client::{Client, DescriptorClaim};
+use super::client::Client;
 use super::eventfds::Eventfd;
 use super::refused::refused;
 
@@ -21,7 +22,7 @@ use super::refused::refused;
 pub(super) struct EventChannel {
     pub channel: Arc<Channel>,
     /// The claim for the newest subscriptions, and how many it covers.
-    claim: Mutex<(Arc<DescriptorClaim>, usize)>,
+    claim: Mutex<(Option<Arc<Charge>>, usize)>,
     /// Records are cookies without event data; each is queued at most once.
     pub omit_data: bool,
 }
@@ -40,7 +41,7 @@ pub(super) struct Subscription {
     /// The eventfd to signal instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
     /// Counts it, together with others, as one kept descriptor of the client.
-    pub claim: Arc<DescriptorClaim>,
+    pub claim: Arc<Charge>,
 }
 
 /// Event and object type, with the object's number; `None`: the device.
@@ -90,12 +91,12 @@ impl Subscriptions {
     pub(super) fn add(&self, subscriptions: Vec<Subscription>) -> Result<(), Errno> {
         let mut table = self.lock();
         for (index, new) in subscriptions.iter().enumerate() {
-            let (event, client) = ((new.key, new.number), &new.claim);
+            let (event, client) = ((new.key, new.number), new.claim.account());
             // An object is one file's, whichever clients share that. Subscriptions to a destroyed
             // object of the same number may still be in the table.
             let counts = |it: &Subscription| match new.object {
                 Some(_) => it.object == new.object,
-                None => it.claim.is_of_same_client(client),
+                None => Arc::ptr_eq(it.claim.account(), client),
             };
             let before = table.by_event.get(&event).into_iter().flatten();
             let before = before.filter(|(_, it)| counts(it)).count();
@@ -237,7 +238,7 @@ const SUBSCRIPTIONS_PER_CLAIM: usize = 64;
 
 impl EventChannel {
     pub(super) fn new(channel: Arc<Channel>, omit_data: bool) -> Self {
-        let claim = Mutex::new((Arc::default(), SUBSCRIPTIONS_PER_CLAIM));
+        let claim = Mutex::new((None, SUBSCRIPTIONS_PER_CLAIM));
         Self { channel, claim, omit_data }
     }
 
@@ -246,15 +247,20 @@ impl EventChannel {
         &self,
         count: usize,
         client: &dyn Client,
-    ) -> Result<Vec<Arc<DescriptorClaim>>, Errno> {
+    ) -> Result<Vec<Arc<Charge>>, Errno> {
         let mut last = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         let mut claims = Vec::with_capacity(count);
         while claims.len() < count {
-            if last.1 == SUBSCRIPTIONS_PER_CLAIM {
-                *last = (Arc::new(client.claim()?), 0);
-            }
+            let claim = match &*last {
+                (Some(claim), covered) if *covered < SUBSCRIPTIONS_PER_CLAIM => claim.clone(),
+                _ => {
+                    let claim = Arc::new(client.claim()?);
+                    *last = (Some(claim.clone()), 0);
+                    claim
+                }
+            };
             last.1 += 1;
-            claims.push(last.0.clone());
+            claims.push(claim);
         }
         Ok(claims)
     }

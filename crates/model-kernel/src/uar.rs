@@ -37,6 +37,7 @@ impl Method<'_> {
         let kernel = &self.file.kernel;
         let full = || refused(Errno::ENOMEM, "the file has all the UARs that it may have");
         let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
+        let mappings = self.file.charge_mappings()?;
         let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;
         let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
         let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
@@ -52,7 +53,7 @@ impl Method<'_> {
         }
         self.state.mmap_numbers.0.take_this(mmap);
         self.state.mmaps.insert(mmap, page);
-        Ok(Object::Uar { page, mmap })
+        Ok(Object::Uar { page, mmap, _mappings: mappings })
     }
 }
 

@@ -4,29 +4,22 @@
 //!
 //! The programs behind one filter share a pool of threads and as many slots for files. While the
 //! pool is full, the supervisor takes no file from them. So their files and threads are bounded,
-//! however many processes they have, and other filters' pools are unaffected. The files of all
-//! pools are bounded by a share of the supervisor's descriptors.
+//! however many processes they have, and other filters' pools are unaffected. The files count as
+//! descriptors of the filter's account.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use nix::sys::resource::{Resource, getrlimit};
-use verbless_model_kernel::remote::DescriptorClaim;
+use verbless_model_kernel::remote::{Account, Charge, DescriptorClaim, Resource};
 
 /// Slots for files, and threads that close them, of one pool.
 pub(super) const MOST: usize = 64;
-
-/// The files of all pools may take 1/SHARE of the supervisor's descriptors.
-const SHARE: u64 = 4;
-
-/// Counts the slots of all pools that are claimed.
-static ALL: LazyLock<DescriptorClaim> = LazyLock::new(DescriptorClaim::default);
 
 /// A slot for a file of a pool, free once this is dropped.
 #[derive(Debug)]
 pub(super) struct ClosingSlot {
     _of_pool: DescriptorClaim,
-    _of_all: DescriptorClaim,
+    _charge: Charge,
 }
 
 /// Its drop closes a file.
@@ -45,8 +38,8 @@ pub(super) struct FileClosers {
     closer: Mutex<Closer>,
     /// Claims on slots for files.
     places: DescriptorClaim,
-    /// Claims on DMA numbers of the filter's processes.
-    numbers: DescriptorClaim,
+    /// What is kept for the programs behind the filter.
+    pub account: Arc<Account>,
 }
 
 impl std::fmt::Debug for FileClosers {
@@ -69,29 +62,18 @@ impl FileClosers {
         self.closer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a slot for a file. `None`: `most` are claimed, or the pool has as many as are free
-    /// for all others. So another filter's pool always finds one.
+    /// Claims a slot for a file. `None`: `most` are claimed, or the filter's account has its share
+    /// of descriptors.
     pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<ClosingSlot> {
-        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-        let place = self.place_among(&ALL, (descriptors / SHARE) as usize, most);
+        let place = self.places.one_of(most).and_then(|of_pool| {
+            let charge = self.account.charge(Resource::Descriptors, 1).ok()?;
+            Some(ClosingSlot { _of_pool: of_pool, _charge: charge })
+        });
         if place.is_none() {
             // The thread of an earlier file may have failed to start.
             self.start(&mut self.closer());
         }
         place
-    }
-
-    /// The same; `all` counts the slots of all pools, which are `total`.
-    fn place_among(&self, all: &DescriptorClaim, total: usize, most: usize) -> Option<ClosingSlot> {
-        let free = total.saturating_sub(all.claimed());
-        let of_pool = self.places.one_of(most.min(free))?;
-        Some(ClosingSlot { _of_pool: of_pool, _of_all: all.one_of(total)? })
-    }
-
-    /// Claims the DMA number of a process behind the filter. `None`: the filter's processes hold as
-    /// many as are `free` for all others. So the processes behind another filter always find one.
-    pub(super) fn number(&self, free: usize) -> Option<DescriptorClaim> {
-        self.numbers.one_of(free)
     }
 
     /// Drops `item`, a file, in another thread. If all threads are busy, the next free one drops
@@ -135,6 +117,8 @@ impl FileClosers {
 mod tests {
     use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
     use std::time::Duration;
+
+    use verbless_model_kernel::remote::ResourcePool;
 
     use super::*;
 
@@ -212,17 +196,21 @@ mod tests {
 
     #[test]
     fn pool_leaves_slots_to_others() {
-        let (all, pools) = (DescriptorClaim::default(), <[FileClosers; 12]>::default());
+        let resources = ResourcePool::of([256, 0, 0, 0]);
+        let pools = [(); 12].map(|()| {
+            let mut pool = FileClosers::default();
+            pool.account = Arc::new(Account::with(resources.clone()));
+            Arc::new(pool)
+        });
         let mut held = Vec::new();
-        let mut fill = |pool: &FileClosers| {
+        let counts = pools.each_ref().map(|pool| {
             let before = held.len();
-            held.extend(std::iter::from_fn(|| pool.place_among(&all, 256, MOST)));
+            held.extend(std::iter::from_fn(|| pool.place(MOST)));
             held.len() - before
-        };
-        let counts = pools.each_ref().map(&mut fill);
+        });
         assert_eq!(counts, [64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 0, 0]);
-        held.clear();
-        assert_eq!(all.claimed(), 0);
+        drop(held);
+        assert!(pools.iter().all(|pool| pool.account.taken(Resource::Descriptors) == 0));
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl Answerer {
         }
         // Without pidfd_getfd, no message can be answered; again as a kernel without RDMA.
         let Ok(caller) = self.caller(call) else { return Errno::EPROTONOSUPPORT.into() };
-        if !matches!(sys::take_descriptor(caller.process.pidfd(), -1), Err(Errno::EBADF)) {
+        let Some(reach) = caller.process.reach() else { return Errno::EPROTONOSUPPORT.into() };
+        if !matches!(sys::take_descriptor(&reach.pidfd, -1), Err(Errno::EBADF)) {
             return Errno::EPROTONOSUPPORT.into();
         }
         let room = self.shared.room(caller.process.pid);

@@ -1,16 +1,17 @@
 //! Open devices: the program's descriptor, and the modelled kernel's file behind it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
@@ -19,7 +20,7 @@ use super::call_threads::Queue;
 use super::node::Node;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
-    Client, DescriptorClaim, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
+    Charge, Client, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
 };
 
 /// The file that executes the ioctls of a descriptor.
@@ -35,10 +36,11 @@ pub(super) struct Open {
     pub node: Node,
     /// Serializes the calls on this open.
     pub calls: Arc<Queue>,
-    watch: WatchDescriptor,
+    /// `None`: the user's watches are used up, and the lock is polled.
+    watch: Option<WatchDescriptor>,
     /// The memfd, whose lock shows whether the descriptor was closed.
     memory: Arc<OwnedFd>,
-    _claim: DescriptorClaim,
+    _claim: Charge,
 }
 
 /// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
@@ -127,7 +129,22 @@ pub(super) struct OpenTable {
     by_file: HashMap<FileId, Arc<Open>>,
     by_watch: HashMap<WatchDescriptor, FileId>,
     inotify: Inotify,
+    /// Opens without a watch.
+    polled: HashSet<FileId>,
+    /// When they are checked next.
+    next_poll: Instant,
+    /// Readable when an open without a watch is new: somebody must call [`OpenTable::closed`] every
+    /// [`PERIOD`].
+    pub bell: EventFd,
+    /// As if the user's watches were used up.
+    #[cfg(test)]
+    no_watches: bool,
 }
+
+/// Time between checks of the opens without a watch, at most.
+pub(super) const PERIOD: Duration = Duration::from_millis(100);
+/// At least; the checks take a tenth of the time at most.
+const SHORT_PERIOD: Duration = Duration::from_millis(1);
 
 impl AsFd for OpenTable {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -138,7 +155,29 @@ impl AsFd for OpenTable {
 impl OpenTable {
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Self {
+            by_file: HashMap::new(),
+            by_watch: HashMap::new(),
+            inotify,
+            polled: HashSet::new(),
+            next_poll: Instant::now(),
+            bell: EventFd::from_value_and_flags(0, flags)?,
+            #[cfg(test)]
+            no_watches: false,
+        })
+    }
+
+    /// Watches a new file; `None`: the user's watches are used up (ENOSPC), or the kernel has no
+    /// memory for one.
+    fn watch(&self, path: &str) -> Result<Option<WatchDescriptor>, Errno> {
+        let watch = self.inotify.add_watch(path, first_close());
+        #[cfg(test)]
+        let watch = if self.no_watches { Err(Errno::ENOSPC) } else { watch };
+        match watch {
+            Err(Errno::ENOSPC | Errno::ENOMEM) => Ok(None),
+            watch => watch.map(Some),
+        }
     }
 
     /// Opens a device for a client that opened `node`. The caller gives the descriptor to the
@@ -149,7 +188,7 @@ impl OpenTable {
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
-        claim: DescriptorClaim,
+        claim: Charge,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
@@ -172,7 +211,7 @@ impl OpenTable {
         // on a device, without trapping reads.
         lseek(&given, i64::MAX, Whence::SeekSet)?;
         fcntl(&given, FcntlArg::F_OFD_SETLK(&whole_lock()))?;
-        let watch = self.inotify.add_watch(path.as_str(), first_close())?;
+        let watch = self.watch(&path)?;
         let memory = Arc::new(memory);
         let file = match node {
             Node::Verbs(_) => DeviceFile::open(backend, device, client, memory.clone())
@@ -180,11 +219,17 @@ impl OpenTable {
             Node::Fwctl(_) => FwctlFile::open(backend, device).map(ServedFile::Fwctl),
         };
         let file = file.inspect_err(|_| {
-            let _ = self.inotify.rm_watch(watch);
+            let _ = watch.map(|watch| self.inotify.rm_watch(watch));
         })?;
         let open = Open { file, node, calls: Arc::default(), watch, memory, _claim: claim };
         self.by_file.insert(id, Arc::new(open));
-        self.by_watch.insert(watch, id);
+        match watch {
+            Some(watch) => drop(self.by_watch.insert(watch, id)),
+            None => {
+                self.polled.insert(id);
+                let _ = self.bell.write(1);
+            }
+        }
         Ok((id, given))
     }
 
@@ -196,8 +241,13 @@ impl OpenTable {
     pub(super) fn end(&mut self, id: FileId) -> ClosedOpens {
         let open = self.by_file.remove(&id);
         if let Some(open) = &open {
-            self.by_watch.remove(&open.watch);
-            let _ = self.inotify.rm_watch(open.watch);
+            match open.watch {
+                Some(watch) => {
+                    self.by_watch.remove(&watch);
+                    let _ = self.inotify.rm_watch(watch);
+                }
+                None => drop(self.polled.remove(&id)),
+            }
         }
         ClosedOpens(open.into_iter().collect())
     }
@@ -221,6 +271,27 @@ impl OpenTable {
                 }
             }
         }
+        ended.0.append(&mut self.unlocked().0);
+        ended
+    }
+
+    /// Whether an open has no watch.
+    pub(super) fn are_polled(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
+    /// Removes closed opens that have no watch, if their check is due.
+    fn unlocked(&mut self) -> ClosedOpens {
+        let mut ended = ClosedOpens(Vec::new());
+        let start = Instant::now();
+        if self.polled.is_empty() || start < self.next_poll {
+            return ended;
+        }
+        let _ = self.bell.read();
+        let is_closed = |id: &&FileId| self.by_file.get(id).is_none_or(|open| !open.is_locked());
+        let closed: Vec<FileId> = self.polled.iter().filter(is_closed).copied().collect();
+        closed.into_iter().for_each(|id| ended.0.append(&mut self.end(id).0));
+        self.next_poll = Instant::now() + (start.elapsed() * 9).clamp(SHORT_PERIOD, PERIOD);
         ended
     }
 
@@ -232,7 +303,9 @@ impl OpenTable {
         let mut ended = ClosedOpens(Vec::new());
         let ids: Vec<FileId> = self.by_file.keys().copied().collect();
         for id in ids {
-            let Some(open) = self.by_file.get(&id) else { continue };
+            let Some(open) = self.by_file.get(&id).filter(|it| it.watch.is_some()) else {
+                continue;
+            };
             let path = format!("/proc/self/fd/{}", open.memory.as_raw_fd());
             let watch = self.inotify.add_watch(path.as_str(), flags);
             if let Ok(watch) = watch {
@@ -258,18 +331,22 @@ mod tests {
     use super::super::shared::Wakes;
     use super::*;
     use verbless_model::{Model, Profile};
+    use verbless_model_kernel::remote::Resource;
 
     /// Opens of a device by this process, with one id and descriptor.
     fn opened(model: &Model) -> (OpenTable, FileId, File) {
+        opened_in(OpenTable::new().expect("inotify"), model)
+    }
+
+    fn opened_in(mut opens: OpenTable, model: &Model) -> (OpenTable, FileId, File) {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
         let processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
-        let mut opens = OpenTable::new().expect("inotify");
-        let (id, file) = opens
-            .open(&InProcess::of(model), 0, Node::Verbs(0), client, DescriptorClaim::default())
-            .expect("it opens");
+        let charge = client.account().charge(Resource::Descriptors, 1).expect("a share");
+        let (id, file) =
+            opens.open(&InProcess::of(model), 0, Node::Verbs(0), client, charge).expect("it opens");
         (opens, id, file)
     }
 
@@ -310,6 +387,28 @@ mod tests {
             drop(opens.unwatched());
         }
         assert!(opens.is_empty() && opens.by_watch.is_empty());
+    }
+
+    #[test]
+    fn close_is_found_when_the_watches_are_used_up() {
+        let model = model();
+        let mut opens = OpenTable::new().expect("inotify");
+        opens.no_watches = true;
+        let (mut opens, id, file) = opened_in(opens, &model);
+        assert_eq!(opens.bell.read(), Ok(1), "the supervisor is to poll");
+        assert!(opens.closed().is_empty() && opens.get(id).is_some(), "it is open");
+        let copy = file.try_clone().expect("a duplicate");
+        drop(file);
+        thread::sleep(2 * SHORT_PERIOD);
+        assert!(opens.closed().is_empty() && opens.are_polled());
+        drop(copy);
+        let end = Instant::now() + Duration::from_secs(10);
+        while opens.get(id).is_some() && Instant::now() < end {
+            thread::yield_now();
+            drop(opens.closed());
+        }
+        assert!(opens.is_empty() && !opens.are_polled());
+        assert_eq!(model.counts(0), Default::default());
     }
 
     #[test]

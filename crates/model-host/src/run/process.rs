@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource as Limit, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
@@ -20,21 +20,18 @@ use super::namespaces;
 use super::sys::{self, CallGate, Notification};
 use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Client, DescriptorClaim, Eventfds, FileId, Mappings, check_pin,
-    effective_capabilities, numbers,
+    Account, Capability, Charge, Client, DescriptorClaim, Eventfds, FileId, Mappings, Resource,
+    check_pin, effective_capabilities, numbers,
 };
 
 /// A process that opened a device or sent it an ioctl, while it runs one program.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
-    /// reused.
-    pub reach: Arc<RemoteClient>,
+    /// `None`: it is forgotten. Registrations hold the `Process` beyond that, but no descriptor.
+    files: Mutex<Option<Arc<ProcFiles>>>,
     /// Its DMA number in [`ClientMemory`].
     number: u16,
-    /// `/proc/PID/maps` of that memory.
-    maps: File,
     memory: Arc<ClientMemory>,
     /// Registrations hold the `Process`, and so keep the number taken.
     _taken: ProcessNumber,
@@ -45,10 +42,10 @@ pub(super) struct Process {
 }
 
 /// Resources of `run` that a process holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Claims {
-    /// Counts the descriptors kept for it.
-    kept: DescriptorClaim,
+    /// What is kept for it.
+    account: Arc<Account>,
     /// Counts its descriptors that are about to be closed.
     strays: DescriptorClaim,
     /// Pages that count as pinned.
@@ -62,25 +59,37 @@ pub(super) struct Claims {
 impl Claims {
     /// Claims of a process that holds nothing yet.
     pub(super) fn behind(pool: &Arc<FileClosers>) -> Self {
-        Self { pool: pool.clone(), ..Self::default() }
+        Self {
+            account: Arc::new(pool.account.of_process()),
+            strays: DescriptorClaim::default(),
+            pinned: AtomicU64::new(0),
+            eventfds: Eventfds::default(),
+            pool: pool.clone(),
+        }
     }
 }
 
 /// Addresses that [`dma_address`] offers a client: more than a process uses without asking for them
 /// (57 bits on x86-64, 52 on arm64).
 const MOST_DMA: u64 = 1 << 48;
-/// One process may hold 1/SHARE of the supervisor's descriptors.
-const SHARE: u64 = 4;
 /// Descriptors of one process that may be about to be closed.
 const MOST_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
 #[derive(Debug)]
 pub(super) struct ProcFiles {
-    reach: RemoteClient,
+    /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
+    /// reused.
+    reach: Arc<RemoteClient>,
+    /// `/proc/PID/maps` of that memory.
     maps: File,
     pub start: u64,
+    /// Counts the descriptors, once the process is a client.
+    charge: Option<Charge>,
 }
+
+/// Descriptors in [`ProcFiles`].
+const PROC_FILES: usize = 3;
 
 impl ProcFiles {
     /// Opens them for the process of a thread. That may block for ever, because `execve` of the
@@ -88,7 +97,8 @@ impl ProcFiles {
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
-        Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
+        let reach = Arc::new(RemoteClient { pid, pidfd, memory: Arc::new(memory) });
+        Ok(Self { reach, maps, start, charge: None })
     }
 
     pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
@@ -96,24 +106,25 @@ impl ProcFiles {
     }
 
     /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
-    /// filter, including ended processes with registrations. `claims`: those of the same process
-    /// before `execve`, over which descriptors stay open.
+    /// filter, including ended processes with registrations. ENFILE: clients behind its filter use
+    /// too many descriptors. `claims`: those of the same process before `execve`, over which
+    /// descriptors stay open.
     pub(super) fn into_client(
-        self,
+        mut self,
         memory: &Arc<ClientMemory>,
         claims: Arc<Claims>,
     ) -> Result<Process, Errno> {
-        let reach = Arc::new(self.reach);
-        let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
-        let number = memory.add(RemoteMemory::Client(reach.clone())).ok_or(Errno::EUSERS)?;
+        let account = &claims.pool.account;
+        self.charge = Some(account.charge(Resource::Descriptors, PROC_FILES)?);
+        let charge = account.charge(Resource::DmaNumbers, 1)?;
+        let number = memory.add(RemoteMemory::Client(self.reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
-            pid: reach.pid,
-            reach,
+            pid: self.reach.pid,
             number,
-            maps: self.maps,
             memory: memory.clone(),
-            _taken: ProcessNumber { memory: memory.clone(), number, _place: place },
+            _taken: ProcessNumber { memory: memory.clone(), number, _charge: charge },
             start: self.start,
+            files: Mutex::new(Some(Arc::new(self))),
             claims,
         })
     }
@@ -124,8 +135,7 @@ impl ProcFiles {
 struct ProcessNumber {
     memory: Arc<ClientMemory>,
     number: u16,
-    /// Counts it among those behind its filter.
-    _place: DescriptorClaim,
+    _charge: Charge,
 }
 
 impl Drop for ProcessNumber {
@@ -135,29 +145,40 @@ impl Drop for ProcessNumber {
 }
 
 impl Process {
-    /// Access to the memory of its current program only.
-    pub(super) fn program(&self) -> RemoteMemory {
-        RemoteMemory::Program(self.reach.memory.clone())
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<ProcFiles>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same; EFAULT: it has ended or runs another program.
-    fn living(&self) -> Result<RemoteMemory, Errno> {
-        self.memory.remote(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
+    /// Its descriptors; `None`: it is forgotten.
+    fn files(&self) -> Option<Arc<ProcFiles>> {
+        self.lock().clone()
+    }
+
+    /// Access to the memory of its current program only.
+    pub(super) fn program(&self) -> Option<RemoteMemory> {
+        Some(RemoteMemory::Program(self.files()?.reach.memory.clone()))
     }
 
     /// It may be in `execve`: restricts the device to the current program's memory.
     pub(super) fn may_leave(&self) {
-        self.memory.set_remote_memory(self.number, self.program());
+        if let Some(program) = self.program() {
+            self.memory.set_remote_memory(self.number, program);
+        }
     }
 
     /// Its `execve` failed.
     pub(super) fn stays(&self) {
-        self.memory.set_remote_memory(self.number, RemoteMemory::Client(self.reach.clone()));
+        if let Some(files) = self.files() {
+            let whole = RemoteMemory::Client(files.reach.clone());
+            self.memory.set_remote_memory(self.number, whole);
+        }
     }
 
-    /// Ends access to its memory. Its number is free once no registration is left.
+    /// It has ended or runs another program: ends access to its memory. Its number is free once no
+    /// registration is left.
     pub(super) fn forget(&self) {
         self.memory.remove(self.number);
+        *self.lock() = None;
     }
 
     /// The device's current access.
@@ -166,8 +187,9 @@ impl Process {
         self.memory.remote(self.number)
     }
 
-    pub(super) fn pidfd(&self) -> &OwnedFd {
-        &self.reach.pidfd
+    /// The process, whose pidfd this has; `None`: it is forgotten.
+    pub(super) fn reach(&self) -> Option<Arc<RemoteClient>> {
+        Some(self.files()?.reach.clone())
     }
 
     /// Duplicates one of its descriptors, if `is_wanted` accepts the file. EINVAL: another file,
@@ -200,7 +222,8 @@ impl Process {
         let Claims { strays, pool, .. } = &*self.claims;
         let stray = strays.one_of(most.0).ok_or(Errno::EAGAIN)?;
         let place = pool.place(most.1).ok_or(Errno::EAGAIN)?;
-        let taken = sys::take_descriptor(self.pidfd(), fd)?;
+        let reach = self.reach().ok_or(Errno::ESRCH)?;
+        let taken = sys::take_descriptor(&reach.pidfd, fd)?;
         if is_wanted(&taken) {
             return Ok(taken);
         }
@@ -208,8 +231,9 @@ impl Process {
         Err(Errno::EINVAL)
     }
 
+    /// Whether it has ended or is forgotten.
     pub(super) fn has_ended(&self) -> bool {
-        self.reach.has_ended()
+        self.reach().is_none_or(|reach| reach.has_ended())
     }
 }
 
@@ -324,8 +348,8 @@ fn mapping_of(all: &mut Mappings<impl Read>, address: u64) -> Result<Option<Mapp
 
 /// Raises the limit of descriptors to the hard limit: each open device of every program takes some.
 pub(super) fn allow_many_descriptors() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    if let Ok((_, most)) = getrlimit(Limit::RLIMIT_NOFILE) {
+        let _ = setrlimit(Limit::RLIMIT_NOFILE, most, most);
     }
 }
 
@@ -463,15 +487,16 @@ impl Caller {
 
 impl Client for Caller {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-        let reach = self.process.living()?;
-        in_program(|| read_by(&reach, address, into)).map_err(|_| Errno::EFAULT)
+        let program = self.process.program().ok_or(Errno::EFAULT)?;
+        in_program(|| read_by(&program, address, into)).map_err(|_| Errno::EFAULT)
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        let reach = self.process.living()?;
+        let files = self.process.files().ok_or(Errno::EFAULT)?;
         in_program(|| {
-            may_write(&self.process.maps, address, from.len())?;
-            write_by(&reach, address, from).map_err(|_| Errno::EFAULT)
+            may_write(&files.maps, address, from.len())?;
+            let program = RemoteMemory::Program(files.reach.memory.clone());
+            write_by(&program, address, from).map_err(|_| Errno::EFAULT)
         })
     }
 
@@ -544,12 +569,14 @@ impl Client for Caller {
         in_program(work);
     }
 
-    /// Limit: the process's RLIMIT_NOFILE, and a share of the supervisor's.
-    fn claim(&self) -> Result<DescriptorClaim, Errno> {
-        let limits = self.proc_file("limits")?;
-        let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-        let most = soft_limit(&limits, "Max open files").min(ours / SHARE);
-        self.process.claims.kept.one_of(most as usize).ok_or(Errno::EMFILE)
+    fn account(&self) -> &Arc<Account> {
+        &self.process.claims.account
+    }
+
+    /// Limit: the process's RLIMIT_NOFILE, and its account's share.
+    fn claim(&self) -> Result<Charge, Errno> {
+        let most = soft_limit(&self.proc_file("limits")?, "Max open files") as usize;
+        self.account().charge_up_to(most, Resource::Descriptors, 1)
     }
 
     fn descriptors(&self) -> Result<Vec<i32>, Errno> {
@@ -623,6 +650,7 @@ pub(super) mod tests {
     use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
     use crate::captured_log::captured_log;
+    use verbless_model_kernel::remote::ResourcePool;
 
     #[test]
     fn memlock_limit_parses_proc_limits() {
@@ -639,7 +667,7 @@ Max processes             95932                95932                processes";
         assert_eq!(soft_limit("", "Max locked memory"), 0);
         assert_eq!(own(None).memlock(), 0, "it makes no call");
         let own = own(waiting()).memlock();
-        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).expect("it has one").0;
+        let limit = getrlimit(Limit::RLIMIT_MEMLOCK).expect("it has one").0;
         assert_eq!(own, limit);
     }
 
@@ -901,35 +929,85 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn descriptors_kept_for_a_process_are_bounded() {
-        let process = own(None).process;
-        let two = [process.claims.kept.one_of(2), process.claims.kept.one_of(2)];
-        assert!(two.iter().all(Option::is_some) && process.claims.kept.one_of(2).is_none());
-        drop(two);
-        assert!(process.claims.kept.one_of(1).is_some(), "they ended");
-        assert_eq!(own(None).claim().map(drop), Err(Errno::ESRCH), "it makes no call");
         if !is_apart("run::process::tests::descriptors_kept_for_a_process_are_bounded") {
             return;
         }
-        let most = |caller: &Caller| {
+        let limit = |soft: u64| {
+            let (_, hard) = getrlimit(Limit::RLIMIT_NOFILE).expect("it has one");
+            setrlimit(Limit::RLIMIT_NOFILE, soft, hard).expect("it is lower");
+        };
+        limit(808);
+        let most = |caller: &Caller, errno| {
             let claims = (0..2000).map_while(|_| caller.claim().ok()).collect::<Vec<_>>();
-            assert_eq!(caller.claim().map(drop), Err(Errno::EMFILE), "{}", claims.len());
+            assert_eq!(caller.claim().map(drop), Err(errno), "{}", claims.len());
             claims.len()
         };
-        let limit = |soft: u64| {
-            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
-            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it is lower");
-        };
-        // A quarter of the supervisor's; another process has its own quarter.
-        limit(800);
+        assert_eq!(own(None).claim().map(drop), Err(Errno::ESRCH), "it makes no call");
+        // A third of those that the supervisor leaves to clients, but for the two processes' own.
         let mut child = shell();
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let other = Caller { process, tid: child.id(), call: waiting() };
-        assert_eq!((most(&own(waiting())), most(&other)), (200, 200));
+        let own = own(waiting());
+        assert_eq!((most(&own, Errno::ENFILE), most(&other, Errno::ENFILE)), (199, 199));
         // At most its own limit.
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
-        assert_eq!(most(&other), 100);
+        assert_eq!(most(&other, Errno::EMFILE), 100);
         child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
+
+    /// A filter whose account has so many descriptors and DMA numbers to share with others.
+    fn filter_of(pool: &Arc<ResourcePool>) -> Arc<FileClosers> {
+        let mut filter = FileClosers::default();
+        filter.account = Arc::new(Account::with(pool.clone()));
+        Arc::new(filter)
+    }
+
+    #[test]
+    fn descriptors_of_known_processes_count_for_their_filter() {
+        let (processes, pool) = (processes(), ResourcePool::of([13, 0, 0, 10]));
+        let [filter, other] = [(); 2].map(|()| filter_of(&pool));
+        let mut children = [shell(), shell(), shell()];
+        let behind = |child: &Child, filter| processes.behind(child.id(), filter, || true);
+        let first = behind(&children[0], &filter).expect("of two");
+        let second = behind(&children[1], &filter).expect("of two");
+        assert_eq!(behind(&children[2], &filter).map(drop), Err(Errno::ENFILE));
+        assert!(behind(&children[2], &other).is_ok(), "another filter's");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        processes.bury(first.pid);
+        assert_eq!(filter.account.taken(Resource::Descriptors), PROC_FILES, "of the second");
+        drop(second);
+        for child in &mut children[1..] {
+            child.kill().and_then(|()| child.wait()).expect("it is there");
+        }
+    }
+
+    #[test]
+    fn registrations_of_ended_processes_hold_no_descriptor() {
+        if !is_apart("run::process::tests::registrations_of_ended_processes_hold_no_descriptor") {
+            return;
+        }
+        let processes = processes();
+        let count = || numbers("/proc/self/fd").expect("a list").len();
+        let before = count();
+        let held: Vec<_> = (0..8)
+            .map(|round| {
+                let mut child = shell();
+                let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+                let process = processes.of_thread(tid, || true).expect("a child");
+                if round % 2 == 0 {
+                    // Its next program is another client.
+                    processes.may_leave(pid, tid);
+                    becomes_sleep(&mut child);
+                    processes.heard(tid, || true);
+                }
+                child.kill().and_then(|()| child.wait()).expect("it is there");
+                processes.bury(pid);
+                process
+            })
+            .collect();
+        assert_eq!((count(), held.len()), (before, 8));
+        assert!(held.iter().all(|process| process.has_ended()));
     }
 
     #[test]
@@ -940,7 +1018,7 @@ Max processes             95932                95932                processes";
             nix::sys::eventfd::EventFd::new().expect("an eventfd"),
             std::os::unix::net::UnixDatagram::unbound().expect("a socket"),
         );
-        if !may_take(caller.process.pidfd()) {
+        if !may_take(&caller.process.reach().expect("it lives").pidfd) {
             return;
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
@@ -968,7 +1046,7 @@ Max processes             95932                95932                processes";
         let Some(server) = SilentFuse::start("find") else { return };
         let file = server.open();
         let process = own(None).process;
-        if !may_take(process.pidfd()) {
+        if !may_take(&process.reach().expect("it lives").pidfd) {
             return;
         }
         let (found, finds) = std::sync::mpsc::channel();
@@ -983,23 +1061,18 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn filter_leaves_numbers_to_others() {
-        let memory = Arc::<ClientMemory>::default();
-        while memory.free_numbers() > 3 {
-            memory.add(RemoteMemory::Process(Pid::this())).expect("a number");
-        }
-        let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
-        let processes = super::super::processes::Processes::new(memory.clone(), wakes);
-        let (pool, mut children) = (Arc::<FileClosers>::default(), [shell(), shell()]);
+        let (processes, numbers) = (processes(), ResourcePool::of([100, 0, 0, 4]));
+        let [pool, others] = [(); 2].map(|()| filter_of(&numbers));
+        let mut children = [shell(), shell()];
         let [first, second] = children.each_ref().map(Child::id);
         let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
-        let own = behind(std::process::id(), &pool).expect("of three");
+        let own = behind(std::process::id(), &pool).expect("of two");
         // Its number is free once its registrations, here `kept`, are gone too.
         let kept = behind(first, &pool).expect("of two");
         children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
         processes.bury(kept.pid);
-        assert_eq!(memory.free_numbers(), 1);
         assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
-        assert!(behind(second, &Arc::default()).is_ok(), "another filter's");
+        assert!(behind(second, &others).is_ok(), "another filter's");
         drop((own, kept));
         children[1].kill().and_then(|()| children[1].wait()).expect("it is there");
     }
@@ -1016,7 +1089,7 @@ Max processes             95932                95932                processes";
         let free = processes.behind(alone.id(), &Arc::default(), || true).expect("a child");
         let takes = |process: &Process, fd| process.take(fd, |_| true).map(drop);
         let unknown = |process: &Process| process.take_unknown(0, |_| true).map(drop);
-        if may_take(own.pidfd()) {
+        if may_take(&own.reach().expect("it lives").pidfd) {
             assert_eq!(
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
@@ -1057,7 +1130,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn descriptor_limit_is_raised_to_hard_limit() {
         allow_many_descriptors();
-        let (now, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
+        let (now, most) = getrlimit(Limit::RLIMIT_NOFILE).expect("it has one");
         assert_eq!(now, most);
     }
 

@@ -184,7 +184,8 @@ impl Processes {
         let claims = before.map(|(_, claims)| claims.clone());
         let claims = claims.unwrap_or_else(|| Arc::new(Claims::behind(pool)));
         let process = Arc::new(opened.into_client(&self.memory, claims)?);
-        let pidfd = process.pidfd().as_fd();
+        let reach = process.reach().ok_or(Errno::ESRCH)?;
+        let pidfd = reach.pidfd.as_fd();
         if let Err(errno) = self.wakes.on_input(pidfd, Wake::Death(pid)) {
             process.forget();
             return Err(errno);
@@ -245,7 +246,8 @@ impl Processes {
         let mut table = self.table();
         let Some(process) = table.known.get(&pid).cloned() else { return };
         if !table.leaving.contains_key(&pid) {
-            let Ok(exec) = Exec::new(pid, process.program()) else {
+            let exec = process.program().ok_or(Errno::ESRCH);
+            let Ok(exec) = exec.and_then(|program| Exec::new(pid, program)) else {
                 // Access to no program is safer than to the next one.
                 return self.forget_in(&mut table, pid);
             };
@@ -304,9 +306,12 @@ impl Processes {
     /// Forgets a process that has ended or runs another program: ends access to its memory.
     fn forget_in(&self, table: &mut ProcessTable, pid: Pid) {
         if let Some(process) = table.known.remove(&pid) {
-            self.wakes.forget(process.pidfd().as_fd());
+            let has_ended = process.has_ended();
+            if let Some(reach) = process.reach() {
+                self.wakes.forget(reach.pidfd.as_fd());
+            }
             process.forget();
-            if !process.has_ended() {
+            if !has_ended {
                 table.before.insert(pid, (process.start, process.claims.clone()));
                 if table.before.len() > table.many {
                     // If the lookup fails, the process may still exist.

@@ -134,7 +134,8 @@ impl Program {
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);
-        may_take(process.expect("this process").pidfd()).then_some(program)
+        let reach = process.expect("this process").reach().expect("it lives");
+        may_take(&reach.pidfd).then_some(program)
     }
 
     pub(super) fn of(model: &Model, side: Side) -> Self {

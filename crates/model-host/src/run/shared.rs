@@ -10,7 +10,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::unistd::Pid;
 
 use super::descriptor_locks::DescriptorLocks;
-use super::open::OpenTable;
+use super::open::{OpenTable, PERIOD};
 use super::processes::Processes;
 use crate::log::TraceLines;
 use verbless_model::memory::ClientMemory;
@@ -135,6 +135,7 @@ impl SharedRun {
     ) -> Result<Self, Errno> {
         let (wakes, opens) = (Arc::new(Wakes::new()?), OpenTable::new()?);
         wakes.on_input(opens.as_fd(), Wake::Close)?;
+        wakes.on_input(opens.bell.as_fd(), Wake::Close)?;
         Ok(Self {
             model: model.clone(),
             backend: InProcess::of(model),
@@ -178,6 +179,13 @@ impl SharedRun {
         drop(opens);
         ended.finish();
         lock()
+    }
+
+    /// How often the caller must call [`opens`](Self::opens), because no event reports the close of
+    /// some device.
+    pub(super) fn poll_period(&self) -> Option<Duration> {
+        let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        opens.are_polled().then_some(PERIOD)
     }
 
     /// Closes an open device.

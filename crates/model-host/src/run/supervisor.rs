@@ -408,8 +408,12 @@ impl Supervisor {
     pub(super) fn run(mut self) -> Result<i32, Errno> {
         let has_ended = |it: &Self| it.filters.is_empty() && it.programs.have_ended();
         while !has_ended(&self) && !self.programs.is_over() {
-            let timeout = self.programs.end_after_a_failure();
-            for wake in self.shared.wakes.wait(timeout)? {
+            let timeouts = [self.programs.end_after_a_failure(), self.shared.poll_period()];
+            let wakes = self.shared.wakes.wait(timeouts.into_iter().flatten().min())?;
+            if wakes.is_empty() {
+                drop(self.shared.opens());
+            }
+            for wake in wakes {
                 match wake {
                     Wake::Signal => self.programs.hear_signals(),
                     Wake::Close => drop(self.shared.opens()),

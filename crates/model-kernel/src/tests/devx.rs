@@ -6,7 +6,8 @@ use verbless_prm::Opcode;
 
 use nix::errno::Errno;
 
-use super::support::{Device, FIRST, Fixture, Request, command};
+use super::support::{Device, FIRST, Fixture, Request, TestClient, command};
+use crate::account::{Account, ResourcePool};
 use crate::mailbox::Field;
 use crate::rules;
 
@@ -489,4 +490,31 @@ fn an_async_query_answers_by_a_record() {
             "no more than 1 MiB waits: {length}"
         );
     }
+}
+
+#[test]
+fn async_query_without_room_for_its_record_fails() {
+    let filter = Arc::new(Account::with(ResourcePool::of([100, 100, 0, 0])));
+    let fixture = Fixture::of_client(Device::new(), TestClient::with(filter));
+    super::support::get_context(&fixture.file, 1).expect("a context");
+    let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
+    let is_its = |number: &u32| {
+        on_object(&fixture, 0x1003, qp, &command(Opcode::QUERY_QP.0, *number, 16)).is_ok()
+    };
+    let number = (FIRST..FIRST + 16).find(is_its).expect("the QP has a number");
+    let mut alloc = Request::new(0x1004, 0x1000).handle(0x1000, 0);
+    assert_eq!(alloc.send(&fixture.file), Ok(()));
+    let query = || {
+        Request::new(0x1001, 0x1004)
+            .handle(0x1000, qp)
+            .input(0x1001, &command(Opcode::QUERY_QP.0, number, 16))
+            .handle(0x1002, alloc.data(0))
+            .number(0x1003, 1)
+            .number(0x1004, 0xf000)
+            .send(&fixture.file)
+    };
+    // The socket takes some.
+    assert_eq!(query(), Ok(()));
+    let refused = (0..16).map(|_| query()).find(|result| *result != Ok(()));
+    assert_eq!(refused, Some(Err(Errno::ENOMEM)));
 }

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::channel::Channel;
+use super::super::client::Client as _;
 use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
@@ -427,6 +428,7 @@ fn bound_ignores_subscriptions_to_destroyed_object() {
     let kernel = fixture.file.kernel.clone();
     let (sender, outcome) = std::sync::mpsc::channel();
     let (events, _theirs) = Channel::new(0).expect("a channel");
+    let claim = Arc::new(fixture.client.claim().expect("a descriptor"));
     fixture.device.race(Opcode::DESTROY_CQ, move || {
         let of_next = Subscription {
             key: 0,
@@ -435,7 +437,7 @@ fn bound_ignores_subscriptions_to_destroyed_object() {
             channel: Arc::new(EventChannel::new(events, false)),
             cookie: 2,
             eventfd: None,
-            claim: Arc::default(),
+            claim,
         };
         let _ = sender.send(kernel.subscriptions.add(vec![of_next]));
     });

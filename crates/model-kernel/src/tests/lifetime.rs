@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 use verbless_prm::Opcode;
 
+use super::super::account::{Account, Resource, ResourcePool};
 use super::super::client::Client as _;
 use super::super::rules;
 use super::super::verbs::listener::ListenerKind;
 use super::objects::Verbs;
-use super::support::{Device, Fixture, Request, buffer, command};
+use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 
 #[test]
 fn close_destroys_objects_newest_first() {
@@ -171,6 +172,52 @@ fn refused_destroy_keeps_listener() {
     assert!(listeners.get(ListenerKind::Cq, cqn).is_some());
 }
 
+/// UAR_ALLOC; the handle.
+fn uar(fixture: &Fixture) -> Result<u64, Errno> {
+    let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
+    let mut alloc = Request::new(0x1008, 0x1000)
+        .handle(0x1000, 0)
+        .number(0x1001, 0)
+        .output(0x1002, &mut offset)
+        .output(0x1003, &mut length)
+        .output(0x1004, &mut page);
+    alloc.send(&fixture.file)?;
+    Ok(alloc.data(0))
+}
+
+/// A context with so many UAR pages.
+fn static_uars(fixture: &Fixture, pages: u8) -> Result<(), Errno> {
+    Request::new(0, 3).input(0x1000, &[2 * pages, 0, 0, 0, 0, 0, 0, 0]).send(&fixture.file)
+}
+
+#[test]
+fn uar_pages_of_a_filter_leave_mappings_to_others() {
+    // Two mappings a page, and a filter has half of them.
+    let pool = ResourcePool::of([100, 16, 0, 0]);
+    let filters = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
+    let taken = |filter: &Arc<Account>| filter.taken(Resource::Mappings);
+    let [first, second, third] = [0, 0, 1].map(|filter| {
+        let filter: &Arc<Account> = &filters[filter];
+        Fixture::of_client(Device::new(), TestClient::with(filter.clone()))
+    });
+    super::support::get_context(&first.file, 1).expect("a context");
+    let pages: Vec<_> = (0..4).map(|_| uar(&first).expect("of four")).collect();
+    let held = first.device.held();
+    assert_eq!(uar(&first).map(drop), Err(Errno::ENOMEM));
+    assert_eq!(first.device.held(), held, "no page is allocated");
+    assert_eq!(static_uars(&second, 1), Err(Errno::ENOMEM), "of the same filter");
+    assert_eq!((static_uars(&third, 2), taken(&filters[1])), (Ok(()), 4));
+    assert_eq!((first.destroy(0x1008, pages[0]), taken(&filters[0])), (Ok(()), 6));
+    // A page that stays backed by the client's is not freed, and counts on.
+    first.device.keeps_backing.store(true, Ordering::Relaxed);
+    assert_eq!(first.destroy(0x1008, pages[1]), Err(Errno::ENOMEM));
+    assert_eq!(taken(&filters[0]), 6);
+    first.device.keeps_backing.store(false, Ordering::Relaxed);
+    assert_eq!((first.close(), taken(&filters[0])), (0, 0));
+    third.device.keeps_backing.store(true, Ordering::Relaxed);
+    assert_eq!((third.close(), taken(&filters[1])), (2, 4));
+}
+
 #[test]
 fn uar_page_is_unbacked_before_it_is_freed() {
     // The context's page, and one of UAR_ALLOC.
@@ -179,17 +226,9 @@ fn uar_page_is_unbacked_before_it_is_freed() {
         let device = fixture.device.clone();
         if dynamic {
             super::support::get_context(&fixture.file, 1).expect("a context");
-            let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
-            let mut alloc = Request::new(0x1008, 0x1000)
-                .handle(0x1000, 0)
-                .number(0x1001, 0)
-                .output(0x1002, &mut offset)
-                .output(0x1003, &mut length)
-                .output(0x1004, &mut page);
-            assert_eq!(alloc.send(&fixture.file), Ok(()));
+            assert!(uar(&fixture).is_ok());
         } else {
-            let mut get = Request::new(0, 3).input(0x1000, &[2, 0, 0, 0, 0, 0, 0, 0]);
-            assert_eq!(get.send(&fixture.file), Ok(()));
+            assert_eq!(static_uars(&fixture, 1), Ok(()));
         }
         let page = *device.backed.lock().expect("no panic").keys().next().expect("a page");
         // Another client gets the page and maps it.

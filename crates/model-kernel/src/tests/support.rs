@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
-use super::super::client::{Capability, Client, DescriptorClaim, FileId, OwnProcess};
+use super::super::account::{Account, Charge, Resource};
+use super::super::client::{Capability, Client, FileId, OwnProcess};
 use super::super::cmd::{FunctionAccess, FunctionRegisters};
 use super::super::file::File;
 use super::super::kernel::Kernel;
@@ -43,6 +44,8 @@ pub(super) struct Device {
     pub more_gids: Vec<GidEntry>,
     /// The offsets at which clients mapped UAR pages themselves, by page.
     pub backed: Mutex<BTreeMap<u32, u64>>,
+    /// No page can be unbacked.
+    pub keeps_backing: AtomicBool,
     /// Ioctls with exactly these names fail.
     pub fails: Mutex<Option<Vec<&'static str>>>,
     /// Keys that got another PD or other rights.
@@ -82,6 +85,7 @@ impl Device {
             ethernet,
             grh_required: false,
             backed: Mutex::default(),
+            keeps_backing: AtomicBool::new(false),
             alive: AtomicBool::new(true),
             removed: AtomicBool::new(false),
             cycles: AtomicU64::new(7_000),
@@ -265,8 +269,12 @@ impl FunctionAccess for Device {
         Ok(())
     }
 
-    fn unback_uar(&self, page: u32) {
+    fn unback_uar(&self, page: u32) -> Result<(), Errno> {
+        if self.keeps_backing.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
         Self::lock(&self.backed).remove(&page);
+        Ok(())
     }
 
     fn iommu(&self) -> Arc<Iommu> {
@@ -336,7 +344,7 @@ pub(super) struct TestClient {
     pub capabilities: AtomicU64,
     /// Descriptors given out; closed with the client.
     pub installed: Mutex<Vec<OwnedFd>>,
-    claims: DescriptorClaim,
+    pub account: Arc<Account>,
     /// Maximum number of descriptors that may be kept for the client.
     pub most_claims: AtomicU64,
     /// The client's descriptors cannot be listed.
@@ -347,12 +355,16 @@ pub(super) struct TestClient {
 
 impl TestClient {
     pub(super) fn new() -> Arc<Self> {
+        Self::with(Arc::new(Arc::new(Account::default()).of_process()))
+    }
+
+    pub(super) fn with(account: Arc<Account>) -> Arc<Self> {
         Arc::new(Self {
             process: OwnProcess::default(),
             memlock: AtomicU64::new(u64::MAX),
             capabilities: AtomicU64::new(0),
             installed: Mutex::default(),
-            claims: DescriptorClaim::default(),
+            account,
             most_claims: AtomicU64::new(u32::MAX.into()),
             hides_descriptors: AtomicBool::new(false),
             descriptors: Mutex::default(),
@@ -404,9 +416,12 @@ impl Client for TestClient {
             false => self.process.descriptors(),
         }
     }
-    fn claim(&self) -> Result<DescriptorClaim, Errno> {
+    fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+    fn claim(&self) -> Result<Charge, Errno> {
         let most = self.most_claims.load(Ordering::Relaxed) as usize;
-        self.claims.one_of(most).ok_or(Errno::EMFILE)
+        self.account.charge_up_to(most, Resource::Descriptors, 1)
     }
 }
 
@@ -534,8 +549,12 @@ impl Fixture {
 
     /// A file without a user context; its client maps doorbells itself.
     pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
+        Self::of_client(device, TestClient::new())
+    }
+
+    /// The same, of this client.
+    pub(super) fn of_client(device: Arc<Device>, client: Arc<TestClient>) -> Self {
         let kernel = Kernel::attach(device.clone()).expect("the device is willing");
-        let client = TestClient::new();
         let doorbells = std::fs::File::open("/dev/null").expect("a file");
         let file = File::new(kernel, client.clone()).with_doorbells(Arc::new(doorbells.into()));
         Self { device, client, file }

@@ -84,12 +84,6 @@ impl ClientMemory {
         Some(number)
     }
 
-    /// The number of unused process numbers.
-    pub fn free_numbers(&self) -> usize {
-        let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        usize::from(MAX_PROCESS) - processes.taken.len()
-    }
-
     /// Ends the memory of a process: its addresses are faults from now on. The number stays taken
     /// until [`ClientMemory::free`], so that a memory key that still names it reaches no other
     /// process.

@@ -22,7 +22,7 @@ pub const BYTES: usize = 0x40;
 /// Offset of the count of completed tasks in a [`Worker`] (8 bytes, little-endian).
 pub const DONE_AT: usize = 0x38;
 /// log2 of the maximum of waiting tasks per worker.
-pub const MOST_LOG_DEPTH: u8 = 15;
+pub const MAX_LOG_DEPTH: u8 = 15;
 
 /// State of a worker. The host writes it before the worker's first run.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Worker {
 pub unsafe fn work(context: &ThreadContext, at: u64) {
     // SAFETY: the caller's promise.
     let worker: &Worker = unsafe { &*with_exposed_provenance(at as usize) };
-    let depth = 1_usize << worker.log_depth.min(MOST_LOG_DEPTH.into());
+    let depth = 1_usize << worker.log_depth.min(MAX_LOG_DEPTH.into());
     let words = |at: u64, each: usize| {
         // SAFETY: the caller's promise; all words there are atomics.
         unsafe {

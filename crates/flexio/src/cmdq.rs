@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Affinity, KeyAccess};
 use verbless_flexio_dev::cmdq::{
-    BYTES as WORKER_BYTES, DONE_AT, ENTRY, MOST_LOG_DEPTH, TASK_BYTES, Worker as Setup,
+    BYTES as WORKER_BYTES, DONE_AT, ENTRY, MAX_LOG_DEPTH, TASK_BYTES, Worker as Setup,
 };
 use verbless_flexio_dev::segment::{BYTES as WQE, Segment};
 use verbless_queue::wr::Send;
@@ -262,7 +262,7 @@ impl Cmdq {
         for (what, value, least, most) in [
             ("workers", config.workers, 1, u32::MAX),
             ("tasks in a batch", config.batch_size, 1, u32::MAX),
-            ("as log2 of the tasks of a worker", config.log_depth.into(), 1, MOST_LOG_DEPTH.into()),
+            ("as log2 of the tasks of a worker", config.log_depth.into(), 1, MAX_LOG_DEPTH.into()),
         ] {
             if !(least..=most).contains(&value) {
                 return Err(Error::Failed(format!(

@@ -31,7 +31,7 @@ const OLD: u8 = 0x0d;
 const OWN: u8 = 0x77;
 /// How many times the second program has started.
 const TRIES: &str = "VERBLESS_TEST_TRIES";
-const MOST: u32 = 10;
+const MAX_TRIES: u32 = 10;
 const TAKEN: &str = "the address is never free";
 /// Prefix of the programs' messages, amid the test harness's output.
 const MARK: &str = "@ ";
@@ -68,7 +68,7 @@ fn memory_registered_before_exec_is_unreachable() {
         }
         // A sanitizer's memory has the same address in every program; the registered memory may get
         // another one on the next try.
-        if begun == MOST || !text.concat().contains(TAKEN) {
+        if begun == MAX_TRIES || !text.concat().contains(TAKEN) {
             break text;
         }
     };
@@ -201,7 +201,7 @@ fn second(at: usize) {
     if mapped == Err(Errno::EEXIST) {
         // This program occupies the address; the next exec has another layout.
         let tries = env::var(TRIES).map_or(0, |tries| tries.parse::<u32>().expect("a number")) + 1;
-        assert!(tries < MOST, "{TAKEN}");
+        assert!(tries < MAX_TRIES, "{TAKEN}");
         panic!("{}", program(&at.to_string()).env(TRIES, tries.to_string()).exec());
     }
     let mut memory = mapped.expect("nothing is there").cast::<[u8; LENGTH]>();

@@ -28,9 +28,9 @@ pub enum Resource {
 const RESOURCES: usize = 4;
 
 /// Bytes of unread records of all clients.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 /// 16-bit numbers without 0 and the highest two.
-const MOST_DMA_NUMBERS: usize = 65_533;
+const MAX_DMA_NUMBERS: usize = 65_533;
 /// Default of `vm.max_map_count`.
 const DEFAULT_MAPPINGS: usize = 65_530;
 
@@ -68,7 +68,7 @@ impl ResourcePool {
             let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
             let mappings = mappings.ok().and_then(|text| text.trim().parse::<usize>().ok());
             let mappings = mappings.unwrap_or(DEFAULT_MAPPINGS);
-            ResourcePool::of([descriptors / 4 * 3, mappings / 2, MOST_BYTES, MOST_DMA_NUMBERS])
+            ResourcePool::of([descriptors / 4 * 3, mappings / 2, MAX_BYTES, MAX_DMA_NUMBERS])
         });
         OURS.clone()
     }

@@ -3,7 +3,7 @@
 //!
 //! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
 //! files do. The kernel's list of unread records ends where its memory does. Here the socket holds
-//! what fits, and a backlog of at most [`MOST_WAITING`] records holds the rest; the [`Feeder`] feeds
+//! what fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`] feeds
 //! the backlog into the socket. The device never waits for a slow reader: a record that finds the
 //! backlog full is lost. End of file stands for the kernel's EIO.
 
@@ -22,13 +22,13 @@ use crate::descriptor;
 
 /// Maximum number of records in the backlog of one channel. Async commands never reach it: their
 /// bytes have a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
-const MOST_WAITING: usize = 65536;
+const MAX_WAITING: usize = 65536;
 /// Bytes that a record in a backlog costs besides its contents.
 const RECORD: usize = 64;
 
 /// Sent records that a channel remembers before it checks which of them were read: more than a
 /// socket holds.
-const MOST_SENT: usize = 4096;
+const MAX_SENT: usize = 4096;
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Backlog {
     /// Whether it has more than it may have.
     fn is_over(&self) -> bool {
         let exceeds = || self.charge.as_ref().is_some_and(Charge::exceeds_share);
-        !self.records.is_empty() && (self.records.len() > MOST_WAITING || exceeds())
+        !self.records.is_empty() && (self.records.len() > MAX_WAITING || exceeds())
     }
 }
 
@@ -221,17 +221,17 @@ impl Channel {
         }
     }
 
-    /// Queues a record; false if it is lost because [`MOST_WAITING`] records already wait, or as
+    /// Queues a record; false if it is lost because [`MAX_WAITING`] records already wait, or as
     /// many bytes as the client's account may hold.
     fn push(self: &Arc<Self>, record: ChannelRecord) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {
             return true;
         }
-        if state.sent.len() > MOST_SENT {
+        if state.sent.len() > MAX_SENT {
             state.reconcile(self.record_cost);
             // A socket holds fewer: the oldest were read.
-            state.forget_sent(MOST_SENT);
+            state.forget_sent(MAX_SENT);
         }
         state.add_tag(record.tag);
         state.backlog.push_back(record);
@@ -534,7 +534,7 @@ mod tests {
         }
         assert_eq!(
             channel.lock().backlog.records.len(),
-            MOST_WAITING,
+            MAX_WAITING,
             "besides what the socket holds"
         );
         assert!(!channel.send_tagged(1, vec![0xff; 8]), "the backlog is full until a read");
@@ -578,11 +578,11 @@ mod tests {
     fn reader_that_leaves_one_record_makes_no_list_grow() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 72]);
-        for _ in 0..2 * MOST_SENT {
+        for _ in 0..2 * MAX_SENT {
             channel.send(vec![1; 72]);
             assert_eq!(read(&fd).map(|record| record.len()), Ok(72));
         }
-        assert!(channel.lock().sent.len() <= MOST_SENT + 1);
+        assert!(channel.lock().sent.len() <= MAX_SENT + 1);
     }
 
     /// The account of a process, alone behind its filter, with so many bytes of unread records.
@@ -605,7 +605,7 @@ mod tests {
         let mut sent = 0_u64;
         while channel.send(sent.to_ne_bytes().to_vec()) {
             sent += 1;
-            assert!(sent < MOST_WAITING as u64, "there is no limit");
+            assert!(sent < MAX_WAITING as u64, "there is no limit");
         }
         let waits = |channel: &Channel| !channel.lock().backlog.records.is_empty();
         let bytes = || {
@@ -885,7 +885,7 @@ mod tests {
     fn read_records_are_forgotten() {
         for record in [0, 8] {
             let (channel, fd) = Channel::new(record).expect("a socketpair");
-            for count in 1..=MOST_SENT + 1 {
+            for count in 1..=MAX_SENT + 1 {
                 channel.send(vec![1; 8]);
                 assert_eq!(read(&fd), Ok(vec![1; 8]));
                 assert_eq!(channel.lock().sent.len(), count);

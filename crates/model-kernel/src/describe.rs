@@ -15,7 +15,7 @@ use super::write;
 /// Numbers from this value on are printed in hexadecimal.
 const SMALL: u64 = 4096;
 /// Maximum bytes of a structure that are decoded.
-const LONGEST: usize = 256;
+const MAX_BYTES: usize = 256;
 
 /// An ioctl in words.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -247,7 +247,7 @@ fn bytes(attribute: RawAttr, client: &dyn Client) -> Vec<u8> {
 }
 
 fn behind(attribute: RawAttr, client: &dyn Client) -> Vec<u8> {
-    let mut bytes = vec![0; usize::from(attribute.len).min(LONGEST)];
+    let mut bytes = vec![0; usize::from(attribute.len).min(MAX_BYTES)];
     if client.read(attribute.data, &mut bytes).is_err() {
         bytes.clear();
     }

@@ -13,7 +13,7 @@ use super::refused::refused;
 
 /// Maximum number of eventfds of one client that subscriptions signal at one time. Linux holds a
 /// reference to each; here each takes a descriptor of the process that all clients share.
-pub(super) const MOST_EVENTFDS: usize = 512;
+pub(super) const MAX_EVENTFDS: usize = 512;
 
 /// The eventfds that a client's subscriptions signal, each held once. The key is the number that
 /// the kernel gives each eventfd (Linux 5.2; before that a duplicate counts as another).
@@ -50,12 +50,12 @@ impl Eventfds {
         if let Some(known) = held.get(&number).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        if held.len() >= MOST_EVENTFDS {
+        if held.len() >= MAX_EVENTFDS {
             held.retain(|_, fd| fd.strong_count() != 0);
         }
-        if held.len() >= MOST_EVENTFDS {
+        if held.len() >= MAX_EVENTFDS {
             let words = format!(
-                "subscriptions of this process signal {MOST_EVENTFDS} eventfds, which is the most: \
+                "subscriptions of this process signal {MAX_EVENTFDS} eventfds, which is the most: \
                  end some, or share eventfds"
             );
             return Err(refused(Errno::ENOMEM, words));

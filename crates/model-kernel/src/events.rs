@@ -21,7 +21,7 @@ const MAX_EVENTS: usize = 16;
 
 /// Maximum number of subscriptions per channel. Linux is bounded by memory only; here all clients
 /// share the memory.
-pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
+pub(super) const MAX_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {
     pub(super) fn async_event_alloc(&mut self) -> Result<MethodResult, Errno> {
@@ -82,8 +82,8 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         // Each subscription holds its channel.
-        if Arc::strong_count(&channel) + kinds.len() > MOST_SUBSCRIPTIONS {
-            let words = format!("a channel has at most {MOST_SUBSCRIPTIONS} subscriptions");
+        if Arc::strong_count(&channel) + kinds.len() > MAX_SUBSCRIPTIONS {
+            let words = format!("a channel has at most {MAX_SUBSCRIPTIONS} subscriptions");
             return Err(refused(Errno::ENOMEM, words));
         }
         let client = self.attrs.client;

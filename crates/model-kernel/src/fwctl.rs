@@ -20,12 +20,15 @@ use super::rules;
 const PIECE: usize = 4096;
 /// Maximum bytes of a structure, or of the room for driver data. Linux allows the 4 GiB
 /// of its field and scans them on the caller's time; here other clients wait.
-const MOST: usize = *MAILBOX_BYTES.end();
+const MAX_BYTES: usize = *MAILBOX_BYTES.end();
 
 fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
     match bytes {
-        0..=MOST => Ok(()),
-        _ => Err(refused(Errno::E2BIG, format!("{what} has {bytes} bytes: {MOST} are possible"))),
+        0..=MAX_BYTES => Ok(()),
+        _ => Err(refused(
+            Errno::E2BIG,
+            format!("{what} has {bytes} bytes: {MAX_BYTES} are possible"),
+        )),
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) struct HandleEntry {
 
 /// Maximum number of objects of one file. Linux charges their memory to each client; here they take
 /// memory of the process that all clients share.
-const MOST_OBJECTS: u32 = 1 << 20;
+const MAX_OBJECTS: u32 = 1 << 20;
 
 /// The handles of a file's objects.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ struct Handles(IdAllocator);
 
 impl Default for Handles {
     fn default() -> Self {
-        Self(IdAllocator::new(0, MOST_OBJECTS))
+        Self(IdAllocator::new(0, MAX_OBJECTS))
     }
 }
 
@@ -204,7 +204,7 @@ impl FileState {
         self.objects.get_mut(&handle).map(|entry| &mut entry.object)
     }
 
-    /// The lowest free handle. ENOMEM: the file has [`MOST_OBJECTS`].
+    /// The lowest free handle. ENOMEM: the file has [`MAX_OBJECTS`].
     pub(super) fn free_handle(&self) -> Result<u32, Errno> {
         let full = || refused(Errno::ENOMEM, "the open file has 2^20 objects, the limit");
         self.handles.0.lowest().ok_or_else(full)
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn free_handle_is_lowest_and_bounded() {
         let mut state = FileState::default();
-        for pdn in 0..MOST_OBJECTS {
+        for pdn in 0..MAX_OBJECTS {
             let handle = state.free_handle().unwrap();
             assert_eq!(handle, pdn);
             assert_eq!(state.free_handle(), Ok(handle), "the handle is still free");

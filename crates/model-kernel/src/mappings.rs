@@ -21,7 +21,7 @@ const MAPS_LINE: usize = 512;
 const MOUNTS_LINE: usize = 64 << 10;
 /// Maximum bytes of one of these files: 65,530 mappings, Linux's default limit, with
 /// names of 4 KiB.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// The lines of a file, truncated.
 struct Lines<R> {
@@ -75,7 +75,7 @@ pub struct Mappings<R>(Lines<R>);
 impl<R: Read> Mappings<R> {
     /// Reads the mappings from a file at its start.
     pub fn of(maps: R) -> Self {
-        Self(Lines::new(maps, MAPS_LINE, MOST_BYTES))
+        Self(Lines::new(maps, MAPS_LINE, MAX_BYTES))
     }
 
     /// Range of the next mapping, and whether it is writable; `None` at the end.
@@ -148,7 +148,7 @@ fn text(word: &[u8]) -> Option<&str> {
 type InMemory = BTreeMap<(u32, u32), bool>;
 
 fn read_mounts(mounts: impl Read) -> Result<InMemory, Errno> {
-    let (mut lines, mut found) = (Lines::new(mounts, MOUNTS_LINE, MOST_BYTES), InMemory::new());
+    let (mut lines, mut found) = (Lines::new(mounts, MOUNTS_LINE, MAX_BYTES), InMemory::new());
     while let Some(line) = lines.next()? {
         if let Some((device, in_memory)) = parse_mount(line) {
             found.entry(device).or_insert(in_memory);

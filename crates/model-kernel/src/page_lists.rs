@@ -15,21 +15,21 @@ use std::time::Duration;
 use super::client::Client;
 
 /// Maximum number of entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
-pub(super) const MOST_PAGES: usize = 1 << 24;
+pub(super) const MAX_PAGES: usize = 1 << 24;
 /// Maximum number of entries of a short list: 256 MiB in 4 KiB pages.
 const SHORT: usize = 1 << 16;
 /// Maximum number of entries of all short lists: 32 MiB.
-const MOST_OF_SHORT: usize = 1 << 22;
+const MAX_OF_SHORT: usize = 1 << 22;
 /// Limit of the wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// Limit of waiting lists of the clients behind one filter.
-const MOST_OF_FILTER: usize = MOST_WAITING / 2;
+const MAX_OF_FILTER: usize = MAX_WAITING / 2;
 /// Clients and filters without waiting lists whose last turn is remembered.
-const MOST_SERVED: u64 = 256;
+const MAX_SERVED: u64 = 256;
 /// Limit of waiting lists per client.
-const MOST_OF_CLIENT: usize = 4;
+const MAX_OF_CLIENT: usize = 4;
 
 /// A shared bound on entries.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Line {
     /// Number of the last waiter.
     last: u64,
     /// `count` when a client was last served: of clients with waiting lists, and of the
-    /// [`MOST_SERVED`] that were served last.
+    /// [`MAX_SERVED`] that were served last.
     served: BTreeMap<usize, u64>,
     /// The same for their filters.
     served_filters: BTreeMap<usize, u64>,
@@ -68,8 +68,8 @@ struct Waiter {
     of: ClientId,
 }
 
-static LONG_LISTS: Room = Room::new(MOST_PAGES);
-static SHORT_LISTS: Room = Room::new(MOST_OF_SHORT);
+static LONG_LISTS: Room = Room::new(MAX_PAGES);
+static SHORT_LISTS: Room = Room::new(MAX_OF_SHORT);
 
 /// The entries of a list, counted until this is dropped.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Line {
     fn may_wait(&self, of: ClientId) -> bool {
         let own = self.waiting.iter().filter(|it| it.of == of).count();
         let filters = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
-        self.waiting.len() < MOST_WAITING && filters < MOST_OF_FILTER && own < MOST_OF_CLIENT
+        self.waiting.len() < MAX_WAITING && filters < MAX_OF_FILTER && own < MAX_OF_CLIENT
     }
 
     /// Number of the next waiter.
@@ -163,7 +163,7 @@ impl Line {
             self.served_filters.insert(waiter.of.filter, self.count);
         }
         let Self { waiting, served, served_filters, count, .. } = self;
-        let recent = |at: u64| at + MOST_SERVED > *count;
+        let recent = |at: u64| at + MAX_SERVED > *count;
         let waits = |is_its: &dyn Fn(ClientId) -> bool| waiting.iter().any(|it| is_its(it.of));
         served.retain(|&id, at| recent(*at) || waits(&|of| of.client == id));
         served_filters.retain(|&id, at| recent(*at) || waits(&|of| of.filter == id));
@@ -262,7 +262,7 @@ mod tests {
         let room = room!();
         let first = room.take(100, alone(0), LONG).expect("room");
         let of = |client| ClientId { filter: 7, client };
-        let waiters: Vec<_> = (0..MOST_OF_FILTER)
+        let waiters: Vec<_> = (0..MAX_OF_FILTER)
             .map(|client| {
                 let waiter = thread::spawn(move || room.take(1, of(client), LONG).is_some());
                 waits(room, client + 1);
@@ -270,7 +270,7 @@ mod tests {
             })
             .collect();
         let start = Instant::now();
-        assert!(room.take(1, of(MOST_OF_FILTER), LONG).is_none());
+        assert!(room.take(1, of(MAX_OF_FILTER), LONG).is_none());
         assert!(start.elapsed() < LONG / 2, "it does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
@@ -303,15 +303,15 @@ mod tests {
         let room = room!();
         let first = room.take(100, alone(0), LONG).expect("room");
         let mut waiters = Vec::new();
-        for client in 0..MOST_WAITING / MOST_OF_CLIENT {
-            for _ in 0..MOST_OF_CLIENT {
+        for client in 0..MAX_WAITING / MAX_OF_CLIENT {
+            for _ in 0..MAX_OF_CLIENT {
                 waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
                 waits(room, waiters.len());
             }
             assert!(room.take(1, alone(client), LONG).is_none(), "client {client} has as many");
         }
         let start = Instant::now();
-        assert!(room.take(1, alone(MOST_WAITING), LONG).is_none());
+        assert!(room.take(1, alone(MAX_WAITING), LONG).is_none());
         assert!(start.elapsed() < LONG / 2, "it does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn short_page_list_waits_for_no_long_one() {
-        let rooms = [1, SHORT, SHORT + 1, MOST_PAGES].map(|count| room_of(count).most);
-        assert_eq!(rooms, [MOST_OF_SHORT, MOST_OF_SHORT, MOST_PAGES, MOST_PAGES]);
+        let rooms = [1, SHORT, SHORT + 1, MAX_PAGES].map(|count| room_of(count).most);
+        assert_eq!(rooms, [MAX_OF_SHORT, MAX_OF_SHORT, MAX_PAGES, MAX_PAGES]);
     }
 }

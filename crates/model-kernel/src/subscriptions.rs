@@ -52,7 +52,7 @@ type TaggedSubscription = (u64, Arc<Subscription>);
 
 /// Maximum number of subscriptions to one event of an object, or per client to a device event: each
 /// event is delivered to all before the next. Linux is bounded by memory only.
-pub(super) const MOST_OF_EVENT: usize = 256;
+pub(super) const MAX_OF_EVENT: usize = 256;
 
 /// Limit of the wait for clients whose channels end with the device.
 const DISCARD_TIME: Duration = Duration::from_millis(200);
@@ -87,7 +87,7 @@ impl Subscriptions {
     }
 
     /// Adds all subscriptions, or none. ENOMEM: an object's event, or a client's share of a device
-    /// event, would exceed [`MOST_OF_EVENT`].
+    /// event, would exceed [`MAX_OF_EVENT`].
     pub(super) fn add(&self, subscriptions: Vec<Subscription>) -> Result<(), Errno> {
         let mut table = self.lock();
         for (index, new) in subscriptions.iter().enumerate() {
@@ -102,9 +102,9 @@ impl Subscriptions {
             let before = before.filter(|(_, it)| counts(it)).count();
             let with = subscriptions[..=index].iter();
             let with = with.filter(|it| (it.key, it.number) == event && counts(it)).count();
-            if before + with > MOST_OF_EVENT {
+            if before + with > MAX_OF_EVENT {
                 let words = format!(
-                    "an event of an object has at most {MOST_OF_EVENT} subscriptions, and an event \
+                    "an event of an object has at most {MAX_OF_EVENT} subscriptions, and an event \
                      of the device as many per process"
                 );
                 return Err(refused(Errno::ENOMEM, words));

@@ -13,7 +13,7 @@ use super::client::{Client, PAGE};
 use super::file::Method;
 use super::handles::Object;
 use super::mailbox::{NUMBER, inbox};
-use super::page_lists::{ListedPages, MOST_PAGES};
+use super::page_lists::{ListedPages, MAX_PAGES};
 use super::pinned::Pinned;
 use super::refused::{no_descriptor, refused};
 
@@ -84,7 +84,7 @@ impl Method<'_> {
         let input = input.ok_or_else(|| {
             let words = format!(
                 "a list of {pages} pages of {size:#x} bytes does not fit: all lists in progress \
-                 have at most {MOST_PAGES} entries, and others did not end in time"
+                 have at most {MAX_PAGES} entries, and others did not end in time"
             );
             refused(Errno::ENOMEM, words)
         })?;
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn page_lists_have_a_bound() {
-        let most = (MOST_PAGES as u64) << 12;
+        let most = (MAX_PAGES as u64) << 12;
         assert!(listed(0, 16 << 40, 0x1000, true).is_none(), "16 TiB");
         assert!(listed(0, most + 0x1000, 0x1000, true).is_none());
     }

@@ -242,7 +242,7 @@ impl Builder {
 
 impl Model {
     /// Maximum number of stray doorbells that are kept; later ones are only logged.
-    pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
+    pub const MAX_STRAYS: usize = engine::state::MAX_STRAYS;
 
     /// Starts the description of a model.
     pub fn builder() -> Builder {
@@ -551,7 +551,7 @@ impl Model {
 
     /// Doorbells of device `device` that named no send queue, or no CQ, of the UAR page of the
     /// doorbell, and so had no effect: the page and the word of the first
-    /// [`MOST_STRAYS`](Self::MOST_STRAYS). A correct driver rings none.
+    /// [`MAX_STRAYS`](Self::MAX_STRAYS). A correct driver rings none.
     ///
     /// # Panics
     /// When there is no such device.

@@ -36,9 +36,9 @@ const WORD: core::ops::Range<usize> = 4..8;
 /// The flag DF of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// The ends of a packet's path.
+/// The IP addresses of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct IpPair {
     /// The sender's address.
     pub source: IpAddr,
     /// The receiver's address.
@@ -47,31 +47,31 @@ pub struct Ends {
 
 /// Rewrites a frame as the packet that a socket of [`ROCE_PORT`] sends: with the headers that the
 /// kernel will write, and the ICRC of those. An ICRC that was wrong before stays wrong. Returns the
-/// packet's ends, and the offset of the datagram's payload in the frame; `None` if the frame is no
+/// packet's addresses, and the offset of the datagram's payload in the frame; `None` if the frame is no
 /// RoCE v2 packet, or has a VLAN tag, which no socket sends.
-pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
+pub fn send(frame: &mut [u8]) -> Option<(IpPair, usize)> {
     let (route, rest) = Route::parse_ethernet(frame).ok()??;
     if rest.len() < Bth::BYTES + icrc::LENGTH {
         return None;
     }
     let (length, payload) = (rest.len(), route.length());
-    let (ends, sent) = match route {
+    let (addresses, sent) = match route {
         Route::Ipv4(ethernet, mut ip, mut udp) if ethernet.vlan.is_none() => {
-            let ends = Ends {
+            let addresses = IpPair {
                 source: (*ip.source_address()).into(),
                 destination: (*ip.destination_address()).into(),
             };
             ip.set_identification(0).set_dont_fragment(true);
             udp.set_source_port(ROCE_PORT);
-            (ends, Route::Ipv4(ethernet, ip, udp))
+            (addresses, Route::Ipv4(ethernet, ip, udp))
         }
         Route::Ipv6(ethernet, ip, mut udp) if ethernet.vlan.is_none() => {
-            let ends = Ends {
+            let addresses = IpPair {
                 source: (*ip.source_gid()).into(),
                 destination: (*ip.destination_gid()).into(),
             };
             udp.set_source_port(ROCE_PORT);
-            (ends, Route::Ipv6(ethernet, ip, udp))
+            (addresses, Route::Ipv6(ethernet, ip, udp))
         }
         _ => return None,
     };
@@ -83,7 +83,7 @@ pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
         let (_, crc) = frame.split_last_chunk_mut()?;
         *crc = (u32::from_le_bytes(*crc) ^ was ^ is).to_le_bytes();
     }
-    Some((ends, payload))
+    Some((addresses, payload))
 }
 
 /// The frame of a datagram that arrived at [`ROCE_PORT`] of `to`: as its sender saw it, except for
@@ -157,13 +157,13 @@ mod tests {
     use crate::samples::{emitted, of_every_route, of_rxe};
     use crate::{Malformed, Packet};
 
-    fn ends_of(route: &Route) -> Option<Ends> {
+    fn addresses_of(route: &Route) -> Option<IpPair> {
         match route {
-            Route::Ipv4(_, ip, _) => Some(Ends {
+            Route::Ipv4(_, ip, _) => Some(IpPair {
                 source: Ipv4Addr::from(*ip.source_address()).into(),
                 destination: Ipv4Addr::from(*ip.destination_address()).into(),
             }),
-            Route::Ipv6(_, ip, _) => Some(Ends {
+            Route::Ipv6(_, ip, _) => Some(IpPair {
                 source: Ipv6Addr::from(*ip.source_gid()).into(),
                 destination: Ipv6Addr::from(*ip.destination_gid()).into(),
             }),
@@ -177,7 +177,7 @@ mod tests {
         let (Route::Ipv4(ethernet, _, udp) | Route::Ipv6(ethernet, _, udp)) = route else {
             panic!("{route:?}")
         };
-        let Ends { source, destination } = ends_of(&route).unwrap();
+        let IpPair { source, destination } = addresses_of(&route).unwrap();
         let macs = [ethernet.destination, ethernet.source];
         receive(macs, (source, udp.source_port()).into(), destination, rest).unwrap()
     }
@@ -225,19 +225,19 @@ mod tests {
                     ethernet.vlan = vlan;
                 }
                 let mut frame = emitted(&packet);
-                let ends = ends_of(&packet.headers.route).filter(|_| vlan.is_none());
+                let addresses = addresses_of(&packet.headers.route).filter(|_| vlan.is_none());
                 let Some((sent, payload)) = send(&mut frame) else {
-                    assert_eq!((ends, frame), (None, emitted(&packet)));
+                    assert_eq!((addresses, frame), (None, emitted(&packet)));
                     continue;
                 };
-                assert_eq!(Some(sent), ends);
+                assert_eq!(Some(sent), addresses);
                 let from = (sent.source, ROCE_PORT).into();
                 let macs = [Mac([1; 6]), Mac([2; 6])];
                 let arrived = receive(macs, from, sent.destination, &frame[payload..]).unwrap();
                 let parsed = Packet::parse_ethernet(&arrived).unwrap().unwrap();
                 assert_eq!(parsed.headers.transport, packet.headers.transport);
                 assert_eq!((parsed.payload, &arrived[..6]), (packet.payload, &[1; 6][..]));
-                assert_eq!(ends_of(&parsed.headers.route), ends);
+                assert_eq!(addresses_of(&parsed.headers.route), addresses);
                 // As sent, too: a capture behind the socket would show this frame.
                 let again = Packet::parse_ethernet(&frame).unwrap().unwrap();
                 assert_eq!(again.headers.transport, packet.headers.transport);
@@ -251,9 +251,9 @@ mod tests {
         for at in 42..emitted(&packet).len() {
             let mut frame = emitted(&packet);
             frame[at] ^= 0x10;
-            let (ends, payload) = send(&mut frame).unwrap();
-            let from = (ends.source, ROCE_PORT).into();
-            let arrived = receive([Mac([1; 6]); 2], from, ends.destination, &frame[payload..]);
+            let (addresses, payload) = send(&mut frame).unwrap();
+            let from = (addresses.source, ROCE_PORT).into();
+            let arrived = receive([Mac([1; 6]); 2], from, addresses.destination, &frame[payload..]);
             let arrived = arrived.unwrap();
             let parsed = Packet::parse_ethernet(&arrived);
             // The BTH's fifth byte holds the congestion bits, which the ICRC does not cover.

@@ -25,7 +25,7 @@ pub const UNSEEN: u32 = u32::MAX;
 pub const HOST_SLOTS_AT: u64 = 0x40;
 
 /// log2 of the maximum number of entries in a ring.
-pub const MOST_LOG_ENTRIES: u8 = 20;
+pub const MAX_LOG_ENTRIES: u8 = 20;
 
 /// The transport of entries to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -155,7 +155,7 @@ impl Setup {
         let Some(carrier) = self.carrier() else { return false };
         let entries = 1_u64 << if self.log_entries > 31 { 31 } else { self.log_entries };
         let ring = self.version == VERSION
-            && self.log_entries <= MOST_LOG_ENTRIES
+            && self.log_entries <= MAX_LOG_ENTRIES
             && self.log_entry_bytes >= 6
             && self.log_entry_bytes <= 12
             && self.ring.is_multiple_of(64)

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Affinity, DpaEntry};
 use verbless_flexio_dev::stream::control::{
-    self, Carrier, FREED_AT, LEVEL_AT, MOST_LOG_ENTRIES, PROGRESS_BYTES, Progress, SETUP_BYTES,
+    self, Carrier, FREED_AT, LEVEL_AT, MAX_LOG_ENTRIES, PROGRESS_BYTES, Progress, SETUP_BYTES,
     Setup, UNSEEN,
 };
 use verbless_flexio_dev::stream::entry::NUMBER_AT;
@@ -125,11 +125,11 @@ impl Channel {
     /// Creates a channel that the program does not know yet.
     pub(crate) fn create(process: &Process, config: ChannelConfig) -> Result<Self, Error> {
         let log_entries = config.ring_bytes.ilog2() as u8 - config.log_entry_bytes;
-        if log_entries > MOST_LOG_ENTRIES {
+        if log_entries > MAX_LOG_ENTRIES {
             return Err(Error::Failed(format!(
                 "a ring of {} bytes has more than the {} entries that there may be",
                 config.ring_bytes,
-                1_u64 << MOST_LOG_ENTRIES
+                1_u64 << MAX_LOG_ENTRIES
             )));
         }
         let ring = match config.ring_at {

@@ -185,7 +185,7 @@ fn distant_entry_is_damaged_and_old_one_dropped() {
 fn ring_above_entry_limit_is_rejected() {
     let (_model, process) = managed(2, 0);
     for more in [1, 2] {
-        let ring_bytes = 64 << (MOST_LOG_ENTRIES + more);
+        let ring_bytes = 64 << (MAX_LOG_ENTRIES + more);
         let made = Channel::create(
             &process,
             ChannelConfig { ring_bytes, ..config(EntryTransport::Heap, None) },

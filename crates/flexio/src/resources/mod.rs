@@ -47,7 +47,7 @@ use yaml::{Node, Value, YamlError};
 /// The version of the format.
 pub const VERSION: u16 = 1;
 /// Maximum bytes of a file.
-pub const MOST_BYTES: usize = 1 << 20;
+pub const MAX_BYTES: usize = 1 << 20;
 
 /// Resources that a program may use (`flexio_resource`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,10 +95,10 @@ impl Resources {
 
 /// All resources of a file.
 fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, YamlError> {
-    if file.len() > MOST_BYTES {
+    if file.len() > MAX_BYTES {
         return Err(YamlError::new(
             1,
-            format!("it has {} bytes, of {MOST_BYTES} at most", file.len()),
+            format!("it has {} bytes, of {MAX_BYTES} at most", file.len()),
         ));
     }
     let text = std::str::from_utf8(file).map_err(|error| {
@@ -224,7 +224,7 @@ mod tests {
             let (found, said) = fault(file);
             assert!(found == line && said.contains(why), "{file:?}: {found}: {said}");
         }
-        let bytes = [b"version: 1\n# \xff\n".as_slice(), &vec![b'#'; MOST_BYTES]];
+        let bytes = [b"version: 1\n# \xff\n".as_slice(), &vec![b'#'; MAX_BYTES]];
         for (bytes, line) in bytes.into_iter().zip([2, 1]) {
             assert_eq!(read(bytes).unwrap_err().line, line);
         }
@@ -242,7 +242,7 @@ mod tests {
         assert!(wrong("edition: 1\n").contains("comes first"));
         assert!(wrong("version: 1\nmemory:\n  a:\n    app_name: b\n").contains("come second"));
         let longest = of("") + "#";
-        let longest = longest.clone() + &"#".repeat(MOST_BYTES - longest.len());
+        let longest = longest.clone() + &"#".repeat(MAX_BYTES - longest.len());
         assert_eq!(read(longest.as_bytes()).unwrap().len(), 1);
         assert!(wrong(&(longest + "#")).contains("of 1048576 at most"));
     }

@@ -2,7 +2,7 @@
 
 use verbless_command::Affinity;
 use verbless_flexio_dev::Level;
-use verbless_flexio_dev::stream::control::MOST_LOG_ENTRIES;
+use verbless_flexio_dev::stream::control::MAX_LOG_ENTRIES;
 use verbless_flexio_dev::stream::entry::{RECORD_BYTES, TEXT_ENTRY_BYTES};
 
 use crate::channel::EntryTransport;
@@ -52,12 +52,12 @@ impl MsgTransport {
 }
 
 /// Minimum bytes of a stream's buffer.
-pub const LEAST_BUFFER: u32 = 2 << 10;
+pub const MIN_BUFFER: u32 = 2 << 10;
 /// Maximum bytes of a stream's buffer: its ring has at most 2^20 entries of 256 bytes; in
 /// [`MsgSyncMode::Tracer`], with records of 64 bytes, a quarter. It is allocated in the process's
 /// heap ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and with the same size in the host's
 /// memory.
-pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
+pub const MAX_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MAX_LOG_ENTRIES;
 
 /// Configuration of a stream (`flexio_msg_stream_attr_t`).
 #[derive(Debug, Clone)]
@@ -69,8 +69,8 @@ pub struct MsgStreamConfig {
     /// Messages above this level are not written. The default stream has [`Level::Info`];
     /// [`Level::Always`] is refused.
     pub level: Level,
-    /// Bytes of the stream's buffer, on either side: a power of two from [`LEAST_BUFFER`] to
-    /// [`MOST_BUFFER`].
+    /// Bytes of the stream's buffer, on either side: a power of two from [`MIN_BUFFER`] to
+    /// [`MAX_BUFFER`].
     pub buffer: u32,
     /// When messages reach the host.
     pub sync_mode: MsgSyncMode,
@@ -110,13 +110,13 @@ impl MsgStreamConfig {
         let name = &self.name;
         let buffer = self.buffer;
         let most = match self.sync_mode {
-            MsgSyncMode::Tracer => (RECORD_BYTES as u32) << MOST_LOG_ENTRIES,
-            _ => MOST_BUFFER,
+            MsgSyncMode::Tracer => (RECORD_BYTES as u32) << MAX_LOG_ENTRIES,
+            _ => MAX_BUFFER,
         };
-        if !buffer.is_power_of_two() || !(LEAST_BUFFER..=most).contains(&buffer) {
+        if !buffer.is_power_of_two() || !(MIN_BUFFER..=most).contains(&buffer) {
             return Err(Error::Failed(format!(
                 "the buffer of {name} has {buffer} bytes: it must be a power of two from \
-                 {LEAST_BUFFER} to {most}"
+                 {MIN_BUFFER} to {most}"
             )));
         }
         if self.default && self.level != Level::Info {
@@ -170,7 +170,7 @@ mod tests {
             assert!(error.contains("mine") && error.contains(why), "{error}");
         }
         assert!(MsgStreamConfig::default_stream().check().is_ok());
-        let large = MsgStreamConfig { buffer: MOST_BUFFER, ..MsgStreamConfig::new("mine") };
+        let large = MsgStreamConfig { buffer: MAX_BUFFER, ..MsgStreamConfig::new("mine") };
         assert!(large.check().is_ok());
     }
 }

@@ -75,7 +75,7 @@ use sink::{EntryDecoder, Sink};
 use template::Template;
 use text::Messages;
 
-pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, MsgSyncMode, MsgTransport};
+pub use config::{MAX_BUFFER, MIN_BUFFER, MsgStreamConfig, MsgSyncMode, MsgTransport};
 pub use output::Output;
 pub use text::{Message, Record};
 

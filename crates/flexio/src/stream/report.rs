@@ -19,7 +19,7 @@ use std::io::{self, Read};
 
 use verbless_flexio_dev::Level;
 
-use super::config::MOST_BUFFER;
+use super::config::MAX_BUFFER;
 use super::text::Message;
 
 /// The version of the format.
@@ -29,7 +29,7 @@ pub const HEAD_BYTES: usize = 32;
 const MAGIC: [u8; 6] = *b"vbmsg\0";
 const NO_LEVEL: u8 = 0xff;
 /// Maximum bytes of a text: U+FFFD takes three bytes for one of the program's.
-const MAX_TEXT_BYTES: u32 = 3 * MOST_BUFFER;
+const MAX_TEXT_BYTES: u32 = 3 * MAX_BUFFER;
 
 /// A message as bytes (`msg_bin_report`).
 ///

@@ -52,13 +52,13 @@ pub const DEFAULT_MEMORY: u64 = 512 << 10;
 /// Default bytes of the device's memory with [`TracerTransport::Dbuf`].
 pub const DEFAULT_DBUF: u64 = 16 << 10;
 /// Minimum bytes of memory.
-pub const LEAST_MEMORY: u64 = 1 << 10;
+pub const MIN_MEMORY: u64 = 1 << 10;
 /// Minimum bytes of the user's memory: a quarter of it holds a report.
-pub const LEAST_USER_MEMORY: u64 = 4 * REPORT_BYTES;
+pub const MIN_USER_MEMORY: u64 = 4 * REPORT_BYTES;
 /// Default limit of a file in bytes.
 pub const DEFAULT_DISK: u64 = 1 << 30;
 /// Minimum of the limit of a file.
-pub const LEAST_DISK: u64 = 1 << 20;
+pub const MIN_DISK: u64 = 1 << 20;
 /// Default name of the FIFO.
 pub const DEFAULT_FIFO: &str = "/tmp/flexio_dtrace_cli.fifo";
 /// Default name of the file, without its suffix.
@@ -141,9 +141,9 @@ impl TracerSetup {
     /// fill all of the user's memory.
     ///
     /// # Errors
-    /// It is not a power of two, or less than [`LEAST_MEMORY`].
+    /// It is not a power of two, or less than [`MIN_MEMORY`].
     pub fn set_dev_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
-        self.device = Some(power_of_two("a device memory limit", bytes, LEAST_MEMORY)?);
+        self.device = Some(power_of_two("a device memory limit", bytes, MIN_MEMORY)?);
         Ok(self)
     }
 
@@ -151,9 +151,9 @@ impl TracerSetup {
     /// by default (`flexio_dtrace_set_host_mem_limit`).
     ///
     /// # Errors
-    /// It is not a power of two, or less than [`LEAST_MEMORY`].
+    /// It is not a power of two, or less than [`MIN_MEMORY`].
     pub fn set_host_mem_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
-        self.host = power_of_two("a host memory limit", bytes, LEAST_MEMORY)?;
+        self.host = power_of_two("a host memory limit", bytes, MIN_MEMORY)?;
         Ok(self)
     }
 
@@ -161,11 +161,11 @@ impl TracerSetup {
     /// (`flexio_dtrace_set_diskspace_limit`). Reports beyond it are counted.
     ///
     /// # Errors
-    /// It is less than [`LEAST_DISK`].
+    /// It is less than [`MIN_DISK`].
     pub fn set_diskspace_limit(&mut self, bytes: u64) -> Result<&mut Self, Error> {
-        if bytes < LEAST_DISK {
+        if bytes < MIN_DISK {
             return Err(Error::Failed(format!(
-                "a disk space limit of {bytes} bytes: it must be {LEAST_DISK} or more"
+                "a disk space limit of {bytes} bytes: it must be {MIN_DISK} or more"
             )));
         }
         self.disk = bytes;
@@ -203,7 +203,7 @@ impl TracerSetup {
     ///
     /// # Errors
     /// Its address is not a multiple of [`REPORT_BYTES`]; its length is not a power of two, or is
-    /// less than [`LEAST_USER_MEMORY`]; the buffer ends before `offset + bytes`, or is of another
+    /// less than [`MIN_USER_MEMORY`]; the buffer ends before `offset + bytes`, or is of another
     /// process.
     pub fn set_umem(
         &mut self,
@@ -211,7 +211,7 @@ impl TracerSetup {
         offset: u64,
         bytes: u64,
     ) -> Result<&mut Self, Error> {
-        power_of_two("a length of user memory", bytes, LEAST_USER_MEMORY)?;
+        power_of_two("a length of user memory", bytes, MIN_USER_MEMORY)?;
         let end = offset.checked_add(bytes).filter(|&end| end <= buffer.len());
         let at = end.map(|_| buffer.address() + offset).ok_or_else(|| {
             Error::Failed(format!(

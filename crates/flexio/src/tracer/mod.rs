@@ -77,8 +77,7 @@ use output::Output;
 pub use crate::stream::Record;
 pub use config::{
     DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
-    LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, OutputMode, REPORT_BYTES, TracerSetup,
-    TracerTransport,
+    MIN_DISK, MIN_MEMORY, MIN_USER_MEMORY, OutputMode, REPORT_BYTES, TracerSetup, TracerTransport,
 };
 pub use trace_file::TraceFile;
 

@@ -7,7 +7,7 @@ use verbless_flexio_dev::stream::control::FREED_AT;
 use crate::channel::EntryTransport;
 use crate::channel::tests::agreeing;
 
-use super::config::{LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, TracerPlan};
+use super::config::{MIN_DISK, MIN_MEMORY, MIN_USER_MEMORY, TracerPlan};
 use super::*;
 
 /// The records passed to a callback.
@@ -126,22 +126,22 @@ fn setup_enforces_limits() {
     let (_model, process) = agreeing();
     let (_other_model, other) = agreeing();
     let mut setup = Tracer::init(&process).unwrap();
-    for (least, wrong) in [(LEAST_MEMORY, LEAST_MEMORY / 2), (4096, 4095)] {
+    for (least, wrong) in [(MIN_MEMORY, MIN_MEMORY / 2), (4096, 4095)] {
         setup.set_dev_mem_limit(least).unwrap().set_host_mem_limit(least).unwrap();
         refused(setup.set_dev_mem_limit(wrong), "must be a power of two, 1024 or more");
         refused(setup.set_host_mem_limit(wrong), "must be a power of two");
     }
     refused(setup.set_batch_depth(0), "must be a power of two, 1 or more");
     setup.set_batch_depth(1).unwrap();
-    setup.set_diskspace_limit(LEAST_DISK).unwrap();
-    refused(setup.set_diskspace_limit(LEAST_DISK - 1), "it must be");
+    setup.set_diskspace_limit(MIN_DISK).unwrap();
+    refused(setup.set_diskspace_limit(MIN_DISK - 1), "it must be");
     // For the transport UMEM, in a buffer at a multiple of 64.
     let buffer = process.alloc(1024).unwrap();
-    setup.set_umem(&buffer, 1024 - LEAST_USER_MEMORY, LEAST_USER_MEMORY).unwrap();
-    let beyond = 1024 - LEAST_USER_MEMORY + 64;
-    refused(setup.set_umem(&buffer, beyond, LEAST_USER_MEMORY), "the buffer has 1024");
-    refused(setup.set_umem(&buffer, 8, LEAST_USER_MEMORY), "at a multiple of the 64 bytes");
-    refused(setup.set_umem(&buffer, 0, LEAST_USER_MEMORY / 2), "a power of two, 256 or more");
+    setup.set_umem(&buffer, 1024 - MIN_USER_MEMORY, MIN_USER_MEMORY).unwrap();
+    let beyond = 1024 - MIN_USER_MEMORY + 64;
+    refused(setup.set_umem(&buffer, beyond, MIN_USER_MEMORY), "the buffer has 1024");
+    refused(setup.set_umem(&buffer, 8, MIN_USER_MEMORY), "at a multiple of the 64 bytes");
+    refused(setup.set_umem(&buffer, 0, MIN_USER_MEMORY / 2), "a power of two, 256 or more");
     let foreign = other.alloc(1024).unwrap();
     refused(setup.set_umem(&foreign, 0, 256), "another process");
     assert!(format!("{setup:?}").starts_with("TracerSetup { transport: Uc"), "{setup:?}");

@@ -28,7 +28,7 @@ const MAILBOX_ALIGNMENT: u64 = 1 << 10;
 /// Alignment of the first mailbox in bytes.
 const FIRST_ALIGNMENT: u64 = 1 << 9;
 /// The longest input or output: a list of pages for 8 GiB of memory.
-const LONGEST: u32 = 16 << 20;
+const MAX_LENGTH: u32 = 16 << 20;
 /// Offsets in the entry that the device writes.
 const OUTPUT_INLINE: u64 = 0x20;
 const SIGNATURE: u64 = 0x3d;
@@ -99,10 +99,10 @@ fn deliver(
         return Err(DeliveryStatus::OUTPUT_POINTER_ALIGNMENT);
     }
     let (input_length, output_length) = (entry.input_length(), entry.output_length());
-    if input_length == 0 || input_length > LONGEST {
+    if input_length == 0 || input_length > MAX_LENGTH {
         return Err(DeliveryStatus::INPUT_LENGTH_ERR);
     }
-    if output_length == 0 || output_length > LONGEST {
+    if output_length == 0 || output_length > MAX_LENGTH {
         return Err(DeliveryStatus::OUTPUT_LENGTH_ERR);
     }
     let list = MailboxChain { memory, token: entry.token(), signed };

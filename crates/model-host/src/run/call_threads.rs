@@ -6,7 +6,7 @@
 //! that takes long is replaced by another, which receives the next notifications; the first ends
 //! when its access does. While notifications are pending, the replacement takes [`SHORT`].
 //!
-//! A filter has at most [`MOST`] such threads. If all are busy and notifications are pending, a
+//! A filter has at most [`MAX_BUSY`] such threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If there is none, all processes whose calls
 //! have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the filter. The
 //! same happens if no thread could be started for that long. Only waits for the program
@@ -14,7 +14,7 @@
 //! A call that waits for another lock of the supervisor is delayed by another program.
 //!
 //! A thread whose call's process was killed is lost: it is not counted, and comes back when its
-//! access ends, if ever. With [`MOST_LOST`] lost threads, the filter gets no new one and its calls
+//! access ends, if ever. With [`MAX_LOST`] lost threads, the filter gets no new one and its calls
 //! wait; other filters are unaffected.
 //!
 //! The kernel queues a filter's notifications in order, so a call behind N hanging ones waits about
@@ -33,11 +33,11 @@ pub(super) const TURN: Duration = Duration::from_millis(100);
 /// The same, while notifications are pending.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
 /// Limit of busy threads per filter.
-const MOST: usize = 512;
+const MAX_BUSY: usize = 512;
 /// Threads that one process may occupy.
-const MOST_OF_ONE: usize = MOST / 4;
+const MAX_OF_ONE: usize = MAX_BUSY / 4;
 /// Limit of lost threads per filter.
-const MOST_LOST: usize = 1024;
+const MAX_LOST: usize = 1024;
 /// Time after which hanging calls are killed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -231,7 +231,7 @@ impl CallThreads {
             |busy: &RunningCall, limit| now.saturating_duration_since(busy.since) >= limit;
         let current = taken.current;
         let replace = match taken.lost.len() {
-            MOST_LOST.. => StallAction::Exhausted,
+            MAX_LOST.. => StallAction::Exhausted,
             _ => StallAction::Replace,
         };
         if taken.lost.contains_key(&current) {
@@ -243,7 +243,7 @@ impl CallThreads {
         };
         // Without another thread, only the end of a process brings a thread back.
         let alone = taken.refused && is_long(taking, PATIENCE);
-        if taken.busy.len() < MOST && !alone {
+        if taken.busy.len() < MAX_BUSY && !alone {
             return replace;
         }
         if !waits {
@@ -267,7 +267,7 @@ impl CallThreads {
             made.entry(process).or_default().0.push(number);
         }
         let most = made.values().max_by_key(|(_, holds)| *holds);
-        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MOST_OF_ONE) {
+        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MAX_OF_ONE) {
             Some((numbers, _)) => numbers.clone(),
             None => {
                 let is_old = |number: &u64| {
@@ -335,7 +335,7 @@ mod tests {
     /// Turns that are all taken, by calls of the processes that `process` returns.
     fn full(process: impl Fn(u32) -> u32) -> CallThreads {
         let turns = CallThreads::default();
-        for number in 0..MOST as u64 {
+        for number in 0..MAX_BUSY as u64 {
             if number != 0 {
                 let step = turns.look(Instant::now() + SHORT, true, maker);
                 assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
@@ -385,31 +385,31 @@ mod tests {
             matches!(look(start + PATIENCE, false), StallAction::Nothing),
             "no other call waits"
         );
-        assert_eq!(killed(look(start + PATIENCE, true)).len(), MOST);
+        assert_eq!(killed(look(start + PATIENCE, true)).len(), MAX_BUSY);
         assert!(
             matches!(look(start + PATIENCE, true), StallAction::Replace),
             "the last one is lost"
         );
         turns.replace(started).expect("it starts");
-        turns.begin(MOST as u64, call(1));
-        assert!(turns.end(MOST as u64) && !turns.end(3));
-        turns.begin(MOST as u64, call(1));
+        turns.begin(MAX_BUSY as u64, call(1));
+        assert!(turns.end(MAX_BUSY as u64) && !turns.end(3));
+        turns.begin(MAX_BUSY as u64, call(1));
         let step = look(Instant::now() + TURN, true);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
     #[test]
     fn process_with_quarter_of_turns_is_killed_alone() {
-        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
         let calls = killed(turns.look(Instant::now() + TURN, true, maker));
-        assert_eq!(calls, [7; MOST_OF_ONE]);
+        assert_eq!(calls, [7; MAX_OF_ONE]);
         let step = turns.look(Instant::now() + PATIENCE, true, maker);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
     #[test]
     fn call_waiting_for_model_is_not_killed() {
-        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
         let wait_for_us = |numbers: std::ops::Range<u64>| {
             for number in numbers {
                 turns.taken().busy[&number].stay.replace(WaitTarget::None);
@@ -417,13 +417,13 @@ mod tests {
         };
         let late = Instant::now() + PATIENCE;
         wait_for_us(0..1);
-        wait_for_us(MOST_OF_ONE as u64 + 1..MOST as u64);
+        wait_for_us(MAX_OF_ONE as u64 + 1..MAX_BUSY as u64);
         let step = turns.look(late - PATIENCE / 2, true, maker);
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
-        wait_for_us(0..MOST_OF_ONE as u64);
-        assert_eq!(killed(turns.look(late, true, maker)), [8 + MOST_OF_ONE as u32]);
+        wait_for_us(0..MAX_OF_ONE as u64);
+        assert_eq!(killed(turns.look(late, true, maker)), [8 + MAX_OF_ONE as u32]);
         turns.replace(started).expect("it starts");
-        turns.begin(MOST as u64, call(1));
+        turns.begin(MAX_BUSY as u64, call(1));
         let step = turns.look(late + PATIENCE, true, maker);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
     }
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn lost_threads_are_bounded() {
         let turns = CallThreads::default();
-        for number in 0..MOST_LOST as u64 {
+        for number in 0..MAX_LOST as u64 {
             turns.begin(number, call(GONE));
             turns.taken().lose(number);
             turns.taken().current = number;

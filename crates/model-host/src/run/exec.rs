@@ -43,7 +43,7 @@ impl Exec {
 }
 
 /// Limit of threads in `execve` per process.
-const MOST: usize = 64;
+const MAX_THREADS: usize = 64;
 
 /// Threads of a process that called `execve` and whose call is not known to have failed.
 #[derive(Debug, Default)]
@@ -60,12 +60,12 @@ impl Threads {
         if self.too_many {
             return vec![tid];
         }
-        if self.all.len() >= MOST && !self.all.contains(&tid) {
+        if self.all.len() >= MAX_THREADS && !self.all.contains(&tid) {
             gone = self.all.iter().copied().filter(|&tid| !is_there(tid)).collect();
             self.all.retain(|tid| !gone.contains(tid));
         }
         self.all.insert(tid);
-        if self.all.len() > MOST {
+        if self.all.len() > MAX_THREADS {
             self.too_many = true;
             gone.extend(self.all.drain());
         }

@@ -13,7 +13,7 @@ use std::thread;
 use verbless_model_kernel::remote::{Account, Charge, DescriptorClaim, Resource};
 
 /// Slots for files, and threads that close them, of one pool.
-pub(super) const MOST: usize = 64;
+pub(super) const MAX_FILES: usize = 64;
 
 /// A slot for a file of a pool, free once this is dropped.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl FileClosers {
     /// Starts a thread if a file waits and the limit allows. If that fails, the file waits for the
     /// next `close`, or the next `place` that finds no slot.
     fn start(self: &Arc<Self>, closer: &mut Closer) {
-        if closer.threads < MOST && !closer.waiting.is_empty() {
+        if closer.threads < MAX_FILES && !closer.waiting.is_empty() {
             closer.threads += 1;
             let pool = self.clone();
             if thread::Builder::new().spawn(move || pool.work()).is_err() {
@@ -157,8 +157,8 @@ mod tests {
             pool.close(Lingers(begun.clone(), goes));
             drop_pending
         };
-        let mut lingering: Vec<_> = (0..MOST).map(|_| close(&pool)).collect();
-        (0..MOST).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
+        let mut lingering: Vec<_> = (0..MAX_FILES).map(|_| close(&pool)).collect();
+        (0..MAX_FILES).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
         // The next file waits for a free thread.
         let last = close(&pool);
         let short = Duration::from_millis(100);
@@ -167,7 +167,7 @@ mod tests {
             let closer = pool.closer();
             (closer.threads, closer.waiting.len())
         };
-        assert_eq!(counts(&pool), (MOST, 1));
+        assert_eq!(counts(&pool), (MAX_FILES, 1));
         // Another filter's file does not wait.
         let others = Arc::<FileClosers>::default();
         let other = close(&others);
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn full_pool_starts_the_thread_that_is_missing() {
         let pool = Arc::<FileClosers>::default();
-        let places: Vec<_> = std::iter::from_fn(|| pool.place(MOST)).collect();
+        let places: Vec<_> = std::iter::from_fn(|| pool.place(MAX_FILES)).collect();
         let (begun, begins) = channel();
         let (drop_pending, goes) = channel();
         // As if no thread could be started.
         pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
         drop(drop_pending);
-        assert!(pool.place(MOST).is_none());
+        assert!(pool.place(MAX_FILES).is_none());
         begins.recv_timeout(LIMIT).expect("it is being closed");
         drop(places);
     }
@@ -205,7 +205,7 @@ mod tests {
         let mut held = Vec::new();
         let counts = pools.each_ref().map(|pool| {
             let before = held.len();
-            held.extend(std::iter::from_fn(|| pool.place(MOST)));
+            held.extend(std::iter::from_fn(|| pool.place(MAX_FILES)));
             held.len() - before
         });
         assert_eq!(counts, [64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 0, 0]);
@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn pool_has_so_many_places() {
         let pool = Arc::<FileClosers>::default();
-        let half: Vec<_> = (0..MOST / 2).map_while(|_| pool.place(MOST / 2)).collect();
-        assert!(half.len() == MOST / 2 && pool.place(MOST / 2).is_none());
-        let rest: Vec<_> = std::iter::from_fn(|| pool.place(MOST)).collect();
-        assert_eq!(rest.len(), MOST / 2);
+        let half: Vec<_> = (0..MAX_FILES / 2).map_while(|_| pool.place(MAX_FILES / 2)).collect();
+        assert!(half.len() == MAX_FILES / 2 && pool.place(MAX_FILES / 2).is_none());
+        let rest: Vec<_> = std::iter::from_fn(|| pool.place(MAX_FILES)).collect();
+        assert_eq!(rest.len(), MAX_FILES / 2);
         drop((half, rest));
         assert!(pool.place(1).is_some());
     }

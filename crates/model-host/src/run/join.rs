@@ -55,7 +55,7 @@ const PROGRAM: &[u8] = b"program";
 const DONE: &[u8] = b"done";
 const OTHER_VERSION: &str = "it ended, or has another version";
 /// Bytes of the longest message.
-const LONGEST: usize = 1 << 16;
+const MAX_MESSAGE: usize = 1 << 16;
 /// Backlog of the host's socket.
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
@@ -63,7 +63,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name, bounded by the room in `sockaddr_un`.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// Path and socket address of the run with this name.
 fn address(name: &str) -> Result<(PathBuf, UnixAddr), RunError> {
@@ -76,8 +76,8 @@ fn address(name: &str) -> Result<(PathBuf, UnixAddr), RunError> {
 /// Checks a run name.
 fn check(name: &str) -> Result<(), RunError> {
     let plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
-    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
-        return Err(RunError::BadName { name: name.into(), longest: LONGEST_NAME });
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
+        return Err(RunError::BadName { name: name.into(), longest: MAX_NAME });
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ impl Peer {
 
     /// A message, and the descriptors that came with it. Empty: the peer closed the connection.
     fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-        sys::receive_message(self.0.as_fd(), LONGEST)
+        sys::receive_message(self.0.as_fd(), MAX_MESSAGE)
     }
 
     fn credentials(&self) -> Result<UnixCredentials, Errno> {
@@ -298,8 +298,9 @@ impl Joined {
     /// There is no such run, or it cannot be done.
     pub(super) fn control(name: &str, control: &Control) -> Result<String, RunError> {
         let text = format!("{CONTROL}{}", control.to_text());
-        if text.len() > LONGEST {
-            let why = format!("a request has at most {LONGEST} bytes, and this one {}", text.len());
+        if text.len() > MAX_MESSAGE {
+            let why =
+                format!("a request has at most {MAX_MESSAGE} bytes, and this one {}", text.len());
             return Err(RunError::Refused(why));
         }
         let (peer, pid) = Self::meet(name)?;
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn bad_run_names_are_rejected() {
-        for bad in ["", "a/b", "a b", "ä", &"a".repeat(LONGEST_NAME + 1)] {
+        for bad in ["", "a/b", "a b", "ä", &"a".repeat(MAX_NAME + 1)] {
             assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
             assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
         }
@@ -411,8 +412,8 @@ mod tests {
             let rest = bytes - CONTROL.len() - "apply ".len();
             Joined::control("no-run-has-this-name", &Control::Apply("x".repeat(rest)))
         };
-        assert!(matches!(request(LONGEST), Err(RunError::NoSuchRun { .. })));
-        let refused = request(LONGEST + 1).expect_err("it is too long").to_string();
+        assert!(matches!(request(MAX_MESSAGE), Err(RunError::NoSuchRun { .. })));
+        let refused = request(MAX_MESSAGE + 1).expect_err("it is too long").to_string();
         assert!(refused.contains("at most 65536 bytes, and this one 65537"), "{refused}");
     }
 

@@ -22,7 +22,7 @@ use super::sys::{self, Notification};
 use super::{namespaces, nldev};
 
 /// Longest datagram that is read; requests have fewer than a hundred bytes.
-const LONGEST: u64 = 1 << 16;
+const MAX_DATAGRAM: u64 = 1 << 16;
 /// Maximum number of iovec entries of a datagram.
 const PIECES: u64 = 64;
 /// Bytes of `struct sockaddr_nl`, and the offset of its port.
@@ -120,7 +120,7 @@ impl Answerer {
         }
         let mut datagram = Vec::new();
         for (base, length) in pieces {
-            if length > LONGEST - datagram.len() as u64 {
+            if length > MAX_DATAGRAM - datagram.len() as u64 {
                 return Err(Errno::EMSGSIZE);
             }
             let begin = datagram.len();

@@ -168,7 +168,7 @@ struct Header {
 }
 
 /// Messages of a datagram that are answered; programs send one.
-const MOST_MESSAGES: usize = 64;
+const MAX_MESSAGES: usize = 64;
 
 /// Answers the messages of a datagram from the socket with this port. Each answer is a datagram.
 pub(super) fn answers(
@@ -178,7 +178,7 @@ pub(super) fn answers(
     mut datagram: &[u8],
 ) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
-    for _ in 0..MOST_MESSAGES {
+    for _ in 0..MAX_MESSAGES {
         let Some((header, body, length)) = take(datagram, port) else { break };
         let whole = &datagram[..length.min(datagram.len())];
         answer(devices, resources, &header, body, whole, &mut answers);

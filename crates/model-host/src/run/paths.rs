@@ -18,11 +18,11 @@ use super::sysfs;
 use super::tree;
 use verbless_model_kernel::remote::{Client as _, PAGE};
 
-/// PATH_MAX.
-const LONGEST_PATH: usize = 4096;
+/// Maximum bytes of a path with its final 0, as in Linux.
+const PATH_MAX: usize = 4096;
 
 /// Largest `struct open_how` that the kernel accepts: a page.
-const LONGEST_HOW: usize = 4096;
+const MAX_OPEN_HOW: usize = 4096;
 /// The flags of `faccessat2`.
 const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
@@ -41,7 +41,7 @@ impl CallPath {
 impl Answerer {
     pub(super) fn openat2(&self, call: &Notification) -> Answer {
         let [directory, path, how, size, ..] = call.arguments;
-        let mut bytes = vec![0; (size as usize).min(LONGEST_HOW)];
+        let mut bytes = vec![0; (size as usize).min(MAX_OPEN_HOW)];
         let read = self.read(call, how, &mut bytes);
         match OpenHow::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
             Some(how) => self.open(call, directory, path, &how),
@@ -362,7 +362,7 @@ impl Answerer {
         const PIECE: u64 = 256;
         let mut text = Vec::new();
         let mut at = address;
-        while text.len() < LONGEST_PATH {
+        while text.len() < PATH_MAX {
             // Reads stay within a page: the next may be unmapped.
             let here = PIECE.min(PAGE - at % PAGE) as usize;
             let mut piece = [0; PIECE as usize];

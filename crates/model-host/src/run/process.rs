@@ -71,9 +71,9 @@ impl Claims {
 
 /// Addresses that [`dma_address`] offers a client: more than a process uses without asking for them
 /// (57 bits on x86-64, 52 on arm64).
-const MOST_DMA: u64 = 1 << 48;
+const MAX_DMA: u64 = 1 << 48;
 /// Descriptors of one process that may be about to be closed.
-const MOST_STRAYS: usize = 8;
+const MAX_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
 #[derive(Debug)]
@@ -199,7 +199,7 @@ impl Process {
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS, file_closer::MOST), is_wanted)
+        self.take_of(fd, (MAX_STRAYS, file_closer::MAX_FILES), is_wanted)
     }
 
     /// The same, for calls that programs make with arbitrary files: uses at most half of the slots
@@ -209,7 +209,7 @@ impl Process {
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
+        self.take_of(fd, (MAX_STRAYS / 2, file_closer::MAX_FILES / 2), is_wanted)
     }
 
     /// `most`: slots of this process, and of all programs behind its filter. EAGAIN: all are taken.
@@ -501,8 +501,8 @@ impl Client for Caller {
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        // Above MOST_DMA, DMA addresses belong to another client.
-        let end = address.checked_add(length).filter(|&end| end <= MOST_DMA);
+        // Above MAX_DMA, DMA addresses belong to another client.
+        let end = address.checked_add(length).filter(|&end| end <= MAX_DMA);
         end.ok_or(Errno::EFAULT)?;
         self.call.as_ref().ok_or(Errno::ESRCH)?;
         self.by_number(|tid| {
@@ -1032,8 +1032,8 @@ Max processes             95932                95932                processes";
         while claims.strays.one_of(1).is_none() {
             std::thread::yield_now();
         }
-        let strays: Vec<_> = std::iter::from_fn(|| claims.strays.one_of(MOST_STRAYS)).collect();
-        assert_eq!(strays.len(), MOST_STRAYS);
+        let strays: Vec<_> = std::iter::from_fn(|| claims.strays.one_of(MAX_STRAYS)).collect();
+        assert_eq!(strays.len(), MAX_STRAYS);
         assert_eq!(caller.borrow(event.as_fd().as_raw_fd()).map(drop), Err(Errno::EBADF));
         assert_eq!(caller.find(id).map(drop), Err(Errno::EAGAIN), "it is not closed");
         drop((strays, socket));
@@ -1094,10 +1094,11 @@ Max processes             95932                95932                processes";
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
             );
-            let half: Vec<_> =
-                (0..file_closer::MOST / 2).map(|_| pool.place(file_closer::MOST)).collect();
+            let half: Vec<_> = (0..file_closer::MAX_FILES / 2)
+                .map(|_| pool.place(file_closer::MAX_FILES))
+                .collect();
             assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EAGAIN), Ok(())));
-            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MOST)).collect();
+            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MAX_FILES)).collect();
             assert_eq!(
                 (takes(&own, fd), takes(&other, 0)),
                 (Err(Errno::EAGAIN), Err(Errno::EAGAIN))

@@ -40,9 +40,9 @@ const LAST_CLOSE: Duration = Duration::from_secs(2);
 const LAST_DESTROY: Duration = Duration::from_secs(60);
 
 /// Limit of guests' connections.
-const MOST_GUESTS: usize = 256;
+const MAX_GUESTS: usize = 256;
 /// Limit of guests' programs being checked.
-const MOST_CHECKS: usize = 16;
+const MAX_CHECKS: usize = 16;
 /// Limit for one check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -290,9 +290,9 @@ impl Checks {
         view: Arc<View>,
         listener: Listener,
     ) -> Result<(), String> {
-        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MOST_CHECKS {
+        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_CHECKS {
             self.under_way.fetch_sub(1, Ordering::Relaxed);
-            return Err(format!("{MOST_CHECKS} programs are joining: try again later"));
+            return Err(format!("{MAX_CHECKS} programs are joining: try again later"));
         }
         let checks = self.clone();
         let check = move || {
@@ -450,7 +450,7 @@ impl Supervisor {
     fn open_the_door(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
             let number = self.next_number();
-            if self.guests.len() < MOST_GUESTS
+            if self.guests.len() < MAX_GUESTS
                 && self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok()
             {
                 self.guests.insert(number, Guest { peer, view: None });

@@ -595,7 +595,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// SCM_MAX_FD of Linux.
-const MOST_RIGHTS: usize = 253;
+const MAX_RIGHTS: usize = 253;
 
 /// A message of at most `longest` bytes, and its descriptors. Empty: the peer closed the
 /// connection.
@@ -607,7 +607,7 @@ pub(super) fn receive_message(
     let mut bytes = vec![0; longest];
     let mut buffers = [io::IoSliceMut::new(&mut bytes)];
     // Room for all descriptors of a message: the kernel would close the rest in this thread.
-    let mut control = nix::cmsg_space!([RawFd; MOST_RIGHTS]);
+    let mut control = nix::cmsg_space!([RawFd; MAX_RIGHTS]);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
     let mut descriptors = Vec::new();

@@ -12,11 +12,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::channel::Channel;
 use super::super::client::Client as _;
-use super::super::eventfds::MOST_EVENTFDS;
-use super::super::events::MOST_SUBSCRIPTIONS;
+use super::super::eventfds::MAX_EVENTFDS;
+use super::super::events::MAX_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
-use super::super::subscriptions::{EventChannel, MOST_OF_EVENT, Subscription};
+use super::super::subscriptions::{EventChannel, MAX_OF_EVENT, Subscription};
 use super::support::{FIRST, Fixture, Request, TestClient, command, get_context};
 
 /// The handle of a CQ on completion vector 0.
@@ -225,7 +225,7 @@ fn eventfds_per_process_are_bounded_and_shared() {
     assert_eq!(signal(Some(handle), &first), Ok(()));
     // The kernel holds them although the client closes its own.
     let others = [cq_handle(&fixture), cq_handle(&fixture)];
-    for held in 2..MOST_EVENTFDS {
+    for held in 2..MAX_EVENTFDS {
         assert_eq!(signal(Some(others[held % 2]), &eventfd()), Ok(()), "{held} are held");
     }
     assert_eq!(signal(Some(handle), &eventfd()), Err(Errno::ENOMEM));
@@ -264,8 +264,8 @@ fn subscriptions_per_channel_are_bounded() {
     let fixture = Fixture::new();
     let channel = fixture.channel(0).expect("a channel");
     let kinds: Vec<u16> = [0, 4].repeat(8);
-    let calls_of_one = 2 * MOST_OF_EVENT / kinds.len();
-    let all = (0..MOST_SUBSCRIPTIONS / (2 * MOST_OF_EVENT)).flat_map(|_| {
+    let calls_of_one = 2 * MAX_OF_EVENT / kinds.len();
+    let all = (0..MAX_SUBSCRIPTIONS / (2 * MAX_OF_EVENT)).flat_map(|_| {
         let handle = cq_handle(&fixture);
         std::iter::repeat_n(handle, calls_of_one)
     });
@@ -288,7 +288,7 @@ fn subscriptions_to_one_event_are_bounded() {
     let (handle, channel) = (cq_handle(&fixture), fixture.channel(0).expect("a channel"));
     let to = |object, kinds: &[u16]| subscribe(&fixture, &channel, object, kinds, Some(1), None);
     for (object, kind) in [(Some(handle), 0), (None, event::PORT_CHANGE.into())] {
-        let all = vec![kind; MOST_OF_EVENT - 1];
+        let all = vec![kind; MAX_OF_EVENT - 1];
         assert!(all.chunks(16).all(|kinds| to(object, kinds) == Ok(())), "{kind}");
         let before = fixture.file.kernel.subscriptions.len();
         assert_eq!(to(object, &[kind; 2]), Err(Errno::ENOMEM), "{kind}");
@@ -421,7 +421,7 @@ fn bound_ignores_subscriptions_to_destroyed_object() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
-    let most = vec![0; MOST_OF_EVENT];
+    let most = vec![0; MAX_OF_EVENT];
     for kinds in most.chunks(16) {
         assert_eq!(subscribe(&fixture, &channel, Some(handle), kinds, Some(1), None), Ok(()));
     }

@@ -174,11 +174,11 @@ fn rpc_checks_follow_kernel_order() {
         (words[2], words[3]) = (at, at);
         fixture.ioctl(RPC, &mut words)
     };
-    const MOST: usize = 2 << 20;
+    const MAX_BYTES: usize = 2 << 20;
     // The check of the length comes first, then the scope, the input, its length, the command.
-    assert_eq!(send(9, MOST + 1, 0, 8), Err(Errno::EMSGSIZE));
-    assert_eq!(send(9, 0, MOST + 1, 8), Err(Errno::EMSGSIZE));
-    assert_eq!(send(9, MOST, 0, 8), Err(Errno::EOPNOTSUPP));
+    assert_eq!(send(9, MAX_BYTES + 1, 0, 8), Err(Errno::EMSGSIZE));
+    assert_eq!(send(9, 0, MAX_BYTES + 1, 8), Err(Errno::EMSGSIZE));
+    assert_eq!(send(9, MAX_BYTES, 0, 8), Err(Errno::EOPNOTSUPP));
     assert_eq!(send(DEBUG_WRITE_FULL, 16, 16, 8), Err(Errno::EPERM));
     fixture.client.capabilities.store(1 << Capability::SysRawio as u32, Ordering::Relaxed);
     assert_eq!(send(DEBUG_WRITE_FULL, 16, 16, 8), Err(Errno::EFAULT));

@@ -30,7 +30,7 @@ const REAL_TIME: u16 = 1 << 2;
 /// `IB_CQ_MODERATE`, the only attribute that can change.
 const MODERATE: u32 = 1;
 /// The largest period that the context's field can hold, in microseconds.
-const LONGEST_PERIOD: u16 = 0xfff;
+const MAX_PERIOD: u16 = 0xfff;
 /// Bytes of the driver's request, and up to the end of its flags.
 const DRIVER_BYTES: usize = 32;
 const DRIVER_LEAST: usize = 22;
@@ -222,8 +222,8 @@ impl Method<'_> {
             let words = "the device moderates no CQs (cq_moderation)";
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
-        if period > LONGEST_PERIOD {
-            let words = format!("cq_period {period} us is above the longest, {LONGEST_PERIOD}");
+        if period > MAX_PERIOD {
+            let words = format!("cq_period {period} us is above the longest, {MAX_PERIOD}");
             return Err(refused(Errno::EINVAL, words));
         }
         let mut input = ModifyCqIn::new();

@@ -41,7 +41,7 @@ mod driver {
     pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
     /// Bytes of the request, and up to the end of its register index.
     pub(super) const BYTES: usize = 56;
-    pub(super) const LEAST: usize = 40;
+    pub(super) const MIN_BYTES: usize = 40;
 }
 /// "No register of the context": the client named a page.
 const NO_REGISTER: u32 = 1 << 31;
@@ -207,7 +207,7 @@ impl Method<'_> {
             Some(_) => return Err(Errno::EINVAL),
             None => None,
         };
-        let request = self.driver_request(driver::LEAST, driver::BYTES)?;
+        let request = self.driver_request(driver::MIN_BYTES, driver::BYTES)?;
         let flags = request.u32(28);
         let mut allowed = driver::SIGNATURE | driver::BFREG_INDEX | driver::UAR_PAGE_INDEX;
         if caps.sctr_data_cqe() {

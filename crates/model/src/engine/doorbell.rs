@@ -17,7 +17,7 @@ use verbless_prm::SqState;
 use super::function::FunctionEngine;
 use super::scratch::Scratch;
 use super::sender::Sender;
-use super::state::MOST_STRAYS;
+use super::state::MAX_STRAYS;
 use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
@@ -145,7 +145,7 @@ pub(super) fn ring(
 #[cold]
 fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
     let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
-    if strays.len() < MOST_STRAYS {
+    if strays.len() < MAX_STRAYS {
         strays.push((page, word));
         tracing::warn!(page, ?doorbell, word, number, "a doorbell names no queue of its page");
     } else {

@@ -16,7 +16,7 @@ use crate::numbered::Numbered;
 use crate::watch::Outbox;
 
 /// Stray doorbells that are kept.
-pub(crate) const MOST_STRAYS: usize = 16;
+pub(crate) const MAX_STRAYS: usize = 16;
 
 /// A key as it was before a UMR, for a request that does not wait for the UMR.
 pub(crate) struct UnfencedKey {

@@ -64,7 +64,7 @@ enum KlmSource<'a> {
 
 impl<'a> Umr<'a> {
     /// Maximum KLMs of a list in the request itself.
-    pub const MOST_INLINE: usize = 52;
+    pub const MAX_INLINE: usize = 52;
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
 
@@ -146,7 +146,7 @@ impl Encode for Umr<'_> {
         }
         match self.list {
             KlmSource::Unchanged => Ok(HEAD),
-            KlmSource::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
+            KlmSource::Inline(klms) if klms.len() <= Self::MAX_INLINE => {
                 // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
                 match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
                     true => Err(PostError::KlmLength),

@@ -138,7 +138,7 @@ fn invalid_umr_is_rejected() {
     let mut sender = Sender::new(Settings { wqebbs: 32, register: None, ..Settings::default() });
     let most = 65_532 * Umr::ENTRY_BYTES as u32;
     for (request, wqebbs) in [
-        (Umr::map(key, access, &[sge(1); Umr::MOST_INLINE]), 15),
+        (Umr::map(key, access, &[sge(1); Umr::MAX_INLINE]), 15),
         (Umr::map(key, access, &[sge(0x7fff_ffff)]), 3),
         (Umr::map_from(key, access, Sge::new(0x800, most, Lkey(1)), 1), 3),
     ] {

@@ -1,8 +1,8 @@
 //! Programs as linkers write them: static ELF files for RV64IMAC.
 //!
 //! A file may hold anything, so the parser trusts nothing in it: [`ElfError`] says why it refuses a
-//! file and what to do, and the size of an accepted file is bounded ([`MOST_MEMORY`],
-//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). It reads only segments, symbols of functions and objects, the
+//! file and what to do, and the size of an accepted file is bounded ([`MAX_MEMORY`],
+//! [`MAX_SYMBOLS`], [`MAX_NAMES`]). It reads only segments, symbols of functions and objects, the
 //! template of thread-local storage, and the attribute that names the extensions.
 //!
 //! Sources: the System V ABI, chapters 4 and 5, and the RISC-V ELF psABI, version 1.0 ("Object
@@ -18,16 +18,16 @@ use crate::ram::{PAGE, Ram};
 use crate::space::{Permissions, Region};
 
 /// Maximum bytes of memory of a program's segments.
-pub const MOST_MEMORY: u64 = 256 << 20;
+pub const MAX_MEMORY: u64 = 256 << 20;
 /// Maximum number of program headers, and of sections, of a file.
 const MAX_HEADERS: usize = 1024;
 /// Maximum number of symbols of a file.
-pub const MOST_SYMBOLS: usize = 1 << 20;
+pub const MAX_SYMBOLS: usize = 1 << 20;
 /// Maximum bytes of a symbol's name.
-pub const MOST_NAME: usize = 64 << 10;
+pub const MAX_NAME: usize = 64 << 10;
 /// Maximum bytes of the names of a program's functions and objects together. Names may share bytes
 /// of the file.
-pub const MOST_NAMES: usize = 64 << 20;
+pub const MAX_NAMES: usize = 64 << 20;
 /// The end of the addresses that programs may use: the lower half of the address space.
 const HIGHEST: u64 = 1 << 47;
 
@@ -331,10 +331,8 @@ fn segments(file: File<'_>, header: &Header<'_>) -> Result<Vec<Segment>> {
         }
         let permissions = permissions(entry.word(4), address)?;
         memory += (address % PAGE + length).next_multiple_of(PAGE);
-        if memory > MOST_MEMORY {
-            return refused(format!(
-                "its segments have more than {MOST_MEMORY:#x} bytes of memory"
-            ));
+        if memory > MAX_MEMORY {
+            return refused(format!("its segments have more than {MAX_MEMORY:#x} bytes of memory"));
         }
         let bytes = file.bytes(at, of_file, "a segment")?.to_vec();
         segments.push(Segment { address, length, bytes, permissions });
@@ -376,8 +374,7 @@ fn tls(file: File<'_>, header: &Header<'_>) -> Result<Option<Tls>> {
     let (initial, length) = (entry.long(32), entry.long(40));
     let alignment = entry.long(48).max(1);
     file.bytes(entry.long(8), initial, "the template of thread-local storage")?;
-    if initial > length || length > MOST_MEMORY || !alignment.is_power_of_two() || alignment > PAGE
-    {
+    if initial > length || length > MAX_MEMORY || !alignment.is_power_of_two() || alignment > PAGE {
         return refused(format!(
             "thread-local storage of {length} bytes, {initial} of them in the file, aligned to \
              {alignment}, cannot be"
@@ -429,8 +426,8 @@ fn read_symbols(
     const SIZE: usize = 24;
     const LOCAL: u8 = 0;
     const WEAK: u8 = 2;
-    if table.len() / SIZE > MOST_SYMBOLS {
-        return refused(format!("it has more than {MOST_SYMBOLS} symbols: strip it"));
+    if table.len() / SIZE > MAX_SYMBOLS {
+        return refused(format!("it has more than {MAX_SYMBOLS} symbols: strip it"));
     }
     let (mut found, mut kept) = (BTreeMap::new(), 0);
     for entry in table.chunks_exact(SIZE).map(Entry) {
@@ -460,8 +457,8 @@ fn read_symbols(
             continue;
         }
         kept += name.len();
-        if kept > MOST_NAMES {
-            return refused(format!("its names have more than {MOST_NAMES} bytes: strip it"));
+        if kept > MAX_NAMES {
+            return refused(format!("its names have more than {MAX_NAMES} bytes: strip it"));
         }
         let function = kind != 1 && segment.permissions.execute;
         found.insert(name.to_owned(), Symbol { address, length, function });
@@ -472,9 +469,9 @@ fn read_symbols(
 /// A name of a string table.
 fn name(names: &[u8], at: u32) -> Result<&str> {
     let rest = names.get(at as usize..).unwrap_or_default();
-    let Some(length) = rest.iter().take(MOST_NAME + 1).position(|&byte| byte == 0) else {
+    let Some(length) = rest.iter().take(MAX_NAME + 1).position(|&byte| byte == 0) else {
         return refused(format!(
-            "a symbol's name does not end within its table, or within {MOST_NAME} bytes"
+            "a symbol's name does not end within its table, or within {MAX_NAME} bytes"
         ));
     };
     match std::str::from_utf8(&rest[..length]) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use verbless_riscv::elf::{MOST_MEMORY, MOST_NAME, MOST_NAMES, MOST_SYMBOLS};
+use verbless_riscv::elf::{MAX_MEMORY, MAX_NAME, MAX_NAMES, MAX_SYMBOLS};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program};
 
 const CODE: u64 = 0x4000_0000;
@@ -191,7 +191,7 @@ fn invalid_files_are_rejected_with_reasons() {
         ("a segment is outside", |elf| _ = elf.long(SEGMENT + 8, 1 << 30)),
         ("in the file and", |elf| _ = elf.long(SEGMENT + 40, 7)),
         ("ends above", |elf| _ = elf.long(SEGMENT + 16, u64::MAX - 4)),
-        ("bytes of memory", |elf| _ = elf.long(SEGMENT + 40, MOST_MEMORY + 1)),
+        ("bytes of memory", |elf| _ = elf.long(SEGMENT + 40, MAX_MEMORY + 1)),
         ("share a page", |elf| _ = elf.long(SEGMENT + 16, DATA + 8192 - 16)),
         ("the entry point", |elf| _ = elf.long(24, DATA + 16)),
         ("the entry point", |elf| _ = elf.long(24, CODE + 1)),
@@ -235,7 +235,7 @@ fn parse_limits_are_inclusive() {
         elf.section(1, 2, table, 2);
     }
     let taken: [(&str, Break); 15] = [
-        ("memory", |elf| data(elf, DATA, MOST_MEMORY - PAGE)),
+        ("memory", |elf| data(elf, DATA, MAX_MEMORY - PAGE)),
         ("addresses", |elf| data(elf, HIGHEST - PAGE, PAGE)),
         ("the page behind", |elf| data(elf, CODE + PAGE, 16)),
         ("only executable", |elf| _ = elf.word(PROGRAMS + 4, 1)),
@@ -245,12 +245,12 @@ fn parse_limits_are_inclusive() {
             elf.word(TLS_HEADER, 1).word(TLS_HEADER + 4, 0).long(TLS_HEADER + 40, 0);
         }),
         ("all of it in the file", |elf| tls(elf, 4, 4, 8)),
-        ("the storage of a thread", |elf| tls(elf, 4, MOST_MEMORY, 8)),
+        ("the storage of a thread", |elf| tls(elf, 4, MAX_MEMORY, 8)),
         ("a page's alignment", |elf| tls(elf, 4, 12, PAGE)),
         ("no alignment", |elf| tls(elf, 4, 12, 0)),
         ("no template", |elf| _ = elf.long(TLS_HEADER + 16, 0x10).long(TLS_HEADER + 32, 0)),
         ("headers", |elf| headers(elf, 1024)),
-        ("symbols", |elf| symbols(elf, MOST_SYMBOLS)),
+        ("symbols", |elf| symbols(elf, MAX_SYMBOLS)),
         ("the last instruction", |elf| _ = elf.long(24, CODE + 6)),
     ];
     for (what, change) in taken {
@@ -259,17 +259,17 @@ fn parse_limits_are_inclusive() {
         assert_eq!(elf.parse().map(drop), Ok(()), "{what}");
     }
     let refused: [(&str, Break); 12] = [
-        ("bytes of memory", |elf| data(elf, DATA, MOST_MEMORY - PAGE + 1)),
-        ("bytes of memory", |elf| data(elf, DATA + PAGE - 1, MOST_MEMORY - PAGE)),
+        ("bytes of memory", |elf| data(elf, DATA, MAX_MEMORY - PAGE + 1)),
+        ("bytes of memory", |elf| data(elf, DATA + PAGE - 1, MAX_MEMORY - PAGE)),
         ("ends above", |elf| data(elf, HIGHEST - PAGE + 1, PAGE)),
         ("share a page", |elf| data(elf, CODE + PAGE - 1, 16)),
         ("share a page", |elf| data(elf, CODE - 1, 16)),
         ("cannot be", |elf| tls(elf, 5, 4, 8)),
-        ("cannot be", |elf| tls(elf, 4, MOST_MEMORY + 1, 8)),
+        ("cannot be", |elf| tls(elf, 4, MAX_MEMORY + 1, 8)),
         ("cannot be", |elf| tls(elf, 4, 12, 2 * PAGE)),
         ("in no segment", |elf| _ = elf.long(TLS_HEADER + 16, DATA + 16 + 4997)),
         ("1025 program headers, and may have 1024", |elf| headers(elf, 1025)),
-        ("symbols: strip it", |elf| symbols(elf, MOST_SYMBOLS + 1)),
+        ("symbols: strip it", |elf| symbols(elf, MAX_SYMBOLS + 1)),
         ("the entry point", |elf| _ = elf.long(24, CODE + 8)),
     ];
     for (expected, change) in refused {
@@ -353,12 +353,12 @@ fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
 #[test]
 fn shared_symbol_names_are_bounded_in_total() {
     // All have the same name, of the maximum length.
-    let fits = (MOST_NAMES / MOST_NAME) as u32;
-    let most = |count| of_shared_names(MOST_NAME + 1, count, false, 0).parse();
+    let fits = (MAX_NAMES / MAX_NAME) as u32;
+    let most = |count| of_shared_names(MAX_NAME + 1, count, false, 0).parse();
     assert_eq!(most(fits).unwrap().symbols().count(), 1);
     let error = most(fits + 1).unwrap_err();
     assert!(error.contains("its names have more than"), "{error}");
-    let error = of_shared_names(MOST_NAME + 2, 1, false, 0).parse().unwrap_err();
+    let error = of_shared_names(MAX_NAME + 2, 1, false, 0).parse().unwrap_err();
     assert!(error.contains("does not end"), "{error}");
     assert_eq!(of_shared_names(100, 50, false, 1).parse().unwrap().symbols().count(), 50);
     // Names of local symbols are not read: these are of 256 GiB.
@@ -452,7 +452,7 @@ proptest! {
         elf.bytes.truncate(length.unwrap_or(usize::MAX));
         if let Ok(program) = elf.parse() {
             let memory: u64 = program.segments.iter().map(|segment| segment.length).sum();
-            prop_assert!(memory <= MOST_MEMORY);
+            prop_assert!(memory <= MAX_MEMORY);
             // Mapping much memory repeatedly takes long.
             if memory < 1 << 20 {
                 prop_assert!(AddressSpace::new(program.regions()).is_ok());

@@ -234,9 +234,9 @@ fn klm_list_may_be_in_memory(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn klm_lists_of_every_length_wrap_the_sq(lab: &Lab) -> Result<(), Stop> {
-    let (mut pair, mut key) = pair(lab, Umr::MOST_INLINE as u32)?;
+    let (mut pair, mut key) = pair(lab, Umr::MAX_INLINE as u32)?;
     pair.b.fill(0, &pattern(6, BYTES))?;
-    for count in (1..=Umr::MOST_INLINE).chain([1, 51, 7, 52, 13]) {
+    for count in (1..=Umr::MAX_INLINE).chain([1, 51, 7, 52, 13]) {
         let klms = klms(&pair, count, 16)?;
         let rkey = key.renew();
         map(&mut pair, rkey, &klms)?;
@@ -422,7 +422,7 @@ fn mkey_is_mapped_over_uc(lab: &Lab) -> Result<(), Stop> {
 fn invalid_umr_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let (klm, rkey) = (pair.b.sge(0, 16)?, key.renew());
-    let many = [klm; Umr::MOST_INLINE + 1];
+    let many = [klm; Umr::MAX_INLINE + 1];
     let askew = Sge { address: klm.address + 16, length: 64, ..klm };
     let unpaired = KeyAccess { local_write: false, ..SHARED };
     let qp = &mut pair.b.qp;

@@ -14,13 +14,13 @@ use super::super::sysfs::ShownDevice;
 use super::{Header, MULTI, NESTED, NetlinkMessage, attribute, find, handle, number};
 
 /// Bytes of a message in a dump: `rdma` reads into a buffer of one page.
-const LONGEST: usize = 4096 - 256;
+const MAX_MESSAGE: usize = 4096 - 256;
 /// Messages in a dump, bounded by a socket's receive buffer.
-const MOST_TABLES: usize = 32;
+const MAX_TABLES: usize = 32;
 /// Objects in a dump: no more fit, of any kind.
-const MOST_OBJECTS: usize = MOST_TABLES * LONGEST / 16;
+const MAX_OBJECTS: usize = MAX_TABLES * MAX_MESSAGE / 16;
 /// QPs listed per SRQ.
-const MOST_USERS: usize = 100;
+const MAX_USERS: usize = 100;
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl ResourceKind {
             wanted: impl Fn(&T) -> bool,
             show: impl Fn(&T) -> NetlinkMessage,
         ) -> Vec<NetlinkMessage> {
-            all.iter().filter(|it| wanted(it)).take(MOST_OBJECTS).map(show).collect()
+            all.iter().filter(|it| wanted(it)).take(MAX_OBJECTS).map(show).collect()
         }
         match self {
             Self::Qp => those(&all.qps, |it| wanted(it.qpn, Some(it.port)), qp),
@@ -196,7 +196,7 @@ pub(super) fn statistics(
         ResourceKind::Mr => {
             let KindNumbers { table, entry, id, .. } = kind.numbers();
             let all = resources(device.number);
-            let keys = all.mkeys.iter().take(MOST_OBJECTS);
+            let keys = all.mkeys.iter().take(MAX_OBJECTS);
             let keys = keys.map(|it| NetlinkMessage::nested().u32(id, it.index)).collect();
             Ok(tables(header, index, device, (table, entry), keys))
         }
@@ -225,9 +225,9 @@ fn tables(
     let mut full = vec![NetlinkMessage::nested()];
     for one in entries {
         let begun = full.last_mut().expect("there is one");
-        if begun.0.is_empty() || begun.0.len() + one.0.len() <= LONGEST {
+        if begun.0.is_empty() || begun.0.len() + one.0.len() <= MAX_MESSAGE {
             *begun = std::mem::take(begun).put(entry, &one.0);
-        } else if full.len() < MOST_TABLES {
+        } else if full.len() < MAX_TABLES {
             full.push(NetlinkMessage::nested().put(entry, &one.0));
         } else {
             tracing::info!("NETLINK_RDMA: dump truncated: a socket's buffer holds no more");
@@ -304,7 +304,7 @@ fn users_of_srqs(all: &Resources) -> BTreeMap<u32, Vec<u32>> {
     let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (srqn, qpn) in all.qps.iter().filter_map(|qp| Some((qp.srqn?, qp.qpn))) {
         let users = users.entry(srqn).or_default();
-        if users.len() < MOST_USERS {
+        if users.len() < MAX_USERS {
             users.push(qpn);
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use verbless_flexio::tracer::{
     DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
-    LEAST_DISK, LEAST_MEMORY, OutputMode, REPORT_BYTES, Record, TraceFile, TracerLosses,
+    MIN_DISK, MIN_MEMORY, OutputMode, REPORT_BYTES, Record, TraceFile, TracerLosses,
     TracerTransport,
 };
 use verbless_flexio::{Error, Function, Process, ProcessConfig, RpcAttr, Tracer, TracerSetup};
@@ -390,8 +390,8 @@ fn process_rejects_second_tracer(lab: &Lab) -> Result<(), Stop> {
 
 fn setup_rejects_values_beyond_limits(lab: &Lab) -> Result<(), Stop> {
     // The values of DOCA 3.2.0.
-    ensure_eq!((DEFAULT_BATCH, LEAST_MEMORY, DEFAULT_MEMORY), (64, 1 << 10, 512 << 10), "limits");
-    ensure_eq!((DEFAULT_DBUF, LEAST_DISK, DEFAULT_DISK), (16 << 10, 1 << 20, 1 << 30), "limits");
+    ensure_eq!((DEFAULT_BATCH, MIN_MEMORY, DEFAULT_MEMORY), (64, 1 << 10, 512 << 10), "limits");
+    ensure_eq!((DEFAULT_DBUF, MIN_DISK, DEFAULT_DISK), (16 << 10, 1 << 20, 1 << 30), "limits");
     let names = (DEFAULT_FILE, DEFAULT_FIFO);
     ensure_eq!(names, ("/tmp/flexio_dtrace", "/tmp/flexio_dtrace_cli.fifo"), "names");
     let Rig { process } = rig(lab)?;
@@ -407,9 +407,9 @@ fn setup_rejects_values_beyond_limits(lab: &Lab) -> Result<(), Stop> {
     for depth in [0, 3, 65] {
         failed("a batch depth", init()?.set_batch_depth(depth).map(drop), "power of two")?;
     }
-    let least = init()?.set_diskspace_limit(LEAST_DISK - 1).map(drop);
+    let least = init()?.set_diskspace_limit(MIN_DISK - 1).map(drop);
     failed("a disk space limit", least, "1048576 or more")?;
-    init()?.set_diskspace_limit(LEAST_DISK)?;
+    init()?.set_diskspace_limit(MIN_DISK)?;
 
     let mut setup = init()?;
     setup.set_dev_mem_limit(1 << 20)?;

@@ -4,8 +4,9 @@
 use std::fmt;
 
 use nix::sys::resource::{Resource, getrlimit};
-use verbless_command::{Caps, Device, DpaEuPartitionAttr};
+use verbless_command::{CapMode, CapPage, Caps, Device, DpaEuPartitionAttr};
 use verbless_devx::{Backend, DeviceInfo, Errno, GidType, LinkLayer, UarKind};
+use verbless_prm::{FlowTableCap, FlowTablePropLayout, PortType, RoceCap};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::Stop;
@@ -37,24 +38,44 @@ macro_rules! cap {
 }
 pub(crate) use cap;
 
-/// A capability of `hca_cap` by its name, its reader, and the least value with which all cases that
+/// A capability by its page and name, its reader, and the least value with which all cases that
 /// need the capability can run.
 type Least = (&'static str, fn(&Caps) -> u32, u32);
 
 /// The sizes that cases assume. Every known card has more.
-const ASSUMED_SIZES: [Least; 12] = [
-    ("log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
-    ("log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
-    ("log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
-    ("log_max_srq_sz", |caps| caps.general.log_max_srq_sz().into(), 8),
-    ("log_max_pd", |caps| caps.general.log_max_pd().into(), 6),
-    ("log_max_transport_domain", |caps| caps.general.log_max_transport_domain().into(), 4),
-    ("max_qp_cnt", |caps| caps.general.max_qp_cnt().into(), 4),
-    ("log_max_msg", |caps| caps.general.log_max_msg().into(), 24),
-    ("log_max_ra_req_qp", |caps| caps.general.log_max_ra_req_qp().into(), 4),
-    ("log_max_ra_res_qp", |caps| caps.general.log_max_ra_res_qp().into(), 4),
-    ("max_indirection", |caps| caps.general.max_indirection().into(), 1),
-    ("log_max_klm_list_size", |caps| caps.general.log_max_klm_list_size().into(), 4),
+const ASSUMED_SIZES: [Least; 15] = [
+    ("hca_cap.log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
+    ("hca_cap.log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
+    ("hca_cap.log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
+    ("hca_cap.log_max_srq_sz", |caps| caps.general.log_max_srq_sz().into(), 8),
+    ("hca_cap.log_max_pd", |caps| caps.general.log_max_pd().into(), 6),
+    ("hca_cap.log_max_transport_domain", |caps| caps.general.log_max_transport_domain().into(), 4),
+    ("hca_cap.max_qp_cnt", |caps| caps.general.max_qp_cnt().into(), 4),
+    ("hca_cap.log_max_msg", |caps| caps.general.log_max_msg().into(), 24),
+    ("hca_cap.log_max_ra_req_qp", |caps| caps.general.log_max_ra_req_qp().into(), 4),
+    ("hca_cap.log_max_ra_res_qp", |caps| caps.general.log_max_ra_res_qp().into(), 4),
+    ("hca_cap.max_indirection", |caps| caps.general.max_indirection().into(), 1),
+    ("hca_cap.log_max_klm_list_size", |caps| caps.general.log_max_klm_list_size().into(), 4),
+    ("hca_cap.log_max_wq_sz", |caps| caps.general.log_max_wq_sz().into(), 10),
+    ("hca_cap.log_max_stride_sz_rq", |caps| caps.general.log_max_stride_sz_rq().into(), 6),
+    // Linux's source ports (`rdma_flow_label_to_udp_sport`) go up to this.
+    ("roce_cap.r_roce_max_src_udp_port", |caps| max_source_port(caps.roce.as_deref()), 0xffff),
+];
+
+fn max_source_port(page: Option<&RoceCap>) -> u32 {
+    page.map_or(0xffff, |page| page.r_roce_max_src_udp_port().into())
+}
+
+/// The same of tables of NIC receive, of a device that has such tables.
+type LeastOfTables = (&'static str, fn(&FlowTablePropLayout) -> u32, u32);
+
+/// The sizes of tables that Linux needs for the rules of cases: each priority has a table of 2^16
+/// entries, at a level of its own.
+const ASSUMED_TABLES: [LeastOfTables; 4] = [
+    ("log_max_ft_size", |tables| tables.log_max_ft_size().into(), 16),
+    ("max_ft_level", |tables| tables.max_ft_level().into(), 17),
+    ("log_max_ft_num", |tables| tables.log_max_ft_num().into(), 5),
+    ("log_max_destination", |tables| tables.log_max_destination().into(), 1),
 ];
 
 /// Something that a case needs.
@@ -119,6 +140,9 @@ pub enum Need {
     Lossless,
     /// The process may send and steer raw packets (CAP_NET_RAW).
     NetRaw,
+    /// The device has the features of NIC receive tables without which Linux has no table for the
+    /// rules of users (`FS_CHAINING_CAPS` of `fs_core.c`).
+    FlowRules,
     /// Two programs: the case kills one of them, or one forks.
     TwoProcesses,
     /// The program of `crates/flexio-dev/tests/program`, compiled: `--dpa-program`.
@@ -137,6 +161,22 @@ pub(crate) const LARGE_COPIES: Need =
 pub(crate) const SRQ: Need = cap!(log_max_rmp);
 /// Keys that other functions of the card reach.
 pub(crate) const SHARES_KEYS: Need = Need::Cap("shared memory keys", |caps| caps.shares_keys());
+/// Send and receive queues of raw Ethernet frames.
+pub(crate) const FRAME_QUEUES: Need = Need::Cap(
+    "queues of frames (hca_cap.log_max_sq, log_max_rq, log_max_tis, log_max_tir, cqe_version)",
+    |caps| {
+        let general = &caps.general;
+        let queues = [general.log_max_sq(), general.log_max_rq()];
+        let ends = [general.log_max_tis(), general.log_max_tir()];
+        queues.iter().chain(&ends).all(|&log| log > 0) && general.cqe_version() > 0
+    },
+);
+/// Receive queues that strip VLAN tags. An InfiniBand port has none: the cases also need an
+/// Ethernet port.
+pub(crate) const STRIPS_VLAN: Need = Need::Cap("ethernet_offloads.vlan_cap", |caps| {
+    caps.port_type != PortType::ETHERNET
+        || caps.ethernet.as_ref().is_some_and(|page| page.vlan_cap())
+});
 /// Port 1 is of one kind or the other.
 pub(crate) const INFINIBAND: Need = Need::Link(LinkLayer::InfiniBand);
 pub(crate) const ETHERNET: Need = Need::Link(LinkLayer::Ethernet);
@@ -201,6 +241,10 @@ impl fmt::Display for Need {
             Self::MemlockLimit => f.write_str("a memlock limit of at most 1 GiB"),
             Self::Lossless => f.write_str("links that lose nothing"),
             Self::NetRaw => f.write_str("CAP_NET_RAW"),
+            Self::FlowRules => f.write_str(
+                "flow tables that can be changed (flow_modify_en, modify_root, \
+                 identified_miss_table_mode, flow_table_modify)",
+            ),
             Self::TwoProcesses => f.write_str("two processes"),
             Self::DpaProgram => f.write_str("a compiled program for the DPA"),
         }
@@ -210,6 +254,8 @@ impl fmt::Display for Need {
 /// The available features, determined once for all cases of a run.
 pub(crate) struct Facts {
     caps: Vec<Caps>,
+    /// The page of flow tables of each device; `None`: the device has no such tables.
+    tables: Vec<Option<Box<FlowTableCap>>>,
     registers: bool,
     both_register_ways: bool,
     link: LinkLayer,
@@ -252,6 +298,7 @@ impl Facts {
         let table = device.gid_table()?;
         let on_port: Vec<_> = table.iter().filter(|entry| entry.port == 1).collect();
         let caps = |info: &DeviceInfo| Ok::<_, Stop>(Device::open(backend, info)?.caps().clone());
+        let tables = |info: &DeviceInfo| flow_tables(&Device::open(backend, info)?);
         let (memlock, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
         let limited = memlock != u64::MAX && !privilege(CAP_IPC_LOCK);
         let blue_flame = match device.uar_alloc(UarKind::BlueFlame) {
@@ -262,6 +309,7 @@ impl Facts {
         };
         Ok(Self {
             caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
+            tables: devices.iter().map(tables).collect::<Result<_, _>>()?,
             registers: reach_registers(backend, devices),
             both_register_ways: reach_registers_both_ways(backend, devices)?,
             link: port.link_layer(),
@@ -313,9 +361,19 @@ impl Facts {
     pub(crate) fn small(&self) -> Vec<String> {
         let of = |&(name, value, least): &Least| {
             let value = self.caps.iter().map(value).min()?;
-            (value < least).then(|| format!("hca_cap.{name} >= {least} (here {value})"))
+            (value < least).then(|| format!("{name} >= {least} (here {value})"))
         };
-        ASSUMED_SIZES.iter().filter_map(of).collect()
+        let tables = self.tables.iter().flatten();
+        let tables = tables.map(|page| page.flow_table_properties_nic_receive());
+        let of_tables = |&(name, value, least): &LeastOfTables| {
+            let value = tables.clone().map(value).min()?;
+            (value < least).then(|| format!("flow_table_cap.{name} >= {least} (here {value})"))
+        };
+        ASSUMED_SIZES
+            .iter()
+            .filter_map(of)
+            .chain(ASSUMED_TABLES.iter().filter_map(of_tables))
+            .collect()
     }
 
     /// Whether a case's need is met.
@@ -345,10 +403,32 @@ impl Facts {
             Need::MemlockLimit => self.memlock <= 1 << 30,
             Need::Lossless => self.lossless,
             Need::NetRaw => self.net_raw,
+            // An InfiniBand port has none: the cases also need an Ethernet port.
+            Need::FlowRules if self.link != LinkLayer::Ethernet => true,
+            Need::FlowRules => self.tables.iter().all(|page| {
+                let tables = page.as_ref().map(|page| page.flow_table_properties_nic_receive());
+                tables.is_some_and(|tables| {
+                    tables.ft_support()
+                        && tables.flow_modify_en()
+                        && tables.modify_root()
+                        && tables.identified_miss_table_mode()
+                        && tables.flow_table_modify()
+                })
+            }),
             Need::TwoProcesses => self.two_processes,
             Need::DpaProgram => crate::dpa_program().is_some(),
         }
     }
+}
+
+/// The page of flow tables, if the device has tables of NIC receive.
+fn flow_tables(device: &Device) -> Result<Option<Box<FlowTableCap>>, Stop> {
+    if !device.caps().general.nic_flow_table() {
+        return Ok(None);
+    }
+    let page = device.query_hca_cap(CapPage::FLOW_TABLE, CapMode::Current)?;
+    let page = FlowTableCap::from_prefix(&page[..]).ok_or_else(|| Stop::fail("a short page"))?;
+    Ok(Some(Box::new(*page)))
 }
 
 /// Whether one of 64 queue pairs gets the number of a destroyed one.

@@ -7,7 +7,7 @@ use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_queue::service::Service;
 use verbless_queue::wr::{Capability, LocalInvalidate, OPERATIONS, PostError, Request, Umr, Write};
-use verbless_queue::{CqConfig, Domain, Qp, QpConfig, Rc, Sge, SrqConfig};
+use verbless_queue::{CqConfig, Domain, Qp, QpConfig, Rc, RqConfig, Sge, SrqConfig};
 
 /// A profile with some capabilities changed.
 fn changed(changes: &[(&str, &str)]) -> String {
@@ -27,6 +27,71 @@ fn device(changes: &[(&str, &str)]) -> (Model, Device) {
     let info = backend.enumerate().expect("the model has devices").remove(0);
     let device = Device::open(&backend, &info).expect("the model opens");
     (model, device)
+}
+
+/// A lab of devices of this profile.
+fn lab(name: &str, profile: &str) -> Lab {
+    let path = format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(&path, profile).expect("a file");
+    let lab = Lab::open(&Choice {
+        device: "model".into(),
+        peer: "auto".into(),
+        profile: path,
+        link: None,
+        between: None,
+        packets: false,
+        both_ways: false,
+        faults: None,
+        destructive: false,
+        long: false,
+    });
+    lab.unwrap_or_else(|Stop(why)| panic!("{why}"))
+}
+
+/// Frames need queues, flow tables and sizes that a device may lack: their cases are skipped there.
+#[test]
+fn frame_cases_never_fail_on_smaller_device() {
+    const LESS: [(&str, &str); 16] = [
+        ("log_max_rq = ", "0"),
+        ("log_max_sq = ", "0"),
+        ("log_max_tis = ", "0"),
+        ("log_max_tir = ", "0"),
+        ("cqe_version = ", "0"),
+        ("log_max_wq_sz = ", "0"),
+        ("log_max_stride_sz_rq = ", "0"),
+        ("log_max_stride_sz_rq = ", "5"),
+        ("vlan_cap = ", "false"),
+        ("wqe_inline_mode = ", "0"),
+        ("flow_modify_en = ", "false"),
+        ("modify_root = ", "false"),
+        ("log_max_ft_size = ", "8"),
+        ("max_ft_level = ", "0"),
+        ("log_max_ft_num = ", "0"),
+        ("log_max_destination = ", "0"),
+    ];
+    let profile = changed(&[]);
+    for (field, less) in LESS {
+        let old = profile.lines().find(|line| line.starts_with(field)).expect("it has the field");
+        let lab =
+            lab("frames", &changed(&[(&format!("\n{old}\n"), &format!("\n{field}{less}\n"))]));
+        for case in cases().filter(|case| case.group.starts_with("frame")) {
+            if let Outcome::Failed(why) = run_case(&lab, case).0 {
+                panic!("{}, {field}{less}: {why}", case.id());
+            }
+        }
+    }
+}
+
+#[test]
+fn rq_stride_beyond_limit_is_rejected() {
+    let changes = [("log_max_stride_sz_rq = 9\n", "log_max_stride_sz_rq = 5\n")];
+    let (_model, device) = device(&changes);
+    let domain = Domain::new(&device).expect("a domain");
+    let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
+    let config = RqConfig { sges: 3, ..RqConfig::new(4) };
+    let error = domain.rq(&config, &cq).expect_err("it was made");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("sges is 3; this device supports at most 2"), "{error}");
 }
 
 #[test]
@@ -133,21 +198,7 @@ fn umr_works_without_changing_atomic_right() {
     for (name, line, more) in rights {
         let to = if more.is_empty() { String::new() } else { format!("{line}{more}") };
         let text = changed(&[(line, &to)]);
-        let path = format!("{}/atomic-right-{name}.toml", env!("CARGO_TARGET_TMPDIR"));
-        std::fs::write(&path, text).expect("a file");
-        let lab = Lab::open(&Choice {
-            device: "model".into(),
-            peer: "auto".into(),
-            profile: path,
-            link: None,
-            between: None,
-            packets: false,
-            both_ways: false,
-            faults: None,
-            destructive: false,
-            long: false,
-        });
-        let lab = lab.unwrap_or_else(|Stop(why)| panic!("{why}"));
+        let lab = lab(&format!("atomic-right-{name}"), &text);
         let mut passed = 0;
         for case in cases().filter(|case| case.group == "umr") {
             match run_case(&lab, case).0 {

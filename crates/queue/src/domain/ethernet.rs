@@ -215,7 +215,8 @@ impl Domain {
                         which tells whose a frame is";
             return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }
-        check_limit(WHAT, "sges", config.sges, caps.max_receive_sges().min(512 / 16))?;
+        let of_stride = (1_usize << caps.general.log_max_stride_sz_rq().min(9)) / 16;
+        check_limit(WHAT, "sges", config.sges.max(1), caps.max_receive_sges().min(of_stride))?;
         let stride = (config.sges.max(1) * 16).next_power_of_two() as usize;
         let most = caps.general.log_max_wq_sz().min(15);
         let count = checked_power_of_two("receives of frames", config.receives.max(1), most)?;

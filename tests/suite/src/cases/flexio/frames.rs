@@ -18,14 +18,22 @@ use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 use super::rig::{Rig, ends_with};
 use super::{failed, fatal};
 use crate::case::cases;
-use crate::need::{ETHERNET, cap};
+use crate::need::{ETHERNET, FRAME_QUEUES, cap};
 use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "dpa_frames",
     "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
-    needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET, Need::NetRaw]:
+    needs [
+        Need::DpaLayouts,
+        cap!(apu),
+        Need::DpaProgram,
+        ETHERNET,
+        Need::NetRaw,
+        FRAME_QUEUES,
+        Need::FlowRules,
+    ]:
     new_sq_and_rq_are_ready,
     rq_error_state_flushes_receives,
     sq_and_rq_keep_tis_and_transport_domain,

@@ -10,13 +10,21 @@ use verbless_queue::{DeviceError, RqConfig, SqConfig};
 use super::rig::{BYTES, ETHERTYPE, Hosts, frame};
 use crate::case::cases;
 use crate::endpoint::quiet;
-use crate::need::ETHERNET;
+use crate::need::{ETHERNET, FRAME_QUEUES};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "frame_rules",
     "Flow rules of raw Ethernet: the frames that they match, their order, and refused rules.",
-    needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
+    needs [
+        Need::ModelDevice,
+        ETHERNET,
+        Need::Peer,
+        Need::NetRaw,
+        Need::Lossless,
+        FRAME_QUEUES,
+        Need::FlowRules,
+    ]:
     rule_matches_only_described_frames,
     first_matching_priority_wins,
     multicast_rules_match_after_all_others,

@@ -3,9 +3,9 @@
 //!
 //! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
 //! files do. The kernel's list of unread records ends where its memory does. Here the socket holds
-//! what fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`] feeds
-//! the backlog into the socket. The device never waits for a slow reader: a record that finds the
-//! backlog full is lost. End of file stands for the kernel's EIO.
+//! what fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`]
+//! feeds the backlog into the socket. The device never waits for a slow reader: a record that finds
+//! the backlog full is lost. End of file stands for the kernel's EIO.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};

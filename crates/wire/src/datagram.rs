@@ -47,8 +47,8 @@ pub struct IpPair {
 
 /// Rewrites a frame as the packet that a socket of [`ROCE_PORT`] sends: with the headers that the
 /// kernel will write, and the ICRC of those. An ICRC that was wrong before stays wrong. Returns the
-/// packet's addresses, and the offset of the datagram's payload in the frame; `None` if the frame is no
-/// RoCE v2 packet, or has a VLAN tag, which no socket sends.
+/// packet's addresses, and the offset of the datagram's payload in the frame; `None` if the frame
+/// is not a RoCE v2 packet, or has a VLAN tag, which no socket sends.
 pub fn send(frame: &mut [u8]) -> Option<(IpPair, usize)> {
     let (route, rest) = Route::parse_ethernet(frame).ok()??;
     if rest.len() < Bth::BYTES + icrc::LENGTH {

@@ -198,9 +198,8 @@ mod tests {
     fn pool_leaves_slots_to_others() {
         let resources = ResourcePool::of([256, 0, 0, 0]);
         let pools = [(); 12].map(|()| {
-            let mut pool = FileClosers::default();
-            pool.account = Arc::new(Account::with(resources.clone()));
-            Arc::new(pool)
+            let account = Arc::new(Account::with(resources.clone()));
+            Arc::new(FileClosers { account, ..FileClosers::default() })
         });
         let mut held = Vec::new();
         let counts = pools.each_ref().map(|pool| {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_the_lines_and_not_for_ever() {
+    fn end_waits_for_lines_within_limit() {
         let (sender, lines) = channel();
         let queue = Arc::new(LineQueue::new(WAITING, move || {
             // The sink starts slowly.

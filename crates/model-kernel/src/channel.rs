@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_records_count_for_their_filter_until_they_are_gone() {
+    fn unread_records_count_for_their_filter() {
         let pool = ResourcePool::of([10, 0, 3 * 72 * 100, 0]);
         let [account, other] = [(); 2].map(|()| account_of(&pool));
         let (channel, fd) = kept_for(&account);
@@ -858,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_the_backlog_too_are_taken_back_by_their_tag() {
+    fn backlog_records_are_retracted_by_tag() {
         let client = OwnProcess::default();
         let (channel, fd) = crowded();
         assert_eq!(channel.retract(1, &client), 2048);

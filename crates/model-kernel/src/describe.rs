@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_the_old_interface_is_looked_into() {
+    fn write_interface_commands_are_described() {
         let mut request = [0u8; 40];
         request[8..16].copy_from_slice(&0x7f00_0000_0000u64.to_ne_bytes());
         request[16..24].copy_from_slice(&4096u64.to_ne_bytes());

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_event_belongs_to_the_whole_device() {
+    fn port_event_has_no_object() {
         assert_eq!(keys(None, &eqe(event::PORT_CHANGE, &[(2, 1 << 28)])), (9, None));
         let mut device = Subscribable { affiliated: [0; 4], unaffiliated: [0; 4] };
         device.unaffiliated[1] = 1 << 2;

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ip_address_is_two_gids_and_a_neighbour_to_the_others() {
+    fn ip_address_makes_two_gids_and_a_neighbour() {
         let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
         let model = Model::builder().device(card.clone()).device(card).stepped().build();
         let backend = InProcess::of(&model);

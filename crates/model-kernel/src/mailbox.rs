@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_past_the_end_is_zero_and_stays_unset() {
+    fn field_past_end_reads_zero() {
         let mut mailbox = [0xff; 6];
         Field(0x4, 31, 0).set(&mut mailbox, 0);
         Field(0x100, 3, 0).set(&mut mailbox, 1);

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbour_is_read_from_text() {
+    fn neighbour_is_parsed() {
         let neighbour: Neighbour = "192.0.2.2=52:54:00:12:34:ff".parse().unwrap();
         let expected =
             Neighbour { address: [192, 0, 2, 2].into(), mac: [0x52, 0x54, 0, 0x12, 0x34, 0xff] };

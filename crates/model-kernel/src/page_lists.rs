@@ -278,7 +278,7 @@ mod tests {
 
     /// A client that never has more than one list comes after clients that were served before it.
     #[test]
-    fn page_list_of_client_that_loops_comes_after_waiting_ones() {
+    fn page_list_of_looping_client_comes_last() {
         let (room, (got, order)) = (room!(), channel());
         drop(room.take(100, alone(2), LONG).expect("room"));
         drop(room.take(100, alone(1), LONG).expect("room"));

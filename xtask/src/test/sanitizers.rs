@@ -55,7 +55,7 @@ const BULK: [&str; 9] = [
 const LEAVING: [&str; 3] = [
     "undestroyed_ethernet_queues_count_as_leaks",
     "failed_destroy_with_unknown_status_is_leaked",
-    "close_keeps_memory_of_objects_that_device_refuses_to_destroy",
+    "close_keeps_memory_of_undestroyed_objects",
 ];
 
 /// Long tests of one thread: they cannot show a race. The address sanitizer runs them.
@@ -73,7 +73,7 @@ const OF_ONE_THREAD: [&str; 10] = [
 ];
 
 /// Tests of `verbless-model run` about files and messages of one program.
-const OF_ONE_PROGRAM: [&str; 2] = ["devices::", "told::"];
+const OF_ONE_PROGRAM: [&str; 2] = ["devices::", "messages::"];
 
 fn skips<'a>(tests: &[&'a str]) -> impl Iterator<Item = &'a str> {
     tests.iter().flat_map(|test| ["--skip", test])

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_asked_for_by_three_bits_beside_any_address() {
+    fn reset_is_requested_by_nic_interface_bits() {
         for (word, revives) in
             [(RESET << 8, true), (QUEUE as u32 | RESET << 8, true), (0, false), (0x300, false)]
         {

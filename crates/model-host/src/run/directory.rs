@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_directories_of_this_user_with_the_name_are_removed() {
+    fn only_own_directories_of_the_name_are_removed() {
         let place = place("others");
         let kept = place.join("kept");
         fs::create_dir(&kept).expect("a directory");

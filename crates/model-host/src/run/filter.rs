@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_way_to_learn_of_devices_stops() {
+    fn netlink_rdma_socket_is_trapped() {
         let netlink = libc::AF_NETLINK as u64;
         assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_socket, [netlink, 3, 0, 0, 0, 0]), ALLOW);

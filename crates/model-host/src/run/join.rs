@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_and_the_longest_request_are_taken() {
+    fn name_and_request_of_maximum_length_are_accepted() {
         let longest = format!("{:a<64}", name("longest"));
         assert!(Host::new(&longest).is_ok());
         let request = |bytes: usize| {

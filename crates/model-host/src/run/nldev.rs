@@ -808,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_of_a_device_is_named_and_other_kinds_have_none() {
+    fn only_devices_have_a_node_name() {
         let devices = devices(Link::Infiniband);
         let ask = |attributes: &[(u16, &[u8])]| ask(&devices, command::GET_CHARDEV, 0, attributes);
         let kind = |name: &'static [u8]| (attribute::CHARDEV_TYPE, name);

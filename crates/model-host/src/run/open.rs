@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn close_is_found_when_the_queue_of_events_was_full() {
+    fn close_is_found_after_queue_overflow() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
         assert!(opens.unwatched().is_empty() && opens.get(id).is_some(), "it is open");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn close_is_found_when_there_was_no_memory_for_its_event() {
+    fn close_is_found_without_memory_for_its_event() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
         let memory = opens.get(id).expect("it is open").memory.clone();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn open_makes_one_event_however_often_its_file_is_closed() {
+    fn open_makes_one_close_event() {
         let model = model();
         let (opens, _id, file) = opened(&model);
         for _ in 0..100 {

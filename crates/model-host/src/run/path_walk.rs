@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_a_directory_and_a_last_part() {
+    fn path_splits_into_directory_and_name() {
         for (path, parent, last) in [
             ("/sys/class/fwctl", "/sys/class/", "fwctl"),
             ("/sys//class//", "/sys//", "class"),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_wakes_though_nothing_is_to_be_read() {
+    fn end_wakes_reader_without_data() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
         wakes.on_end(ours.as_fd(), Wake::Gone(5)).expect("it is taken");

@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_cpus_is_a_mask_too() {
+    fn cpu_list_equals_mask() {
         assert_eq!(mask("0-1"), "00000003");
         assert_eq!(mask("0,2-3,33"), "00000002,0000000d");
         assert_eq!(mask(""), "00000000");

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_found_while_other_threads_rename_files() {
+    fn path_is_found_during_renames() {
         let tree = tree();
         let fill = |path: &Path| std::fs::write(path.join("a"), "");
         let others = Directory::among_temporary_files(fill).expect("a file");

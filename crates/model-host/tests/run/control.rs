@@ -36,7 +36,7 @@ fn python(options: &[&str], program: &str) -> Option<String> {
 }
 
 #[test]
-fn a_program_finds_control_files_where_the_kernel_has_them() {
+fn control_files_have_the_paths_of_the_kernel() {
     assert_eq!(says(&["--devices", "2"], "ls /dev/fwctl"), "fwctl0\nfwctl1");
     let attributes = "cat /sys/class/infiniband/mlx5_1/device/fwctl/fwctl1/dev && \
         cat /sys/class/fwctl/fwctl1/device/vendor && realpath /sys/class/fwctl/fwctl1";

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{command, run, says, skipped};
 
 #[test]
-fn a_program_finds_the_devices_where_the_kernel_has_them() {
+fn devices_have_the_paths_of_the_kernel() {
     let attributes = "cd / && cat sys/class/infiniband/mlx5_1/node_type \
         /sys/class/infiniband_verbs/uverbs1/dev /sys/class/infiniband/mlx5_1/ports/1/state";
     assert_eq!(says(&["--devices", "2"], attributes), "1: CA\n231:193\n4: ACTIVE");

@@ -8,10 +8,11 @@ mod fuse;
 mod hang;
 mod joining;
 mod links;
+mod messages;
+mod messages;
 mod opening;
 mod program;
 mod sides;
-mod told;
 
 use std::io::Write;
 use std::process::{Command, Output};

@@ -96,7 +96,7 @@ fn beneath_and_in_root_paths_reach_devices() {
 }
 
 #[test]
-fn flags_of_an_open_are_refused_with_the_errno_of_linux() {
+fn open_flags_are_rejected_with_the_errno_of_linux() {
     python(
         "place, missing = '/sys/class/infiniband', '/sys/class/infiniband/nothing'\n\
          paths = (place, place + '/', link, missing, missing + '/', missing + '/x', node, \

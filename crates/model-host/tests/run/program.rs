@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::{command, fuse, run, skipped};
 
 #[test]
-fn the_programs_exit_code_is_ours() {
+fn run_exits_with_the_code_of_the_program() {
     assert_eq!(run(&[], "exit 7").status.code(), Some(7));
     assert_eq!(run(&[], "kill -9 $$").status.code(), Some(128 + 9));
     let missing = command(&[], &["/no/such/program"]).output().expect("the binary runs");

@@ -93,7 +93,7 @@ fn failed_host_program_terminates_dpu_command() {
 }
 
 #[test]
-fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
+fn rdma_core_programs_connect_across_sides() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }

@@ -117,7 +117,7 @@ fn command_must_match_object_of_handle() {
 }
 
 #[test]
-fn a_command_to_another_vhca_is_refused_for_objects() {
+fn object_command_to_another_vhca_is_rejected() {
     let fixture = Fixture::new();
     let mut input = command(Opcode::ALLOC_PD.0, 0, 16);
     input[5] = 1;
@@ -131,7 +131,7 @@ fn a_command_to_another_vhca_is_refused_for_objects() {
 }
 
 #[test]
-fn the_kernel_insists_on_registered_memory() {
+fn kernel_requires_registered_memory() {
     let fixture = Fixture::new();
     let cases: &[(u16, usize, &[Field])] = &[
         (Opcode::CREATE_CQ.0, 0x110, &[Field(0x5c, 31, 31), Field(0x10, 25, 25)]),
@@ -177,7 +177,7 @@ fn modify_cq_too_insists_on_registered_memory() {
 }
 
 #[test]
-fn a_key_made_of_keys_names_no_memory() {
+fn mkey_umem_bit_is_set_in_memory_modes_only() {
     let fixture = Fixture::new();
     let access_mode = |mode: u32| {
         let mut input = command(Opcode::CREATE_MKEY.0, 0, 0x110);
@@ -195,7 +195,7 @@ fn a_key_made_of_keys_names_no_memory() {
 }
 
 #[test]
-fn a_cq_must_name_a_queue_for_completions() {
+fn cq_requires_completion_eq() {
     let fixture = Fixture::new();
     for queue in [0, FIRST + 1, EQN + 2, u32::MAX] {
         let mut input = create_cq();
@@ -444,7 +444,7 @@ fn queues_are_known_by_their_vector() {
 }
 
 #[test]
-fn an_async_query_answers_by_a_record() {
+fn async_query_answers_by_record() {
     use std::io::Read;
     let fixture = Fixture::new();
     let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");

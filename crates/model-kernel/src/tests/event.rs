@@ -101,7 +101,7 @@ fn cq_event_reaches_subscriber_with_cookie() {
 }
 
 #[test]
-fn a_channel_without_data_holds_each_cookie_once() {
+fn channel_without_data_holds_each_cookie_once() {
     let fixture = Fixture::new();
     let (first, first_number) = cq(&fixture);
     let (second, second_number) = cq(&fixture);
@@ -151,7 +151,7 @@ fn only_events_of_the_list_may_be_subscribed_to() {
 }
 
 #[test]
-fn a_port_event_reaches_subscribers_and_async_files() {
+fn port_event_reaches_subscribers_and_async_files() {
     let fixture = Fixture::new();
     let channel = fixture.channel(0).expect("a channel");
     assert_eq!(subscribe(&fixture, &channel, None, &[9], Some(5), None), Ok(()));
@@ -165,7 +165,7 @@ fn a_port_event_reaches_subscribers_and_async_files() {
 }
 
 #[test]
-fn an_eventfd_is_signalled_instead_of_the_channel() {
+fn eventfd_is_signaled_instead_of_channel() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
@@ -447,7 +447,7 @@ fn bound_ignores_subscriptions_to_destroyed_object() {
 }
 
 #[test]
-fn event_of_next_object_reaches_no_subscriber_of_destroyed_one() {
+fn event_reaches_no_subscriber_of_destroyed_object() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");

@@ -62,7 +62,7 @@ fn flow(
 }
 
 #[test]
-fn a_matcher_is_of_received_packets_by_their_known_fields() {
+fn matcher_accepts_known_fields_of_received_packets() {
     let fixture = privileged();
     let long = |last: u8| [vec![0xff; 512], vec![0, last]].concat();
     let number = |value: u64| value.to_ne_bytes().to_vec();

@@ -316,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_call_of_near_sense_is_answered_and_leaves_nothing(
+    fn random_calls_are_answered_and_leave_nothing(
         calls in prop::collection::vec(
             (
                 prop_oneof![Just(INFO), Just(RPC), any::<u32>()],

@@ -243,7 +243,7 @@ fn uar_page_is_unbacked_before_it_is_freed() {
 }
 
 #[test]
-fn close_keeps_memory_of_objects_that_device_refuses_to_destroy() {
+fn close_keeps_memory_of_undestroyed_objects() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(3);
     fixture.umem(address, 0x3000, 1, None).expect("a UMEM");

@@ -67,7 +67,7 @@ fn gid_and_pkey_table_sizes_are_powers_of_two() {
 }
 
 #[test]
-fn a_table_of_gids_needs_room_for_each() {
+fn gid_table_requires_room_for_each_entry() {
     let mut device = Device::with(Device::new().caps, false);
     device.more_gids.push(GidEntry { index: 3, gid: [7; 16], kind: 1 });
     let fixture = Fixture::of(Arc::new(device));

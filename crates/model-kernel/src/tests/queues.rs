@@ -217,7 +217,7 @@ fn create_qp_flags_need_capabilities() {
 }
 
 #[test]
-fn a_longer_structure_may_not_say_more() {
+fn longer_structure_requires_zeros() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let driver = with(&verbs, &[]);
@@ -248,7 +248,7 @@ fn a_longer_structure_may_not_say_more() {
 }
 
 #[test]
-fn the_queues_of_a_pair_have_their_limits() {
+fn qp_rings_are_limited() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let make = |receives: u32, words: &[(usize, u64)]| {
@@ -399,7 +399,7 @@ fn mkey_page_size_follows_both_addresses() {
 }
 
 #[test]
-fn the_key_of_a_memory_window_has_the_index_of_the_device() {
+fn mw_rkey_has_index_of_device() {
     let verbs = Verbs::new();
     let core = fields(&[8, 4, 4], &[0, verbs.pd.into(), 1]);
     let (told, _) = verbs.write(14, &core, 8, &[0; 8], 8).expect("a window");
@@ -409,7 +409,7 @@ fn the_key_of_a_memory_window_has_the_index_of_the_device() {
 }
 
 #[test]
-fn a_doorbell_record_is_where_the_client_has_memory() {
+fn doorbell_record_must_be_client_memory() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let record = |address: u64| {

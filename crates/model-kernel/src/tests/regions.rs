@@ -141,7 +141,7 @@ fn window(verbs: &Verbs, kind: u8, driver: &[u8]) -> Result<(u32, u32), Errno> {
 }
 
 #[test]
-fn a_memory_window_is_a_free_key_of_a_few_entries() {
+fn mw_is_free_mkey_with_entries() {
     let verbs = Verbs::new();
     for (kind, invalidated_by_peers) in [(1, false), (2, true)] {
         let (handle, key) = window(&verbs, kind, &[0; 8]).expect("a window");

@@ -120,7 +120,7 @@ fn context_privileges_are_of_caller_not_opener() {
 }
 
 #[test]
-fn a_device_without_user_contexts_offers_no_devx() {
+fn device_without_uctx_offers_no_devx() {
     let mut caps = HcaCap::zeroed();
     caps.set_num_ports(1);
     let fixture = Fixture::without_context(Arc::new(Device::with(caps, false)));
@@ -210,7 +210,7 @@ fn client_mapped_uar_page_is_backed_at_its_offset() {
 }
 
 #[test]
-fn a_lone_command_number_is_the_librarys_probe() {
+fn lone_command_number_is_a_probe() {
     let fixture = Fixture::new();
     let probe = |number: u64| Request::new(0, 0).number(2, number).send(&fixture.file);
     assert_eq!(probe(1), Err(Errno::ENOSPC));
@@ -298,7 +298,7 @@ fn malformed_roce_ah_is_rejected() {
 }
 
 #[test]
-fn ah_of_a_group_has_the_mac_of_its_gid() {
+fn multicast_ah_has_mac_of_its_gid() {
     let mut caps = HcaCap::zeroed();
     caps.set_num_ports(1);
     caps.set_log_max_uctx(4);

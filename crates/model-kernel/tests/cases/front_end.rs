@@ -24,7 +24,7 @@ fn open(model: &Model, device: usize) -> Context {
 }
 
 #[test]
-fn a_devices_objects_come_and_go_and_nothing_is_left() {
+fn objects_of_every_kind_leave_nothing() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let model = model(link);
         let context = open(&model, 0);

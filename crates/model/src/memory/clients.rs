@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_an_ended_process_stays_taken_until_it_is_free() {
+    fn number_of_ended_process_stays_taken_while_registered() {
         let (memory, own) = clients();
         let bytes = [0u8; 8];
         let number = memory.add(RemoteMemory::Process(Pid::this())).expect("the second of many");

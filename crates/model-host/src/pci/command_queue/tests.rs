@@ -166,7 +166,7 @@ fn bad_mailbox_yields_delivery_status() {
 }
 
 #[test]
-fn an_input_of_many_mailboxes_arrives_whole() {
+fn input_of_many_mailboxes_arrives_whole() {
     let mut driver = enabled();
     let output = driver.send(query_cap().as_bytes(), 0x1010).unwrap();
     let mut set = SetHcaCapIn::new();
@@ -245,7 +245,7 @@ fn length_above_16_mib_is_rejected_before_mailboxes() {
 }
 
 #[test]
-fn the_first_mailbox_may_lie_at_any_multiple_of_512() {
+fn first_mailbox_is_aligned_to_512() {
     let mut driver = enabled();
     let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
     let at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
@@ -463,7 +463,7 @@ proptest! {
 }
 
 #[test]
-fn a_command_queue_outside_memory_is_answered_by_silence() {
+fn command_queue_outside_memory_is_ignored() {
     let mut driver = Driver::new();
     for queue in [0, MEMORY + MEMORY_BYTES, MEMORY + MEMORY_BYTES - 0x1000 + 64, 1 << 52] {
         driver.write(0x10, (queue >> 32) as u32);
@@ -488,7 +488,7 @@ fn gracefully_closed_function_answers_commands() {
 }
 
 #[test]
-fn a_closed_function_answers_no_command_until_it_starts_anew() {
+fn closed_function_answers_commands_after_restart() {
     let profiles = [TeardownProfile::FORCE_CLOSE, TeardownProfile::PREPARE_FAST_TEARDOWN];
     let ways: [&[u32]; 2] = [&[0], &[DISABLED, 0]];
     for (profile, way) in profiles.into_iter().flat_map(|one| ways.map(|way| (one, way))) {

@@ -62,7 +62,7 @@ fn open_honours_flags_and_close_on_exec() {
 }
 
 #[test]
-fn directory_above_is_of_the_tree_and_keeps_o_nonblock() {
+fn parent_directory_is_in_tree_and_keeps_o_nonblock() {
     let program = Program::new();
     for (flags, expected) in [(0, false), (O_NONBLOCK, true)] {
         let given = program.open(c"/dev/infiniband/..", O_RDONLY | O_DIRECTORY | flags);
@@ -97,7 +97,7 @@ fn relative_path_resolves_from_its_directory() {
 }
 
 #[test]
-fn a_path_goes_by_the_rules_of_openat2() {
+fn path_follows_the_rules_of_openat2() {
     let program = Program::new();
     let (sys, dev) = (directory("/sys"), directory("/dev"));
     let [sys, dev] = [&sys, &dev].map(|it| it.as_raw_fd() as u64);

@@ -64,7 +64,7 @@ fn unread_trace_does_not_block_program() {
 }
 
 #[test]
-fn a_mistyped_option_is_not_taken_for_the_program() {
+fn mistyped_option_is_rejected() {
     for mistyped in [&["--profil", "connectx6dx"][..], &["--profil=connectx6dx"]] {
         let (code, text) = model(&[&["run"], mistyped, &["--", "echo", "started"]].concat());
         assert_eq!(code, Some(2), "{text}");
@@ -90,7 +90,7 @@ fn help_names_the_profiles_and_the_ranges() {
 }
 
 #[test]
-fn a_code_is_explained() {
+fn explain_describes_codes() {
     let (code, text) = model(&["explain", "0x564c0008", "BAD_QP_STATE"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("the capabilities do not offer"), "{text}");

@@ -1,10 +1,10 @@
-//! What this process keeps for clients, and how much of it each client may use.
+//! Accounts of the resources that this process keeps for clients, with a bound per client.
 //!
 //! Clients share the descriptors, the memory mappings and the memory of the process that serves
-//! them. What is kept for a client is charged to its account until the charge is dropped, also
-//! after the client's end. A filter has an account, and each process behind the filter has an
-//! account below it. A charge counts against both. An account holds at most as much as is left for
-//! the others on its level: others find some, however much one uses.
+//! them. A resource that is kept for a client is charged to the client's account until the charge
+//! is dropped, even after the client's end. A filter has an account, and each process behind the
+//! filter has an account below it. A charge counts against both. An account holds at most as much
+//! as is left for the others on its level, so one account never uses up a resource.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -49,17 +49,17 @@ impl Resource {
 #[derive(Debug)]
 pub struct ResourcePool {
     most: [usize; RESOURCES],
-    /// Guards the `taken` of every account, too.
+    /// Also guards `taken` of every account.
     taken: Mutex<[usize; RESOURCES]>,
 }
 
 impl ResourcePool {
-    /// At most so many of each, in the order of [`Resource`].
+    /// A pool with these maxima, in the order of [`Resource`].
     pub fn of(most: [usize; RESOURCES]) -> Arc<Self> {
         Arc::new(Self { most, taken: Mutex::default() })
     }
 
-    /// Those of this process. A quarter of the descriptors and half of the mappings are left for
+    /// The pool of this process. A quarter of the descriptors and half of the mappings remain for
     /// calls in progress, threads and the model itself.
     fn of_this_process() -> Arc<Self> {
         static OURS: LazyLock<Arc<ResourcePool>> = LazyLock::new(|| {
@@ -78,7 +78,7 @@ impl ResourcePool {
     }
 }
 
-/// What is kept for the programs behind one filter, or for one of their processes.
+/// The account of the programs behind one filter, or of one of their processes.
 #[derive(Debug)]
 pub struct Account {
     pool: Arc<ResourcePool>,
@@ -118,7 +118,7 @@ impl Account {
         self.charge_up_to(usize::MAX, resource, count)
     }
 
-    /// The same. EMFILE: the account would hold more than `most`.
+    /// As [`Account::charge`]. EMFILE: the account would hold more than `most`.
     pub fn charge_up_to(
         self: &Arc<Self>,
         most: usize,
@@ -129,7 +129,7 @@ impl Account {
         charge.grow_up_to(most, count).map(|()| charge)
     }
 
-    /// A charge of nothing so far.
+    /// An empty charge.
     pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Charge {
         Charge { account: self.clone(), resource, count: 0 }
     }
@@ -139,7 +139,7 @@ impl Account {
         self.taken[resource as usize].load(Ordering::Relaxed)
     }
 
-    /// The account of its filter.
+    /// The account of its filter, which may be this one.
     pub(crate) fn filter(&self) -> &Self {
         self.above.as_deref().unwrap_or(self)
     }
@@ -196,7 +196,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges `count` in all, also beyond the account's share.
+    /// Sets the charge to `count`, even beyond the account's share.
     pub(crate) fn set(&mut self, count: usize) {
         if self.count != count {
             let (before, mut all) = (self.count, self.account.pool.taken());

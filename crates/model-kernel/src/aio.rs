@@ -1,8 +1,8 @@
-//! Adds to an eventfd as the kernel does: at the end of an asynchronous read of an empty file
-//! (`IOCB_FLAG_RESFD` of `io_submit`).
+//! Signals an eventfd from within the kernel: an asynchronous read of an empty file signals it on
+//! completion (`IOCB_FLAG_RESFD` of `io_submit`).
 //!
-//! A `write` would not do: it blocks while the counter is full, for as long as the eventfd's owner
-//! likes. The owner can clear O_NONBLOCK at any time.
+//! A `write` blocks while the counter is full, for as long as the eventfd's owner likes. The owner
+//! can clear O_NONBLOCK at any time.
 #![allow(unsafe_code)] // system calls that no dependency wraps
 
 use std::ffi::c_long;
@@ -38,7 +38,8 @@ struct Iocb {
 #[repr(C)]
 struct IoEvent([u64; 4]);
 
-/// Maximum number of completed requests that one call takes: a signal may leave one to the next.
+/// Maximum number of completions that one call reaps: a signal may leave its completion to the next
+/// call.
 const ROOM: usize = 4;
 
 /// A context for requests, and the empty file that they read.
@@ -110,8 +111,8 @@ fn with_context<T>(use_it: impl FnOnce(&AioContext) -> Result<T, Errno>) -> Resu
     }
 }
 
-/// Whether this process can signal eventfds. ENOSYS, EPERM: there is no asynchronous I/O. EAGAIN:
-/// `fs.aio-max-nr` is exhausted.
+/// Whether this process can signal eventfds. ENOSYS, EPERM: asynchronous I/O is not available.
+/// EAGAIN: `fs.aio-max-nr` is exhausted.
 pub(super) fn check() -> Result<(), Errno> {
     with_context(|_| Ok(()))
 }
@@ -119,7 +120,7 @@ pub(super) fn check() -> Result<(), Errno> {
 /// Adds one to the counter of an eventfd, or nothing if it is full; never waits for a reader.
 ///
 /// # Errors
-/// EBADF, EINVAL: the descriptor is no eventfd. Others: the kernel allows no asynchronous I/O.
+/// EBADF, EINVAL: the descriptor is not an eventfd. Others: asynchronous I/O is not available.
 pub fn signal_eventfd(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
     with_context(|context| context.add_one(eventfd))
 }

@@ -2,10 +2,10 @@
 //! command files.
 //!
 //! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
-//! files do. The kernel's list of unread records ends where its memory does. Here the socket holds
-//! what fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`]
-//! feeds the backlog into the socket. The device never waits for a slow reader: a record that finds
-//! the backlog full is lost. End of file stands for the kernel's EIO.
+//! files do. Linux bounds the list of unread records only by memory. Here the socket holds what
+//! fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`] feeds the
+//! backlog into the socket. The device never waits for a slow reader: a record that finds the
+//! backlog full is lost. A reader gets end of file where the kernel returns EIO.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,13 @@ use super::refused::refused;
 use crate::descriptor;
 
 /// Maximum number of records in the backlog of one channel. Async commands never reach it: their
-/// bytes have a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
+/// bytes have a separate limit (Linux `MAX_ASYNC_BYTES_IN_USE`).
 const MAX_WAITING: usize = 65536;
-/// Bytes that a record in a backlog costs besides its contents.
+/// Overhead of a record in a backlog, in bytes.
 const RECORD: usize = 64;
 
-/// Sent records that a channel remembers before it checks which of them were read: more than a
-/// socket holds.
+/// Number of sent records above which a channel forgets those that were read: more than a socket
+/// holds.
 const MAX_SENT: usize = 4096;
 
 /// The kernel's end of a channel.
@@ -39,7 +39,7 @@ pub(super) struct Channel {
     /// otherwise 0.
     record_cost: usize,
     state: Mutex<ChannelState>,
-    /// Counts the socket among those that are kept for the client.
+    /// Charges the socket to the client's account.
     claim: OnceLock<Charge>,
 }
 
@@ -53,7 +53,7 @@ struct ChannelState {
     /// How many records of each tag but 0 are in `sent` and `backlog`.
     tags: HashMap<u64, u32>,
     feeding: bool,
-    /// Whether `sent` has the bytes of records without a tag too: they lie among those with one.
+    /// Whether `sent` also has the bytes of untagged records, because they lie among tagged ones.
     keeps_bytes: bool,
     /// A [`Retraction`] exists: records go to the backlog.
     retracting: bool,
@@ -79,7 +79,7 @@ impl Backlog {
         RECORD + record.bytes.capacity()
     }
 
-    /// Charges the client for the bytes that the backlog has.
+    /// Sets the client's charge to the bytes of the backlog.
     fn settle(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.set(self.bytes);
@@ -113,7 +113,7 @@ impl Backlog {
         self.replace(VecDeque::new());
     }
 
-    /// Whether it has more than it may have.
+    /// Whether the backlog exceeds a limit.
     fn is_over(&self) -> bool {
         let exceeds = || self.charge.as_ref().is_some_and(Charge::exceeds_share);
         !self.records.is_empty() && (self.records.len() > MAX_WAITING || exceeds())
@@ -155,7 +155,7 @@ impl Channel {
         Ok((Arc::new(channel), theirs))
     }
 
-    /// Ties a claim to the life of this channel.
+    /// Holds a claim as long as the channel lives.
     pub(super) fn keep(&self, claim: Charge) {
         self.lock().backlog.charge = Some(claim.account().nothing(Resource::Bytes));
         let _ = self.claim.set(claim);
@@ -181,8 +181,8 @@ impl Channel {
     ///
     /// The kernel takes them off its list. Here they may lie in the socket, whose other end is the
     /// client's. This borrows the client's end, and keeps other records in the backlog until the
-    /// answer ends. The channel is unlocked while this searches the client's descriptors, which can
-    /// take as long as the client wants: the device keeps sending meanwhile.
+    /// [`Retraction`] is dropped. The channel is unlocked while this searches the client's
+    /// descriptors, which can take as long as the client wants: the device keeps sending meanwhile.
     pub(super) fn prepare_retraction(
         self: &Arc<Self>,
         tag: u64,
@@ -257,8 +257,7 @@ impl Channel {
         true
     }
 
-    /// Moves records of the backlog into the socket, and lets the feeder do so again if some are
-    /// left.
+    /// Moves records from the backlog into the socket; the feeder does so again if some are left.
     pub(super) fn feed(self: &Arc<Self>, feeder: &Feeder) {
         let mut state = self.lock();
         let before = state.backlog.records.len();
@@ -274,7 +273,7 @@ impl Channel {
         }
     }
 
-    /// Bytes after the first `head` of each unread record.
+    /// Bytes of all unread records, without the first `head` of each.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
@@ -308,13 +307,13 @@ impl Channel {
         socket.is_some_and(|socket| descriptor::unread(&socket) != 0)
     }
 
-    /// Discards the unread records of a closed channel: a reader gets end of file. So Linux ends
-    /// the files of a removed device (`devx_async_event_destroy_uobj`,
+    /// Discards the unread records of a closed channel: a reader gets end of file. Linux ends the
+    /// files of a removed device this way (`devx_async_event_destroy_uobj`,
     /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`). This can take as long as
     /// the client wants.
     pub(super) fn discard(&self, client: &dyn Client) {
         match client.find(self.file) {
-            // End of file ends it.
+            // Stops at end of file.
             Ok(Some(theirs)) => client.wait_for_client(&mut || {
                 while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
             }),
@@ -381,7 +380,7 @@ impl ChannelState {
         let unread = self.socket.as_ref().map_or(0, descriptor::unread);
         let records = match (unread, record_cost) {
             (0, _) => 0,
-            // The newest ones are unread: as many as have this cost together.
+            // The unread records are the newest ones that together have this cost.
             (unread, 0) => {
                 let mut left = unread;
                 let costs = self.sent.iter().rev().map(|it| descriptor::record_cost(it.length));
@@ -394,7 +393,7 @@ impl ChannelState {
         self.forget_sent(records);
     }
 
-    /// Forgets records that were read, but for the last `most`.
+    /// Forgets all but the last `most` sent records: the older ones were read.
     fn forget_sent(&mut self, most: usize) {
         while self.sent.len() > most {
             if let Some(sent) = self.sent.pop_front() {
@@ -463,8 +462,8 @@ impl Drop for Retraction {
     }
 }
 
-/// Takes all `sent` records out of the client's end of a channel. Returns those of other tags than
-/// `tag`, and `unread` plus the number of those with it. The client may have read some of them:
+/// Takes all `sent` records out of the client's end of a channel. Returns the records with other
+/// tags, and `unread` plus the number of records with `tag`. The client may have read some of them:
 /// each is found by its bytes.
 fn taken(
     theirs: &OwnedFd,
@@ -585,7 +584,7 @@ mod tests {
         assert!(channel.lock().sent.len() <= MAX_SENT + 1);
     }
 
-    /// The account of a process, alone behind its filter, with so many bytes of unread records.
+    /// The account of the only process behind its filter.
     fn account_of(pool: &Arc<ResourcePool>) -> Arc<Account> {
         Arc::new(Arc::new(Account::with(pool.clone())).of_process())
     }

@@ -81,12 +81,12 @@ pub trait Client: Send + Sync {
     /// The numbers of the client's descriptors; none if the client has ended. EAGAIN: they cannot
     /// be listed at the moment.
     fn descriptors(&self) -> Result<Vec<i32>, Errno>;
-    /// What is kept for the client.
+    /// The client's account.
     fn account(&self) -> &Arc<Account> {
         Account::unbounded()
     }
     /// Charges a descriptor that is kept for the client. EMFILE: the client's limit is reached.
-    /// ENFILE: its account's share is.
+    /// ENFILE: its account's share is used up.
     fn claim(&self) -> Result<Charge, Errno> {
         self.account().charge(Resource::Descriptors, 1)
     }
@@ -99,8 +99,8 @@ pub trait Client: Send + Sync {
         nix::unistd::gettid().as_raw() as u32
     }
 
-    /// Duplicates a client's descriptor of this file. `None`: the client has none, or it cannot be
-    /// duplicated here at all. EAGAIN: it cannot be duplicated at the moment.
+    /// Duplicates a client's descriptor of this file. `None`: the client has none, or this process
+    /// can never duplicate it. EAGAIN: it cannot be duplicated at the moment.
     fn find(&self, file: FileId) -> Result<Option<OwnedFd>, Errno> {
         let mut numbers = self.descriptors()?.into_iter();
         let Some(number) = numbers.find(|&fd| self.identify(fd) == Ok(file)) else {

@@ -90,7 +90,7 @@ pub(super) struct ClockPage {
 }
 
 impl ClockPage {
-    /// Makes a clock page in a file of its own.
+    /// Makes a clock page in its own file.
     pub(super) fn alone() -> Result<Self, Errno> {
         let file = memfd_create(c"verbless-clock", MFdFlags::MFD_CLOEXEC)?;
         nix::unistd::ftruncate(&file, PAGE as i64)?;

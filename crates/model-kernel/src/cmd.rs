@@ -52,7 +52,7 @@ pub(super) trait FunctionAccess: Send + Sync {
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
     /// Current value of the timestamp counter.
     fn cycles(&self) -> u64;
-    /// A port's state, counted from 1; `None`: there is no such port.
+    /// A port's state, counted from 1; `None`: the device does not have the port.
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and addresses, as GIDs, of the netdev on an Ethernet port.
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;

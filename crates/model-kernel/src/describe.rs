@@ -1,7 +1,7 @@
 //! Prints an ioctl in words, for a watcher: its request and its answer.
 //!
-//! The tables describe the structures of the write interface's commands as far as their numbers are
-//! useful; the source is Linux's `include/uapi/rdma/ib_user_verbs.h`.
+//! The tables list the useful numbers in the structures of the write interface's commands. Source:
+//! Linux `include/uapi/rdma/ib_user_verbs.h`.
 
 use std::fmt::Write as _;
 
@@ -258,7 +258,7 @@ fn input(name: &str, attribute: RawAttr, client: &dyn Client) -> String {
     if attribute.len <= 8 {
         return number(little(&bytes(attribute, client)));
     }
-    // A command's mailbox: the command itself has a line of its own.
+    // A command's mailbox: the command itself has its own line.
     let opcode = behind(attribute, client).first_chunk().map(|it| u16::from_be_bytes(*it));
     match opcode.and_then(CommandInfo::by_opcode).filter(|_| name == "in") {
         Some(command) => command.name.into(),

@@ -1,5 +1,5 @@
-//! The methods of DevX that carry commands: OTHER, OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY; and the
-//! queries for two numbers that a client cannot know, of an event queue and of a UAR page.
+//! DevX methods that pass commands: OTHER, OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY. Also the queries for
+//! an EQN and for the number of a UAR page.
 
 use verbless_prm::Opcode;
 
@@ -118,8 +118,8 @@ impl Method<'_> {
         }))
     }
 
-    /// Checks that a command names the object that the handle stands for: an object of DevX, or a
-    /// queue of verbs by the device's number.
+    /// Checks that a command names the object of the handle: a DevX object, or a verbs queue by the
+    /// device's number.
     fn check_object(&self, input: &[u8]) -> Result<(), Errno> {
         let named = rules::named_object(input);
         let named = named.ok_or_else(|| not_passed(input, "a command for an object"))?;
@@ -163,7 +163,7 @@ impl Method<'_> {
         self.pass(&input, attr::OBJ_OUT)
     }
 
-    /// The inbox of a query with the uid set; EINVAL if it is no query.
+    /// The inbox of a query with the uid set; EINVAL if it is not a query.
     fn query_command(&self) -> Result<Vec<u8>, Errno> {
         let mut input = self.attrs.bytes(attr::OBJ_IN)?;
         self.stamp(&mut input)?;

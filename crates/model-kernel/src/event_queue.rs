@@ -64,7 +64,7 @@ impl EventQueue {
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
 
-    /// The CREATE_EQ command. A queue without events is for completions, and open to users.
+    /// The CREATE_EQ command. A queue without events is a completion EQ, which users' CQs may name.
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };

@@ -1,8 +1,8 @@
 //! Which events a client may subscribe to, and which object an event belongs to: the rules of Linux
 //! 6.12 `hw/mlx5/devx.c`.
 //!
-//! A subscription is found by two keys: the event's number with a type of object beside it (older
-//! events carry the queue's type, newer ones an object type of their own numbering), and the
+//! A subscription has two keys. The first is the event's number with an object type: older events
+//! carry the queue's type, newer ones an object type from another numbering. The second key is the
 //! object's number.
 
 use verbless_prm::hot::event_type as event;
@@ -95,7 +95,7 @@ pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     }
 }
 
-/// An entry's event data, as events of its type have it.
+/// The event data of an EQE, in the layout of its event type.
 pub(super) fn data<T: Structure>(eqe: &Eqe) -> &T {
     let (data, _) = T::ref_from_prefix(&eqe.event_data).expect("all event data has as many bytes");
     data

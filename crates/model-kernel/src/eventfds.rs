@@ -20,7 +20,7 @@ pub(super) const MAX_EVENTFDS: usize = 512;
 #[derive(Debug, Default)]
 pub struct Eventfds(Mutex<BTreeMap<u64, Weak<Eventfd>>>);
 
-/// An eventfd of a client, which counts as a descriptor that is kept for it.
+/// An eventfd of a client, charged to it as one descriptor.
 #[derive(Debug)]
 pub(super) struct Eventfd {
     fd: OwnedFd,
@@ -34,9 +34,10 @@ impl AsFd for Eventfd {
 }
 
 impl Eventfds {
-    /// Holds what a duplicate of a client's descriptor refers to, as long as the answer lives.
-    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. EMFILE, ENFILE: so
-    /// many descriptors are kept for it. Others: eventfds cannot be signalled here.
+    /// Holds the eventfd of a client's duplicated descriptor as long as the returned value lives.
+    /// EINVAL: it is not an eventfd. ENOMEM: the client has [`MAX_EVENTFDS`] others. EMFILE,
+    /// ENFILE: the client's charge of descriptors is at its limit. Others: eventfds cannot be
+    /// signalled here.
     pub(super) fn hold(&self, fd: OwnedFd, client: &dyn Client) -> Result<Arc<Eventfd>, Errno> {
         check_eventfd(&fd)?;
         aio::check().map_err(|errno| {

@@ -15,9 +15,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::channel::Channel;
 
-/// Time until the next try of a channel that is not waited for.
+/// Interval between tries of a channel that epoll does not watch.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Size of `Fed::watched` at which channels that are gone are removed first.
+/// Size of `Fed::watched` at the first purge of dropped channels.
 const MANY: usize = 256;
 /// The epoll data of `Feeder::bell`.
 const BELL: u64 = 0;

@@ -51,14 +51,13 @@ pub(super) struct NamedObjects {
 
 /// Object ids from this bit on belong to a driver (UVERBS_ID_NS_SHIFT).
 const DRIVER_NAMESPACE: u32 = 12;
-/// Objects whose destruction takes as long as the end of a stream.
+/// The end of a stream takes as long as the destruction of this many objects.
 const STREAM: usize = 50;
 
 /// An open device file.
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
-    /// The client that opened the file, for the work on close. An ioctl goes by the client that
-    /// calls it.
+    /// The client that opened the file; the close uses it. An ioctl uses its caller.
     pub client: Arc<dyn Client>,
     /// The file from which the client maps its UAR pages, if it maps them itself.
     doorbells: Option<Arc<OwnedFd>>,
@@ -143,7 +142,7 @@ impl File {
     /// How many objects the file has; `None` while it answers an ioctl.
     pub(super) fn objects(&self) -> Option<usize> {
         let state = self.state.try_lock().ok()?;
-        // The end of a stream looks through the subscriptions of the device.
+        // The end of a stream searches the subscriptions of the device.
         Some(state.objects.len() + STREAM * state.streams.len())
     }
 
@@ -170,9 +169,9 @@ impl File {
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
         let call = request.method.call;
-        // A removed device has no driver methods left but those that destroy
-        // (`uverbs_disassociate_api_pre`). The others look up the context or an object, and fail
-        // there.
+        // Of the driver's methods, a removed device keeps only those that destroy
+        // (`uverbs_disassociate_api_pre`). The core's methods look up the context or an object, and
+        // fail there.
         let drivers = (request.method.object | request.method.id) >> DRIVER_NAMESPACE != 0;
         if state.removed && drivers && call != Call::Destroy {
             return Err(refused(Errno::EIO, "the device is gone"));
@@ -261,8 +260,8 @@ impl File {
 
     /// Closes the file: destroys the remaining objects, in rounds while a round destroys any.
     ///
-    /// The newest object goes first, as with the kernel; but queue pairs go before all others. The
-    /// peers of a program that ended then see only its silence, not the loss of its keys.
+    /// The newest object is destroyed first, as in the kernel; but queue pairs come before all
+    /// others. The peers of an ended program then see only its silence, not the loss of its keys.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -324,8 +323,8 @@ impl File {
             Object::Ah | Object::FlowMatcher(_) => {}
             &Object::Flow(flow) => self.kernel.flows.remove(&*self.kernel.function, flow)?,
             Object::Verbs(object) => {
-                // No client reads the channels of a file that closes, and its process may be one
-                // whose descriptors cannot be searched.
+                // No client reads the channels of a closing file, and it may be impossible to
+                // search the descriptors of its process.
                 let reader = (!state.closing).then_some(&**client);
                 listener = object.destroy(&self.kernel, reader)?;
             }
@@ -335,8 +334,8 @@ impl File {
             }
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap, .. } => {
-                // A real kernel waits for the page's last unmap; this one cannot see it.
-                // A freed page may be another client's at once, with a mapping of its own.
+                // A real kernel waits for the page's last unmap; this one cannot see it. Another
+                // client may get and map a freed page at once.
                 self.unback(page).map_err(|errno| {
                     refused(errno, "the page's mapping cannot be replaced: see vm.max_map_count")
                 })?;
@@ -443,8 +442,8 @@ impl Method<'_> {
         named.or_else(|| self.state.default_async_file())
     }
 
-    /// The driver's part of a request: at least `least` bytes, all that its structure has, and a
-    /// tail of zeros.
+    /// The driver's part of a request: at least `least` bytes, padded with zeros to `bytes`. A
+    /// longer tail must be zero.
     pub(super) fn driver_request(
         &self,
         least: usize,

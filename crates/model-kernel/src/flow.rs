@@ -47,7 +47,7 @@ impl Method<'_> {
             let words = "both flow flags and a table type: give only one of them";
             return Err(refused(Errno::EINVAL, words));
         }
-        // Only the packets that the port receives have tables here.
+        // Only received packets have tables here.
         if self.attrs.has(kind) && self.attrs.number(kind, TABLE_TYPES - 1)? != NIC_RX {
             return Err(refused(
                 Errno::EOPNOTSUPP,

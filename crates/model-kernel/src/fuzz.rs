@@ -37,9 +37,9 @@ pub struct Method {
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrContent {
-    /// Data in: at least so many bytes.
+    /// Data in: at least this many bytes.
     In(u16),
-    /// Data out: at least so many bytes.
+    /// Data out: at least this many bytes.
     Out(u16),
     /// The handle of an object of this kind, or of any (0xffff).
     Handle(u16),
@@ -105,7 +105,7 @@ impl FuzzFile {
     }
 }
 
-/// A client with memory and descriptors of its own.
+/// A client with its own memory and descriptors.
 struct FuzzClient {
     memory: Arc<dyn HostMemory>,
     rights: bool,

@@ -18,8 +18,8 @@ use super::rules;
 
 /// Bytes of a structure's tail that one read checks.
 const PIECE: usize = 4096;
-/// Maximum bytes of a structure, or of the room for driver data. Linux allows the 4 GiB
-/// of its field and scans them on the caller's time; here other clients wait.
+/// Maximum bytes of a structure, or of the room for driver data. Linux allows up to 4 GiB, the
+/// range of the field, and scans them on the caller's time; here, other clients wait meanwhile.
 const MAX_BYTES: usize = *MAILBOX_BYTES.end();
 
 fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {

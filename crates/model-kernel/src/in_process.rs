@@ -133,8 +133,8 @@ impl InProcess {
     /// ```
     ///
     /// # Errors
-    /// There is no such device, or it has no Ethernet port; a client has it open; it has the
-    /// address already, or the address is no host's; the GID table is full.
+    /// The device does not exist or has no Ethernet port; a client has it open; it already has the
+    /// address; the address is not a host's; the GID table is full.
     pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
         let refuse = |hint: String| {
             Error::new(

@@ -26,7 +26,7 @@ use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
 
 /// Maximum number of completion vectors, each with an EQ and an interrupt; a device may have fewer.
-/// The kernel picks the number; Linux picks it by the CPUs.
+/// This kernel has a fixed number; Linux derives it from the CPUs.
 const COMPLETION_VECTORS: u32 = 4;
 /// log2 of the entries of the async EQ, and of the completion EQs.
 const LOG_ASYNC: u32 = 12;

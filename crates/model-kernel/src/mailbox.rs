@@ -1,8 +1,8 @@
 //! Single fields of command mailboxes: the few that the kernel reads or sets in a mailbox of any
 //! length.
 //!
-//! A DevX client may send a mailbox that is shorter than the command's layout: a field past its end
-//! reads as zero, and setting one does nothing; the device will refuse the length.
+//! A DevX client may send a mailbox that is shorter than the command's layout. A field past its end
+//! reads as zero, and setting it does nothing. The device refuses the length.
 
 use verbless_prm::Opcode;
 

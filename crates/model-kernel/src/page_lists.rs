@@ -2,10 +2,10 @@
 //! share the bounds.
 //!
 //! Long lists and short lists have separate bounds, so a short list never waits for a long one. A
-//! list over the bound waits for a limited time, with only its open device locked. The next list is
-//! the one whose filter was served longest ago, then of these the one whose client was, then the
-//! one that came first: clients that register in a loop, however many they are, come after those
-//! behind other filters.
+//! list over the bound waits for a limited time, with only its open device locked. The next list
+//! belongs to the filter that was served longest ago, of these to the client that was, and of these
+//! it is the one that came first. So clients that register in a loop, however many, come after
+//! those behind other filters.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -46,8 +46,8 @@ struct Line {
     waiting: Vec<Waiter>,
     /// Number of the last waiter.
     last: u64,
-    /// `count` when a client was last served: of clients with waiting lists, and of the
-    /// [`MAX_SERVED`] that were served last.
+    /// `count` when a client was last served, for each client that has a waiting list or is among
+    /// the [`MAX_SERVED`] served last.
     served: BTreeMap<usize, u64>,
     /// The same for their filters.
     served_filters: BTreeMap<usize, u64>,
@@ -55,7 +55,7 @@ struct Line {
     count: u64,
 }
 
-/// A client and its filter, by the addresses of what each has alone.
+/// A client and its filter, each identified by the address of an object that only it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ClientId {
     filter: usize,
@@ -188,7 +188,7 @@ mod tests {
         }};
     }
 
-    /// A client alone behind its filter.
+    /// The only client behind its filter.
     fn alone(client: usize) -> ClientId {
         ClientId { filter: client, client }
     }
@@ -219,7 +219,8 @@ mod tests {
         assert_eq!((line.taken, line.served.len()), (0, 2));
     }
 
-    /// The order in which these are served, which come one after the other and wait for all pages.
+    /// The order in which these clients are served. They arrive one after the other, and each waits
+    /// for all pages.
     fn order_of(room: &'static Room, clients: &[ClientId]) -> Vec<usize> {
         let (got, order) = channel();
         let first = room.take(100, alone(0), LONG).expect("room");

@@ -40,7 +40,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Accounts for the pages of a range and checks that they can be pinned; how many they are.
+/// Accounts for the pages of a range and checks that they can be pinned; returns their number.
 fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result<u64, Errno> {
     let end = address
         .checked_add(length)
@@ -70,7 +70,7 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
     } else {
         refused::take();
         let result = client.pin(address, length, writable);
-        // The words of the client's own check, of the last look.
+        // The reason that the client's last check gave.
         let said = refused::take();
         result.map_err(|errno| {
             let access = if writable { "written" } else { "read" };
@@ -91,7 +91,7 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
     Ok(pages)
 }
 
-/// Gives back what a registration pinned.
+/// Releases the pages that a registration pinned.
 fn unpin(client: &dyn Client, pages: u64) {
     client.pinned().fetch_sub(pages, Ordering::AcqRel);
 }

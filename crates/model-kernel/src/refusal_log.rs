@@ -1,4 +1,4 @@
-//! The log of refused ioctls: the ioctl by name, the errno, and the words of [`refused`].
+//! The log of refused ioctls: the ioctl by name, the errno, and the reason from [`refused`].
 
 use nix::errno::Errno;
 use tracing::Level;

@@ -1,4 +1,4 @@
-//! Reasons for refused ioctls: an errno alone does not explain a refusal.
+//! Reasons for refused ioctls: an errno does not explain a refusal.
 //!
 //! Code that refuses a request gives the reason on the spot:
 //!
@@ -34,12 +34,12 @@ pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno 
     errno
 }
 
-/// The errno for a number that is no open descriptor of the client, or an unusable one.
+/// The errno for a client's descriptor number that is not open, or not usable.
 pub(super) fn no_descriptor(errno: Errno, fd: i32) -> Errno {
     refused(errno, format!("descriptor {fd} cannot be used: {}", errno.desc()))
 }
 
-/// Why a context with dynamic UARs alone cannot have the object.
+/// Why a context with only dynamic UARs cannot have the object.
 #[cfg(feature = "verbs")]
 pub(super) const NO_REGISTERS: &str =
     "no registers came with the context (dynamic UARs): the driver must name a UAR page";

@@ -364,8 +364,8 @@ pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
     Some(creation.destroy_number.get(input))
 }
 
-/// Sets the "umem valid" flags, so that no client can hand the device an address of its own. MKEY
-/// has a rule of its own.
+/// Sets the "umem valid" flags, so no client can pass its own address to the device. MKEY has a
+/// separate rule.
 pub(super) fn require_umem(input: &mut [u8]) {
     const WQ: &[Field] = &[Field(0x20 + 0x30 + 0x24, 31, 31), Field(0x20 + 0x30 + 0x24, 30, 30)];
     let flags: &[Field] = match opcode(input) {

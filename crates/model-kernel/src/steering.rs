@@ -165,8 +165,8 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
     }
 }
 
-/// Sets what precedes a rank (the miss path of the table before it, or the root) to a table; with
-/// no table, to none.
+/// Points the predecessor of a rank (the miss path of the table before it, or the root) to a table,
+/// or to none.
 fn lead_to(
     function: &dyn FunctionAccess,
     tables: &BTreeMap<u16, RankTable>,

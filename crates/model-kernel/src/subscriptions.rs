@@ -40,7 +40,7 @@ pub(super) struct Subscription {
     pub cookie: u64,
     /// The eventfd to signal instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
-    /// Counts it, together with others, as one kept descriptor of the client.
+    /// A charge of one descriptor, which this subscription shares with others of the client.
     pub claim: Arc<Charge>,
 }
 
@@ -92,7 +92,7 @@ impl Subscriptions {
         let mut table = self.lock();
         for (index, new) in subscriptions.iter().enumerate() {
             let (event, client) = ((new.key, new.number), new.claim.account());
-            // An object is one file's, whichever clients share that. Subscriptions to a destroyed
+            // An object belongs to one file, which clients may share. Subscriptions to a destroyed
             // object of the same number may still be in the table.
             let counts = |it: &Subscription| match new.object {
                 Some(_) => it.object == new.object,
@@ -131,9 +131,9 @@ impl Subscriptions {
         }
     }
 
-    /// Destroys a DevX object by `destroy`. Its subscriptions end before, because another client's
-    /// object may get its number, and events, as soon as the device has destroyed it. If `destroy`
-    /// fails, they are there again.
+    /// Destroys a DevX object by `destroy`. Its subscriptions end first: as soon as the device has
+    /// destroyed it, another client's object may get its number, and so its events. If `destroy`
+    /// fails, the subscriptions are restored.
     pub(super) fn destroy_object(
         &self,
         object: u64,
@@ -180,8 +180,8 @@ impl Subscriptions {
     }
 
     /// Closes every channel, and discards its unread records: the device is gone. A client can make
-    /// its part take as long as it wants, so each has its own thread, and is waited for for at most
-    /// [`DISCARD_TIME`].
+    /// its part take as long as it wants. So each client has its own thread, and the wait takes at
+    /// most [`DISCARD_TIME`].
     pub(super) fn close_channels(&self) {
         let channels = std::mem::take(&mut self.lock().channels);
         let mut unread = BTreeMap::<_, Vec<_>>::new();
@@ -233,7 +233,7 @@ impl Subscriptions {
     }
 }
 
-/// Subscriptions that count as one kept descriptor; they take about as much memory.
+/// Number of subscriptions that are charged as one descriptor; they take about as much memory.
 const SUBSCRIPTIONS_PER_CLAIM: usize = 64;
 
 impl EventChannel {

@@ -2,8 +2,8 @@
 //!
 //! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 an index. Individually allocated
 //! pages have commands from 9 on, and bits 23:16 are the high byte of their index. The pages of the
-//! context and the clock page have commands of their own with an 8-bit index: Linux's `get_index`
-//! ignores all bits above, while `get_extended_index` and `mlx5_ib_mmap_offset` take the high byte.
+//! context and the clock page have other commands, with an 8-bit index: Linux's `get_index` ignores
+//! all bits above, while `get_extended_index` and `mlx5_ib_mmap_offset` take the high byte.
 
 use verbless_prm::Opcode;
 
@@ -98,7 +98,7 @@ pub(super) fn mapped_page(state: &FileState, context: &Context, at: u64) -> Resu
         }
         1 => Err(Errno::ENOSYS),
         MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
-        // The clock page has one version, and it is no doorbell page.
+        // The clock page has one version, and it is not a doorbell page.
         MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
         command => {
             let entry = (command << 16) + extended_index(at);

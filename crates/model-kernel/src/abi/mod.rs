@@ -20,7 +20,7 @@ pub const DRIVER_ID: u32 = 1;
 pub(super) const MANDATORY: u16 = 1;
 /// The kernel wrote this output.
 pub(super) const VALID_OUTPUT: u16 = 2;
-/// Takes a handle of any object.
+/// The object id of an attribute that takes a handle of any object.
 pub(super) const ANY_OBJECT: u16 = 0xffff;
 
 /// Object ids.

@@ -1,4 +1,4 @@
-//! A scripted device, a client with memory of its own, and requests built attribute by attribute.
+//! A scripted device, a client with its own memory, and requests built attribute by attribute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

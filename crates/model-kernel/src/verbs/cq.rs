@@ -151,7 +151,7 @@ impl Method<'_> {
         let uar_page = if flags & UAR_PAGE_INDEX != 0 {
             driver.u16(24).into()
         } else {
-            // A context without pages of its own has no page for the kernel to choose.
+            // A context without its own pages has no page for the kernel to choose.
             let none = || refused(Errno::EINVAL, NO_REGISTERS);
             *context.static_uars.first().ok_or_else(none)?
         };

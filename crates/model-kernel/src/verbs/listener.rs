@@ -132,9 +132,9 @@ impl Listeners {
         self.lock().remove(&(kind, number))
     }
 
-    /// Destroys an object by `destroy`. Its listener is gone before, because another file may get
+    /// Destroys an object by `destroy`. Its listener is removed first, because another file may get
     /// the object's number as soon as the device has destroyed it. If `destroy` fails, the listener
-    /// is there again (as `mlx5_cmd_destroy_srq` does it). `client`: prepares to take back unread
+    /// is restored (as `mlx5_cmd_destroy_srq` does it). `client`: prepares to take back unread
     /// records of the object; EAGAIN if that is not possible at the moment.
     pub(crate) fn destroy(
         &self,

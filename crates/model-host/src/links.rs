@@ -62,7 +62,7 @@ pub enum LinkError {
     /// The plan of faults does not fit the model's devices.
     #[error("the faults cannot be applied: {0}")]
     Faults(#[from] FaultPlanError),
-    /// The plan has `[[ioctl]]` faults, but there is no modelled kernel.
+    /// The plan has `[[ioctl]]` faults, but this front end has no modelled kernel.
     #[error(
         "the faults cannot be applied: [[ioctl]] is for `run` and for models in process; a \
          guest's own kernel answers its ioctls"

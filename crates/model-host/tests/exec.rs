@@ -205,7 +205,7 @@ fn second(at: usize) {
         panic!("{}", program(&at.to_string()).env(TRIES, tries.to_string()).exec());
     }
     let mut memory = mapped.expect("nothing is there").cast::<[u8; LENGTH]>();
-    // SAFETY: it is ours alone.
+    // SAFETY: the mapping is new, and no other reference to it exists.
     let memory = unsafe { memory.as_mut() };
     memory.fill(OWN);
     say("second");

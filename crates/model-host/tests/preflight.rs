@@ -95,7 +95,7 @@ fn forbid_towards(
             instruction(RETURN, 0, 0, ALLOW),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is valid for the calls, which change this process alone.
+        // SAFETY: the program is valid for the calls, which change only this process.
         unsafe {
             Errno::result(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             let filtered = libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program, 0, 0);

@@ -4,7 +4,7 @@
 //! take while one device writes 1 GiB at a time to another: commands of a third device, of the
 //! writing device and of the written device. It measures a query and a pair of commands that
 //! creates and destroys an mkey. Then it compares the throughput of two devices that each talk to
-//! themselves with that of one alone. The best of several rounds counts.
+//! themselves with that of one device. The best of several rounds counts.
 
 use std::time::{Duration, Instant};
 

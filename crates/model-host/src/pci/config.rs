@@ -1,8 +1,8 @@
 //! PCI configuration space of a function: identity, BAR and capabilities.
 //!
-//! All is little-endian, as in PCI. Standard structures have the layout of the PCI specifications
-//! (Linux: `include/uapi/linux/pci_regs.h`); the vendor specific capability has the one that
-//! Linux's `drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c` reads.
+//! Everything is little-endian, as in PCI. Standard structures have the layout of the PCI
+//! specifications (Linux: `include/uapi/linux/pci_regs.h`); the vendor specific capability has the
+//! one that Linux's `drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c` reads.
 
 use verbless_model::{Link, Profile};
 

@@ -94,7 +94,7 @@ impl ServerBackend for PciFunction {
         size: u64,
         file: Option<File>,
     ) -> io::Result<()> {
-        // A mapping without a file is no memory: a ROM, or this BAR itself.
+        // A mapping without a file is not memory: a ROM, or this BAR itself.
         let Some(file) = file else { return Ok(()) };
         let writable = flags.contains(DmaMapFlags::WRITE);
         let mapped = self.memory.map(address, size, &file, offset, writable);

@@ -1,4 +1,4 @@
-//! A driver for tests: memory of its own, a command queue, and mailboxes as Linux lays them out.
+//! A driver for tests: its own memory, a command queue, and mailboxes as Linux lays them out.
 
 use std::fs::File;
 use std::sync::Arc;

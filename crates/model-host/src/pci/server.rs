@@ -29,7 +29,7 @@ use verbless_model::{Model, Profile};
 /// Why PCI devices cannot be served.
 #[derive(Debug, Error)]
 pub enum PciError {
-    /// Each function needs a socket of its own.
+    /// Each function needs its own socket.
     #[error(
         "{given} sockets were given for {wanted} functions: give one --socket for each function"
     )]

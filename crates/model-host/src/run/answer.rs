@@ -1,8 +1,8 @@
 //! Answers notifications: the thread that receives them, and the dispatch by system call.
 //!
 //! Most trapped calls do not concern the devices: a BPF filter sees the pointer to a path, not the
-//! path. Their cost is the cost of `run` for a program that uses no device, so their way is short:
-//! receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
+//! path. Their cost is the cost of `run` for a program that uses no device, so little is done for
+//! them: receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ use super::shared::SharedRun;
 use super::sys::{self, CallGate, Listener, Notification, Stat};
 use super::view::View;
 
-/// Short looks at `call_threads` after a call that hung.
+/// Number of checks at short intervals after a call hung.
 const QUICK_LOOKS: u32 = 100;
 
 /// The answer to a call.
@@ -172,8 +172,8 @@ fn watch(desk: &Weak<FilterCalls>) {
 }
 
 impl Answerer {
-    /// Answers a call even if [`Answerer::answer`] panics. The bug then fails this call alone, and
-    /// other callers still get answers.
+    /// Answers a call even if [`Answerer::answer`] panics. The bug then fails only this call; other
+    /// callers still get answers.
     fn answer_at_any_rate(&self, call: &Notification) -> Answer {
         let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
         answer.unwrap_or_else(|_| {

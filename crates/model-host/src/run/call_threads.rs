@@ -1,4 +1,4 @@
-//! Which thread receives a filter's notifications, and what happens if it does not come back.
+//! The threads that receive a filter's notifications, and the replacement of one that hangs.
 //!
 //! A call's path and arguments are in the program's memory, which may never arrive: a page of a
 //! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. The wait cannot be
@@ -7,11 +7,11 @@
 //! when its access does. While notifications are pending, the replacement takes [`SHORT`].
 //!
 //! A filter has at most [`MAX_BUSY`] such threads. If all are busy and notifications are pending, a
-//! process that occupies a quarter of them is killed. If there is none, all processes whose calls
-//! have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the filter. The
-//! same happens if no thread could be started for that long. Only waits for the program
-//! ([`in_program`]) count, and calls queued behind such a call on the same open device ([`Queue`]).
-//! A call that waits for another lock of the supervisor is delayed by another program.
+//! process that occupies a quarter of them is killed. If no process occupies so many, all processes
+//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the
+//! filter. The same happens if no thread could be started for that long. Only waits for the program
+//! ([`in_program`]) count, and calls queued behind one of these on the same open device
+//! ([`Queue`]). A call that waits for another lock of the supervisor is delayed by another program.
 //!
 //! A thread whose call's process was killed is lost: it is not counted, and comes back when its
 //! access ends, if ever. With [`MAX_LOST`] lost threads, the filter gets no new one and its calls

@@ -28,7 +28,7 @@ fn all(guardian: Option<Pid>) -> Result<Vec<(i32, i32)>, Errno> {
     let (own, guardian) = (Pid::this().as_raw(), guardian.map(Pid::as_raw));
     let is_below = |&pid: &i32| {
         let mut at = pid;
-        // Bounds the walk: a chain of parents is no longer than the table.
+        // Bounds the walk: a chain of parents is never longer than the table.
         for _ in 0..=about.len() {
             match about.get(&at) {
                 Some(&parent) if parent == own => return Some(at) != guardian,
@@ -42,7 +42,7 @@ fn all(guardian: Option<Pid>) -> Result<Vec<(i32, i32)>, Errno> {
 }
 
 /// Kills all descendants except the guardian. The guardian is a child that was not waited for, so
-/// its pid is not reused. Returns whether there may be any left: they may have forked meanwhile.
+/// its pid is not reused. Returns whether some may be left, because they may have forked meanwhile.
 pub(super) fn kill_all(guardian: Option<Pid>) -> bool {
     let Ok(left) = all(guardian) else { return true };
     for &(pid, parent) in &left {

@@ -53,7 +53,7 @@ impl Answerer {
             Ok((file, self.shared.room(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };
-        // Another thread of the process may hold it while it waits for the program.
+        // Another thread of the process may hold the lock while it waits for the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, at_least) {
             let given = self.gate.give(call.id, file.as_fd(), Some(number), close_on_exec, true);

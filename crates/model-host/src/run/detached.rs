@@ -1,12 +1,12 @@
 //! A detached file system for the device tree: a tmpfs at the root of a mount namespace without
 //! processes.
 //!
-//! Programs get descriptors of the tree's directories. In an ordinary file system, `..` from such a
-//! directory leads up to this process's root, which a sandboxed program must not reach, and no
-//! filter traps every call that takes a descriptor. Nothing is above the root of this tmpfs. It is
-//! read-only once filled. It is mounted in a namespace, so no process of another namespace can
-//! mount it elsewhere. (An unmounted file system would not do: each path lookup in it would take a
-//! lock that all mounts share.)
+//! Programs get descriptors of the tree's directories. In an ordinary file system, `..` from one of
+//! them leads up to this process's root, which a sandboxed program must not reach. No filter traps
+//! every call that takes a descriptor. Nothing is above the root of this tmpfs. It is read-only
+//! once filled. It is mounted in a namespace, so no process of another namespace can mount it
+//! elsewhere. (An unmounted file system would not do: each path lookup in it would take a lock that
+//! all mounts share.)
 //!
 //! Mounting requires CAP_SYS_ADMIN. Without it, the forked child also creates a user namespace:
 //!
@@ -52,7 +52,7 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// The root of such a tmpfs, and the namespace that keeps it mounted.
+/// The root of a detached tmpfs, and the namespace that keeps it mounted.
 #[derive(Debug)]
 pub(super) struct Detached {
     pub root: File,

@@ -38,7 +38,7 @@ pub(super) struct FileClosers {
     closer: Mutex<Closer>,
     /// Claims on slots for files.
     places: DescriptorClaim,
-    /// What is kept for the programs behind the filter.
+    /// The account of the programs behind the filter.
     pub account: Arc<Account>,
 }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// use, the device gets another number, and looks like a regular file there.
 pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
 
-/// NETLINK_RDMA also enumerates devices; the kernel's own would show the machine's.
+/// NETLINK_RDMA also enumerates devices; the kernel's own socket would show the machine's.
 const NETLINK_RDMA: u32 = 20;
 /// Ioctl types of RDMA devices and of fwctl.
 const RDMA_MAGIC: u32 = 0x1b;

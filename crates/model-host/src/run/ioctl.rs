@@ -72,7 +72,7 @@ impl Answerer {
         })
     }
 
-    /// Copies the header and the attributes of an ioctl once. The copy alone is checked and
+    /// Copies the header and the attributes of an ioctl once. Only the copy is checked and
     /// executed.
     fn read_request(
         &self,

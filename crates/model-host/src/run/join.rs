@@ -20,7 +20,7 @@
 //! and exit code. The host, the first `run`, answers its calls. For that, the host must be allowed
 //! to read its memory: it has the same user; under Yama, the program permits it (PR_SET_PTRACER).
 //!
-//! Both meet at a socket with the run's name in a directory of mode 0700 (`names`). The socket of a
+//! Both use a socket with the run's name, in a directory of mode 0700 (`names`). The socket of a
 //! killed run stays, and the next run of that name replaces it.
 
 use std::fs::{self, File};
@@ -277,7 +277,7 @@ impl Joined {
     /// Asks the run of that name to let a program join.
     ///
     /// # Errors
-    /// There is no such run, or it refuses.
+    /// The run does not exist, or it refuses.
     pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
         let (peer, pid) = Self::meet(name)?;
         sys::let_look(pid);
@@ -295,7 +295,7 @@ impl Joined {
     /// Sends a control request to the run of that name; returns its answer.
     ///
     /// # Errors
-    /// There is no such run, or it cannot be done.
+    /// The run does not exist, or the request fails.
     pub(super) fn control(name: &str, control: &Control) -> Result<String, RunError> {
         let text = format!("{CONTROL}{}", control.to_text());
         if text.len() > MAX_MESSAGE {

@@ -276,7 +276,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
 /// have ended. Returns the program's status.
 ///
 /// # Errors
-/// There is no such run, it cannot be joined or ends before the program does, or the program cannot
+/// The run does not exist, cannot be joined, or ends before the program does; or the program cannot
 /// be started.
 pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let (signals, mask) = supervisor::block_signals()?;
@@ -317,7 +317,7 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
 /// Sends a control request to a running, named run. Returns the text to print.
 ///
 /// # Errors
-/// There is no such run, or it refuses.
+/// The run does not exist, or it refuses.
 pub fn control(name: &str, control: &Control) -> Result<String, RunError> {
     Joined::control(name, control)
 }

@@ -59,7 +59,7 @@ impl Answerer {
         let made = socket(AddressFamily::Netlink, typed, flags, SockProtocol::NetlinkUserSock);
         let Ok(made) = made else { return Errno::EPROTONOSUPPORT.into() };
         let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
-        // Another thread of the process may hold it while it waits for the program.
+        // Another thread of the process may hold the lock while it waits for the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
             let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);

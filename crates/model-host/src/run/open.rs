@@ -141,9 +141,9 @@ pub(super) struct OpenTable {
     no_watches: bool,
 }
 
-/// Time between checks of the opens without a watch, at most.
+/// Maximum time between checks of the opens without a watch.
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
-/// At least; the checks take a tenth of the time at most.
+/// Minimum time between the checks, which take at most a tenth of the time.
 const SHORT_PERIOD: Duration = Duration::from_millis(1);
 
 impl AsFd for OpenTable {

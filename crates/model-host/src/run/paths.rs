@@ -294,7 +294,7 @@ impl Answerer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
             |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
-                // With an empty path, `readlinkat` gives ENOENT for a file that is no symlink.
+                // With an empty path, `readlinkat` gives ENOENT for a file that is not a symlink.
                 Err(Errno::ENOENT) => Err(Errno::EINVAL),
                 other => other,
             },

@@ -30,7 +30,7 @@ const PROFILE: &str = "the sandbox must allow it; docker and podman do with --ca
 const YAMA: &str = "set kernel.yama.ptrace_scope to 0 or 1; 2 works for root only";
 const SECURITY: &str = "a security module (AppArmor, SELinux) or a user namespace forbids it";
 const MEMORY: &str = "raise the limit of address space (ulimit -v), or use fewer devices";
-/// Address space per function, mostly UAR pages, rounded up; and once for all else.
+/// Address space per function (mostly UAR pages, rounded up), and once more for all else.
 const ADDRESSES: usize = 64 << 20;
 /// Yama's restriction of access to other processes.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -172,8 +172,8 @@ fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
         .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
 }
 
-/// The remedy if another process's memory cannot be read: a filter forbids the call itself, or a
-/// security module the access.
+/// The remedy if another process's memory cannot be read: a filter forbids the call, or a security
+/// module forbids the access.
 fn who_is_in_the_way() -> &'static str {
     let own = 0u8;
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {

@@ -44,7 +44,7 @@ pub(super) struct Process {
 /// Resources of `run` that a process holds.
 #[derive(Debug)]
 pub(super) struct Claims {
-    /// What is kept for it.
+    /// The process's account.
     account: Arc<Account>,
     /// Counts its descriptors that are about to be closed.
     strays: DescriptorClaim,
@@ -69,10 +69,10 @@ impl Claims {
     }
 }
 
-/// Addresses that [`dma_address`] offers a client: more than a process uses without asking for them
-/// (57 bits on x86-64, 52 on arm64).
+/// End of the addresses that [`dma_address`] accepts. A process has higher ones (57 bits on x86-64,
+/// 52 on arm64) only if it asks for them.
 const MAX_DMA: u64 = 1 << 48;
-/// Descriptors of one process that may be about to be closed.
+/// Maximum number of a process's descriptors that are about to be closed.
 const MAX_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
@@ -258,8 +258,8 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
         .ok_or(Errno::ESRCH)
 }
 
-/// Start time of a process in ticks since boot, which `execve` keeps. ESRCH: there is no such
-/// process.
+/// Start time of a process in ticks since boot, which `execve` keeps. ESRCH: the process does not
+/// exist.
 pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
     let stat = text_of(&format!("/proc/{pid}/stat")).map_err(proc_error)?;
     // Field 22 of proc(5), counted from 1; after the name, it is number 20.
@@ -288,7 +288,7 @@ fn maps_of(tid: u32) -> Result<File, Errno> {
 }
 
 /// Whether a program may write this range itself: a write to `/proc/PID/mem` ignores page
-/// protection, which a system call obeys. EFAULT: a page is not writable. The write itself detects
+/// protection, which a system call heeds. EFAULT: a page is not writable. The write itself detects
 /// unmapped pages.
 fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;

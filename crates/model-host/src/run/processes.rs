@@ -113,7 +113,7 @@ impl Processes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`behind`](Self::behind), for a process alone behind its filter.
+    /// As [`behind`](Self::behind), for the only process behind its filter.
     #[cfg(test)]
     pub(super) fn of_thread(
         &self,
@@ -166,7 +166,7 @@ impl Processes {
         if !waits() {
             return Err(Errno::EINTR);
         }
-        // Before the lock: a guardian that does not receive delays this call alone.
+        // Before the lock: a guardian that does not receive delays only this call.
         if let Some(wards) = self.wards.get() {
             wards.add(opened.pidfd());
         }

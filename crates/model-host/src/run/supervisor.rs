@@ -109,7 +109,7 @@ pub(super) struct Programs {
     next: Option<(Instant, Signal)>,
     /// Number of SIGTERMs received.
     terminations: u32,
-    /// The guardian, a child that is no program.
+    /// The guardian, a child that is not a program.
     guardian: Option<Pid>,
 }
 

@@ -134,7 +134,7 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Wraps a descriptor from another process; returns it if it is no listener.
+    /// Wraps a descriptor from another process; returns it if it is not a listener.
     pub(super) fn new(fd: OwnedFd) -> Result<Self, OwnedFd> {
         // A FUSE file could answer the ioctls and forge calls of any thread. The link text of a
         // file starts with a slash.
@@ -377,7 +377,7 @@ pub(super) fn adopt_orphans() {
 
 /// Gives a thread short, frequent time slices: the program often spins on the result and would
 /// occupy the CPU for a usual slice. Kernels before 6.12 ignore the slice length. The thread also
-/// gets nice -20 if allowed; a real-time thread is left alone.
+/// gets nice -20 if allowed; a real-time thread is left unchanged.
 pub(super) fn take_short_turns(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
@@ -425,7 +425,7 @@ pub(super) const FIRST_PATH: &std::ffi::CStr = c"/dev/infiniband/verbless-check"
 
 /// Reason why a start failed.
 pub(super) enum StartError<E> {
-    /// The filter was not installed. EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel
+    /// The filter was not installed. EBUSY: a listener exists already; EINVAL, ENOSYS: the kernel
     /// is too old; EPERM.
     Filter(io::Error),
     /// The child's first call was not answered.
@@ -502,7 +502,7 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// A copy of the environment's pointers, at an address of its own.
+/// A copy of the environment's pointers, at a separate address.
 fn environment() -> Vec<usize> {
     let mut copy = Vec::new();
     // SAFETY: the list ends with a null pointer, and this program never changes its environment.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A command's fields come from the PRM description. Fields that are 0 are omitted, and lists are
-//! cut.
+//! truncated.
 
 use std::fmt::Write as _;
 

@@ -6,8 +6,8 @@
 //! works on their descriptors.
 //!
 //! From a directory's descriptor, calls that no filter traps can reach its parents. In a detached
-//! tmpfs, that is the tree alone. Otherwise it is this process's root, and only programs with the
-//! same root get files of the tree ([`Tree::may_give_to`]).
+//! tmpfs, they reach only the tree. Otherwise they reach this process's root, and only programs
+//! with the same root get files of the tree ([`Tree::may_give_to`]).
 
 use std::ffi::OsStr;
 use std::io;
@@ -114,7 +114,7 @@ impl Tree {
         Self { directory, within }
     }
 
-    /// Whether a thread may get descriptors of the tree's files: they lead to the tree alone, or to
+    /// Whether a thread may get descriptors of the tree's files: they lead only to the tree, or to
     /// this process's root, which is also the thread's.
     pub(super) fn may_give_to(&self, tid: u32) -> bool {
         self.directory.path().is_none() || namespaces::has_our_root(tid)

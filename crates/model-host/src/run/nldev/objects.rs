@@ -17,7 +17,7 @@ use super::{Header, MULTI, NESTED, NetlinkMessage, attribute, find, handle, numb
 const MAX_MESSAGE: usize = 4096 - 256;
 /// Messages in a dump, bounded by a socket's receive buffer.
 const MAX_TABLES: usize = 32;
-/// Objects in a dump: no more fit, of any kind.
+/// An upper bound for the objects in a dump, of any kind.
 const MAX_OBJECTS: usize = MAX_TABLES * MAX_MESSAGE / 16;
 /// QPs listed per SRQ.
 const MAX_USERS: usize = 100;
@@ -254,7 +254,7 @@ fn qp_type(service: ServiceType) -> u8 {
 }
 
 fn qp(it: &QpResource) -> NetlinkMessage {
-    /// `IB_MIG_MIGRATED`: there is no alternate path.
+    /// `IB_MIG_MIGRATED`: the QP has no alternate path.
     const MIGRATED: u8 = 0;
     let mut message = NetlinkMessage::nested();
     if it.port != 0 {

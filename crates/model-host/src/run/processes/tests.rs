@@ -126,7 +126,7 @@ fn heard_asks_no_other_process() {
 fn execs_of_one_process_are_bounded() {
     let (processes, own) = (processes(), Pid::this());
     let process = processes.of_thread(std::process::id(), || true).expect("this process");
-    // No thread has such a tid.
+    // No thread has this tid.
     (0..1000).for_each(|number| processes.may_leave(own, (1 << 30) + number));
     assert!(processes.table().execs.len() <= 64);
     processes.of_thread(std::process::id(), || true).expect("this process");

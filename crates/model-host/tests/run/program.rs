@@ -150,7 +150,7 @@ fn sigterm_ends_run_with_live_daemon() {
     }
 }
 
-/// Starts a program in Python; `None`: there is no Python here.
+/// Starts a program in Python; `None`: Python is not installed.
 fn python(script: &str) -> Option<Command> {
     let exists = std::path::Path::new("/usr/bin/python3").exists();
     if !exists {

@@ -50,8 +50,8 @@ impl Fixture {
         Self { device, client: TestClient::new(), control }
     }
 
-    /// An ioctl with the words of a structure, which it may change. One that is refused must be
-    /// refused with a reason, if it is not for an address at which nothing is.
+    /// An ioctl with the words of a structure, which it may change. A refused ioctl must have a
+    /// reason, unless its address is unmapped.
     fn ioctl(&self, request: u32, words: &mut [u64]) -> Result<(), Errno> {
         refused::take();
         let result = self.control.ioctl(&*self.client, request, words.as_mut_ptr() as u64);

@@ -185,7 +185,7 @@ fn uar(fixture: &Fixture) -> Result<u64, Errno> {
     Ok(alloc.data(0))
 }
 
-/// A context with so many UAR pages.
+/// A context with this many UAR pages.
 fn static_uars(fixture: &Fixture, pages: u8) -> Result<(), Errno> {
     Request::new(0, 3).input(0x1000, &[2 * pages, 0, 0, 0, 0, 0, 0, 0]).send(&fixture.file)
 }
@@ -208,7 +208,7 @@ fn uar_pages_of_a_filter_leave_mappings_to_others() {
     assert_eq!(static_uars(&second, 1), Err(Errno::ENOMEM), "of the same filter");
     assert_eq!((static_uars(&third, 2), taken(&filters[1])), (Ok(()), 4));
     assert_eq!((first.destroy(0x1008, pages[0]), taken(&filters[0])), (Ok(()), 6));
-    // A page that stays backed by the client's is not freed, and counts on.
+    // A page that stays backed by the client's is not freed, and still counts.
     first.device.keeps_backing.store(true, Ordering::Relaxed);
     assert_eq!(first.destroy(0x1008, pages[1]), Err(Errno::ENOMEM));
     assert_eq!(taken(&filters[0]), 6);

@@ -22,7 +22,7 @@ const INIT: u32 = STATE | 1 << 3 | 1 << 4 | 1 << 5;
 const RTR: u32 = STATE | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
 const RTS: u32 = STATE | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
 
-/// A file of a device with all that queues need, memory for them, and a PD.
+/// A file of a device with everything that queues need, memory for them, and a PD.
 pub(super) struct Verbs {
     pub fixture: Fixture,
     _memory: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a context from before a reset does has no effect on the queues of a later one.
+//! A context from before a reset has no effect on the queues of a later context.
 
 use std::thread;
 use std::time::Duration;

@@ -60,7 +60,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// The longest time that a command of each device takes while a stream goes on.
+/// The longest time that a command of each device takes while a stream runs.
 fn answer_times(
     stream: &mut Stream,
     devices: &[Device; 3],

@@ -1,9 +1,9 @@
 //! File descriptors that a client reads records from: event channels, async event files, async
 //! command files.
 //!
-//! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
-//! files do. Linux bounds the list of unread records only by memory. Here the socket holds what
-//! fits, and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`] feeds the
+//! Each channel is a SOCK_SEQPACKET socketpair, so a read returns one record, as with the kernel's
+//! files. Linux bounds the list of unread records only by memory. Here the socket holds what fits,
+//! and a backlog of at most [`MAX_WAITING`] records holds the rest; the [`Feeder`] feeds the
 //! backlog into the socket. The device never waits for a slow reader: a record that finds the
 //! backlog full is lost. A reader gets end of file where the kernel returns EIO.
 
@@ -130,8 +130,8 @@ struct SentRecord {
 }
 
 impl Channel {
-    /// Makes a channel and the descriptor for the client. `record`: bytes of each record, so that
-    /// unread ones can be counted one by one; 0 when sizes differ.
+    /// Makes a channel and the descriptor for the client. `record`: bytes of each record, from
+    /// which the number of unread ones follows; 0 when sizes differ.
     pub(super) fn new(record: usize) -> Result<(Arc<Self>, OwnedFd), Errno> {
         let (ours, theirs) = descriptor::record_sockets()?;
         let mut record_cost = 0;
@@ -415,8 +415,8 @@ pub(super) struct Retraction {
 
 impl Retraction {
     /// Takes the records back; returns their count. Records of other tags are sent again. A client
-    /// that reads at that very moment finds nothing, and is woken again. The channel is unlocked
-    /// while this reads the client's socket, which can take as long as the client wants.
+    /// that reads at that moment finds nothing, and is woken again. The channel is unlocked while
+    /// this reads the client's socket, which can take as long as the client wants.
     pub(super) fn finish(mut self, client: &dyn Client) -> u32 {
         let (channel, tag) = (self.channel.clone(), self.tag);
         let mut state = channel.lock();
@@ -709,8 +709,8 @@ mod tests {
         assert_eq!(channel.retract(2, &client), 0);
     }
 
-    /// A client that runs a closure when its descriptors are searched, which can fail, and while
-    /// the kernel waits for it.
+    /// A client that runs one closure, which can fail, when its descriptors are searched, and
+    /// another while the kernel waits for it.
     struct Slow<'a>(OwnProcess, Search<'a>, &'a (dyn Fn() + Sync));
 
     type Search<'a> = &'a (dyn Fn() -> Result<(), Errno> + Sync);

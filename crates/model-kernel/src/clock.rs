@@ -65,7 +65,7 @@ impl CycleCounter {
         (nanoseconds as u64 / (1_000_000_000 / JIFFIES)).max(1)
     }
 
-    /// The page from the field after `sign` on.
+    /// The page's fields after `sign`.
     fn page(&self) -> [u8; 52] {
         let mut bytes = [0; 52];
         let mut put =

@@ -28,7 +28,7 @@ const RESPONSE: usize = 72;
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 impl Context {
-    /// A context with these pages and nothing else.
+    /// A context with only these pages.
     #[cfg(test)]
     pub(super) fn for_tests(static_uars: Vec<u32>) -> Self {
         let mappings = Vec::new();

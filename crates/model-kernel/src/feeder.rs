@@ -1,7 +1,7 @@
 //! The thread that feeds the backlogs of all channels into their sockets.
 //!
-//! It waits by epoll until a reader has made room. A channel that it cannot wait for, or whose
-//! socket takes nothing although it has room, is tried again every [`PERIOD`].
+//! It waits by epoll until a reader has made room. If epoll cannot watch a channel, or its socket
+//! takes nothing although it has room, the thread tries the channel again every [`PERIOD`].
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -184,7 +184,7 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// The context. EINVAL: there is none yet; EIO: the device was removed or reset.
+    /// The context. EINVAL: none exists yet; EIO: the device was removed or reset.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
         self.require_device()?;
         let none = || refused(Errno::EINVAL, "the open file has no context yet (GET_CONTEXT)");

@@ -234,7 +234,7 @@ impl<'a> Attrs<'a> {
         self.get(id).map(|attr| usize::from(attr.len)).ok_or(Errno::ENOENT)
     }
 
-    /// The data word: a number, a descriptor, or where an output goes.
+    /// The data word: a number, a descriptor, or the address of an output.
     pub(super) fn data(&self, id: u16) -> Result<u64, Errno> {
         self.get(id).map(|attr| attr.data).ok_or(Errno::ENOENT)
     }

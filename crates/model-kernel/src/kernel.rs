@@ -1,4 +1,4 @@
-//! The driver of one device: what `mlx5_core` and `mlx5_ib` do on attach, and their state.
+//! The driver of one device: the attach of `mlx5_core` and `mlx5_ib`, and their state.
 //!
 //! It uses commands and doorbells only. It attaches when the first client opens the device and
 //! detaches when the last one closes it, so an unused device holds no object.
@@ -294,7 +294,7 @@ impl Kernel {
     }
 
     /// True once the device died. Verbs' async event files report DEVICE_FATAL at once. DevX files
-    /// report nothing, because `devx_event_notifier` of Linux gets EQEs only; they end when the
+    /// report nothing, because Linux's `devx_event_notifier` gets only EQEs; they end when the
     /// device is removed or reset (`devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
         let mut told = false;

@@ -178,8 +178,8 @@ const LOOKS: usize = 3;
 /// has no dirty tracking.
 ///
 /// # Errors
-/// EFAULT: the pin would fail; ENOMEM: there are too many mappings or mounts; errors of `open` and
-/// `probe`.
+/// EFAULT: the pin would fail; ENOMEM: the process has too many mappings or mounts; errors of
+/// `open` and `probe`.
 pub fn check_pin<R: Read>(
     open: impl Fn(&str) -> Result<R, Errno>,
     mut probe: impl FnMut() -> Result<(), Errno>,

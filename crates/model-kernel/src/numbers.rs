@@ -1,4 +1,4 @@
-//! Numbers for handles and pages: the lowest free one, as IDAs return them, so that a stale number
+//! Numbers for handles and pages: the lowest free one, as Linux's IDAs return them. A stale number
 //! soon names another object.
 
 use std::collections::BTreeSet;

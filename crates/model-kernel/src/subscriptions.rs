@@ -172,7 +172,7 @@ impl Subscriptions {
         });
     }
 
-    /// Registers a channel, so that the device's death closes it.
+    /// Registers a channel: the device's death closes it.
     pub(super) fn add_channel(&self, channel: &Arc<Channel>, client: &Arc<dyn Client>) {
         let mut table = self.lock();
         table.channels.retain(|(known, _)| known.strong_count() != 0);

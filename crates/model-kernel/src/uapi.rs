@@ -30,7 +30,7 @@ impl UverbsRequest {
     }
 }
 
-/// A response under construction, from its first field on.
+/// A response under construction, appended field by field.
 #[derive(Debug, Default)]
 pub(crate) struct UverbsResponse(Vec<u8>);
 

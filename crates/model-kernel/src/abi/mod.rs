@@ -1,7 +1,7 @@
 //! The ioctl ABI as the kernel declares it: object, method and attribute ids, and what each method
 //! takes.
 //!
-//! The tables are the kernel's, not the driver's. They are separate from `verbless_devx`, so that a
+//! The tables are the kernel's, not the driver's. They are separate from `verbless_devx`, so a
 //! wrong id there fails here. Names are the kernel's too, for log lines. Source: Linux 6.12,
 //! `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in `uverbs_std_types_*.c`,
 //! `hw/mlx5/devx.c` and `hw/mlx5/main.c`.
@@ -163,7 +163,7 @@ pub(super) enum Access {
 pub(super) enum AttrKind {
     /// Data from the client: at least `min` bytes, at most `len`. A longer input is allowed only
     /// with `zero_tail`, and its tail must be zero. `copied`: the kernel reads it before the method
-    /// runs, so that a bad pointer fails first.
+    /// runs, so a bad pointer fails first.
     In { min: u16, len: u16, zero_tail: bool, copied: bool },
     /// Room for data to the client.
     Out { min: u16, len: u16, zero_tail: bool },

@@ -16,9 +16,8 @@
 //! Linux; the device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
 //! `uverbs_std_types_*.c`, `verbs.c` and
 //! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ. Buffers are
-//! listed in pages of 4 KiB. A queue pair without a shared receive queue names none, nor an XRC
-//! domain or a Q counter; Linux names some of its own, of which the first two are never used and
-//! the counters count nothing here.
+//! listed in pages of 4 KiB. A queue pair without an SRQ, XRC domain or Q counter names none. Linux
+//! names its own: the first two are never used, and the counters count nothing here.
 
 mod commands;
 pub(super) mod cq;

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn rate_falls_back_to_supported_code() {
-        // 2.5, 10, 30, 5, 20, 40, 60, 80 and 120 Gb/s, and those with codes of their own.
+        // 2.5, 10, 30, 5, 20, 40, 60, 80 and 120 Gb/s, and those with separate codes.
         for (rate, code) in [(2, 7), (3, 8), (4, 9), (5, 10), (10, 15), (12, 1), (16, 3), (21, 6)] {
             assert_eq!((rate_code(rate, u16::MAX), rate_of(code)), (code, rate));
         }

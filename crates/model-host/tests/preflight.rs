@@ -103,7 +103,7 @@ fn forbid_towards(
         }
         io::Result::Ok(())
     };
-    // SAFETY: between fork and exec there are system calls only.
+    // SAFETY: between fork and exec, the child only makes system calls.
     unsafe { command.pre_exec(put_on) }
 }
 

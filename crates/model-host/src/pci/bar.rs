@@ -24,7 +24,7 @@ const HEARTBEAT_NANOSECONDS: u64 = 10_000_000;
 /// The registers of a function outside its UAR pages.
 #[derive(Debug)]
 pub(super) struct Registers {
-    /// Address of the command queue, as far as the driver has written it.
+    /// The bits of the command queue's address that the driver has written.
     queue: u64,
     interface: NicInterface,
 }

@@ -69,7 +69,7 @@ pub struct PciOptions {
     pub sides: bool,
     /// One socket per function, in the order of the devices.
     pub sockets: Vec<PathBuf>,
-    /// Whether no UAR page is mapped into the guest, so that every doorbell is a message.
+    /// Whether no UAR page is mapped into the guest: every doorbell is then a message.
     pub trap: bool,
     /// The file to which every command is written with its answer, as text that `cargo xtask prm
     /// decode` reads.

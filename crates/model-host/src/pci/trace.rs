@@ -1,6 +1,6 @@
 //! Replays the bring-up of a real ConnectX-4: sends its driver's commands to a model of the same
-//! shape, and compares the model's answers with the device's. A table explains each difference, and
-//! what Linux's mlx5_core makes of it.
+//! shape, and compares the model's answers with the device's. A table explains each difference and
+//! its effect on Linux's mlx5_core.
 
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -6,11 +6,11 @@
 //! that takes long is replaced by another, which receives the next notifications; the first ends
 //! when its access does. While notifications are pending, the replacement takes [`SHORT`].
 //!
-//! A filter has at most [`MAX_BUSY`] such threads. If all are busy and notifications are pending, a
+//! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
 //! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the
-//! filter. The same happens if no thread could be started for that long. Only waits for the program
-//! ([`in_program`]) count, and calls queued behind one of these on the same open device
+//! filter. They are also killed if no thread could be started for that long. Only waits for the
+//! program ([`in_program`]) count, and calls queued behind one of these on the same open device
 //! ([`Queue`]). A call that waits for another lock of the supervisor is delayed by another program.
 //!
 //! A thread whose call's process was killed is lost: it is not counted, and comes back when its
@@ -30,7 +30,7 @@ use super::sys::Notification;
 
 /// Time at one call after which another thread takes over.
 pub(super) const TURN: Duration = Duration::from_millis(100);
-/// The same, while notifications are pending.
+/// As [`TURN`], while notifications are pending.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
 /// Limit of busy threads per filter.
 const MAX_BUSY: usize = 512;

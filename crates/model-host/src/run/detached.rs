@@ -168,8 +168,7 @@ fn unshare(what: libc::c_int) -> Result<(), Errno> {
     Errno::result(unsafe { libc::unshare(what) }).map(drop)
 }
 
-/// Mounts a tmpfs at the root of this process's mount namespace, so that `..` of its root is its
-/// root.
+/// Mounts a tmpfs at the root of this process's mount namespace, so `..` of its root is its root.
 fn mount() -> Result<RawFd, Errno> {
     const FROM_EMPTY: libc::c_uint = 4;
     let (root, empty) = (c"/".as_ptr(), c"".as_ptr());

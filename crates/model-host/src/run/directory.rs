@@ -14,7 +14,7 @@ use std::{env, io};
 
 use super::detached::{self, Detached};
 
-/// The prefix of the names of such directories.
+/// The prefix of the names of temporary directories.
 const PREFIX: &str = "verbless-model-";
 /// Attempts to create a directory that no other process clears as stale.
 const TRIES: u32 = 8;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use super::sys;
 
-/// Whether a thread has the root and the mount namespace of this process, so that a path means the
+/// Whether a thread has the root and the mount namespace of this process: a path then means the
 /// same in both.
 pub(super) fn has_our_root(tid: u32) -> bool {
     let root = |of: &str| sys::status_at(&format!("/proc/{of}/root")).ok();
@@ -32,7 +32,7 @@ fn is_shared(tid: u32, kind: &str) -> bool {
     let of =
         |whose: &str| -> Option<PathBuf> { fs::read_link(format!("/proc/{whose}/ns/{kind}")).ok() };
     let (ours, its) = (of("self"), of(&tid.to_string()));
-    // A kernel without namespaces has no such link.
+    // A kernel without namespaces does not have the link.
     ours == its && (ours.is_some() || !fs::exists("/proc/self/ns").unwrap_or(true))
 }
 

@@ -108,8 +108,8 @@ impl OpenHow {
         OFlag::from_bits_truncate(flags | libc::O_PATH)
     }
 
-    /// The flags for the open after the lookup. O_PATH is not among them: the kernel passes no such
-    /// descriptor to another process.
+    /// The flags for the open after the lookup. O_PATH is not among them: the kernel passes no
+    /// O_PATH descriptor to another process.
     pub(super) fn open(&self) -> OFlag {
         let kept = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         OFlag::from_bits_truncate(self.flags & kept)

@@ -105,10 +105,10 @@ impl ProcFiles {
         self.reach.pidfd.as_fd()
     }
 
-    /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
-    /// filter, including ended processes with registrations. ENFILE: clients behind its filter use
-    /// too many descriptors. `claims`: those of the same process before `execve`, over which
-    /// descriptors stay open.
+    /// Makes the process a client. EUSERS: too many clients exist, or too many behind its filter,
+    /// including ended processes with registrations. ENFILE: clients behind its filter use too many
+    /// descriptors. `claims`: those of the same process before `execve`, over which descriptors
+    /// stay open.
     pub(super) fn into_client(
         mut self,
         memory: &Arc<ClientMemory>,
@@ -159,7 +159,7 @@ impl Process {
         Some(RemoteMemory::Program(self.files()?.reach.memory.clone()))
     }
 
-    /// It may be in `execve`: restricts the device to the current program's memory.
+    /// The process may be in `execve`: restricts the device to the current program's memory.
     pub(super) fn may_leave(&self) {
         if let Some(program) = self.program() {
             self.memory.set_remote_memory(self.number, program);
@@ -202,8 +202,8 @@ impl Process {
         self.take_of(fd, (MAX_STRAYS, file_closer::MAX_FILES), is_wanted)
     }
 
-    /// The same, for calls that programs make with arbitrary files: uses at most half of the slots
-    /// for closing.
+    /// As [`take`](Self::take), for calls that programs make with arbitrary files: uses at most
+    /// half of the slots for closing.
     pub(super) fn take_unknown(
         &self,
         fd: i32,

@@ -130,7 +130,7 @@ impl Program {
         Self::of(&Model::builder().device(profile).build(), Side::Host)
     }
 
-    /// The same, if pidfd_getfd is allowed.
+    /// As [`new`](Self::new), if pidfd_getfd is allowed.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);

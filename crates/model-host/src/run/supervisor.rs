@@ -208,7 +208,7 @@ impl Programs {
         self.wait_until(None)
     }
 
-    /// The same, until `end`: a killed child that has not ended counts as killed.
+    /// As [`wait`](Self::wait), until `end`: a killed child that has not ended counts as killed.
     fn wait_until(&mut self, end: Option<Instant>) -> i32 {
         loop {
             self.reap();

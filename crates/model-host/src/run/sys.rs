@@ -296,7 +296,7 @@ fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal, flags: libc::c_uint) -> Re
 }
 
 /// Forks a process in its own session, with `keep` as its only descriptor, which runs `work` and
-/// exits. The calling process must have no other thread.
+/// exits. The calling process must be single-threaded.
 pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
     // SAFETY: without another thread, no lock is held in the child.
     match Errno::result(unsafe { libc::fork() })? {

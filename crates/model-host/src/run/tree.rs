@@ -47,9 +47,8 @@ const RACES: u32 = 10_000;
 #[derive(Debug)]
 pub(super) struct Tree {
     directory: Directory,
-    /// Whether a working directory may be in the tree or in its real counterpart, so that a
-    /// relative path may lead there: a program got a descriptor, or the machine has such
-    /// directories.
+    /// Whether a working directory may be in the tree or in its real counterpart: a program got a
+    /// descriptor, or the machine has the real directories. A relative path may then lead there.
     within: AtomicBool,
 }
 
@@ -82,8 +81,8 @@ pub(super) fn leads_through(path: &[u8]) -> bool {
 }
 
 /// The normalized path, if it leads through a directory of the tree to one above, as
-/// `/dev/infiniband/..` does. The kernel does not have the directory, so its parent comes from the
-/// tree as well, which contains nothing else.
+/// `/dev/infiniband/..` does. The kernel does not have the directory, so its parent also comes from
+/// the tree, and contains only the tree's directories.
 fn is_above(path: &[u8]) -> Option<Vec<u8>> {
     if !is_marked(path) {
         return None;

@@ -1,7 +1,7 @@
 //! The devices of one side, numbered from 0, in the side's own tree.
 //!
-//! A model has the devices of both sides from the start, so that programs on the other side can
-//! join later.
+//! A model has the devices of both sides from the start, so programs on the other side can join
+//! later.
 
 use std::sync::Arc;
 

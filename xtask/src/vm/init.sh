@@ -1,9 +1,9 @@
-# !/bin/busybox sh The guest's first process: loads the drivers, runs the program, unloads the
-# drivers, powers off. With SHUTDOWN the drivers stay loaded, and the kernel shuts their devices
-# down: in the first life for a reboot, in the second for kexec, in the third to power off. The
-# machine's clock tells the second life, an argument of the kernel the third. What it has to say
-# goes through the kernel's log, so that no line is torn, as "verbless: WORD ...". The program's own
-# output goes only to the second serial port.
+#!/bin/busybox sh
+# The guest's first process: loads the drivers, runs the program, unloads the drivers, powers off. With SHUTDOWN the
+# drivers stay loaded, and the kernel shuts their devices down: in the first life for a reboot, in the second for kexec,
+# in the third to power off. The machine's clock marks the second life, an argument of the kernel the third. This script
+# writes to the kernel's log, so that no line is torn, as "verbless: WORD ...". Only the program writes to the second
+# serial port.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys

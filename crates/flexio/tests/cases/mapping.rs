@@ -58,7 +58,8 @@ impl Tests {
                 self.take(&path);
             } else if path.extension().is_some_and(|it| it == "rs") {
                 let source = std::fs::read_to_string(&path).expect("a source is text");
-                let layouts = source.contains("needs [Need::DpaLayouts");
+                let words: String = source.split_whitespace().collect();
+                let layouts = words.contains("needs[Need::DpaLayouts");
                 for (name, case) in tests_of(&source) {
                     let test = Test { path: path.with_extension(""), case, layouts };
                     self.0.entry(name).or_default().push(test);

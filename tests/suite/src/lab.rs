@@ -358,9 +358,9 @@ impl Lab {
         Ok(needs.iter().filter(|need| !facts.offer(need)).copied().collect())
     }
 
-    /// The capabilities that are too small for some cases.
-    pub fn small(&self) -> Result<Vec<String>, Stop> {
-        Ok(self.facts()?.small())
+    /// The capabilities that are too small for some cases with these needs.
+    pub(crate) fn small(&self, needs: &[Need]) -> Result<Vec<String>, Stop> {
+        Ok(self.facts()?.small(needs))
     }
 
     /// Cases of two programs can run here.

@@ -42,8 +42,8 @@ pub(crate) use cap;
 /// need the capability can run.
 type Least = (&'static str, fn(&Caps) -> u32, u32);
 
-/// The sizes that cases assume. Every known card has more.
-const ASSUMED_SIZES: [Least; 15] = [
+/// The sizes that all cases assume. Every known card has more.
+const ASSUMED_SIZES: [Least; 12] = [
     ("hca_cap.log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
     ("hca_cap.log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
     ("hca_cap.log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
@@ -56,10 +56,17 @@ const ASSUMED_SIZES: [Least; 15] = [
     ("hca_cap.log_max_ra_res_qp", |caps| caps.general.log_max_ra_res_qp().into(), 4),
     ("hca_cap.max_indirection", |caps| caps.general.max_indirection().into(), 1),
     ("hca_cap.log_max_klm_list_size", |caps| caps.general.log_max_klm_list_size().into(), 4),
+];
+
+/// The sizes that cases on Ethernet ports assume as well: Linux's source ports
+/// (`rdma_flow_label_to_udp_sport`) go up to this.
+const ASSUMED_OF_ROCE: [Least; 1] =
+    [("roce_cap.r_roce_max_src_udp_port", |caps| max_source_port(caps.roce.as_deref()), 0xffff)];
+
+/// The sizes that cases of frames assume as well.
+const ASSUMED_OF_FRAMES: [Least; 2] = [
     ("hca_cap.log_max_wq_sz", |caps| caps.general.log_max_wq_sz().into(), 10),
     ("hca_cap.log_max_stride_sz_rq", |caps| caps.general.log_max_stride_sz_rq().into(), 6),
-    // Linux's source ports (`rdma_flow_label_to_udp_sport`) go up to this.
-    ("roce_cap.r_roce_max_src_udp_port", |caps| max_source_port(caps.roce.as_deref()), 0xffff),
 ];
 
 fn max_source_port(page: Option<&RoceCap>) -> u32 {
@@ -357,8 +364,8 @@ impl Facts {
         Self { one_card: true, ..self }
     }
 
-    /// The capabilities that are smaller than cases assume.
-    pub(crate) fn small(&self) -> Vec<String> {
+    /// The capabilities that are smaller than a case with these needs assumes.
+    pub(crate) fn small(&self, needs: &[Need]) -> Vec<String> {
         let of = |&(name, value, least): &Least| {
             let value = self.caps.iter().map(value).min()?;
             (value < least).then(|| format!("{name} >= {least} (here {value})"))
@@ -369,11 +376,15 @@ impl Facts {
             let value = tables.clone().map(value).min()?;
             (value < least).then(|| format!("flow_table_cap.{name} >= {least} (here {value})"))
         };
-        ASSUMED_SIZES
-            .iter()
-            .filter_map(of)
-            .chain(ASSUMED_TABLES.iter().filter_map(of_tables))
-            .collect()
+        let mut small: Vec<_> = ASSUMED_SIZES.iter().filter_map(of).collect();
+        if self.link == LinkLayer::Ethernet {
+            small.extend(ASSUMED_OF_ROCE.iter().filter_map(of));
+        }
+        if needs.iter().any(|need| matches!(need, Need::FlowRules)) {
+            small.extend(ASSUMED_OF_FRAMES.iter().filter_map(of));
+            small.extend(ASSUMED_TABLES.iter().filter_map(of_tables));
+        }
+        small
     }
 
     /// Whether a case's need is met.
@@ -426,7 +437,10 @@ fn flow_tables(device: &Device) -> Result<Option<Box<FlowTableCap>>, Stop> {
     if !device.caps().general.nic_flow_table() {
         return Ok(None);
     }
-    let page = device.query_hca_cap(CapPage::FLOW_TABLE, CapMode::Current)?;
+    // A device that refuses the page offers no tables: the cases of frames need them.
+    let Ok(page) = device.query_hca_cap(CapPage::FLOW_TABLE, CapMode::Current) else {
+        return Ok(None);
+    };
     let page = FlowTableCap::from_prefix(&page[..]).ok_or_else(|| Stop::fail("a short page"))?;
     Ok(Some(Box::new(*page)))
 }

@@ -24,7 +24,7 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
         }
         found => match found.and_then(|_| run(lab, case)) {
             Ok(()) => Outcome::Passed,
-            Err(Stop(reason)) => unsuitable(lab).unwrap_or(Outcome::Failed(reason)),
+            Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
         },
     };
     (outcome, start.elapsed().as_secs_f64())
@@ -32,12 +32,12 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
 
 /// Why a failed case could not pass here, if so: a port is not ACTIVE, or the device is smaller
 /// than cases assume.
-fn unsuitable(lab: &Lab) -> Option<Outcome> {
+fn unsuitable(lab: &Lab, case: &Case) -> Option<Outcome> {
     if let Some(port) = lab.inactive_port() {
         let reason = format!("{port}: bring it up; cases that send nothing pass");
         return Some(Outcome::Failed(reason));
     }
-    match lab.small() {
+    match lab.small(&case.needs) {
         Ok(small) if !small.is_empty() => {
             Some(Outcome::Skipped(format!("it may need {}", small.join(", "))))
         }

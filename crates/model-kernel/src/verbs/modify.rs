@@ -205,11 +205,6 @@ fn check(
         if to != other {
             return invalid(format!("alt_ah_attr.port_num {to} is not alt_port_num {other}"));
         }
-        let own = if asked.has(mask::PORT) { asked.port } else { qp.port };
-        let ethernet = |port: u8| kernel.function.port(port.into()).is_some_and(|it| it.ethernet);
-        if ethernet(other) || ethernet(own) {
-            return invalid("alt_ah_attr: RoCE has no alternate paths".into());
-        }
     }
     for (attribute, name, value) in
         [(mask::CUR_STATE, "cur_qp_state", asked.current), (mask::STATE, "qp_state", asked.state)]
@@ -221,6 +216,14 @@ fn check(
     if asked.has(mask::QKEY) && asked.qkey & PRIVILEGED_QKEY != 0 && !privileged {
         let words = format!("Q_Key {:#x} has bit 31, which takes CAP_NET_RAW", asked.qkey);
         return Err(refused(Errno::EPERM, words));
+    }
+    // The driver's check, which comes after those of uverbs.
+    if asked.has(mask::ALT_PATH) {
+        let own = if asked.has(mask::PORT) { asked.port } else { qp.port };
+        let ethernet = |port: u8| kernel.function.port(port.into()).is_some_and(|it| it.ethernet);
+        if ethernet(asked.other_port) || ethernet(own) {
+            return invalid("alt_ah_attr: RoCE has no alternate paths".into());
+        }
     }
     if asked.has(mask::RATE_LIMIT) {
         return invalid("rate_limit is for raw packet QPs".into());

@@ -57,6 +57,8 @@ struct ChannelState {
     keeps_bytes: bool,
     /// A [`Retraction`] exists: records go to the backlog.
     retracting: bool,
+    /// How many records of each tag but 0 were unread when the channel was closed.
+    lost: HashMap<u64, u32>,
 }
 
 #[derive(Debug)]
@@ -149,6 +151,7 @@ impl Channel {
             feeding: false,
             keeps_bytes: record != 0,
             retracting: false,
+            lost: HashMap::new(),
         };
         let (file, state) = (identify(&theirs)?, Mutex::new(state));
         let channel = Self { file, record_cost, state, claim: OnceLock::new() };
@@ -302,6 +305,10 @@ impl Channel {
     /// socket holds records.
     pub(super) fn close(&self) -> bool {
         let mut state = self.lock();
+        if state.socket.is_some() {
+            state.reconcile(self.record_cost);
+            state.lost = std::mem::take(&mut state.tags);
+        }
         let socket = state.socket.take();
         state.backlog.clear();
         socket.is_some_and(|socket| descriptor::unread(&socket) != 0)
@@ -424,7 +431,8 @@ impl Retraction {
         let mut records = state.backlog.replace(VecDeque::new());
         let waiting = records.len();
         records.retain(|record| record.tag != tag);
-        let mut unread = waiting - records.len();
+        let lost = state.lost.remove(&tag).unwrap_or(0) as usize;
+        let mut unread = waiting - records.len() + lost;
         state.backlog.replace(records);
         match self.theirs.take() {
             Some(theirs) if state.has_sent(tag) => {
@@ -486,7 +494,7 @@ fn taken(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::AsRawFd;
 
     use super::super::account::{Account, ResourcePool};
@@ -711,7 +719,11 @@ mod tests {
 
     /// A client that runs one closure, which can fail, when its descriptors are searched, and
     /// another while the kernel waits for it.
-    struct Slow<'a>(OwnProcess, Search<'a>, &'a (dyn Fn() + Sync));
+    pub(crate) struct Slow<'a>(
+        pub(crate) OwnProcess,
+        pub(crate) Search<'a>,
+        pub(crate) &'a (dyn Fn() + Sync),
+    );
 
     type Search<'a> = &'a (dyn Fn() -> Result<(), Errno> + Sync);
 
@@ -902,6 +914,22 @@ mod tests {
         channel.send(vec![2; 8]);
         assert_eq!(read(&fd), Ok(vec![1; 8]));
         assert_eq!(read(&fd), Ok(vec![]));
+    }
+
+    #[test]
+    fn retraction_counts_records_lost_by_close() {
+        for (read_before, with_socket) in [(0, true), (2, true), (3, true), (0, false)] {
+            let (channel, fd) = Channel::new(8).expect("a socketpair");
+            (0..3_u8).for_each(|byte| assert!(channel.send_tagged(1, vec![byte; 8])));
+            assert!(channel.send_tagged(2, vec![9; 8]));
+            (0..read_before).for_each(|_| drop(read(&fd).expect("a record")));
+            channel.close();
+            if with_socket {
+                channel.discard(&OwnProcess::default());
+            }
+            assert_eq!(channel.retract(1, &OwnProcess::default()), 3 - read_before);
+            assert_eq!(channel.retract(2, &OwnProcess::default()), 1);
+        }
     }
 
     #[test]

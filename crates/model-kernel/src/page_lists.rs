@@ -23,7 +23,7 @@ const MAX_OF_SHORT: usize = 1 << 22;
 /// Limit of the wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
-const MAX_WAITING: usize = 64;
+const MAX_WAITING: usize = 128;
 /// Limit of waiting lists of the clients behind one filter.
 const MAX_OF_FILTER: usize = MAX_WAITING / 2;
 /// Clients and filters without waiting lists whose last turn is remembered.

@@ -36,11 +36,19 @@ pub(crate) struct Listener {
     asynchronous: Option<Arc<Channel>>,
     completed: AtomicU32,
     reported: AtomicU32,
+    /// Whether the object is destroyed. Locked while a record is sent, so that none is on its way
+    /// once this is set.
+    destroyed: Mutex<bool>,
 }
 
 impl Listener {
+    fn destroyed(&self) -> MutexGuard<'_, bool> {
+        self.destroyed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn complete(&self) {
-        if let Some(channel) = &self.completions {
+        let destroyed = self.destroyed();
+        if let (Some(channel), false) = (&self.completions, *destroyed) {
             // The destroying thread waits for exactly as many completions as the count reports.
             self.completed.fetch_add(1, Ordering::Relaxed);
             if !channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec()) {
@@ -50,7 +58,8 @@ impl Listener {
     }
 
     fn report(&self, event: u32) {
-        if let Some(channel) = &self.asynchronous {
+        let destroyed = self.destroyed();
+        if let (Some(channel), false) = (&self.asynchronous, *destroyed) {
             self.reported.fetch_add(1, Ordering::Relaxed);
             let mut record = self.element.to_ne_bytes().to_vec();
             record.extend(event.to_ne_bytes());
@@ -85,6 +94,7 @@ pub(crate) struct EndingListener {
 impl EndingListener {
     /// Removes the unread records of the destroyed object; returns how many were read.
     pub(crate) fn finish(self, client: &dyn Client) -> ReportedEvents {
+        *self.listener.destroyed() = true;
         let read = |retraction: Option<Retraction>, sent: &AtomicU32| {
             let unread = retraction.map_or(0, |retraction| retraction.finish(client));
             sent.load(Ordering::Relaxed).saturating_sub(unread)
@@ -124,6 +134,7 @@ impl Listeners {
             asynchronous,
             completed: AtomicU32::new(0),
             reported: AtomicU32::new(0),
+            destroyed: Mutex::new(false),
         };
         self.lock().insert((kind, number), Arc::new(listener));
     }
@@ -143,9 +154,11 @@ impl Listeners {
         client: Option<&dyn Client>,
         destroy: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Option<EndingListener>, Errno> {
-        let Some(listener) = self.remove(kind, number) else { return destroy().map(|()| None) };
-        let prepare = |client| listener.clone().prepare_end(client);
-        let ended = client.map(prepare).transpose().and_then(|ending| destroy().map(|()| ending));
+        let Some(listener) = self.get(kind, number) else { return destroy().map(|()| None) };
+        // It still receives events meanwhile: this may take long, and fail.
+        let ending = client.map(|client| listener.clone().prepare_end(client)).transpose()?;
+        self.remove(kind, number);
+        let ended = destroy().map(|()| ending);
         if ended.is_err() {
             self.lock().insert((kind, number), listener);
         }
@@ -196,6 +209,8 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::tests::Slow;
+    use crate::client::OwnProcess;
     use crate::descriptor;
     use crate::events::ASYNC_RECORD;
 
@@ -209,6 +224,37 @@ mod tests {
         bytes[0x34..0x38].copy_from_slice(&(queue << 24).to_be_bytes());
         bytes[0x38..0x3c].copy_from_slice(&NUMBER.to_be_bytes());
         eqe
+    }
+
+    #[test]
+    fn event_in_flight_does_not_outlive_object() {
+        let listeners = Listeners::default();
+        let (channel, fd) = Channel::new(COMPLETION_RECORD).expect("a socketpair");
+        listeners.add(ListenerKind::Cq, NUMBER, 10, Some(channel), None);
+        let in_flight = listeners.get(ListenerKind::Cq, NUMBER).expect("a listener");
+        let client = OwnProcess::default();
+        let ending = listeners.destroy(ListenerKind::Cq, NUMBER, Some(&client), || Ok(()));
+        let reported = ending.expect("it is destroyed").expect("a listener").finish(&client);
+        in_flight.complete();
+        assert_eq!(reported.completions, 0);
+        assert!(descriptor::receive(&fd, &mut [0; 64]).is_err(), "a stale completion");
+    }
+
+    #[test]
+    fn event_during_refused_destroy_is_kept() {
+        let listeners = Listeners::default();
+        let (channel, fd) = Channel::new(COMPLETION_RECORD).expect("a socketpair");
+        listeners.add(ListenerKind::Cq, NUMBER, 10, Some(channel), None);
+        listeners.completed(NUMBER);
+        let refuse = || {
+            listeners.completed(NUMBER);
+            Err(Errno::EAGAIN)
+        };
+        let client = Slow(OwnProcess::default(), &refuse, &|| ());
+        let refused = listeners.destroy(ListenerKind::Cq, NUMBER, Some(&client), || Ok(()));
+        assert_eq!(refused.map(drop), Err(Errno::EAGAIN));
+        let received = || descriptor::receive(&fd, &mut [0; 64]).is_ok();
+        assert_eq!([received(), received(), received()], [true, true, false]);
     }
 
     /// Numbers of `enum ib_event_type`; an event of a stand-alone SQ or RQ has none.

@@ -275,8 +275,14 @@ impl OpenTable {
         ended
     }
 
-    /// Whether an open has no watch.
-    pub(super) fn are_polled(&self) -> bool {
+    /// Whether an open has no watch. Takes the ring of the bell, so only the caller that waits for
+    /// it with a timeout may ask.
+    pub(super) fn hear_bell(&self) -> bool {
+        let _ = self.bell.read();
+        self.are_polled()
+    }
+
+    fn are_polled(&self) -> bool {
         !self.polled.is_empty()
     }
 
@@ -287,7 +293,6 @@ impl OpenTable {
         if self.polled.is_empty() || start < self.next_poll {
             return ended;
         }
-        let _ = self.bell.read();
         let is_closed = |id: &&FileId| self.by_file.get(id).is_none_or(|open| !open.is_locked());
         let closed: Vec<FileId> = self.polled.iter().filter(is_closed).copied().collect();
         closed.into_iter().for_each(|id| ended.0.append(&mut self.end(id).0));
@@ -395,8 +400,11 @@ mod tests {
         let mut opens = OpenTable::new().expect("inotify");
         opens.no_watches = true;
         let (mut opens, id, file) = opened_in(opens, &model);
-        assert_eq!(opens.bell.read(), Ok(1), "the supervisor is to poll");
+        thread::sleep(2 * SHORT_PERIOD);
         assert!(opens.closed().is_empty() && opens.get(id).is_some(), "it is open");
+        // Checks of calls leave the ring of the bell to the supervisor.
+        assert!(opens.hear_bell(), "the supervisor is to poll");
+        assert!(opens.bell.read().is_err(), "the ring was taken");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);
         thread::sleep(2 * SHORT_PERIOD);

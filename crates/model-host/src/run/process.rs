@@ -101,10 +101,6 @@ impl ProcFiles {
         Ok(Self { reach, maps, start, charge: None })
     }
 
-    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.reach.pidfd.as_fd()
-    }
-
     /// Makes the process a client. EUSERS: too many clients exist, or too many behind its filter,
     /// including ended processes with registrations. ENFILE: clients behind its filter use too many
     /// descriptors. `claims`: those of the same process before `execve`, over which descriptors
@@ -646,6 +642,7 @@ pub(super) mod tests {
     use std::sync::atomic::{AtomicU8, Ordering};
     use std::thread;
 
+    use super::super::guardian::GuardedProcesses;
     use super::super::processes::tests::processes;
     use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
@@ -961,6 +958,29 @@ Max processes             95932                95932                processes";
         let mut filter = FileClosers::default();
         filter.account = Arc::new(Account::with(pool.clone()));
         Arc::new(filter)
+    }
+
+    #[test]
+    fn refused_process_is_not_guarded() {
+        use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
+        let (family, kind) = (AddressFamily::Unix, SockType::SeqPacket);
+        let pair = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC);
+        let (ours, guardian) = pair.expect("a pair");
+        let messages = || {
+            let receive = || recv(guardian.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
+            std::iter::from_fn(|| receive().ok()).count()
+        };
+        let (processes, filter) = (processes(), filter_of(&ResourcePool::of([0, 0, 0, 10])));
+        processes.guarded_as(GuardedProcesses::through(ours));
+        let mut child = shell();
+        for _ in 0..3 {
+            let refused = processes.behind(child.id(), &filter, || true);
+            assert_eq!(refused.map(drop), Err(Errno::ENFILE));
+        }
+        assert_eq!(messages(), 0);
+        processes.of_thread(child.id(), || true).expect("another filter has descriptors");
+        assert_eq!(messages(), 1);
+        child.kill().and_then(|()| child.wait()).expect("it is there");
     }
 
     #[test]

@@ -166,10 +166,6 @@ impl Processes {
         if !waits() {
             return Err(Errno::EINTR);
         }
-        // Before the lock: a guardian that does not receive delays only this call.
-        if let Some(wards) = self.wards.get() {
-            wards.add(opened.pidfd());
-        }
         let mut table = self.table();
         let judged = found.as_ref().map(|it| &it.process);
         if let Some(known) = table.known.get(&pid).cloned()
@@ -182,6 +178,8 @@ impl Processes {
         self.forget_in(&mut table, pid);
         let before = table.before.get(&pid).filter(|&&(start, _)| start == opened.start);
         let claims = before.map(|(_, claims)| claims.clone());
+        // Its pidfd was sent before it ran another program.
+        let is_guarded = claims.is_some();
         let claims = claims.unwrap_or_else(|| Arc::new(Claims::behind(pool)));
         let process = Arc::new(opened.into_client(&self.memory, claims)?);
         let reach = process.reach().ok_or(Errno::ESRCH)?;
@@ -193,6 +191,12 @@ impl Processes {
         table.before.remove(&pid);
         table.known.insert(pid, process.clone());
         table.threads.insert(tid, pid);
+        drop(table);
+        // Unlocked: a guardian that does not receive delays only this call. Only for a process that
+        // is registered: a call that fails here could be repeated until the guardian is full.
+        if !is_guarded && let Some(wards) = self.wards.get() {
+            wards.add(pidfd);
+        }
         Ok(process)
     }
 

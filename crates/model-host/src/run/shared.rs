@@ -181,11 +181,11 @@ impl SharedRun {
         lock()
     }
 
-    /// How often the caller must call [`opens`](Self::opens), because no event reports the close of
-    /// some device.
+    /// How often the supervisor must call [`opens`](Self::opens), because no event reports the
+    /// close of some device. It waits with this timeout next.
     pub(super) fn poll_period(&self) -> Option<Duration> {
         let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
-        opens.are_polled().then_some(PERIOD)
+        opens.hear_bell().then_some(PERIOD)
     }
 
     /// Closes an open device.

@@ -9,7 +9,6 @@ mod hang;
 mod joining;
 mod links;
 mod messages;
-mod messages;
 mod opening;
 mod program;
 mod sides;

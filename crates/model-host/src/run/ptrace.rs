@@ -303,9 +303,10 @@ mod tests {
             thread::yield_now();
         }
         let number = thread::scope(|scope| {
+            // Before the first thread's own start: it times out later than this suggests.
+            let start = Instant::now();
             let waits =
                 scope.spawn(|| apart(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
-            let start = Instant::now();
             while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * PATIENCE {
                 thread::yield_now();
             }

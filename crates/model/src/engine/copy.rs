@@ -29,7 +29,7 @@ impl QueuePair<'_> {
     #[inline(never)]
     pub(super) fn check_copy(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         if !self.qp.mmo {
-            tracing::info!(self.qpn, "a copy on a QP that was not set up for it (mmo)");
+            tracing::info!(qpn = self.qpn, "a copy on a QP that was not set up for it (mmo)");
             return Err(cqe_syndrome::LOCAL_QP_OPERATION);
         }
         let (source, target) = ends(work, &scratch.wqe)?;
@@ -98,7 +98,7 @@ impl QueuePair<'_> {
         let mut visits = keys::VISITS;
         sges.clear();
         self.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
-            tracing::info!(self.qpn, ?range, ?refusal, "a copy's key refused");
+            tracing::info!(qpn = self.qpn, ?range, ?refusal, "a copy's key refused");
             cqe_syndrome::LOCAL_PROTECTION
         })
     }

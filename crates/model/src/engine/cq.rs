@@ -36,12 +36,12 @@ impl CompletionQueue<'_> {
     /// Writes a CQE and the event that it causes; an injected fault may drop or delay it.
     pub(super) fn complete(mut self, completion: Completion) -> Result<(), Overrun> {
         if self.state.faults.fails_completion_queue(self.cqn) {
-            tracing::info!(self.cqn, "a completion queue fails, as asked");
+            tracing::info!(cqn = self.cqn, "a completion queue fails, as asked");
             return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
         let faults = &mut self.state.faults;
         if faults.lose_completions.hits() {
-            tracing::info!(self.cqn, "a completion is lost, as asked");
+            tracing::info!(cqn = self.cqn, "a completion is lost, as asked");
             return Ok(());
         }
         // Delayed CQEs of one CQ stay in order.
@@ -102,7 +102,7 @@ impl CompletionQueue<'_> {
         if self.used() >= size && !self.cq.overrun_ignore {
             self.read_consumer();
             if self.used() >= size {
-                tracing::info!(self.cqn, size, "a completion queue overran");
+                tracing::info!(cqn = self.cqn, size, "a completion queue overran");
                 return Err(self.fail(CqErrorSyndrome::OVERRUN));
             }
         }
@@ -132,9 +132,9 @@ impl CompletionQueue<'_> {
         };
         if let Err(fault) = written {
             if self.memory.is_gone(fault.address) {
-                tracing::debug!(self.cqn, "a CQE for a program that has exited");
+                tracing::debug!(cqn = self.cqn, "a CQE for a program that has exited");
             } else {
-                tracing::warn!(self.cqn, %fault, "a completion queue cannot be written");
+                tracing::warn!(cqn = self.cqn, %fault, "a completion queue cannot be written");
             }
             return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
@@ -228,7 +228,7 @@ impl CompletionQueue<'_> {
                 self.take_request(word, word == 0);
             }
             Ok(_) => {}
-            Err(fault) => tracing::debug!(self.cqn, %fault, "a CQ's record cannot be read"),
+            Err(fault) => tracing::debug!(cqn = self.cqn, %fault, "a CQ's record cannot be read"),
         }
     }
 

@@ -47,7 +47,7 @@ impl StandaloneSq<'_> {
         let offloads = ethernet.as_bytes()[..8] != [0; 8] || ethernet.insert_vlan();
         let ethernet_port = self.context.addresses.link == Link::Ethernet;
         let Some(domain) = domain.filter(|_| !offloads && ethernet_port) else {
-            tracing::info!(self.sqn, ?tis, offloads, "an SQ cannot send such frames");
+            tracing::info!(sqn = self.sqn, ?tis, offloads, "an SQ cannot send such frames");
             return Err(MALFORMED);
         };
         let inline = usize::from(ethernet.inline_hdr_sz());
@@ -72,7 +72,7 @@ impl StandaloneSq<'_> {
                     let range = Range { key: lkey, address, length };
                     keys.resolve(user, range, AccessRight::LocalRead, &mut visits, local).map_err(
                         |refusal| {
-                            tracing::info!(self.sqn, ?range, ?refusal, "a local key refused");
+                            tracing::info!(sqn = self.sqn, ?range, ?refusal, "a local key refused");
                             cqe_syndrome::LOCAL_PROTECTION
                         },
                     )?;
@@ -88,7 +88,11 @@ impl StandaloneSq<'_> {
         }
         let total = total as usize;
         if inline < least_inline(self.sq.context.min_wqe_inline_mode()).min(total) {
-            tracing::info!(self.sqn, inline, "a WQE holds fewer bytes of headers than its SQ asks");
+            tracing::info!(
+                sqn = self.sqn,
+                inline,
+                "a WQE holds fewer bytes of headers than its SQ asks"
+            );
             return Err(MALFORMED);
         }
         let state = &mut *self.context.state;

@@ -48,7 +48,7 @@ impl QueuePair<'_> {
         match self.context.cq(cqn) {
             Ok(cq) => cq.complete(completion),
             Err(missing) => {
-                tracing::error!(self.qpn, %missing, "a QP's completion is lost");
+                tracing::error!(qpn = self.qpn, %missing, "a QP's completion is lost");
                 Err(Overrun)
             }
         }
@@ -100,7 +100,7 @@ impl QueuePair<'_> {
         let posted = match record(self.context.memory, self.qp.record) {
             Ok(posted) => posted as u16,
             Err(fault) => {
-                tracing::debug!(self.qpn, %fault, "receives that cannot be counted stay");
+                tracing::debug!(qpn = self.qpn, %fault, "receives that cannot be counted stay");
                 return None;
             }
         };

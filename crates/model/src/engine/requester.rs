@@ -78,7 +78,12 @@ impl QueuePair<'_> {
             Ok(length) => length,
             Err(syndrome) => {
                 let operation = work.operation.name;
-                tracing::info!(self.qpn, operation, syndrome, "the data segments are invalid");
+                tracing::info!(
+                    qpn = self.qpn,
+                    operation,
+                    syndrome,
+                    "the data segments are invalid"
+                );
                 self.skip_to(index, wqebbs);
                 return Ok(TurnStart::Over(self.fail(index, work.operation.opcode, syndrome)));
             }
@@ -124,7 +129,7 @@ impl QueuePair<'_> {
                     let keys = self.context.keys();
                     keys.resolve(user, range, need, &mut visits, &mut scratch.local).map_err(
                         |refusal| {
-                            tracing::info!(self.qpn, ?range, ?refusal, "a local key refused");
+                            tracing::info!(qpn = self.qpn, ?range, ?refusal, "a local key refused");
                             cqe_syndrome::LOCAL_PROTECTION
                         },
                     )?;
@@ -163,7 +168,7 @@ impl QueuePair<'_> {
             Ok(()) => self.succeed(placed, 0, None),
             Err(syndrome) => {
                 let operation = placed.work.operation.name;
-                tracing::info!(self.qpn, operation, syndrome, "a send request failed");
+                tracing::info!(qpn = self.qpn, operation, syndrome, "a send request failed");
                 self.skip_to(placed.index, placed.wqebbs);
                 self.fail(placed.index, placed.work.operation.opcode, syndrome)
             }

@@ -134,7 +134,7 @@ impl QueuePair<'_> {
 
     /// Logs why a request is invalid; the requester gets the NAK alone.
     pub(super) fn invalid(&self, why: InvalidReason) -> Nak {
-        tracing::info!(self.qpn, %why, "an invalid request");
+        tracing::info!(qpn = self.qpn, %why, "an invalid request");
         Nak::InvalidRequest
     }
 
@@ -192,7 +192,7 @@ impl QueuePair<'_> {
         let keys = self.context.keys();
         keys.resolve(user, range, need, &mut { keys::VISITS }, &mut scratch.remote).map_err(
             |refusal| {
-                tracing::info!(self.qpn, ?range, ?refusal, "a remote key refused");
+                tracing::info!(qpn = self.qpn, ?range, ?refusal, "a remote key refused");
                 Nak::Access
             },
         )

@@ -30,7 +30,7 @@ impl StandaloneRq<'_> {
         let index = match self.next(&mut scratch.receive) {
             Ok(Some(index)) => index,
             Ok(None) => {
-                tracing::debug!(self.rqn, "a frame finds no receive");
+                tracing::debug!(rqn = self.rqn, "a frame finds no receive");
                 let counter = self.rq.context.counter_set_id();
                 return self.context.count(counter, Count::OutOfBuffer);
             }
@@ -61,7 +61,12 @@ impl StandaloneRq<'_> {
                 frame.completion(queue, tag, (index, bytes.len() as u32), strip, now)
             }
             Err(syndrome) => {
-                tracing::info!(self.rqn, index, syndrome, "a frame has no place in a receive");
+                tracing::info!(
+                    rqn = self.rqn,
+                    index,
+                    syndrome,
+                    "a frame has no place in a receive"
+                );
                 let kind = cqe_opcode::RESPONDER_ERROR;
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
                 // A sender of a frame that is too long must not stop the RQ.
@@ -123,7 +128,7 @@ impl StandaloneRq<'_> {
         match self.context.cq(self.rq.context.cqn()) {
             Ok(cq) => cq.complete(completion),
             Err(missing) => {
-                tracing::error!(self.rqn, %missing, "an RQ's completion is lost");
+                tracing::error!(rqn = self.rqn, %missing, "an RQ's completion is lost");
                 Err(Overrun)
             }
         }
@@ -133,10 +138,10 @@ impl StandaloneRq<'_> {
     fn stuck(&mut self, why: RqBlocked) {
         match why {
             RqBlocked::Missing(missing) => {
-                tracing::error!(self.rqn, %missing, "an RQ cannot receive");
+                tracing::error!(rqn = self.rqn, %missing, "an RQ cannot receive");
             }
             RqBlocked::Fault(fault) => {
-                tracing::warn!(self.rqn, %fault, "the receives of an RQ cannot be read");
+                tracing::warn!(rqn = self.rqn, %fault, "the receives of an RQ cannot be read");
             }
         }
         self.catastrophe();
@@ -165,7 +170,7 @@ impl StandaloneRq<'_> {
         let posted = match record(self.context.memory, self.rq.record) {
             Ok(posted) => posted as u16,
             Err(fault) => {
-                tracing::debug!(self.rqn, %fault, "receives that cannot be counted stay");
+                tracing::debug!(rqn = self.rqn, %fault, "receives that cannot be counted stay");
                 return None;
             }
         };

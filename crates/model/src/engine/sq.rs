@@ -36,13 +36,18 @@ impl StandaloneSq<'_> {
         let (work, execute) = match work {
             Ok(work) => work,
             Err(why) => {
-                tracing::info!(self.sqn, index, ?why, "an SQ does not do what a WQE asks for");
+                tracing::info!(
+                    sqn = self.sqn,
+                    index,
+                    ?why,
+                    "an SQ does not do what a WQE asks for"
+                );
                 self.fail(index, work::opcode(wqe), cqe_syndrome::LOCAL_QP_OPERATION);
                 return Turn::Sleep;
             }
         };
         if let Err(syndrome) = execute(self, scratch) {
-            tracing::info!(self.sqn, index, syndrome, "a frame cannot be sent");
+            tracing::info!(sqn = self.sqn, index, syndrome, "a frame cannot be sent");
             self.fail(index, work.operation.opcode, syndrome);
             return Turn::Sleep;
         }
@@ -79,7 +84,7 @@ impl StandaloneSq<'_> {
         match self.context.cq(self.sq.queue.cqn) {
             Ok(cq) => cq.complete(completion),
             Err(missing) => {
-                tracing::error!(self.sqn, %missing, "an SQ's completion is lost");
+                tracing::error!(sqn = self.sqn, %missing, "an SQ's completion is lost");
                 Err(Overrun)
             }
         }

@@ -62,7 +62,7 @@ impl QueuePair<'_> {
             .keys()
             .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut sges)
             .map_err(|refusal| {
-                tracing::info!(self.qpn, ?range, ?refusal, "the key of a wait refused");
+                tracing::info!(qpn = self.qpn, ?range, ?refusal, "the key of a wait refused");
                 cqe_syndrome::LOCAL_PROTECTION
             })?;
         let mut word = [0; WORD as usize];

@@ -28,7 +28,7 @@ impl QueuePair<'_> {
         let transport = &packet.headers.transport;
         let psn = transport.bth.psn();
         let Some(place) = self.qp.runtime.connection().window.place(psn) else {
-            tracing::debug!(self.qpn, psn, "an answer to nothing that is on its way");
+            tracing::debug!(qpn = self.qpn, psn, "an answer to nothing that is on its way");
             return;
         };
         let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());

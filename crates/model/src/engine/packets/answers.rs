@@ -34,7 +34,7 @@ impl QueuePair<'_> {
                 // response acknowledges it.
                 let Some(psn) = arriving.executed else {
                     tracing::debug!(
-                        self.qpn,
+                        qpn = self.qpn,
                         psn,
                         "a duplicate of a request that was never executed"
                     );
@@ -45,7 +45,7 @@ impl QueuePair<'_> {
             Response::Read => {
                 // The parser requires one of every READ request.
                 let Some(reth) = transport.extensions.reth else {
-                    tracing::error!(self.qpn, psn, "a READ request without a RETH");
+                    tracing::error!(qpn = self.qpn, psn, "a READ request without a RETH");
                     return;
                 };
                 let length = u64::from(reth.dma_length());
@@ -84,7 +84,9 @@ impl QueuePair<'_> {
                 match found {
                     Some(answer) => self.answer(answer),
                     // The requester asks again until its retries are used up.
-                    None => tracing::debug!(self.qpn, psn, "an atomic that is not remembered"),
+                    None => {
+                        tracing::debug!(qpn = self.qpn, psn, "an atomic that is not remembered")
+                    }
                 }
             }
         }
@@ -145,7 +147,7 @@ impl QueuePair<'_> {
     /// Sends an answer without payload, so that no memory can be missing; none of it is left then.
     fn emit_without_payload(&mut self, out: &Outgoing) -> bool {
         if let Err(end) = self.emit(out, false, |_| Ok(())) {
-            tracing::error!(self.qpn, ?end, "an answer without a payload was not sent");
+            tracing::error!(qpn = self.qpn, ?end, "an answer without a payload was not sent");
         }
         true
     }

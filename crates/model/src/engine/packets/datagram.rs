@@ -47,7 +47,7 @@ impl QueuePair<'_> {
         }
         let route = self.context.addresses.route(self.qp.port, &Hop::from(&vector));
         let Some(route) = route else {
-            tracing::info!(self.qpn, ?vector, "an address vector that leads nowhere");
+            tracing::info!(qpn = self.qpn, ?vector, "an address vector that leads nowhere");
             return Err(MALFORMED);
         };
         let number = self.qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
@@ -102,12 +102,12 @@ impl QueuePair<'_> {
     ) {
         let extensions = &packet.headers.transport.extensions;
         let (Some(deth), Some(datagrams)) = (extensions.deth, self.qp.qp_type.datagrams) else {
-            tracing::error!(self.qpn, ?opcode, "a packet for a UD QP is not a datagram");
+            tracing::error!(qpn = self.qpn, ?opcode, "a packet for a UD QP is not a datagram");
             return;
         };
         if !self.qp.state.receives() {
             let state = self.qp.state;
-            tracing::info!(self.qpn, ?state, "a datagram for a QP that is not ready");
+            tracing::info!(qpn = self.qpn, ?state, "a datagram for a QP that is not ready");
             return;
         }
         let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {

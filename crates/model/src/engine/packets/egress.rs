@@ -47,7 +47,7 @@ impl QueuePair<'_> {
         let state = &mut self.context.state;
         state.moved_bytes += payload as u64;
         let Some(route) = route else {
-            tracing::debug!(self.qpn, "a path that leads nowhere");
+            tracing::debug!(qpn = self.qpn, "a path that leads nowhere");
             return fill(&mut vec![0; payload]);
         };
         let headers = Headers { route, transport };

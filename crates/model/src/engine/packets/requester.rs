@@ -218,7 +218,7 @@ impl QueuePair<'_> {
         }
         request.length = self.gather(work, request.index, scratch).inspect_err(|syndrome| {
             let operation = work.operation.name;
-            tracing::info!(self.qpn, operation, syndrome, "the data segments are invalid");
+            tracing::info!(qpn = self.qpn, operation, syndrome, "the data segments are invalid");
         })?;
         request.packets = self.packets(request.length);
         request.response = work.operation.response();
@@ -253,7 +253,12 @@ impl QueuePair<'_> {
                         Err(why) => {
                             self.stop_timer();
                             let opcode = work::opcode(&request.wqe);
-                            tracing::info!(self.qpn, index, ?why, "a WQE is no longer carried");
+                            tracing::info!(
+                                qpn = self.qpn,
+                                index,
+                                ?why,
+                                "a WQE is no longer carried"
+                            );
                             self.fail(index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
                         }
                     }
@@ -261,7 +266,7 @@ impl QueuePair<'_> {
                 Some(syndrome) => {
                     self.stop_timer();
                     let opcode = work::opcode(&request.wqe);
-                    tracing::info!(self.qpn, opcode, syndrome, "a send request failed");
+                    tracing::info!(qpn = self.qpn, opcode, syndrome, "a send request failed");
                     self.fail(index, opcode, syndrome);
                 }
             }

@@ -24,7 +24,12 @@ impl QueuePair<'_> {
         match self.qp.runtime.connection().window.requests.get_mut(request) {
             Some(request) => request.failed = Some(syndrome),
             None => {
-                tracing::error!(self.qpn, request, syndrome, "a failing request is not outstanding")
+                tracing::error!(
+                    qpn = self.qpn,
+                    request,
+                    syndrome,
+                    "a failing request is not outstanding"
+                )
             }
         }
     }

@@ -91,13 +91,20 @@ impl Guarded {
     fn add(&mut self, pidfd: OwnedFd) {
         self.all.push(pidfd);
         if self.all.len() >= self.many {
-            self.all.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
-            self.many = MANY.max(2 * self.all.len());
+            self.purge();
         }
+    }
+
+    fn purge(&mut self) {
+        self.all.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
+        self.many = MANY.max(2 * self.all.len());
     }
 }
 
 /// The guardian's loop: receives pidfds until the sender is gone.
+///
+/// A pidfd that finds no free descriptor is lost, and its process survives a killed `run`. The
+/// purge makes room for the next.
 fn watch(socket: &OwnedFd) {
     process::allow_many_descriptors();
     let mut guarded = Guarded { all: Vec::new(), many: MANY };
@@ -106,10 +113,13 @@ fn watch(socket: &OwnedFd) {
             Ok((_, pidfds)) if !pidfds.is_empty() => {
                 pidfds.into_iter().for_each(|pidfd| guarded.add(pidfd));
             }
+            Ok((message, _)) if !message.is_empty() => guarded.purge(),
+            Ok(_) => break,
             Err(Errno::EINTR) => {}
-            // No descriptor was free for this pidfd.
-            Ok((message, _)) if !message.is_empty() => {}
-            _ => break,
+            Err(errno) => {
+                tracing::debug!(%errno, "the guardian's socket fails");
+                break;
+            }
         }
     }
     guarded.all.iter().for_each(|pidfd| sys::kill_by(pidfd.as_fd()));
@@ -123,9 +133,11 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
     use super::*;
+    use crate::run::rig::is_apart;
 
     #[test]
     fn ended_processes_are_purged_at_threshold() {
@@ -170,6 +182,29 @@ mod tests {
         wards.add(pidfd.as_fd());
         assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
         drop(wards);
+        watcher.join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn watch_survives_lack_of_descriptors() {
+        if !is_apart("run::guardian::tests::watch_survives_lack_of_descriptors") {
+            return;
+        }
+        const LIMIT: u64 = 40;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, LIMIT, LIMIT).unwrap();
+        let watcher = thread::spawn(move || watch(&theirs));
+        let guarded = GuardedProcesses(Arc::new(ours));
+        (0..3 * LIMIT).for_each(|_| guarded.add(pidfd.as_fd()));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!watcher.is_finished());
+        assert!(child.try_wait().unwrap().is_none());
+        drop(guarded);
         watcher.join().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }

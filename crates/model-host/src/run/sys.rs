@@ -598,30 +598,52 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
 const MAX_RIGHTS: usize = 253;
 
 /// A message of at most `longest` bytes, and its descriptors. Empty: the peer closed the
-/// connection.
+/// connection. Descriptors for which no number was free are missing.
 pub(super) fn receive_message(
     socket: BorrowedFd<'_>,
     longest: usize,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
     let mut bytes = vec![0; longest];
-    let mut buffers = [io::IoSliceMut::new(&mut bytes)];
+    let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: longest };
     // Room for all descriptors of a message: the kernel would close the rest in this thread.
-    let mut control = nix::cmsg_space!([RawFd; MAX_RIGHTS]);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
+    // SAFETY: arithmetic only.
+    let room = unsafe { libc::CMSG_SPACE((MAX_RIGHTS * size_of::<RawFd>()) as u32) } as usize;
+    let mut control = vec![0_u64; room.div_ceil(size_of::<u64>())];
+    // SAFETY: plain data.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = room as _;
+    // SAFETY: both buffers outlive the call and are as long as the header says. The control buffer
+    // is aligned as a control message's header.
+    let length = Errno::result(unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC)
+    })?;
+    bytes.truncate(length as usize);
+    Ok((bytes, rights(&message)))
+}
+
+/// The descriptors of a message that the kernel wrote, also of one that it truncated (MSG_CTRUNC).
+/// nix discards such a message as ENOBUFS, and with it the descriptors that did arrive.
+fn rights(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut descriptors = Vec::new();
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(numbers) = part {
-            for number in numbers {
-                // SAFETY: a new descriptor without another owner.
-                descriptors.push(unsafe { OwnedFd::from_raw_fd(number) });
+    // SAFETY: the kernel wrote the control buffer and its length; these functions stay within it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(part) = header.as_ref() {
+            if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = part.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
+                for index in 0..bytes / size_of::<RawFd>() {
+                    // A new descriptor without another owner.
+                    descriptors.push(OwnedFd::from_raw_fd(numbers.add(index).read_unaligned()));
+                }
             }
+            header = libc::CMSG_NXTHDR(message, header);
         }
     }
-    let length = message.bytes;
-    bytes.truncate(length);
-    Ok((bytes, descriptors))
+    descriptors
 }
 
 /// Identity of a file, known without asking a FUSE or NFS server.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::super::client::{Client, PAGE};
+use super::super::page_lists::{ListedPages, MAX_PAGES};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
 
@@ -19,25 +20,34 @@ pub(super) struct Buffer {
     pub page_offset: u8,
     /// The DMA addresses of the pages, in the format of commands.
     pub pages: Vec<u8>,
+    _listed: ListedPages,
 }
 
-/// Pins a buffer.
+/// Pins a buffer. ENOMEM: the list of its pages is too long, or has no room in time.
 pub(super) fn buffer(
     client: &Arc<dyn Client>,
     address: u64,
     length: u64,
     writable: bool,
 ) -> Result<Buffer, Errno> {
-    let pinned = Pinned::new(client, address, length, writable)?;
     let offset = address % PAGE;
+    // Some callers take the length from a client, unchecked as in Linux (`resize_user`).
+    let count = offset.saturating_add(length).div_ceil(PAGE);
+    let listed = ListedPages::of(count, &**client).ok_or_else(|| {
+        let words = format!(
+            "a list of {count} pages does not fit: all lists in progress have at most {MAX_PAGES} \
+             entries, and others did not end in time"
+        );
+        refused(Errno::ENOMEM, words)
+    })?;
+    let pinned = Pinned::new(client, address, length, writable)?;
     if !offset.is_multiple_of(OFFSET_UNIT) {
         let words = format!("the queue's memory at {address:#x} is not aligned to {OFFSET_UNIT}");
         return Err(refused(Errno::EINVAL, words));
     }
     let start = client.dma_address(address - offset);
-    let count = (offset + length).div_ceil(PAGE);
     let pages = (0..count).flat_map(|page| (start + page * PAGE).to_be_bytes()).collect();
-    Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages })
+    Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages, _listed: listed })
 }
 
 /// Checks that the page of a doorbell record can be pinned; returns the record's DMA address. Such
@@ -50,4 +60,23 @@ pub(super) fn record(client: &dyn Client, address: u64) -> Result<u64, Errno> {
 /// A command and the list that follows it.
 pub(super) fn with_list(command: &[u8], list: &[u8]) -> Vec<u8> {
     [command, list].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::OwnProcess;
+    use crate::refused;
+
+    #[test]
+    fn page_list_of_buffer_is_bounded() {
+        let client: Arc<dyn Client> = Arc::new(OwnProcess::default());
+        let words = [0_u64; 16];
+        let address = words.as_ptr().addr() as u64 & !(OFFSET_UNIT - 1);
+        assert!(buffer(&client, address, 64, false).is_ok());
+        for length in [(MAX_PAGES as u64 + 1) * PAGE, u64::MAX] {
+            assert_eq!(buffer(&client, address, length, false).unwrap_err(), Errno::ENOMEM);
+            assert!(refused::take().unwrap().1.starts_with("a list of"));
+        }
+    }
 }

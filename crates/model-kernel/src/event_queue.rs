@@ -99,17 +99,23 @@ impl EventQueue {
         Some(eqe)
     }
 
-    /// Passes each EQE that the device has written to `handle`. `tell` gets the doorbell word every
-    /// [`BUDGET`] EQEs, so that the device can reuse their slots meanwhile.
-    pub(super) fn serve(&mut self, mut handle: impl FnMut(&Eqe), mut tell: impl FnMut([u8; 4])) {
-        let mut served = 0;
-        while let Some(eqe) = self.next() {
+    /// Passes the EQEs that the device has written to `handle`, at most as many as the queue has
+    /// entries; true if it may have more. `tell` gets the doorbell word every [`BUDGET`] EQEs, so
+    /// that the device can reuse their slots meanwhile.
+    #[must_use]
+    pub(super) fn serve(
+        &mut self,
+        mut handle: impl FnMut(&Eqe),
+        mut tell: impl FnMut([u8; 4]),
+    ) -> bool {
+        for served in 1..=1_u32 << self.log_size {
+            let Some(eqe) = self.next() else { return false };
             handle(&eqe);
-            served += 1;
             if served % BUDGET == 0 {
                 tell(self.doorbell());
             }
         }
+        true
     }
 
     /// The doorbell word: EQN and consumer index.
@@ -121,6 +127,7 @@ impl EventQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{Client, OwnProcess};
 
     fn write(queue: &EventQueue, index: usize, kind: u8, owner: u64) {
         queue
@@ -152,9 +159,28 @@ mod tests {
         queue.number = 5;
         (0..300).for_each(|index| write(&queue, index, 0x10, 0));
         let (handled, mut told) = (std::cell::Cell::new(0_u32), Vec::new());
-        queue.serve(|_| handled.set(handled.get() + 1), |word| told.push((handled.get(), word)));
+        let handle = |_: &Eqe| handled.set(handled.get() + 1);
+        assert!(!queue.serve(handle, |word| told.push((handled.get(), word))));
         assert_eq!(told, [(128, [5, 0, 0, 128]), (256, [5, 0, 1, 0])]);
         assert_eq!((handled.get(), queue.doorbell()), (300, [5, 0, 1, 44]));
+    }
+
+    #[test]
+    fn serve_ends_after_one_round_of_entries() {
+        let mut queue = EventQueue::new(2, 3);
+        let own = OwnProcess::default();
+        (0..4).for_each(|index| write(&queue, index, 0x10, 0));
+        // The device refills each entry as soon as it is free.
+        let (first, mut handled) = (queue.pages.address(), 0_u64);
+        let mut refill = |_: &Eqe| {
+            let last = first + handled % 4 * EQE_BYTES + EQE_BYTES - 8;
+            handled += 1;
+            own.write(last, &1_u64.to_be_bytes()).unwrap();
+        };
+        assert!(queue.serve(&mut refill, |_| {}));
+        assert_eq!(handled, 4);
+        assert!(queue.serve(|_| {}, |_| {}));
+        assert!(!queue.serve(|_| {}, |_| {}));
     }
 
     #[test]

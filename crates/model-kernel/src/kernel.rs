@@ -3,8 +3,9 @@
 //! It uses commands and doorbells only. It attaches when the first client opens the device and
 //! detaches when the last one closes it, so an unused device holds no object.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::thread;
 
 use nix::errno::Errno;
 use verbless_prm::hot::event_type as event;
@@ -325,25 +326,60 @@ impl Kernel {
 
     /// Takes the EQEs of `vector`'s EQs, passes them to subscribers, and arms the EQs.
     ///
-    /// If another thread is serving, that thread serves this interrupt too.
-    fn interrupt(&self, vector: u32) {
-        if self.is_dead() {
+    /// If another thread is serving, that thread serves this interrupt too. The caller may be any
+    /// client's thread: if the device keeps adding EQEs, a thread of the kernel continues.
+    fn interrupt(self: &Arc<Self>, vector: u32) {
+        self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
+        if !self.serve() {
             return;
         }
-        let Some(uar) = self.uar else { return };
-        self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
-        while self.pending.load(Ordering::Acquire) != 0 {
+        let kernel = Arc::downgrade(self);
+        let go_on = move || {
+            while kernel.upgrade().is_some_and(|kernel| kernel.serve()) {
+                // Others may lock the queues.
+                thread::yield_now();
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("verbless-events".into()).spawn(go_on) {
+            tracing::warn!(%error, "events are delivered by the thread that caused them");
+            while self.serve() {}
+        }
+    }
+
+    /// Serves the pending vectors; true if an EQ may have more EQEs. A whole round of such an EQ
+    /// was served, and its vector is pending again.
+    fn serve(&self) -> bool {
+        if self.is_dead() {
+            return false;
+        }
+        let Some(uar) = self.uar else { return false };
+        let page = u64::from(uar) * PAGE;
+        loop {
+            // A thread that adds a vector fails to lock the queues, or this load sees the vector.
+            fence(Ordering::SeqCst);
+            if self.pending.load(Ordering::Acquire) == 0 {
+                return false;
+            }
             let mut queues = match self.queues.try_lock() {
                 Ok(queues) => queues,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::WouldBlock) => return false,
             };
             let vectors = self.pending.swap(0, Ordering::AcqRel);
+            let mut left = false;
             for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
-                let (vector, page) = (queue.vector, u64::from(uar) * PAGE);
+                let vector = queue.vector;
                 let tell = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
-                queue.serve(|eqe| self.handle(vector, eqe), tell);
-                self.function.mmio_write(page + EQ_ARM, &queue.doorbell());
+                if queue.serve(|eqe| self.handle(vector, eqe), tell) {
+                    tell(queue.doorbell());
+                    self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
+                    left = true;
+                } else {
+                    self.function.mmio_write(page + EQ_ARM, &queue.doorbell());
+                }
+            }
+            if left {
+                return true;
             }
         }
     }

@@ -189,13 +189,13 @@ impl Answerer {
         let [first, second, third, fourth, ..] = call.arguments;
         self.shared.processes.heard(call.tid, || self.gate.is_waiting(call.id));
         if filter::is_foreign(call.architecture, call.number) {
-            self.shared.may_leave(call.tid);
+            self.shared.may_leave(call.tid, || self.gate.is_waiting(call.id));
             return Answer::Kernel;
         }
         match i64::from(call.number) {
             libc::SYS_ioctl => self.ioctl(call),
             libc::SYS_execve | libc::SYS_execveat => {
-                self.shared.may_leave(call.tid);
+                self.shared.may_leave(call.tid, || self.gate.is_waiting(call.id));
                 Answer::Kernel
             }
             libc::SYS_socket => self.socket(call),

@@ -1017,7 +1017,7 @@ Max processes             95932                95932                processes";
                 let process = processes.of_thread(tid, || true).expect("a child");
                 if round % 2 == 0 {
                     // Its next program is another client.
-                    processes.may_leave(pid, tid);
+                    processes.may_leave((pid, tid), || (), || true);
                     becomes_sleep(&mut child);
                     processes.heard(tid, || true);
                 }

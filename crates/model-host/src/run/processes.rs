@@ -244,26 +244,55 @@ impl Processes {
         all.into_iter().find(|&pid| sys::is_thread_of(tid, pid))
     }
 
-    /// Records that a thread of a known process waits in `execve`. The model must be paused: no
-    /// access to the process's memory is in progress.
-    pub(super) fn may_leave(&self, pid: Pid, tid: u32) {
-        let mut table = self.table();
-        let Some(process) = table.known.get(&pid).cloned() else { return };
-        if !table.leaving.contains_key(&pid) {
-            let exec = process.program().ok_or(Errno::ESRCH);
-            let Ok(exec) = exec.and_then(|program| Exec::new(pid, program)) else {
+    /// Records that a thread of a known process waits in `execve`. `pause` pauses the model: no
+    /// access to the process's memory is in progress while its rights change. `waits`: whether the
+    /// call still waits.
+    pub(super) fn may_leave<P>(
+        &self,
+        (pid, tid): (Pid, u32),
+        pause: impl Fn() -> P,
+        waits: impl Fn() -> bool,
+    ) {
+        let mut prepared = self.prepare_exec(pid);
+        loop {
+            let paused = pause();
+            let mut table = self.table();
+            // Another thread's `execve` may have succeeded meanwhile, and ended this thread.
+            if !waits() {
+                return;
+            }
+            let Some(process) = table.known.get(&pid).cloned() else { return };
+            if let Some(leaving) = table.leaving.get_mut(&pid) {
+                let gone = leaving.threads.add(tid, |tid| sys::is_thread_of(tid, pid));
+                table.execs.insert(tid, pid);
+                gone.into_iter().for_each(|tid| table.ended(tid, pid));
+                return;
+            }
+            match prepared.take() {
+                Some(Ok(exec)) => {
+                    process.may_leave();
+                    let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
+                    table.leaving.insert(pid, leaving);
+                }
                 // Access to no program is safer than to the next one.
-                return self.forget_in(&mut table, pid);
-            };
-            process.may_leave();
-            let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
-            table.leaving.insert(pid, leaving);
+                Some(Err(_)) => return self.forget_in(&mut table, pid),
+                None => {
+                    drop((table, paused));
+                    prepared = self.prepare_exec(pid);
+                }
+            }
         }
-        table.execs.insert(tid, pid);
-        if let Some(leaving) = table.leaving.get_mut(&pid) {
-            let gone = leaving.threads.add(tid, |tid| sys::is_thread_of(tid, pid));
-            gone.into_iter().for_each(|tid| table.ended(tid, pid));
-        }
+    }
+
+    /// The program that a process runs now; `None`: the process is unknown, or known to be in
+    /// `execve`. Takes milliseconds for a process with thousands of threads: nothing may be locked.
+    fn prepare_exec(&self, pid: Pid) -> Option<Result<Exec, Errno>> {
+        let process = {
+            let table = self.table();
+            table.known.get(&pid).filter(|_| !table.leaving.contains_key(&pid)).cloned()
+        };
+        let program = process?.program().ok_or(Errno::ESRCH);
+        Some(program.and_then(|program| Exec::new(pid, program)))
     }
 
     /// Whether a process may be in `execve`.

@@ -158,11 +158,10 @@ impl SharedRun {
         all
     }
 
-    /// Records that a thread waits in `execve` or `execveat`.
-    pub(super) fn may_leave(&self, tid: u32) {
+    /// Records that a thread waits in `execve` or `execveat`; `waits`: whether it still does.
+    pub(super) fn may_leave(&self, tid: u32, waits: impl Fn() -> bool) {
         if let Some(pid) = self.processes.known(tid) {
-            let _paused = self.model.pause();
-            self.processes.may_leave(pid, tid);
+            self.processes.may_leave((pid, tid), || self.model.pause(), waits);
         }
     }
 

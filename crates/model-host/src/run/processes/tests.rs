@@ -28,8 +28,8 @@ fn exec_makes_new_process_entry() {
         |process: &Process| matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     assert!(is_whole(&before));
     // The thread calls `execve`, and nothing has changed yet.
-    processes.may_leave(pid, tid);
-    processes.may_leave(pid, tid);
+    processes.may_leave((pid, tid), || (), || true);
+    processes.may_leave((pid, tid), || (), || true);
     assert!(!is_whole(&before), "its memory is that of the program alone");
     let same = processes.of_thread(tid, || true).expect("a child");
     assert!(Arc::ptr_eq(&before, &same) && !is_whole(&before), "it has not left");
@@ -38,19 +38,37 @@ fn exec_makes_new_process_entry() {
     assert!(!is_whole(&before), "no call of its waits");
     processes.heard(tid, || true);
     assert!(is_whole(&before), "the call failed");
-    processes.may_leave(pid, tid);
+    processes.may_leave((pid, tid), || (), || true);
     becomes_sleep(&mut child);
     let after = processes.of_thread(tid, || true).expect("a child");
     assert!(!Arc::ptr_eq(&before, &after), "it is another program");
     assert!(is_whole(&after));
     // The next call also reveals a successful `execve`.
-    processes.may_leave(pid, tid);
+    processes.may_leave((pid, tid), || (), || true);
     child.kill().and_then(|()| child.wait()).expect("it is there");
     processes.heard(tid, || true);
     assert_eq!(processes.known(tid), None);
     processes.bury(pid);
     let table = processes.table();
     assert!(table.known.is_empty() && table.leaving.is_empty() && table.execs.is_empty());
+}
+
+#[test]
+fn exec_reads_proc_stat_before_model_is_paused() {
+    let processes = processes();
+    let mut child = shell();
+    let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+    processes.of_thread(tid, || true).expect("a child");
+    let child = std::cell::RefCell::new(&mut child);
+    let pause = || {
+        assert!(processes.table.try_lock().is_ok());
+        // From here on its /proc/PID/stat cannot be read.
+        let mut child = child.borrow_mut();
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    };
+    processes.may_leave((pid, tid), pause, || true);
+    assert!(processes.may_be_leaving(pid));
+    processes.may_leave((pid, tid), || (), || false);
 }
 
 /// A thread of this process, which ends when this is dropped.
@@ -85,8 +103,8 @@ fn execve_of_an_ended_thread_has_failed() {
     let process = processes.of_thread(first.0, || true).expect("this process");
     let is_whole = || matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     let call = || processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true);
-    processes.may_leave(own, first.0);
-    processes.may_leave(own, second.0);
+    processes.may_leave((own, first.0), || (), || true);
+    processes.may_leave((own, second.0), || (), || true);
     processes.heard(first.0, || true);
     assert!(!is_whole(), "the other thread may leave yet");
     call().expect("this process");
@@ -105,7 +123,7 @@ fn heard_asks_no_other_process() {
     let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
     processes.of_thread(tid, || true).expect("a child");
     // As if the stranger had the tid of an ended thread that had called `execve`.
-    processes.may_leave(pid, stranger.id());
+    processes.may_leave((pid, stranger.id()), || (), || true);
     becomes_sleep(&mut child);
     processes.heard(stranger.id(), || false);
     assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
@@ -127,12 +145,12 @@ fn execs_of_one_process_are_bounded() {
     let (processes, own) = (processes(), Pid::this());
     let process = processes.of_thread(std::process::id(), || true).expect("this process");
     // No thread has this tid.
-    (0..1000).for_each(|number| processes.may_leave(own, (1 << 30) + number));
+    (0..1000).for_each(|number| processes.may_leave((own, (1 << 30) + number), || (), || true));
     assert!(processes.table().execs.len() <= 64);
     processes.of_thread(std::process::id(), || true).expect("this process");
     assert!(processes.table().execs.is_empty() && !processes.may_be_leaving(own));
     let threads: Vec<_> = (0..65).map(|_| Thread::new()).collect();
-    threads.iter().for_each(|thread| processes.may_leave(own, thread.0));
+    threads.iter().for_each(|thread| processes.may_leave((own, thread.0), || (), || true));
     assert!(processes.table().execs.is_empty(), "which they are is not known");
     threads.iter().for_each(|thread| processes.heard(thread.0, || true));
     processes.of_thread(std::process::id(), || true).expect("this process");
@@ -146,7 +164,7 @@ fn claims_outlive_execve() {
     let mut child = shell();
     let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
     let before = processes.of_thread(tid, || true).expect("a child");
-    processes.may_leave(pid, tid);
+    processes.may_leave((pid, tid), || (), || true);
     becomes_sleep(&mut child);
     processes.heard(tid, || true);
     assert_eq!(processes.known(tid), None);
@@ -177,7 +195,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
     // No descriptor is free: the process's places cannot be read, and it is forgotten.
     setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
-    processes.may_leave(own, tid);
+    processes.may_leave((own, tid), || (), || true);
     assert!(processes.table().known.is_empty());
     assert!(processes.of_thread(tid, || true).is_err());
     // Other processes are forgotten in the same state.

@@ -32,6 +32,21 @@ struct Closer {
     waiting: Vec<Item>,
 }
 
+impl Drop for Closer {
+    /// Whoever drops the pool must not wait for files whose thread failed to start. If there is
+    /// still no thread, they stay open.
+    fn drop(&mut self) {
+        if !self.waiting.is_empty() {
+            let waiting = Arc::new(Mutex::new(Some(std::mem::take(&mut self.waiting))));
+            let taken = waiting.clone();
+            let close = move || drop(taken.lock().ok().and_then(|mut waiting| waiting.take()));
+            if thread::Builder::new().spawn(close).is_err() {
+                std::mem::forget(waiting);
+            }
+        }
+    }
+}
+
 /// Closes files of the programs behind one filter.
 #[derive(Default)]
 pub(super) struct FileClosers {
@@ -192,6 +207,18 @@ mod tests {
         assert!(pool.place(MAX_FILES).is_none());
         begins.recv_timeout(LIMIT).expect("it is being closed");
         drop(places);
+    }
+
+    #[test]
+    fn drop_of_pool_waits_for_no_file() {
+        let pool = Arc::<FileClosers>::default();
+        let (begun, begins) = channel();
+        let (finish, goes) = channel();
+        // As if no thread could be started.
+        pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
+        drop(pool);
+        begins.recv_timeout(LIMIT).expect("it is being closed");
+        drop(finish);
     }
 
     #[test]

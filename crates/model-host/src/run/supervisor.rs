@@ -393,7 +393,9 @@ impl Supervisor {
         let number = self.next_number();
         listener.wake_in_place();
         self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
-        answer::spawn(&self.shared, &listener, view)?;
+        answer::spawn(&self.shared, &listener, view)
+            // The guest may keep a duplicate of the listener, which would wake `run` for good.
+            .inspect_err(|_| self.shared.wakes.forget(listener.as_fd()))?;
         self.filters.insert(number, Filter { listener, guest });
         Ok(())
     }

@@ -606,7 +606,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unread_records_count_for_their_filter() {
-        let pool = ResourcePool::of([10, 0, 3 * 72 * 100, 0]);
+        let pool = ResourcePool::of([10, 0, 16 * 8 * 100, 0]);
         let [account, other] = [(); 2].map(|()| account_of(&pool));
         let (channel, fd) = kept_for(&account);
         let mut sent = 0_u64;

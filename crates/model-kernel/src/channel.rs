@@ -29,6 +29,9 @@ const RECORD: usize = 64;
 /// Number of sent records above which a channel forgets those that were read: more than a socket
 /// holds.
 const MAX_SENT: usize = 4096;
+/// Tag of records in the socket whose object was destroyed while no reader's end could be borrowed:
+/// the next [`Retraction`] that borrows one removes them.
+const STALE: u64 = u64::MAX;
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -416,7 +419,8 @@ impl ChannelState {
 pub(super) struct Retraction {
     channel: Arc<Channel>,
     tag: u64,
-    /// The client's end. `None`: none of its records is in the socket, or the client has closed it.
+    /// The client's end. `None`: none of its records is in the socket, or no descriptor of the end
+    /// is found: all are closed, or in messages, or in processes that may not be asked.
     theirs: Option<OwnedFd>,
 }
 
@@ -448,10 +452,11 @@ impl Retraction {
                 state.backlog.replace(kept);
                 state.count_tags();
             }
-            // The client has closed its end: it reads none of them.
             _ => {
-                unread += state.sent.iter().filter(|sent| sent.tag == tag).count();
-                state.sent.retain(|sent| sent.tag != tag);
+                for sent in state.sent.iter_mut().filter(|sent| sent.tag == tag) {
+                    sent.tag = STALE;
+                    unread += 1;
+                }
                 state.count_tags();
             }
         }
@@ -485,9 +490,10 @@ fn taken(
         && let Some(bytes) = bytes.get(..length).filter(|bytes| !bytes.is_empty())
         && let Some(of) = sent.by_ref().find(|sent| sent.bytes == bytes)
     {
-        match of.tag == tag {
-            true => unread += 1,
-            false => kept.push_back(ChannelRecord { tag: of.tag, bytes: bytes.to_vec() }),
+        match of.tag {
+            STALE => {}
+            of if of == tag => unread += 1,
+            of => kept.push_back(ChannelRecord { tag: of, bytes: bytes.to_vec() }),
         }
     }
     (kept, unread)
@@ -849,6 +855,36 @@ pub(crate) mod tests {
         };
         assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| Ok(()), &meanwhile)), 1);
         assert_eq!((read(&fd), account.taken(Resource::Bytes)), (Ok(vec![2; 8]), 0));
+    }
+
+    #[test]
+    fn record_that_was_out_of_reach_is_removed_by_the_next_retraction() {
+        use std::io::{IoSlice, IoSliceMut};
+
+        use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+        let (client, (channel, fd)) =
+            (OwnProcess::default(), Channel::new(8).expect("a socketpair"));
+        for (tag, byte) in [(1, 1), (2, 2), (1, 3), (3, 4)] {
+            channel.send_tagged(tag, vec![byte; 8]);
+        }
+        let (from, to) = descriptor::record_sockets().expect("a socketpair");
+        let (passed, bytes) = ([fd.as_raw_fd()], [IoSlice::new(&[0])]);
+        let passed = [ControlMessage::ScmRights(&passed)];
+        sendmsg::<()>(from.as_raw_fd(), &bytes, &passed, MsgFlags::empty(), None).expect("sent");
+        drop(fd);
+        assert_eq!(channel.retract(1, &client), 2);
+        let (mut byte, mut space) = ([0], nix::cmsg_space!([i32; 1]));
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        let flags = MsgFlags::empty();
+        let message = recvmsg::<()>(to.as_raw_fd(), &mut bytes, Some(&mut space), flags);
+        let message = message.expect("a message");
+        let Some(ControlMessageOwned::ScmRights(passed)) = message.cmsgs().expect("whole").next()
+        else {
+            panic!("it has the descriptor");
+        };
+        let fd = descriptor::duplicate(passed[0]).expect("it is open");
+        assert_eq!(channel.retract(2, &client), 1);
+        assert_eq!((read(&fd), read(&fd)), (Ok(vec![4; 8]), Err(Errno::EAGAIN)));
     }
 
     /// A channel with records of tags 1 and 2 in turn, enough to fill its backlog partly.

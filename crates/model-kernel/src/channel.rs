@@ -10,6 +10,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,6 +34,10 @@ const MAX_SENT: usize = 4096;
 /// Tag of records in the socket whose object was destroyed while no reader's end could be borrowed:
 /// the next [`Retraction`] that borrows one removes them.
 const STALE: u64 = u64::MAX;
+
+/// How often [`Channel::discard`] tries to borrow the client's end, and the interval.
+const DISCARD_TRIES: usize = 50;
+const DISCARD_PERIOD: Duration = Duration::from_millis(20);
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -322,13 +328,20 @@ impl Channel {
     /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`). This can take as long as
     /// the client wants.
     pub(super) fn discard(&self, client: &dyn Client) {
-        match client.find(self.file) {
+        let find = || client.find(self.file);
+        let again = || {
+            thread::sleep(DISCARD_PERIOD);
+            find()
+        };
+        let later = (1..DISCARD_TRIES).map(|_| again());
+        let found = std::iter::once_with(find).chain(later).find(Result::is_ok);
+        match found {
             // Stops at end of file.
-            Ok(Some(theirs)) => client.wait_for_client(&mut || {
+            Some(Ok(Some(theirs))) => client.wait_for_client(&mut || {
                 while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
             }),
-            Ok(None) => {}
-            Err(errno) => tracing::warn!(%errno, "events of a removed device stay readable"),
+            Some(_) => {}
+            None => tracing::warn!("events of a removed device stay readable"),
         }
     }
 }
@@ -978,6 +991,24 @@ pub(crate) mod tests {
             channel.send(vec![2; 8]);
             assert_eq!(read(&fd), Ok(vec![]), "{records} records");
         }
+    }
+
+    #[test]
+    fn discard_is_tried_again() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
+        assert!(channel.send(vec![1; 8]) && channel.close());
+        let (tries, most) = (AtomicUsize::new(0), AtomicUsize::new(DISCARD_TRIES + 1));
+        let search = || {
+            let number = tries.fetch_add(1, Ordering::Relaxed) + 1;
+            if number < most.load(Ordering::Relaxed) { Err(Errno::EAGAIN) } else { Ok(()) }
+        };
+        let client = Slow(OwnProcess::default(), &search, &|| ());
+        channel.discard(&client);
+        assert_eq!(tries.swap(0, Ordering::Relaxed), DISCARD_TRIES);
+        most.store(3, Ordering::Relaxed);
+        channel.discard(&client);
+        assert_eq!((tries.into_inner(), read(&fd)), (3, Ok(vec![])));
     }
 
     #[test]

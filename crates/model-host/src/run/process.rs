@@ -81,7 +81,7 @@ const MAX_STRAYS: usize = 8;
 pub(super) struct ProcFiles {
     /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
     /// reused.
-    reach: Arc<RemoteClient>,
+    pub reach: Arc<RemoteClient>,
     /// `/proc/PID/maps` of that memory.
     maps: File,
     pub start: u64,

@@ -4,7 +4,8 @@
 //! them. A resource that is kept for a client is charged to the client's account until the charge
 //! is dropped, even after the client's end. A filter has an account, and each process behind the
 //! filter has an account below it. A charge counts against both. An account holds at most as much
-//! as is left for the others on its level, so one account never uses up a resource.
+//! as is left for the others on its level, so one account never uses up a resource. While no other
+//! account on its level holds any of a resource, an account may hold all but a [`reserve`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,14 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_DMA_NUMBERS: usize = 65_533;
 /// Default of `vm.max_map_count`.
 const DEFAULT_MAPPINGS: usize = 65_530;
+/// The least reserve. The only process of another filter gets a third of it: enough descriptors for
+/// a few devices.
+const MIN_RESERVE: usize = 64;
+
+/// How much of `capacity` the only account that holds any of it leaves for others.
+fn reserve(capacity: usize) -> usize {
+    (capacity / 4).max(MIN_RESERVE)
+}
 
 impl Resource {
     /// The errno of Linux when the resource is used up.
@@ -86,6 +95,8 @@ pub struct Account {
     above: Option<Arc<Account>>,
     /// Changes only while `pool` is locked.
     taken: [AtomicUsize; RESOURCES],
+    /// The part of `taken` that the accounts below hold.
+    below: [AtomicUsize; RESOURCES],
 }
 
 impl Default for Account {
@@ -98,7 +109,7 @@ impl Default for Account {
 impl Account {
     /// The account of a filter.
     pub fn with(pool: Arc<ResourcePool>) -> Self {
-        Self { pool, above: None, taken: Default::default() }
+        Self { pool, above: None, taken: Default::default(), below: Default::default() }
     }
 
     /// The account of a process behind this filter.
@@ -144,15 +155,25 @@ impl Account {
         self.above.as_deref().unwrap_or(self)
     }
 
-    /// How much the account may hold: what is left for all others on its level.
+    /// How much the account may hold: what is left for all others on its level; if those hold
+    /// nothing, at least all but the reserve.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
-        match &self.above {
-            Some(above) => above.share(resource, all).saturating_sub(above.taken(resource)),
-            None => self.pool.most[resource as usize].saturating_sub(all[resource as usize]),
+        let (capacity, taken) = match &self.above {
+            Some(above) => {
+                let below = above.below[resource as usize].load(Ordering::Relaxed);
+                let own = above.taken(resource) - below;
+                (above.share(resource, all).saturating_sub(own), below)
+            }
+            None => (self.pool.most[resource as usize], all[resource as usize]),
+        };
+        let left = capacity.saturating_sub(taken);
+        if self.taken(resource) < taken {
+            return left;
         }
+        left.max(capacity.saturating_sub(reserve(capacity)))
     }
 
-    /// Changes the count of this account and of those above it.
+    /// Changes the count of this account and of the one above it.
     fn change(
         &self,
         resource: Resource,
@@ -160,10 +181,14 @@ impl Account {
         change: impl Fn(usize) -> usize,
     ) {
         let index = resource as usize;
-        let levels = std::iter::successors(Some(self), |it| it.above.as_deref());
-        levels.for_each(|it| {
-            it.taken[index].store(change(it.taken(resource)), Ordering::Relaxed);
-        });
+        let set = |counts: &[AtomicUsize; RESOURCES]| {
+            counts[index].store(change(counts[index].load(Ordering::Relaxed)), Ordering::Relaxed);
+        };
+        set(&self.taken);
+        if let Some(above) = &self.above {
+            set(&above.taken);
+            set(&above.below);
+        }
         all[index] = change(all[index]);
     }
 }
@@ -251,6 +276,53 @@ mod tests {
         assert_eq!(charges(&second, Resource::Descriptors).len(), 2);
         let limited = second.charge_up_to(0, Resource::Descriptors, 1);
         assert_eq!(limited.map(drop), Err(Errno::EMFILE));
+    }
+
+    #[test]
+    fn sole_filter_leaves_a_reserve() {
+        let pool = ResourcePool::of([768; RESOURCES]);
+        let [first, second, third] = [(); 3].map(|()| Arc::new(Account::with(pool.clone())));
+        let fill = |account: &Arc<Account>| charges(account, Resource::Descriptors);
+        let mut held = fill(&first);
+        assert_eq!(held.len(), 576);
+        let (others, last) = (fill(&second), fill(&third));
+        assert_eq!((others.len(), last.len()), (96, 48));
+        // It is not the only one: it gets nothing before it has given up as much as others lack.
+        held.truncate(577 - 24);
+        assert_eq!(fill(&first).len(), 0);
+        drop((others, last));
+        assert_eq!(fill(&first).len(), 23);
+        drop(held);
+        // A quarter of few is too few.
+        for (most, sole) in [(48, 24), (127, 64), (128, 64), (160, 96), (256, 192), (260, 195)] {
+            let filter = Arc::new(Account::with(ResourcePool::of([most; RESOURCES])));
+            assert_eq!(fill(&filter).len(), sole, "{most}");
+        }
+    }
+
+    #[test]
+    fn sole_process_leaves_a_reserve_to_its_filter() {
+        let pool = ResourcePool::of([768; RESOURCES]);
+        let [filter, other] = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
+        let [first, second] = [(); 2].map(|()| Arc::new(filter.of_process()));
+        let fill = |account: &Arc<Account>| charges(account, Resource::Descriptors).len();
+        // What the filter itself holds is no other process's.
+        let _own = filter.charge(Resource::Descriptors, 76).expect("there is room");
+        let held = charges(&first, Resource::Descriptors);
+        assert_eq!((held.len(), fill(&second), fill(&other)), (375, 63, 159));
+        let _of_second = second.charge(Resource::Descriptors, 1).expect("of the reserve");
+        assert_eq!(first.charge(Resource::Descriptors, 1).map(drop), Err(Errno::ENFILE));
+    }
+
+    #[test]
+    fn least_reserve_serves_processes_of_two_filters() {
+        let pool = ResourcePool::of([160; RESOURCES]);
+        let _held = charges(&Arc::new(Account::with(pool.clone())), Resource::Descriptors);
+        let filters = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
+        let [first, second] = filters.each_ref().map(|filter| Arc::new(filter.of_process()));
+        let of_first = charges(&first, Resource::Descriptors);
+        let of_second = charges(&second, Resource::Descriptors);
+        assert_eq!((of_first.len(), of_second.len()), (22, 14));
     }
 
     #[test]

@@ -10,6 +10,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,6 +31,13 @@ const RECORD: usize = 64;
 /// Number of sent records above which a channel forgets those that were read: more than a socket
 /// holds.
 const MAX_SENT: usize = 4096;
+/// Tag of records in the socket whose object was destroyed while no reader's end could be borrowed:
+/// the next [`Retraction`] that borrows one removes them.
+const STALE: u64 = u64::MAX;
+
+/// How often [`Channel::discard`] tries to borrow the client's end, and the interval.
+const DISCARD_TRIES: usize = 50;
+const DISCARD_PERIOD: Duration = Duration::from_millis(20);
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -319,13 +328,20 @@ impl Channel {
     /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`). This can take as long as
     /// the client wants.
     pub(super) fn discard(&self, client: &dyn Client) {
-        match client.find(self.file) {
+        let find = || client.find(self.file);
+        let again = || {
+            thread::sleep(DISCARD_PERIOD);
+            find()
+        };
+        let later = (1..DISCARD_TRIES).map(|_| again());
+        let found = std::iter::once_with(find).chain(later).find(Result::is_ok);
+        match found {
             // Stops at end of file.
-            Ok(Some(theirs)) => client.wait_for_client(&mut || {
+            Some(Ok(Some(theirs))) => client.wait_for_client(&mut || {
                 while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
             }),
-            Ok(None) => {}
-            Err(errno) => tracing::warn!(%errno, "events of a removed device stay readable"),
+            Some(_) => {}
+            None => tracing::warn!("events of a removed device stay readable"),
         }
     }
 }
@@ -416,7 +432,8 @@ impl ChannelState {
 pub(super) struct Retraction {
     channel: Arc<Channel>,
     tag: u64,
-    /// The client's end. `None`: none of its records is in the socket, or the client has closed it.
+    /// The client's end. `None`: none of its records is in the socket, or no descriptor of the end
+    /// is found: all are closed, or in messages, or in processes that may not be asked.
     theirs: Option<OwnedFd>,
 }
 
@@ -448,10 +465,11 @@ impl Retraction {
                 state.backlog.replace(kept);
                 state.count_tags();
             }
-            // The client has closed its end: it reads none of them.
             _ => {
-                unread += state.sent.iter().filter(|sent| sent.tag == tag).count();
-                state.sent.retain(|sent| sent.tag != tag);
+                for sent in state.sent.iter_mut().filter(|sent| sent.tag == tag) {
+                    sent.tag = STALE;
+                    unread += 1;
+                }
                 state.count_tags();
             }
         }
@@ -485,9 +503,10 @@ fn taken(
         && let Some(bytes) = bytes.get(..length).filter(|bytes| !bytes.is_empty())
         && let Some(of) = sent.by_ref().find(|sent| sent.bytes == bytes)
     {
-        match of.tag == tag {
-            true => unread += 1,
-            false => kept.push_back(ChannelRecord { tag: of.tag, bytes: bytes.to_vec() }),
+        match of.tag {
+            STALE => {}
+            of if of == tag => unread += 1,
+            of => kept.push_back(ChannelRecord { tag: of, bytes: bytes.to_vec() }),
         }
     }
     (kept, unread)
@@ -606,7 +625,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unread_records_count_for_their_filter() {
-        let pool = ResourcePool::of([10, 0, 3 * 72 * 100, 0]);
+        let pool = ResourcePool::of([10, 0, 16 * 8 * 100, 0]);
         let [account, other] = [(); 2].map(|()| account_of(&pool));
         let (channel, fd) = kept_for(&account);
         let mut sent = 0_u64;
@@ -851,6 +870,36 @@ pub(crate) mod tests {
         assert_eq!((read(&fd), account.taken(Resource::Bytes)), (Ok(vec![2; 8]), 0));
     }
 
+    #[test]
+    fn record_that_was_out_of_reach_is_removed_by_the_next_retraction() {
+        use std::io::{IoSlice, IoSliceMut};
+
+        use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+        let (client, (channel, fd)) =
+            (OwnProcess::default(), Channel::new(8).expect("a socketpair"));
+        for (tag, byte) in [(1, 1), (2, 2), (1, 3), (3, 4)] {
+            channel.send_tagged(tag, vec![byte; 8]);
+        }
+        let (from, to) = descriptor::record_sockets().expect("a socketpair");
+        let (passed, bytes) = ([fd.as_raw_fd()], [IoSlice::new(&[0])]);
+        let passed = [ControlMessage::ScmRights(&passed)];
+        sendmsg::<()>(from.as_raw_fd(), &bytes, &passed, MsgFlags::empty(), None).expect("sent");
+        drop(fd);
+        assert_eq!(channel.retract(1, &client), 2);
+        let (mut byte, mut space) = ([0], nix::cmsg_space!([i32; 1]));
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        let flags = MsgFlags::empty();
+        let message = recvmsg::<()>(to.as_raw_fd(), &mut bytes, Some(&mut space), flags);
+        let message = message.expect("a message");
+        let Some(ControlMessageOwned::ScmRights(passed)) = message.cmsgs().expect("whole").next()
+        else {
+            panic!("it has the descriptor");
+        };
+        let fd = descriptor::duplicate(passed[0]).expect("it is open");
+        assert_eq!(channel.retract(2, &client), 1);
+        assert_eq!((read(&fd), read(&fd)), (Ok(vec![4; 8]), Err(Errno::EAGAIN)));
+    }
+
     /// A channel with records of tags 1 and 2 in turn, enough to fill its backlog partly.
     fn crowded() -> (Arc<Channel>, OwnedFd) {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
@@ -942,6 +991,24 @@ pub(crate) mod tests {
             channel.send(vec![2; 8]);
             assert_eq!(read(&fd), Ok(vec![]), "{records} records");
         }
+    }
+
+    #[test]
+    fn discard_is_tried_again() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
+        assert!(channel.send(vec![1; 8]) && channel.close());
+        let (tries, most) = (AtomicUsize::new(0), AtomicUsize::new(DISCARD_TRIES + 1));
+        let search = || {
+            let number = tries.fetch_add(1, Ordering::Relaxed) + 1;
+            if number < most.load(Ordering::Relaxed) { Err(Errno::EAGAIN) } else { Ok(()) }
+        };
+        let client = Slow(OwnProcess::default(), &search, &|| ());
+        channel.discard(&client);
+        assert_eq!(tries.swap(0, Ordering::Relaxed), DISCARD_TRIES);
+        most.store(3, Ordering::Relaxed);
+        channel.discard(&client);
+        assert_eq!((tries.into_inner(), read(&fd)), (3, Ok(vec![])));
     }
 
     #[test]

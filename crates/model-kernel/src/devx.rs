@@ -106,16 +106,16 @@ impl Method<'_> {
             Err(errno) => return Err(errno),
         }
         let created = rules::created_object(&input, &output).ok_or(Errno::EINVAL)?;
-        if let Err(errno) = self.attrs.put(attr::OBJ_OUT, &output) {
-            let _ = kernel.exec(&created.destroy, &mut [0; 16]);
-            return Err(errno);
-        }
-        Ok(Object::Devx(DevxObject {
+        let object = Object::Devx(DevxObject {
             id: created.id,
             destroy: created.destroy,
             bulk: created.bulk,
             serial: kernel.subscriptions.serial(),
-        }))
+        });
+        match self.attrs.put(attr::OBJ_OUT, &output) {
+            Ok(()) => Ok(object),
+            Err(errno) => Err(self.abort(object, Vec::new(), errno)),
+        }
     }
 
     /// Checks that a command names the object of the handle: a DevX object, or a verbs queue by the

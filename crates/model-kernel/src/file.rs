@@ -509,6 +509,18 @@ impl Method<'_> {
         }
     }
 
+    /// Destroys a new object whose creation fails with `errno`, and returns `errno`. If the device
+    /// refuses, the object keeps a handle and its pins; the close of the file tries again (Linux
+    /// `rdma_alloc_abort_uobject`).
+    pub(super) fn abort(&mut self, object: Object, uses: Vec<u32>, errno: Errno) -> Errno {
+        // The method has checked that a handle is free.
+        if let Ok(handle) = self.state.free_handle() {
+            self.state.insert_using(handle, object, uses);
+            let _ = self.file.destroy(self.state, self.client, handle);
+        }
+        errno
+    }
+
     /// Hands the result of a method to the client.
     fn commit(mut self, made: MethodResult) -> Result<(), Errno> {
         match (made, self.named.new, self.named.new_stream) {

@@ -70,11 +70,24 @@ struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<TaggedSubscription>>,
     /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
+    ending: Vec<EndingObject>,
     /// Each with the client that reads it.
     channels: Vec<(Weak<Channel>, Weak<dyn Client>)>,
     async_files: Vec<Arc<Channel>>,
     next: u64,
 }
+
+/// A DevX object whose destroy command is in progress.
+#[derive(Debug)]
+struct EndingObject {
+    object: u64,
+    subscriptions: BTreeMap<EventKey, Vec<TaggedSubscription>>,
+    /// Events with these keys since the command began. They are delivered if the device refuses it.
+    events: Vec<(EventKey, Eqe)>,
+}
+
+/// Maximum number of events per [`EndingObject`]; further ones are lost.
+const MAX_HELD: usize = 256;
 
 impl Subscriptions {
     fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
@@ -125,7 +138,16 @@ impl Subscriptions {
     /// Delivers an event to every subscriber, with the table unlocked: many subscribers delay no
     /// other call.
     pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
-        let found = self.lock().by_event.get(&(key, number)).cloned();
+        let event = (key, number);
+        let mut table = self.lock();
+        let is_ending = |ending: &&mut EndingObject| ending.subscriptions.contains_key(&event);
+        for ending in table.ending.iter_mut().filter(is_ending) {
+            if ending.events.len() < MAX_HELD {
+                ending.events.push((event, *eqe));
+            }
+        }
+        let found = table.by_event.get(&event).cloned();
+        drop(table);
         for (tag, subscription) in found.unwrap_or_default() {
             subscription.deliver(tag, eqe);
         }
@@ -133,35 +155,67 @@ impl Subscriptions {
 
     /// Destroys a DevX object by `destroy`. Its subscriptions end first: as soon as the device has
     /// destroyed it, another client's object may get its number, and so its events. If `destroy`
-    /// fails, the subscriptions are restored.
+    /// fails, the subscriptions are restored, and get the events that came meanwhile. (Linux takes
+    /// only CQs off its table first, and loses their events in that case.)
     pub(super) fn destroy_object(
         &self,
         object: u64,
         destroy: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let ended = self.take_object(object);
-        destroy().inspect_err(|_| {
-            let mut table = self.lock();
-            for (event, subscriptions) in ended {
-                table.by_object.entry(object).or_default().insert(event);
-                table.by_event.entry(event).or_default().extend(subscriptions);
+        self.take_object(object);
+        let destroyed = destroy();
+        match destroyed {
+            Ok(()) => {
+                let mut table = self.lock();
+                let is_its = |ending: &mut EndingObject| ending.object == object;
+                let ended: Vec<_> = table.ending.extract_if(.., is_its).collect();
+                drop(table);
+                drop(ended);
             }
-        })
+            Err(_) => self.restore_object(object),
+        }
+        destroyed
     }
 
-    /// Removes the subscriptions to a DevX object, and returns them.
-    fn take_object(&self, object: u64) -> Vec<(EventKey, Vec<TaggedSubscription>)> {
+    /// Removes the subscriptions to a DevX object; holds their events from here on.
+    fn take_object(&self, object: u64) {
         let mut table = self.lock();
-        let mut taken = Vec::new();
+        let mut subscriptions = BTreeMap::new();
         for event in table.by_object.remove(&object).unwrap_or_default() {
             let Some(found) = table.by_event.get_mut(&event) else { continue };
             let is_its = |(_, it): &mut TaggedSubscription| it.object == Some(object);
-            taken.push((event, found.extract_if(.., is_its).collect()));
+            subscriptions.insert(event, found.extract_if(.., is_its).collect());
             if found.is_empty() {
                 table.by_event.remove(&event);
             }
         }
-        taken
+        if !subscriptions.is_empty() {
+            table.ending.push(EndingObject { object, subscriptions, events: Vec::new() });
+        }
+    }
+
+    /// Restores the subscriptions to a DevX object, once they got the held events.
+    fn restore_object(&self, object: u64) {
+        loop {
+            let mut table = self.lock();
+            let is_its = |ending: &EndingObject| ending.object == object;
+            let Some(at) = table.ending.iter().position(is_its) else { return };
+            let events = std::mem::take(&mut table.ending[at].events);
+            if events.is_empty() {
+                let ending = table.ending.swap_remove(at);
+                for (event, subscriptions) in ending.subscriptions {
+                    table.by_object.entry(object).or_default().insert(event);
+                    table.by_event.entry(event).or_default().extend(subscriptions);
+                }
+                return;
+            }
+            let subscriptions = table.ending[at].subscriptions.clone();
+            drop(table);
+            for (event, eqe) in events {
+                let subscribed = subscriptions.get(&event).into_iter().flatten();
+                subscribed.for_each(|(tag, subscription)| subscription.deliver(*tag, &eqe));
+            }
+        }
     }
 
     /// Ends the subscriptions of a closed channel.

@@ -94,11 +94,11 @@ impl Method<'_> {
         let number = NUMBER.get(&output);
         let mut destroy = inbox(Opcode::DESTROY_UMEM, 0, uid, 16);
         NUMBER.set(&mut destroy, number);
-        if let Err(errno) = self.attrs.put(attr::UMEM_OUT_ID, &number.to_ne_bytes()) {
-            let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
-            return Err(errno);
+        let umem = Object::Umem { destroy, _mapped: mapped, _pinned: pinned };
+        match self.attrs.put(attr::UMEM_OUT_ID, &number.to_ne_bytes()) {
+            Ok(()) => Ok(umem),
+            Err(errno) => Err(self.abort(umem, Vec::new(), errno)),
         }
-        Ok(Object::Umem { destroy, _mapped: mapped, _pinned: pinned })
     }
 }
 

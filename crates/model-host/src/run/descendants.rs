@@ -20,25 +20,42 @@ fn parent_of(pid: i32) -> Option<i32> {
     lives.then_some(parent)
 }
 
-/// All descendants except the guardian, with their parents. An error: `/proc` cannot be read, for
-/// example because no descriptor is free.
-fn all(guardian: Option<Pid>) -> Result<Vec<(i32, i32)>, Errno> {
-    let about = numbers("/proc")?.into_iter().filter_map(|pid| Some((pid, parent_of(pid)?)));
-    let about: BTreeMap<i32, i32> = about.collect();
-    let (own, guardian) = (Pid::this().as_raw(), guardian.map(Pid::as_raw));
-    let is_below = |&pid: &i32| {
-        let mut at = pid;
-        // Bounds the walk: a chain of parents is never longer than the table.
-        for _ in 0..=about.len() {
-            match about.get(&at) {
-                Some(&parent) if parent == own => return Some(at) != guardian,
-                Some(&parent) => at = parent,
-                None => return false,
-            }
+/// All living processes with their parents. An error: `/proc` cannot be read, for example because
+/// no descriptor is free.
+fn parents() -> Result<BTreeMap<i32, i32>, Errno> {
+    let pids = numbers("/proc")?.into_iter();
+    Ok(pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect())
+}
+
+/// The child of one of `roots` that the process descends from, or is.
+fn branch(parents: &BTreeMap<i32, i32>, roots: &[Pid], pid: i32) -> Option<i32> {
+    let mut at = pid;
+    // Bounds the walk: a chain of parents is never longer than the table.
+    for _ in 0..=parents.len() {
+        let &parent = parents.get(&at)?;
+        if roots.contains(&Pid::from_raw(parent)) {
+            return Some(at);
         }
-        false
+        at = parent;
+    }
+    None
+}
+
+/// The descendants of `roots`. An error: `/proc` cannot be read.
+pub(super) fn below(roots: &[Pid]) -> Result<Vec<Pid>, Errno> {
+    let parents = parents()?;
+    let is_below = |&pid: &i32| branch(&parents, roots, pid).is_some();
+    Ok(parents.keys().copied().filter(is_below).map(Pid::from_raw).collect())
+}
+
+/// All descendants except the guardian, with their parents. An error: `/proc` cannot be read.
+fn all(guardian: Option<Pid>) -> Result<Vec<(i32, i32)>, Errno> {
+    let (parents, guardian) = (parents()?, guardian.map(Pid::as_raw));
+    let is_below = |&(&pid, _): &(&i32, &i32)| {
+        let branch = branch(&parents, &[Pid::this()], pid);
+        branch.is_some() && branch != guardian
     };
-    Ok(about.keys().copied().filter(is_below).map(|pid| (pid, about[&pid])).collect())
+    Ok(parents.iter().filter(is_below).map(|(&pid, &parent)| (pid, parent)).collect())
 }
 
 /// Kills all descendants except the guardian. The guardian is a child that was not waited for, so

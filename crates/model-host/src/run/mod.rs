@@ -65,6 +65,7 @@ mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
 mod guardian;
+mod holders;
 mod ioctl;
 mod join;
 mod names;

@@ -3,7 +3,8 @@
 //! Operations that may wait for a process run without a lock. Opening its files below `/proc`, for
 //! example, waits while it is in `execve`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -16,9 +17,9 @@ use super::guardian::GuardedProcesses;
 use super::process::{Claims, ProcFiles, Process, process_of, start_of};
 use super::shared::{Wake, Wakes};
 use super::sys;
-use verbless_model::memory::ClientMemory;
+use verbless_model::memory::{ClientMemory, RemoteMemory};
 
-/// Size of `Table::before` from which ended processes are purged.
+/// Size of `ProcessTable::before` and `early` from which ended processes and threads are purged.
 const MANY: usize = 256;
 
 /// Known processes and their threads.
@@ -40,6 +41,11 @@ struct ProcessTable {
     leaving: HashMap<Pid, PendingExec>,
     /// Their threads that may be in `execve`.
     execs: HashMap<u32, Pid>,
+    /// Threads that called `execve` and no other call since; those of known processes are in
+    /// `execs`.
+    early: HashSet<u32>,
+    /// Size of `early` at the next purge.
+    many_early: usize,
     /// Processes that run another program after `execve` and are not known again yet: start time
     /// and claims.
     before: HashMap<Pid, (u64, Arc<Claims>)>,
@@ -79,6 +85,22 @@ impl ProcessTable {
     /// The process's `PendingExec`, if it is for this `exec`.
     fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut PendingExec> {
         self.leaving.get_mut(&pid).filter(|leaving| Arc::ptr_eq(&leaving.exec, exec))
+    }
+
+    /// Adds a thread to its process's `PendingExec`. False: the process has none.
+    fn add_exec(&mut self, pid: Pid, tid: u32) -> bool {
+        let Some(leaving) = self.leaving.get_mut(&pid) else { return false };
+        let gone = leaving.threads.add(tid, |tid| sys::is_thread_of(tid, pid));
+        self.early.remove(&tid);
+        self.execs.insert(tid, pid);
+        gone.into_iter().for_each(|tid| self.ended(tid, pid));
+        true
+    }
+
+    /// The threads of a process in `early`, without one that makes another call.
+    fn early_of(&self, pid: Pid, caller: u32) -> Vec<u32> {
+        let is_its = |tid: &u32| *tid != caller && sys::is_thread_of(*tid, pid);
+        self.early.iter().copied().filter(is_its).collect()
     }
 
     /// Ends a thread's `execve`.
@@ -162,11 +184,22 @@ impl Processes {
             return Err(Errno::EINTR);
         }
         let opened = open(pid, tid)?;
-        // The thread waited throughout, so the files belong to its process.
-        if !waits() {
-            return Err(Errno::EINTR);
-        }
-        let mut table = self.table();
+        let mut exec = None;
+        let (mut table, early) = loop {
+            // The thread waited throughout, so the files belong to its process, and `exec` is of
+            // the program that it runs.
+            if !waits() {
+                return Err(Errno::EINTR);
+            }
+            let table = self.table();
+            let early = table.early_of(pid, tid);
+            if early.is_empty() || exec.is_some() {
+                break (table, early);
+            }
+            drop(table);
+            let program = RemoteMemory::Program(opened.reach.memory.clone());
+            exec = Some(Exec::new(pid, program).map_err(|_| Errno::ENFILE)?);
+        };
         let judged = found.as_ref().map(|it| &it.process);
         if let Some(known) = table.known.get(&pid).cloned()
             && judged.is_none_or(|judged| !Arc::ptr_eq(judged, &known))
@@ -191,6 +224,15 @@ impl Processes {
         table.before.remove(&pid);
         table.known.insert(pid, process.clone());
         table.threads.insert(tid, pid);
+        if let Some(exec) = exec.filter(|_| !early.is_empty()) {
+            // It has no registrations yet, so no access to its memory is in progress.
+            process.may_leave();
+            let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
+            table.leaving.insert(pid, leaving);
+            for tid in early {
+                table.add_exec(pid, tid);
+            }
+        }
         drop(table);
         // Unlocked: a guardian that does not receive delays only this call. Only for a process that
         // is registered: a call that fails here could be repeated until the guardian is full.
@@ -244,6 +286,17 @@ impl Processes {
         all.into_iter().find(|&pid| sys::is_thread_of(tid, pid))
     }
 
+    /// Records that a thread waits in `execve`; for a known process, [`Processes::may_leave`] must
+    /// follow. If its process becomes known before the outcome, the table holds the `execve`.
+    pub(super) fn leaves(&self, tid: u32) {
+        let mut table = self.table();
+        table.early.insert(tid);
+        if table.early.len() > MANY.max(table.many_early) {
+            table.early.retain(|tid| fs::exists(format!("/proc/{tid}")).unwrap_or(true));
+            table.many_early = 2 * table.early.len();
+        }
+    }
+
     /// Records that a thread of a known process waits in `execve`. `pause` pauses the model: no
     /// access to the process's memory is in progress while its rights change. `waits`: whether the
     /// call still waits.
@@ -262,10 +315,7 @@ impl Processes {
                 return;
             }
             let Some(process) = table.known.get(&pid).cloned() else { return };
-            if let Some(leaving) = table.leaving.get_mut(&pid) {
-                let gone = leaving.threads.add(tid, |tid| sys::is_thread_of(tid, pid));
-                table.execs.insert(tid, pid);
-                gone.into_iter().for_each(|tid| table.ended(tid, pid));
+            if table.add_exec(pid, tid) {
                 return;
             }
             match prepared.take() {
@@ -304,6 +354,10 @@ impl Processes {
     /// Records a call of a thread: its `execve`, if any, has failed or succeeded. `waits`: whether
     /// the call still waits.
     pub(super) fn heard(&self, tid: u32, waits: impl Fn() -> bool) {
+        let is_early = self.table().early.contains(&tid);
+        if is_early && waits() {
+            self.table().early.remove(&tid);
+        }
         let of = |table: &ProcessTable| {
             let &pid = table.execs.get(&tid)?;
             Some((pid, table.leaving.get(&pid)?.exec.clone()))

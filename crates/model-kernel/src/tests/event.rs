@@ -478,6 +478,27 @@ fn refused_destroy_keeps_subscriptions() {
 }
 
 #[test]
+fn event_during_refused_destroy_reaches_subscribers() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], Some(1), None), Ok(()));
+    let device = fixture.device.clone();
+    fixture.device.race(Opcode::DESTROY_CQ, move || {
+        for index in 0..2 {
+            device.event(1, index, event::COMPLETION, &[(6, number)]);
+        }
+    });
+    fixture.device.refuse_next(Opcode::DESTROY_CQ.0, 6);
+    assert_eq!(fixture.destroy(0x1001, handle), Err(Errno::EBUSY));
+    fixture.device.event(1, 2, event::COMPLETION, &[(6, number)]);
+    let lengths = [(); 4].map(|()| record(&channel).map(|it| it.len()));
+    assert_eq!(lengths, [Some(72), Some(72), Some(72), Some(0)]);
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 0);
+}
+
+#[test]
 fn removal_waits_for_no_client_to_discard_its_events() {
     use std::sync::atomic::Ordering;
     let stalled = Fixture::new();

@@ -10,7 +10,7 @@ use super::super::account::{Account, Resource, ResourcePool};
 use super::super::client::Client as _;
 use super::super::rules;
 use super::super::verbs::listener::ListenerKind;
-use super::objects::Verbs;
+use super::objects::{Verbs, fields};
 use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 
 #[test]
@@ -253,4 +253,44 @@ fn close_keeps_memory_of_undestroyed_objects() {
     device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
     assert_eq!(fixture.close(), 1, "the device still has the UMEM");
     assert_eq!(client.pinned().load(Ordering::Relaxed), pinned);
+}
+
+#[test]
+fn unanswered_create_keeps_pins_if_device_refuses_destroy() {
+    // No client has memory there.
+    const NOWHERE: u64 = 8;
+    let verbs = Verbs::new();
+    let Verbs { address, pd, ref fixture, .. } = verbs;
+    let (device, client) = (fixture.device.clone(), fixture.client.clone());
+    let pinned = || client.pinned().load(Ordering::Relaxed);
+    let umem = Request::new(0x1002, 0x1000)
+        .handle(0x1000, 0)
+        .number(0x1001, address)
+        .number(0x1002, 0x3000)
+        .input(0x1003, &1u32.to_ne_bytes())
+        .raw(0x1004, 4, 1, 0, NOWHERE);
+    let region = fields(&[8, 8, 8, 8, 4, 4], &[0, address, 0x3000, address, pd.into(), 1]);
+    let region = Request::new(0, 0).number(2, 9).input(0, &region).raw(1, 12, 1, 0, NOWHERE);
+    let driver = verbs.cq_driver();
+    let cq = Request::new(3, 0)
+        .handle(0, 0)
+        .input(1, &63u32.to_ne_bytes())
+        .number(2, 0)
+        .input(4, &0u32.to_ne_bytes())
+        .input(0x1000, &driver);
+    let mut size = [0; 4];
+    let cq = cq.output(6, &mut size).raw(0x1001, 8, 1, 0, NOWHERE);
+    for (what, opcode, mut request) in [
+        ("UMEM", Opcode::DESTROY_UMEM, umem),
+        ("MR", Opcode::DESTROY_MKEY, region),
+        ("CQ", Opcode::DESTROY_CQ, cq),
+    ] {
+        let (before, words) = (pinned(), request.words.clone());
+        assert_eq!((request.send(&fixture.file), pinned()), (Err(Errno::EFAULT), before), "{what}");
+        device.refuse_next(opcode.0, 6);
+        request.words = words;
+        assert_eq!(request.send(&fixture.file), Err(Errno::EFAULT), "{what}");
+        assert!(pinned() > before, "{what}");
+    }
+    assert_eq!((verbs.fixture.close(), pinned()), (0, 0));
 }

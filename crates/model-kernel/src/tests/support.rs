@@ -26,7 +26,7 @@ pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
-    /// What another thread does as soon as the device has carried out the next command with this
+    /// What another thread does while the device carries out or refuses the next command with this
     /// opcode, before the kernel knows the outcome.
     pub races: Mutex<Option<(Opcode, Race)>>,
     /// The first bytes of command responses, by opcode and modifier.
@@ -176,6 +176,10 @@ impl Device {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());
         let opcode = rules::opcode(input);
+        let race = Self::lock(&self.races).take_if(|(raced, _)| *raced == opcode);
+        if let Some((_, race)) = race {
+            race();
+        }
         let mut refuse = Self::lock(&self.refuse);
         if refuse.is_some_and(|(refused, _)| refused == opcode.0) {
             if let Some((_, status)) = refuse.take() {
@@ -186,10 +190,6 @@ impl Device {
         }
         drop(refuse);
         let modifier = u16::from_be_bytes([input[6], input[7]]);
-        let race = Self::lock(&self.races).take_if(|(raced, _)| *raced == opcode);
-        if let Some((_, race)) = race {
-            race();
-        }
         if let Some(bytes) = Self::lock(&self.answers).get(&(opcode.0, modifier)) {
             let len = bytes.len().min(output.len());
             output[..len].copy_from_slice(&bytes[..len]);

@@ -70,11 +70,11 @@ impl Method<'_> {
             asynchronous: self.async_file(attr::CQ_EVENT_FD),
         };
         let (cq, entries) = self.make_cq(wanted)?;
-        if let Err(errno) = self.attrs.put(attr::CQ_RESP_CQE, &(entries - 1).to_ne_bytes()) {
-            self.unmake_cq(&cq);
-            return Err(errno);
+        let object = Object::Verbs(Verbs::Cq(cq));
+        match self.attrs.put(attr::CQ_RESP_CQE, &(entries - 1).to_ne_bytes()) {
+            Ok(()) => Ok(object),
+            Err(errno) => Err(self.abort(object, Vec::new(), errno)),
         }
-        Ok(Object::Verbs(Verbs::Cq(cq)))
     }
 
     /// CREATE_CQ of the write interface.
@@ -99,18 +99,12 @@ impl Method<'_> {
         })?;
         let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(entries - 1);
+        let object = Object::Verbs(Verbs::Cq(cq));
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
-            self.unmake_cq(&cq);
-            return Err(errno);
+            return Err(self.abort(object, Vec::new(), errno));
         }
-        self.state.insert(handle, Object::Verbs(Verbs::Cq(cq)));
+        self.state.insert(handle, object);
         Ok(())
-    }
-
-    fn unmake_cq(&self, cq: &Cq) {
-        let kernel = &self.file.kernel;
-        kernel.listeners.remove(ListenerKind::Cq, cq.cqn);
-        let _ = kernel.exec(&cq.destroy, &mut [0; 16]);
     }
 
     /// Creates a CQ; returns it and its number of entries.
@@ -197,8 +191,7 @@ impl Method<'_> {
             wanted.asynchronous,
         );
         if let Err(errno) = self.put_driver_response(&cqn.to_ne_bytes()) {
-            self.unmake_cq(&cq);
-            return Err(errno);
+            return Err(self.abort(Object::Verbs(Verbs::Cq(cq)), Vec::new(), errno));
         }
         Ok((cq, entries))
     }

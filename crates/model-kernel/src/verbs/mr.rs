@@ -127,11 +127,11 @@ impl Method<'_> {
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
+        let (object, uses) = (Object::Verbs(Verbs::Mr(mr)), vec![pd]);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
-            let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
-            return Err(errno);
+            return Err(self.abort(object, uses, errno));
         }
-        self.state.insert_using(handle, Object::Verbs(Verbs::Mr(mr)), vec![pd]);
+        self.state.insert_using(handle, object, uses);
         Ok(())
     }
 
@@ -176,8 +176,7 @@ impl Method<'_> {
         let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         if let Err(errno) = self.file.kernel.exec(&end, &mut [0; 16]) {
-            let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
-            return Err(errno);
+            return Err(self.abort(Object::Verbs(Verbs::Mr(mr)), vec![pd], errno));
         }
         let mut reply = UverbsResponse::default();
         reply.u32(mr.key).u32(mr.key);

@@ -60,11 +60,11 @@ impl Method<'_> {
         let answered = self
             .put_window_response()
             .and_then(|()| self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()));
+        let (object, uses) = (Object::Verbs(Verbs::Mw { destroy }), vec![pd]);
         if let Err(errno) = answered {
-            let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
-            return Err(errno);
+            return Err(self.abort(object, uses, errno));
         }
-        self.state.insert_using(handle, Object::Verbs(Verbs::Mw { destroy }), vec![pd]);
+        self.state.insert_using(handle, object, uses);
         Ok(())
     }
 

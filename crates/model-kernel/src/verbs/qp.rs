@@ -142,11 +142,11 @@ impl Method<'_> {
             .attrs
             .put_or_zero(attr::QP_RESP_CAP, reply.as_bytes())
             .and_then(|()| self.attrs.put(attr::QP_RESP_NUM, &qp.qpn.to_ne_bytes()));
-        if let Err(errno) = written {
-            self.unmake_qp(&qp);
-            return Err(errno);
+        let object = Object::Verbs(Verbs::Qp(qp));
+        match written {
+            Ok(()) => Ok((object, uses)),
+            Err(errno) => Err(self.abort(object, uses, errno)),
         }
-        Ok((Object::Verbs(Verbs::Qp(qp)), uses))
     }
 
     /// CREATE_QP of the write interface.
@@ -173,18 +173,12 @@ impl Method<'_> {
         let capacity = qp.capacity;
         reply.u32(capacity.send_requests).u32(capacity.receive_requests);
         reply.u32(capacity.send_sges).u32(capacity.receive_sges).u32(capacity.inline_bytes).u32(0);
+        let object = Object::Verbs(Verbs::Qp(qp));
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
-            self.unmake_qp(&qp);
-            return Err(errno);
+            return Err(self.abort(object, uses, errno));
         }
-        self.state.insert_using(handle, Object::Verbs(Verbs::Qp(qp)), uses);
+        self.state.insert_using(handle, object, uses);
         Ok(())
-    }
-
-    fn unmake_qp(&self, qp: &VerbsQp) {
-        let kernel = &self.file.kernel;
-        kernel.listeners.remove(ListenerKind::Qp, qp.qpn);
-        let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
     }
 
     /// Creates a queue pair; returns it, and the handles of the objects that it uses.
@@ -331,12 +325,11 @@ impl Method<'_> {
         let ece = if caps.ece_support() { output.ece() } else { 0 };
         let mut reply = UverbsResponse::default();
         reply.u32(register).u32(ece).bytes(&[0; 32]);
-        if let Err(errno) = self.put_driver_response(reply.as_bytes()) {
-            self.unmake_qp(&qp);
-            return Err(errno);
-        }
         let mut uses = vec![wanted.pd, wanted.send_cq, wanted.receive_cq];
         uses.extend(wanted.srq);
+        if let Err(errno) = self.put_driver_response(reply.as_bytes()) {
+            return Err(self.abort(Object::Verbs(Verbs::Qp(qp)), uses, errno));
+        }
         Ok((qp, uses))
     }
 

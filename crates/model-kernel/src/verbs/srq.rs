@@ -57,11 +57,11 @@ impl Method<'_> {
             .attrs
             .put(attr::SRQ_RESP_MAX_WR, &(srq.entries - 1).to_ne_bytes())
             .and_then(|()| self.attrs.put(attr::SRQ_RESP_MAX_SGE, &srq.sges.to_ne_bytes()));
-        if let Err(errno) = written {
-            self.unmake_srq(&srq);
-            return Err(errno);
+        let (object, uses) = (Object::Verbs(Verbs::Srq(srq)), vec![pd]);
+        match written {
+            Ok(()) => Ok((object, uses)),
+            Err(errno) => Err(self.abort(object, uses, errno)),
         }
-        Ok((Object::Verbs(Verbs::Srq(srq)), vec![pd]))
     }
 
     /// CREATE_SRQ of the write interface.
@@ -78,18 +78,12 @@ impl Method<'_> {
         })?;
         let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(srq.entries - 1).u32(srq.sges).u32(srq.srqn);
+        let (object, uses) = (Object::Verbs(Verbs::Srq(srq)), vec![pd]);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
-            self.unmake_srq(&srq);
-            return Err(errno);
+            return Err(self.abort(object, uses, errno));
         }
-        self.state.insert_using(handle, Object::Verbs(Verbs::Srq(srq)), vec![pd]);
+        self.state.insert_using(handle, object, uses);
         Ok(())
-    }
-
-    fn unmake_srq(&self, srq: &Srq) {
-        let kernel = &self.file.kernel;
-        kernel.listeners.remove(ListenerKind::Srq, srq.srqn);
-        let _ = kernel.exec(&srq.destroy, &mut [0; 16]);
     }
 
     fn make_srq(&mut self, wanted: SrqRequest) -> Result<Srq, Errno> {
@@ -143,8 +137,7 @@ impl Method<'_> {
         let sges = wanted.sges;
         let srq = Srq { srqn, destroy, uid, entries, sges, _pinned: memory.pinned };
         if let Err(errno) = self.put_driver_response(&u64::from(srqn).to_ne_bytes()) {
-            self.unmake_srq(&srq);
-            return Err(errno);
+            return Err(self.abort(Object::Verbs(Verbs::Srq(srq)), vec![wanted.pd], errno));
         }
         Ok(srq)
     }

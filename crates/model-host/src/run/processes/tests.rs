@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::super::process::Caller;
 use super::super::process::tests::{becomes_sleep, shell, waiting};
-use super::super::rig::is_apart;
+use super::super::rig::{Program, is_apart};
 use super::*;
 use verbless_model::memory::RemoteMemory;
 use verbless_model_kernel::remote::Client;
@@ -114,6 +114,33 @@ fn execve_of_an_ended_thread_has_failed() {
     assert_eq!((killed.map(|it| it.pid), is_whole()), (Err(Errno::EINTR), false));
     call().expect("this process");
     assert!(is_whole() && processes.table().execs.is_empty(), "no thread may leave");
+}
+
+#[test]
+fn execve_is_tracked_before_the_process_is_known() {
+    let program = Program::new();
+    let (processes, own) = (&program.answerer.shared.processes, Pid::this());
+    let [first, second] = [Thread::new(), Thread::new()];
+    for thread in [&first, &second] {
+        program.call_of(thread.0, libc::SYS_execve, &[]);
+    }
+    program.call_of(second.0, libc::SYS_getcwd, &[]);
+    let process = processes.of_thread(std::process::id(), || true).expect("this process");
+    let is_whole = || matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
+    assert!(processes.may_be_leaving(own) && !is_whole(), "the first thread may leave yet");
+    assert!(processes.table().early.is_empty() && processes.table().execs.len() == 1);
+    program.call_of(first.0, libc::SYS_getcwd, &[]);
+    assert!(!processes.may_be_leaving(own) && is_whole(), "the call failed");
+}
+
+#[test]
+fn early_execs_of_ended_threads_are_purged() {
+    let (processes, thread) = (processes(), Thread::new());
+    processes.leaves(thread.0);
+    // No thread has this tid.
+    (0..10_000).for_each(|number| processes.leaves((1 << 30) + number));
+    let table = processes.table();
+    assert!(table.early.len() <= MANY && table.early.contains(&thread.0));
 }
 
 #[test]

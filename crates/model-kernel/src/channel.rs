@@ -28,9 +28,11 @@ const MAX_WAITING: usize = 65536;
 /// Overhead of a record in a backlog, in bytes.
 const RECORD: usize = 64;
 
-/// Number of sent records above which a channel forgets those that were read: more than a socket
-/// holds.
-const MAX_SENT: usize = 4096;
+/// Bytes that the kernel holds for a record in a socket, besides its data.
+const SK_BUFF: usize = 768;
+/// Number of sent records from which a channel looks which of them were read. With more unread
+/// ones, it looks again once their number has doubled.
+const MIN_SENT: usize = 8;
 /// Tag of records in the socket whose object was destroyed while no reader's end could be borrowed:
 /// the next [`Retraction`] that borrows one removes them.
 const STALE: u64 = u64::MAX;
@@ -59,6 +61,8 @@ struct ChannelState {
     backlog: Backlog,
     /// The records that the socket holds, oldest first; may lag behind the reader.
     sent: VecDeque<SentRecord>,
+    /// Length of `sent` from which [`ChannelState::reconcile`] is due.
+    reconcile_at: usize,
     /// How many records of each tag but 0 are in `sent` and `backlog`.
     tags: HashMap<u64, u32>,
     feeding: bool,
@@ -81,7 +85,9 @@ struct ChannelRecord {
 struct Backlog {
     records: VecDeque<ChannelRecord>,
     bytes: usize,
-    /// Counts the bytes, up to date after [`Backlog::settle`]; `None`: no client has the channel.
+    /// Bytes of the records that were sent: the kernel's, and those of [`SentRecord`].
+    sent_bytes: usize,
+    /// Counts both, up to date after [`Backlog::settle`]; `None`: no client has the channel.
     charge: Option<Charge>,
 }
 
@@ -90,11 +96,16 @@ impl Backlog {
         RECORD + record.bytes.capacity()
     }
 
-    /// Sets the client's charge to the bytes of the backlog.
+    /// Sets the client's charge to the bytes of all records.
     fn settle(&mut self) {
         if let Some(charge) = &mut self.charge {
-            charge.set(self.bytes);
+            charge.set(self.bytes + self.sent_bytes);
         }
+    }
+
+    /// Whether the client's records take more bytes than its account may hold.
+    fn exceeds_share(&self) -> bool {
+        self.charge.as_ref().is_some_and(Charge::exceeds_share)
     }
 
     fn push_back(&mut self, record: ChannelRecord) {
@@ -126,8 +137,7 @@ impl Backlog {
 
     /// Whether the backlog exceeds a limit.
     fn is_over(&self) -> bool {
-        let exceeds = || self.charge.as_ref().is_some_and(Charge::exceeds_share);
-        !self.records.is_empty() && (self.records.len() > MAX_WAITING || exceeds())
+        !self.records.is_empty() && (self.records.len() > MAX_WAITING || self.exceeds_share())
     }
 }
 
@@ -138,6 +148,12 @@ struct SentRecord {
     length: usize,
     /// The record's bytes, if it has a tag: [`Retraction`] finds it by them.
     bytes: Vec<u8>,
+}
+
+impl SentRecord {
+    fn cost(&self) -> usize {
+        size_of::<Self>() + self.bytes.capacity() + SK_BUFF + self.length.next_power_of_two()
+    }
 }
 
 impl Channel {
@@ -156,6 +172,7 @@ impl Channel {
             socket: Some(ours),
             backlog: Backlog::default(),
             sent: VecDeque::new(),
+            reconcile_at: MIN_SENT,
             tags: HashMap::new(),
             feeding: false,
             keeps_bytes: record != 0,
@@ -226,24 +243,34 @@ impl Channel {
     pub(super) fn send_once(self: &Arc<Self>, tag: u64, bytes: [u8; 8]) {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        let waits = state.tags.contains_key(&tag);
-        drop(state);
-        if !waits {
-            self.push(ChannelRecord { tag, bytes: bytes.to_vec() });
+        if !state.tags.contains_key(&tag) {
+            self.push_to(state, ChannelRecord { tag, bytes: bytes.to_vec() });
         }
     }
 
-    /// Queues a record; false if it is lost because [`MAX_WAITING`] records already wait, or as
-    /// many bytes as the client's account may hold.
     fn push(self: &Arc<Self>, record: ChannelRecord) -> bool {
-        let mut state = self.lock();
+        self.push_to(self.lock(), record)
+    }
+
+    /// Queues a record; false if it is lost: the channel has ended, [`MAX_WAITING`] records already
+    /// wait, or as many bytes as the client's account may hold. A channel without unread records
+    /// takes one in any case.
+    fn push_to(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, ChannelState>,
+        record: ChannelRecord,
+    ) -> bool {
         if state.socket.is_none() {
-            return true;
+            return false;
         }
-        if state.sent.len() > MAX_SENT {
+        if state.sent.len() >= state.reconcile_at || state.backlog.exceeds_share() {
             state.reconcile(self.record_cost);
-            // A socket holds fewer: the oldest were read.
-            state.forget_sent(MAX_SENT);
+        }
+        let has_unread = !(state.sent.is_empty() && state.backlog.records.is_empty());
+        if has_unread && state.backlog.exceeds_share() {
+            drop(state);
+            tracing::warn!("a client does not read its events: one is lost");
+            return false;
         }
         state.add_tag(record.tag);
         state.backlog.push_back(record);
@@ -304,8 +331,7 @@ impl Channel {
         // With no events requested, poll reports only an error or the other end's close.
         let gone = poll_fd[0].revents().is_some_and(|events| !events.is_empty());
         if gone {
-            state.socket = None;
-            state.backlog.clear();
+            state.end();
         }
         !gone
     }
@@ -317,6 +343,7 @@ impl Channel {
         if state.socket.is_some() {
             state.reconcile(self.record_cost);
             state.lost = std::mem::take(&mut state.tags);
+            state.forget_sent(0);
         }
         let socket = state.socket.take();
         state.backlog.clear();
@@ -367,6 +394,19 @@ impl ChannelState {
         }
     }
 
+    /// The client has closed its end. The kernel does not say what it read before: the records of
+    /// the socket count as read, those of the backlog as lost.
+    fn end(&mut self) {
+        self.socket = None;
+        self.forget_sent(0);
+        for record in self.backlog.replace(VecDeque::new()) {
+            self.remove_tag(record.tag);
+            if record.tag != 0 {
+                *self.lost.entry(record.tag).or_default() += 1;
+            }
+        }
+    }
+
     fn count_tags(&mut self) {
         self.tags.clear();
         let sent: Vec<u64> = self.sent.iter().map(|sent| sent.tag).collect();
@@ -386,13 +426,12 @@ impl ChannelState {
                     let length = bytes.len();
                     let keeps = tag != 0 || self.keeps_bytes;
                     let bytes = if keeps { bytes } else { Vec::new() };
-                    self.sent.push_back(SentRecord { tag, length, bytes });
+                    let sent = SentRecord { tag, length, bytes };
+                    self.backlog.sent_bytes += sent.cost();
+                    self.sent.push_back(sent);
                 }
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => break,
-                Err(_) => {
-                    self.socket = None;
-                    self.backlog.clear();
-                }
+                Err(_) => self.end(),
             }
         }
         self.backlog.settle();
@@ -414,15 +453,19 @@ impl ChannelState {
             (unread, cost) => unread.div_ceil(cost),
         };
         self.forget_sent(records);
+        self.reconcile_at = MIN_SENT.max(2 * self.sent.len());
+        self.sent.shrink_to(self.reconcile_at);
     }
 
     /// Forgets all but the last `most` sent records: the older ones were read.
     fn forget_sent(&mut self, most: usize) {
         while self.sent.len() > most {
             if let Some(sent) = self.sent.pop_front() {
+                self.backlog.sent_bytes -= sent.cost();
                 self.remove_tag(sent.tag);
             }
         }
+        self.backlog.settle();
     }
 }
 
@@ -454,6 +497,7 @@ impl Retraction {
         match self.theirs.take() {
             Some(theirs) if state.has_sent(tag) => {
                 let sent = std::mem::take(&mut state.sent);
+                state.backlog.sent_bytes = 0;
                 drop(state);
                 let mut kept = VecDeque::new();
                 // A reader whose buffer is a page that never arrives keeps the socket locked
@@ -604,11 +648,12 @@ pub(crate) mod tests {
     fn reader_that_leaves_one_record_makes_no_list_grow() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 72]);
-        for _ in 0..2 * MAX_SENT {
+        for _ in 0..4096 {
             channel.send(vec![1; 72]);
             assert_eq!(read(&fd).map(|record| record.len()), Ok(72));
         }
-        assert!(channel.lock().sent.len() <= MAX_SENT + 1);
+        let state = channel.lock();
+        assert!(state.sent.len() <= MIN_SENT && state.sent.capacity() <= 4 * MIN_SENT);
     }
 
     /// The account of the only process behind its filter.
@@ -623,9 +668,21 @@ pub(crate) mod tests {
         (channel, fd)
     }
 
+    /// Fills a channel until the socket is full; returns the bytes that its records take there.
+    fn fill_socket() -> usize {
+        let (channel, _fd) = Channel::new(8).expect("a socketpair");
+        while channel.lock().backlog.records.is_empty() {
+            channel.send(vec![1; 8]);
+        }
+        channel.lock().backlog.sent_bytes
+    }
+
     #[test]
     fn unread_records_count_for_their_filter() {
-        let pool = ResourcePool::of([10, 0, 16 * 8 * 100, 0]);
+        // The only process of the only filter gets 9 of 16 parts: a full socket, and 100 records.
+        let of_socket = fill_socket();
+        let most = of_socket + 100 * (RECORD + 8);
+        let pool = ResourcePool::of([10, 0, (most * 16).div_ceil(9), 0]);
         let [account, other] = [(); 2].map(|()| account_of(&pool));
         let (channel, fd) = kept_for(&account);
         let mut sent = 0_u64;
@@ -633,29 +690,39 @@ pub(crate) mod tests {
             sent += 1;
             assert!(sent < MAX_WAITING as u64, "there is no limit");
         }
-        let waits = |channel: &Channel| !channel.lock().backlog.records.is_empty();
         let bytes = || {
             // Not while the feeder has the channel.
             let _state = channel.lock();
             account.taken(Resource::Bytes)
         };
         let waiting = channel.lock().backlog.records.len();
-        assert_eq!((waiting, bytes()), (100, 7200));
+        assert_eq!((waiting, bytes()), (100, most));
         let (second, _theirs) = kept_for(&account);
-        while second.send(vec![1; 8]) {}
-        assert_eq!(bytes(), 7200, "another channel of the process");
+        // A channel without unread records takes one.
+        assert_eq!([(); 3].map(|()| second.send(vec![1; 8])), [true, false, false]);
         let (third, _theirs) = kept_for(&other);
-        while !waits(&third) {
-            assert!(third.send(vec![1; 8]), "another filter's");
-        }
+        assert!((0..50).all(|_| third.send(vec![1; 8])), "another filter's");
         (0..sent).for_each(|expected| assert_eq!(number(&fd), expected));
         assert_eq!(read(&fd), Err(Errno::EAGAIN));
-        assert_eq!(bytes(), 0);
-        while !waits(&channel) {
-            assert!(channel.send(vec![1; 8]));
-        }
+        assert!(channel.send(vec![1; 8]) && second.send(vec![1; 8]));
+        assert!(bytes() < MIN_SENT * 1000);
         channel.close();
+        second.close();
         assert_eq!(bytes(), 0);
+    }
+
+    #[test]
+    fn record_of_ended_channel_is_lost() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        drop(fd);
+        // It finds out by the first record.
+        channel.send_tagged(1, vec![1; 8]);
+        assert!(!channel.send_tagged(1, vec![2; 8]));
+        assert_eq!(channel.retract(1, &OwnProcess::default()), 1);
+        let (channel, _fd) = Channel::new(8).expect("a socketpair");
+        channel.close();
+        assert!(!channel.send_tagged(1, vec![1; 8]));
+        assert_eq!(channel.retract(1, &OwnProcess::default()), 0);
     }
 
     #[test]
@@ -859,15 +926,17 @@ pub(crate) mod tests {
 
     #[test]
     fn records_behind_a_retraction_are_charged() {
-        let account = account_of(&ResourcePool::of([10, 0, 1000, 0]));
+        let account = account_of(&ResourcePool::of([10, 0, 10_000, 0]));
         let (channel, fd) = kept_for(&account);
         channel.send_tagged(1, vec![1; 8]);
+        let in_socket = account.taken(Resource::Bytes);
         let meanwhile = || {
             channel.send_tagged(2, vec![2; 8]);
             assert_eq!(account.taken(Resource::Bytes), RECORD + 8);
         };
         assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| Ok(()), &meanwhile)), 1);
-        assert_eq!((read(&fd), account.taken(Resource::Bytes)), (Ok(vec![2; 8]), 0));
+        assert_eq!((read(&fd), account.taken(Resource::Bytes)), (Ok(vec![2; 8]), in_socket));
+        assert_eq!((channel.waiting(0), account.taken(Resource::Bytes)), (0, 0));
     }
 
     #[test]
@@ -945,13 +1014,17 @@ pub(crate) mod tests {
     fn read_records_are_forgotten() {
         for record in [0, 8] {
             let (channel, fd) = Channel::new(record).expect("a socketpair");
-            for count in 1..=MAX_SENT + 1 {
+            for count in 1..=MIN_SENT {
                 channel.send(vec![1; 8]);
                 assert_eq!(read(&fd), Ok(vec![1; 8]));
                 assert_eq!(channel.lock().sent.len(), count);
             }
             channel.send(vec![2; 8]);
             assert_eq!(channel.lock().sent.len(), 1);
+            // Unread ones stay, and are looked at again when their number has doubled.
+            (0..19).for_each(|_| assert!(channel.send(vec![3; 8])));
+            let state = channel.lock();
+            assert_eq!((state.sent.len(), state.reconcile_at), (20, 32));
         }
     }
 

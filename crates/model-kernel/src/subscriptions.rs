@@ -70,12 +70,63 @@ struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<TaggedSubscription>>,
     /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
+    /// How many subscriptions with each event key a channel has in `by_event`, by the address of
+    /// the channel.
+    by_channel: BTreeMap<usize, BTreeMap<EventKey, u32>>,
     ending: Vec<EndingObject>,
     /// Each with the client that reads it.
     channels: Vec<(Weak<Channel>, Weak<dyn Client>)>,
-    async_files: Vec<Arc<Channel>>,
+    /// Length of `channels` from which ended ones are purged.
+    purge_at: usize,
+    /// By the address of the channel.
+    async_files: BTreeMap<usize, Arc<Channel>>,
     next: u64,
 }
+
+impl SubscriptionTable {
+    fn insert(&mut self, event: EventKey, subscriptions: Vec<TaggedSubscription>) {
+        for (_, subscription) in &subscriptions {
+            if let Some(object) = subscription.object {
+                self.by_object.entry(object).or_default().insert(event);
+            }
+            let of_channel = self.by_channel.entry(subscription.channel_address()).or_default();
+            *of_channel.entry(event).or_default() += 1;
+        }
+        self.by_event.entry(event).or_default().extend(subscriptions);
+    }
+
+    /// Removes the subscriptions with this key that `is_wanted` selects; returns them.
+    fn remove(
+        &mut self,
+        event: EventKey,
+        is_wanted: impl Fn(&Subscription) -> bool,
+    ) -> Vec<TaggedSubscription> {
+        let Some(found) = self.by_event.get_mut(&event) else { return Vec::new() };
+        let removed: Vec<_> = found.extract_if(.., |(_, it)| is_wanted(it)).collect();
+        if found.is_empty() {
+            self.by_event.remove(&event);
+        }
+        for (_, subscription) in &removed {
+            let address = subscription.channel_address();
+            let Some(of_channel) = self.by_channel.get_mut(&address) else { continue };
+            if let Some(count) = of_channel.get_mut(&event) {
+                *count -= 1;
+                if *count == 0 {
+                    of_channel.remove(&event);
+                }
+            }
+            if of_channel.is_empty() {
+                self.by_channel.remove(&address);
+            }
+        }
+        removed
+    }
+}
+
+/// Event keys of a closed channel whose subscriptions end with the table locked once.
+const KEYS_AT_A_TIME: usize = 256;
+/// Length of a table of channels from which ended ones are purged.
+const MIN_PURGE: usize = 64;
 
 /// A DevX object whose destroy command is in progress.
 #[derive(Debug)]
@@ -127,10 +178,7 @@ impl Subscriptions {
             table.next += 1;
             let tag = table.next;
             let event = (subscription.key, subscription.number);
-            if let Some(object) = subscription.object {
-                table.by_object.entry(object).or_default().insert(event);
-            }
-            table.by_event.entry(event).or_default().push((tag, Arc::new(subscription)));
+            table.insert(event, vec![(tag, Arc::new(subscription))]);
         }
         Ok(())
     }
@@ -182,11 +230,9 @@ impl Subscriptions {
         let mut table = self.lock();
         let mut subscriptions = BTreeMap::new();
         for event in table.by_object.remove(&object).unwrap_or_default() {
-            let Some(found) = table.by_event.get_mut(&event) else { continue };
-            let is_its = |(_, it): &mut TaggedSubscription| it.object == Some(object);
-            subscriptions.insert(event, found.extract_if(.., is_its).collect());
-            if found.is_empty() {
-                table.by_event.remove(&event);
+            let removed = table.remove(event, |it| it.object == Some(object));
+            if !removed.is_empty() {
+                subscriptions.insert(event, removed);
             }
         }
         if !subscriptions.is_empty() {
@@ -204,8 +250,7 @@ impl Subscriptions {
             if events.is_empty() {
                 let ending = table.ending.swap_remove(at);
                 for (event, subscriptions) in ending.subscriptions {
-                    table.by_object.entry(object).or_default().insert(event);
-                    table.by_event.entry(event).or_default().extend(subscriptions);
+                    table.insert(event, subscriptions);
                 }
                 return;
             }
@@ -218,19 +263,33 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of a closed channel.
+    /// Ends the subscriptions of a closed channel. The table is locked for a few of them at a time.
     pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
-        self.lock().by_event.retain(|_, found| {
-            found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
-            !found.is_empty()
-        });
+        let address = Arc::as_ptr(channel).addr();
+        let is_its = |it: &Subscription| it.channel_address() == address;
+        loop {
+            let mut table = self.lock();
+            let ending = table.ending.iter_mut().flat_map(|it| it.subscriptions.values_mut());
+            let mut ended: Vec<_> =
+                ending.flat_map(|found| found.extract_if(.., |(_, it)| is_its(it))).collect();
+            let of_channel = table.by_channel.get(&address).into_iter().flatten();
+            let events: Vec<_> = of_channel.map(|(&event, _)| event).take(KEYS_AT_A_TIME).collect();
+            ended.extend(events.iter().flat_map(|&event| table.remove(event, is_its)));
+            drop(table);
+            if events.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Registers a channel: the device's death closes it.
     pub(super) fn add_channel(&self, channel: &Arc<Channel>, client: &Arc<dyn Client>) {
         let mut table = self.lock();
-        table.channels.retain(|(known, _)| known.strong_count() != 0);
         table.channels.push((Arc::downgrade(channel), Arc::downgrade(client)));
+        if table.channels.len() >= table.purge_at {
+            table.channels.retain(|(known, _)| known.strong_count() != 0);
+            table.purge_at = MIN_PURGE.max(2 * table.channels.len());
+        }
     }
 
     /// Closes every channel, and discards its unread records: the device is gone. A client can make
@@ -269,11 +328,11 @@ impl Subscriptions {
     }
 
     pub(super) fn add_async_file(&self, channel: Arc<Channel>) {
-        self.lock().async_files.push(channel);
+        self.lock().async_files.insert(Arc::as_ptr(&channel).addr(), channel);
     }
 
     pub(super) fn async_file_gone(&self, channel: &Arc<Channel>) {
-        self.lock().async_files.retain(|file| !Arc::ptr_eq(file, channel));
+        self.lock().async_files.remove(&Arc::as_ptr(channel).addr());
     }
 
     /// Queues an `ib_uverbs_async_event_desc` on every async event file; `element` is the port.
@@ -281,7 +340,8 @@ impl Subscriptions {
         let mut record = element.to_ne_bytes().to_vec();
         record.extend(event.to_ne_bytes());
         record.extend([0; 4]);
-        for file in &self.lock().async_files {
+        let files: Vec<_> = self.lock().async_files.values().cloned().collect();
+        for file in files {
             file.send(record.clone());
         }
     }
@@ -321,6 +381,10 @@ impl EventChannel {
 }
 
 impl Subscription {
+    fn channel_address(&self) -> usize {
+        Arc::as_ptr(&self.channel.channel).addr()
+    }
+
     fn deliver(&self, tag: u64, eqe: &Eqe) {
         if let Some(eventfd) = &self.eventfd {
             // A full counter already signals.
@@ -334,5 +398,56 @@ impl Subscription {
             record.extend(eqe.as_bytes());
             self.channel.channel.send(record);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{Account, Resource};
+
+    #[test]
+    fn end_of_channel_finds_its_own_subscriptions() {
+        let subscriptions = Subscriptions::default();
+        let claim = Account::unbounded().charge(Resource::Descriptors, 1).expect("no bound");
+        let claim = Arc::new(claim);
+        let channels = [(); 2].map(|()| {
+            let (channel, fd) = Channel::new(8).expect("a socketpair");
+            (Arc::new(EventChannel::new(channel, true)), fd)
+        });
+        let subscription = |channel: usize, key, number, object| Subscription {
+            key,
+            number,
+            object,
+            channel: channels[channel].0.clone(),
+            cookie: 0,
+            eventfd: None,
+            claim: claim.clone(),
+        };
+        let most = 2 * KEYS_AT_A_TIME as u32 + 1;
+        let of_object =
+            (0..most).map(|number| subscription(0, 0, Some(number), Some(number.into())));
+        let of_device = [subscription(0, 9, None, None), subscription(1, 9, None, None)];
+        subscriptions.add(of_object.chain(of_device).collect()).expect("room");
+        subscriptions.add(vec![subscription(0, 9, None, None)]).expect("room");
+        subscriptions.destroy_object(5, || Ok(())).expect("it is destroyed");
+        assert_eq!(subscriptions.destroy_object(6, || Err(Errno::EBUSY)), Err(Errno::EBUSY));
+        let by_channel = || {
+            let table = subscriptions.lock();
+            let sum = |of: &BTreeMap<EventKey, u32>| of.values().sum::<u32>();
+            let mut counts: Vec<u32> = table.by_channel.values().map(sum).collect();
+            counts.sort_unstable();
+            counts
+        };
+        assert_eq!((by_channel(), subscriptions.len()), (vec![1, most + 1], most as usize + 2));
+        // A channel also ends while an object of its subscriptions is being destroyed.
+        let refuse = || {
+            subscriptions.channel_gone(&channels[0].0.channel);
+            Err(Errno::EBUSY)
+        };
+        assert_eq!(subscriptions.destroy_object(7, refuse), Err(Errno::EBUSY));
+        assert_eq!((by_channel(), subscriptions.len()), (vec![1], 1));
+        subscriptions.channel_gone(&channels[1].0.channel);
+        assert_eq!((by_channel(), subscriptions.len()), (vec![], 0));
     }
 }

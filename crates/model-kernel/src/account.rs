@@ -20,7 +20,7 @@ pub enum Resource {
     Descriptors,
     /// Memory mappings (`vm.max_map_count`).
     Mappings,
-    /// Bytes of unread records.
+    /// Bytes of records in channels, and of objects that the device does not know.
     Bytes,
     /// Numbers in DMA addresses.
     DmaNumbers,
@@ -28,7 +28,7 @@ pub enum Resource {
 
 const RESOURCES: usize = 4;
 
-/// Bytes of unread records of all clients.
+/// [`Resource::Bytes`] of all clients.
 const MAX_BYTES: usize = 256 << 20;
 /// 16-bit numbers without 0 and the highest two.
 const MAX_DMA_NUMBERS: usize = 65_533;

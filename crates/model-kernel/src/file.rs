@@ -320,7 +320,7 @@ impl File {
         let mut listener = None;
         match &entry.object {
             &Object::Pd { pdn } => self.kernel.free(Opcode::DEALLOC_PD, uid, pdn)?,
-            Object::Ah | Object::FlowMatcher(_) => {}
+            Object::Ah { .. } | Object::FlowMatcher { .. } => {}
             &Object::Flow(flow) => self.kernel.flows.remove(&*self.kernel.function, flow)?,
             Object::Verbs(object) => {
                 // No client reads the channels of a closing file, and it may be impossible to

@@ -7,7 +7,7 @@ use verbless_prm::{FlowDestination, FlowDestinationType, FteMatchParam, Opcode};
 use super::abi::attr;
 use super::client::Capability;
 use super::file::Method;
-use super::handles::Object;
+use super::handles::{Object, charge_of_object};
 use super::refused::refused;
 use super::steering::{FlowMatcher, Rule};
 
@@ -58,7 +58,8 @@ impl Method<'_> {
         if self.attrs.has(flags) && self.attrs.flags(flags, EGRESS)? != 0 {
             return Err(refused(Errno::EOPNOTSUPP, "matchers of egress are not modelled"));
         }
-        Ok(Object::FlowMatcher(FlowMatcher { mask, enable, priority }))
+        let _bytes = charge_of_object(self.attrs.client, FteMatchParam::BYTES)?;
+        Ok(Object::FlowMatcher { matcher: FlowMatcher { mask, enable, priority }, _bytes })
     }
 
     /// Creates a rule; returns it, and the handles of the objects that it uses.
@@ -68,7 +69,7 @@ impl Method<'_> {
         }
         let no_matcher = || refused(Errno::EINVAL, "the rule names no matcher");
         let handle = self.handle_of(attr::FLOW_MATCHER).ok_or_else(no_matcher)?;
-        let Some(Object::FlowMatcher(matcher)) = self.state.object(handle) else {
+        let Some(Object::FlowMatcher { matcher, .. }) = self.state.object(handle) else {
             return Err(no_matcher());
         };
         let matcher = matcher.clone();

@@ -8,7 +8,7 @@ use verbless_model::memory::Mapped;
 use verbless_prm::Opcode;
 
 use super::abi::object;
-use super::account::Charge;
+use super::account::{Charge, Resource};
 use super::channel::Channel;
 use super::client::Client;
 use super::clock::ClockPage;
@@ -26,7 +26,10 @@ pub(super) enum Object {
     Pd {
         pdn: u32,
     },
-    Ah,
+    /// No device has address handles and matchers: they take only memory.
+    Ah {
+        _bytes: Charge,
+    },
     Verbs(Verbs),
     Devx(DevxObject),
     Umem {
@@ -34,7 +37,10 @@ pub(super) enum Object {
         _mapped: Mapped,
         _pinned: Pinned,
     },
-    FlowMatcher(FlowMatcher),
+    FlowMatcher {
+        matcher: FlowMatcher,
+        _bytes: Charge,
+    },
     Flow(Flow),
     Uar {
         page: u32,
@@ -56,15 +62,25 @@ impl Object {
     pub(super) fn kind(&self) -> u16 {
         match self {
             Self::Pd { .. } => object::PD,
-            Self::Ah => object::AH,
+            Self::Ah { .. } => object::AH,
             Self::Verbs(object) => object.kind(),
             Self::Devx(_) => object::DEVX_OBJ,
             Self::Umem { .. } => object::DEVX_UMEM,
-            Self::FlowMatcher(_) => object::FLOW_MATCHER,
+            Self::FlowMatcher { .. } => object::FLOW_MATCHER,
             Self::Flow(_) => object::FLOW,
             Self::Uar { .. } => object::UAR,
         }
     }
+}
+
+/// Approximate bytes of an entry whose object the device does not know.
+const ENTRY_BYTES: usize = 256;
+
+/// Charges the client for an object that the device does not know, with `more` bytes of its own.
+pub(super) fn charge_of_object(client: &dyn Client, more: usize) -> Result<Charge, Errno> {
+    client.account().charge(Resource::Bytes, ENTRY_BYTES + more).map_err(|errno| {
+        refused(errno, "the client has too many objects and unread records: destroy or read some")
+    })
 }
 
 /// An object created by a DevX command.
@@ -340,7 +356,7 @@ mod tests {
         }
         for handle in [70, 700, 7000] {
             assert_eq!(state.free_handle(), Ok(handle));
-            state.insert(handle, Object::Ah);
+            state.insert(handle, Object::Pd { pdn: 1 });
         }
         assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
     }

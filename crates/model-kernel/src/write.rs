@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::Method;
-use super::handles::Object;
+use super::handles::{Object, charge_of_object};
 use super::kernel::Kernel;
 use super::port::PortState;
 use super::refused::{probe, refused};
@@ -212,9 +212,10 @@ impl Method<'_> {
             self.put_driver_data(&response)?;
         }
         check_rate(request.u8(52))?;
+        let ah = Object::Ah { _bytes: charge_of_object(&**self.client, 0)? };
         let handle = self.state.free_handle()?;
         self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes())?;
-        self.state.insert_using(handle, Object::Ah, vec![pd]);
+        self.state.insert_using(handle, ah, vec![pd]);
         Ok(())
     }
 }

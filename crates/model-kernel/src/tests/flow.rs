@@ -17,7 +17,11 @@ fn privileged() -> Fixture {
     fixture
 }
 
-fn matcher(fixture: &Fixture, mask: &[u8], more: &[(u16, Vec<u8>)]) -> Result<u64, Errno> {
+pub(super) fn matcher(
+    fixture: &Fixture,
+    mask: &[u8],
+    more: &[(u16, Vec<u8>)],
+) -> Result<u64, Errno> {
     by_priority(fixture, 3, mask, more)
 }
 

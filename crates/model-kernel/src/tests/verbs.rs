@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 use verbless_prm::{HcaCap, Opcode};
 
+use super::super::account::{Account, Resource, ResourcePool};
 use super::super::client::{Capability, Client};
 use super::super::mailbox::Field;
+use super::flow::matcher;
 use super::support::{Device, Fixture, Request, TestClient, command};
 
 /// INVOKE_WRITE of a command; returns the core's and the driver's output.
@@ -342,6 +344,32 @@ fn shared_lid_ah_requires_grh() {
         assert_eq!(write(&fixture, 5, &request, 4, 16).map(drop), expected, "rate {rate}");
     }
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn address_handles_and_matchers_of_a_filter_leave_memory_to_others() {
+    let pool = ResourcePool::of([100, 100, 1 << 20, 0]);
+    let filters = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
+    let taken = |filter: &Arc<Account>| filter.taken(Resource::Bytes);
+    let fixtures = filters
+        .each_ref()
+        .map(|filter| Fixture::of_client(Device::new(), TestClient::with(filter.clone())));
+    let fill = |fixture: &Fixture| {
+        fixture.get_context(1).expect("a context");
+        let pd = word(&write(fixture, 3, &[0; 8], 4, 4).expect("a PD").0);
+        (0..50).for_each(|_| drop(create_ah(fixture, pd, 1, 0, 1).expect("an AH")));
+        let matchers = (0..).map_while(|_| matcher(fixture, &[1; 9], &[]).ok()).count();
+        let _more = (0..).map_while(|_| create_ah(fixture, pd, 1, 0, 1).ok()).count();
+        assert_eq!(matcher(fixture, &[1; 9], &[]), Err(Errno::ENOMEM));
+        assert_eq!(create_ah(fixture, pd, 1, 0, 1).map(drop), Err(Errno::ENOMEM));
+        assert!(matchers > 50, "{matchers}");
+    };
+    fill(&fixtures[0]);
+    assert!(taken(&filters[0]) <= 3 << 18);
+    fill(&fixtures[1]);
+    assert!(taken(&filters[0]) + taken(&filters[1]) <= 1 << 20);
+    assert_eq!(fixtures.map(Fixture::close), [0, 0]);
+    assert_eq!(filters.each_ref().map(taken), [0, 0]);
 }
 
 #[test]

@@ -24,8 +24,6 @@ const MAX_OF_SHORT: usize = 1 << 22;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
 const MAX_WAITING: usize = 128;
-/// Limit of waiting lists of the clients behind one filter.
-const MAX_OF_FILTER: usize = MAX_WAITING / 2;
 /// Clients and filters without waiting lists whose last turn is remembered.
 const MAX_SERVED: u64 = 256;
 /// Limit of waiting lists per client.
@@ -139,8 +137,9 @@ impl Room {
 impl Line {
     fn may_wait(&self, of: ClientId) -> bool {
         let own = self.waiting.iter().filter(|it| it.of == of).count();
-        let filters = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
-        self.waiting.len() < MAX_WAITING && filters < MAX_OF_FILTER && own < MAX_OF_CLIENT
+        let of_filter = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
+        // A filter has at most as many as are left for all others.
+        of_filter < MAX_WAITING - self.waiting.len() && own < MAX_OF_CLIENT
     }
 
     /// Number of the next waiter.
@@ -259,20 +258,21 @@ mod tests {
     }
 
     #[test]
-    fn waiting_page_lists_of_a_filter_are_bounded() {
+    fn waiting_page_lists_of_a_filter_leave_as_many_to_others() {
         let room = room!();
         let first = room.take(100, alone(0), LONG).expect("room");
-        let of = |client| ClientId { filter: 7, client };
-        let waiters: Vec<_> = (0..MAX_OF_FILTER)
-            .map(|client| {
-                let waiter = thread::spawn(move || room.take(1, of(client), LONG).is_some());
-                waits(room, client + 1);
-                waiter
-            })
-            .collect();
-        let start = Instant::now();
-        assert!(room.take(1, of(MAX_OF_FILTER), LONG).is_none());
-        assert!(start.elapsed() < LONG / 2, "it does not wait");
+        let mut waiters = Vec::new();
+        for (filter, most) in [(7, 64), (8, 32), (9, 16)] {
+            let of = |client| ClientId { filter, client };
+            for client in 0..most {
+                let of = of(client);
+                waiters.push(thread::spawn(move || room.take(1, of, LONG).is_some()));
+                waits(room, waiters.len());
+            }
+            let start = Instant::now();
+            assert!(room.take(1, of(most), LONG).is_none());
+            assert!(start.elapsed() < LONG / 2, "it does not wait");
+        }
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
     }
@@ -304,13 +304,16 @@ mod tests {
         let room = room!();
         let first = room.take(100, alone(0), LONG).expect("room");
         let mut waiters = Vec::new();
-        for client in 0..MAX_WAITING / MAX_OF_CLIENT {
-            for _ in 0..MAX_OF_CLIENT {
-                waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
-                waits(room, waiters.len());
-            }
+        let mut wait_as = |client| {
+            waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
+            waits(room, waiters.len());
+        };
+        let last = MAX_WAITING / MAX_OF_CLIENT - 1;
+        for client in 0..last {
+            (0..MAX_OF_CLIENT).for_each(|_| wait_as(client));
             assert!(room.take(1, alone(client), LONG).is_none(), "client {client} has as many");
         }
+        (last..last + MAX_OF_CLIENT).for_each(wait_as);
         let start = Instant::now();
         assert!(room.take(1, alone(MAX_WAITING), LONG).is_none());
         assert!(start.elapsed() < LONG / 2, "it does not wait");

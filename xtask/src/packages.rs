@@ -9,13 +9,14 @@ use crate::outcome::Outcome;
 use crate::workspace::{Result, workspace_root};
 
 /// The crates that a user's program may depend on, with their own dependencies.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "verbless-prm",
     "verbless-ring",
     "verbless-devx",
     "verbless-command",
     "verbless-queue",
     "verbless-riscv",
+    "verbless-dpa",
     "verbless-wire",
     "verbless-model",
     "verbless-model-kernel",

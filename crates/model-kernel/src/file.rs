@@ -490,7 +490,6 @@ impl Method<'_> {
             Call::QueryUar => self.query_uar().map(nothing),
             Call::QueryEqn => self.query_eqn().map(nothing),
             Call::Subscribe => self.subscribe().map(nothing),
-            #[cfg(feature = "verbs")]
             Call::Verbs(call) => self.verbs(call),
             Call::ObjCreate => self.obj_create().map(alone),
             Call::ObjModify => self.obj_modify().map(nothing),

@@ -25,7 +25,7 @@
 //!     context, device, write, devx, umem, uar, events     the methods
 //!     page_lists                                           bounds the memory of page lists
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
-//!     verbs          the interface for libraries without DevX (feature `verbs`)
+//!     verbs          the interface for libraries without DevX
 //!   fwctl        the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page that converts timestamps to times
@@ -42,11 +42,6 @@
 //! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. docs/fidelity.md lists
 //! the differences from Linux. Two follow from running in one process: registered pages are
 //! checked, not pinned; a UAR page is freed even while it is mapped.
-
-#![cfg_attr(
-    not(feature = "verbs"),
-    allow(dead_code, reason = "many items of the crate serve the feature `verbs` alone")
-)]
 
 mod abi;
 mod account;
@@ -94,7 +89,6 @@ mod uapi;
 mod uar;
 mod umem;
 mod unmodelled;
-#[cfg_attr(not(feature = "verbs"), path = "no_verbs.rs")]
 mod verbs;
 mod write;
 
@@ -124,6 +118,5 @@ pub mod remote {
     pub use crate::port::{GidEntry, PortState};
     pub use crate::refusal_log::{fwctl_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;
-    #[cfg(feature = "verbs")]
     pub use crate::verbs::query::flags as device_flags;
 }

@@ -40,7 +40,6 @@ pub(super) fn no_descriptor(errno: Errno, fd: i32) -> Errno {
 }
 
 /// Why a context with only dynamic UARs cannot have the object.
-#[cfg(feature = "verbs")]
 pub(super) const NO_REGISTERS: &str =
     "no registers came with the context (dynamic UARs): the driver must name a UAR page";
 

@@ -56,7 +56,7 @@ const DMABUF: (u16, u16) = (7, 4);
 pub(super) fn command(number: u32) -> Errno {
     let words = match COMMANDS.iter().find(|command| command.0 == number & 0xff) {
         Some((_, name, what)) => format!("{what} ({name}): not modelled"),
-        None => format!("command {number:#x} does not exist in the uverbs ABI{OR_VERBS}"),
+        None => format!("command {number:#x} does not exist in the uverbs ABI"),
     };
     refused(Errno::EOPNOTSUPP, words)
 }
@@ -68,7 +68,7 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
     };
     let words = match METHODS.iter().find(about) {
         Some((_, _, what)) => format!("{what}: not modelled"),
-        None => format!("object {object:#x} has no method {method:#x}{OR_VERBS}"),
+        None => format!("object {object:#x} has no method {method:#x}"),
     };
     // A device without on-demand paging has this method, and its driver refuses the call
     // (`mlx5_ib_reg_user_mr_dmabuf`). The driver does not offer objects of device memory.
@@ -78,13 +78,6 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
     };
     refused(errno, words)
 }
-
-/// Another cause for a call to an unknown command or method.
-const OR_VERBS: &str = if cfg!(feature = "verbs") {
-    ""
-} else {
-    ", or it is of the feature `verbs`, which this build does not have"
-};
 
 #[cfg(test)]
 mod tests {

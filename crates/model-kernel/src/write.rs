@@ -50,7 +50,6 @@ pub(super) const fn plain(
 
 /// A command of the extended form. Linux requires no minimum size of its request and response
 /// (`uapi_create_write`): a short request is padded with zeros, and the response is truncated.
-#[cfg(feature = "verbs")]
 pub(super) const fn extended(
     name: &'static str,
     number: u32,
@@ -138,7 +137,6 @@ impl Method<'_> {
     }
 
     /// Writes an extended command's response to `attr::CORE_OUT`, if given.
-    #[cfg(feature = "verbs")]
     pub(super) fn put_extended(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.attrs.has(attr::CORE_OUT) {
             self.attrs.put_or_zero(attr::CORE_OUT, bytes)

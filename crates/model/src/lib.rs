@@ -42,8 +42,6 @@ mod cases;
 mod clock;
 mod connection;
 mod directory;
-#[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
-mod dpa;
 mod driver;
 mod engine;
 mod engine_waker;
@@ -65,10 +63,6 @@ pub mod profile;
 mod runtime;
 mod shared_model;
 mod watch;
-
-/// Whether this build has DPAs (the feature `dpa`); without the feature no device has one, whatever
-/// its profile says.
-pub const HAS_DPA: bool = cfg!(feature = "dpa");
 
 pub use driver::DriverHandle;
 pub use engine::{Fault, QueueKind};

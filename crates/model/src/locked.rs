@@ -82,7 +82,6 @@ impl LockedFunctions {
         }
         for (.., card) in &cards {
             set_neighbours(&mut functions, card);
-            #[cfg(feature = "dpa")]
             crate::hca::share_units(
                 &card.iter().map(|&id| (id, &functions[id].hca)).collect::<Vec<_>>(),
             );

@@ -216,12 +216,6 @@ impl<K: Number, V> Numbered<K, V> {
         numbers
     }
 
-    #[cfg(feature = "dpa")]
-    pub(crate) fn into_keys(self) -> impl Iterator<Item = K> {
-        let Self { places, entries, .. } = self;
-        places.into_values().map(move |place| entries[place].0)
-    }
-
     /// Removes the values that do not satisfy `pass`.
     pub(crate) fn retain(&mut self, mut pass: impl FnMut(&K, &mut V) -> bool) {
         let fails = self.iter_mut().filter_map(|(number, value)| {
@@ -331,7 +325,6 @@ mod tests {
                 prop_assert!(map.range(..to).eq(numbered.range(..to)));
                 prop_assert_eq!(numbered.entries.len(), map.len(), "without holes");
             }
-            prop_assert!(map.into_keys().eq(numbered.into_keys()));
         }
     }
 

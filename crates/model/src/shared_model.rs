@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use verbless_dpa::Waker;
+
 use crate::clock::Clock;
-use crate::dpa::Waker;
 use crate::engine::function::FunctionEngine;
 use crate::engine::scratch::Scratch;
 use crate::engine_waker::EngineWaker;
@@ -259,7 +260,6 @@ impl SharedModel {
     }
 
     /// A program of the DPA could not be executed, which is a bug of the model: kills every device.
-    #[cfg(feature = "dpa")]
     pub(crate) fn fail(&self) {
         tracing::error!(
             "the model has failed at executing a program of the DPA, which is a mistake of its \

@@ -61,8 +61,7 @@
 //! - `doca`: the object model of DOCA Core, as the module `doca`.
 //! - `model`: the software model of the device, which replaces the kernel and the card, as the
 //!   module `model`. For tests.
-//! - `dpa`: the commands of the DPA (`command::DpaProcess` and its neighbours), and with `model`
-//!   the DPA of the devices that have one; without it the model has no DPA and compiles faster.
+//! - `dpa`: the commands of the DPA (`command::DpaProcess` and its neighbours).
 //! - `flexio`: `dpa`, and the host library of FlexIO, as the module `flexio`.
 //! - `sdk-2022`: `flexio`, and its functions that the C library has deprecated.
 //! - `gdb`: `dpa`, `model`, and debuggers for programs on the DPA.

@@ -6,10 +6,8 @@
 //! `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in `uverbs_std_types_*.c`,
 //! `hw/mlx5/devx.c` and `hw/mlx5/main.c`.
 
-#[cfg(feature = "verbs")]
 mod verbs;
 
-#[cfg(feature = "verbs")]
 pub(super) use verbs::VerbsCall;
 
 /// Ids from here on belong to the driver.
@@ -210,7 +208,6 @@ pub(super) enum Call {
     UarAlloc,
     FlowMatcherCreate,
     FlowCreate,
-    #[cfg(feature = "verbs")]
     Verbs(VerbsCall),
     /// The attribute with access `Destroy` describes the whole method.
     Destroy,
@@ -286,11 +283,7 @@ const HEADER: u16 = 16;
 
 /// Every method that this kernel has.
 pub(super) fn methods() -> impl Iterator<Item = &'static MethodSpec> {
-    #[cfg(not(feature = "verbs"))]
-    let of_verbs: &[MethodSpec] = &[];
-    #[cfg(feature = "verbs")]
-    let of_verbs = verbs::METHODS;
-    METHODS.iter().chain(of_verbs)
+    METHODS.iter().chain(verbs::METHODS)
 }
 
 static METHODS: &[MethodSpec] = &[

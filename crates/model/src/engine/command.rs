@@ -191,7 +191,6 @@ pub(crate) fn apply(
             function.engine.moved = true;
             function.events().port_lid(port);
         }
-        #[cfg(feature = "dpa")]
         Effect::EmulatedDoorbell(number) => super::dpa::emulated_rung(function, number, now),
         Effect::AddressesChanged => function.engine.moved = true,
         Effect::Event { kind, data } => function.events().post(kind, 0, data),

@@ -8,7 +8,6 @@ use super::events::Events;
 use super::function::FunctionEngine;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
-#[cfg(feature = "dpa")]
 use super::programs::Programs;
 use super::state::EngineState;
 use crate::numbered::Numbered;
@@ -165,7 +164,6 @@ impl FunctionEngine {
             eqs: &mut objects.eqs,
             raised: &mut hca.raised,
             memory,
-            #[cfg(feature = "dpa")]
             programs: Programs {
                 eqs: &mut objects.dpa_eqs,
                 devices: &mut objects.emulated_devices,
@@ -203,7 +201,6 @@ impl FunctionEngine {
     }
 
     /// The context of a function's queues at this time, beside the other locked functions.
-    #[cfg(feature = "dpa")]
     pub(super) fn context_among<'a>(
         &'a mut self,
         now: u64,
@@ -271,7 +268,6 @@ impl FunctionEngine {
             eqs: &mut hca.objects.eqs,
             raised: &mut hca.raised,
             memory: &*hca.memory,
-            #[cfg(feature = "dpa")]
             programs: Programs {
                 eqs: &mut hca.objects.dpa_eqs,
                 devices: &mut hca.objects.emulated_devices,

@@ -202,7 +202,6 @@ impl CompletionQueue<'_> {
 
     /// Takes an arm request of the DPA, which names only the consumer index: a CQE after that
     /// index causes an event, even if an earlier event reported it.
-    #[cfg(feature = "dpa")]
     pub(super) fn arm_at(&mut self, consumer: u32) {
         self.cq.runtime.consumer = consumer;
         self.cq.notified = consumer;
@@ -273,7 +272,6 @@ impl CompletionQueue<'_> {
         cq.notified = cq.producer;
         match cq.target {
             EventTarget::Eq(eqn) => self.events.completion(eqn, self.cqn),
-            #[cfg(feature = "dpa")]
             EventTarget::Dpa(target) => self.events.program(target, self.cqn),
         }
     }

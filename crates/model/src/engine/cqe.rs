@@ -66,7 +66,6 @@ pub(crate) struct Received {
 
 impl Completion {
     /// A CQE of zeros, by which a DPA program causes an event.
-    #[cfg(feature = "dpa")]
     pub(crate) fn zero() -> Self {
         Self { number: 0, body: [0; 64], first_half: None, solicited: false }
     }

@@ -5,11 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use verbless_dpa::{Debugged, Dpa, NextRun, Turn};
 use verbless_riscv::gdb::{Debuggee, Ended, Ran, is_same_user, serve_program};
 use verbless_riscv::{AddressSpace, Exit, Hart};
 
 use super::dpa::serve_shared;
-use crate::dpa::{Debugged, Dpa, NextRun, Turn};
 use crate::shared_model::SharedModel;
 
 /// How long a debugger's first answer may wait for a run to begin. Debuggers are not patient.

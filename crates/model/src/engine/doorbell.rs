@@ -172,7 +172,6 @@ pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) 
 
 /// Handles a doorbell of the DPA. It names the send queue and its producer index, so the record is
 /// not read.
-#[cfg(feature = "dpa")]
 pub(super) fn ring_one(function: &mut FunctionEngine, number: u32, index: u16) {
     if takes_doorbell(function, true) {
         wake_to(function, number, Some(index));

@@ -9,13 +9,13 @@ use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
+use verbless_dpa::{DeviceAnswer, DeviceRequest, Doorbell, Dpa, Queues, ShortTurn, Turn, Waker};
 use verbless_prm::GeneralObjectType;
 
 use super::cqe::Completion;
 use super::doorbell;
 use super::function::FunctionEngine;
 use super::keys::{AccessRight, KeyUser, Range, Sge, VISITS};
-use crate::dpa::{DeviceAnswer, DeviceRequest, Doorbell, Dpa, Queues, ShortTurn, Turn, Waker};
 use crate::locked::LockedFunctions;
 use crate::shared_model::SharedModel;
 

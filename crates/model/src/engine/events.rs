@@ -6,9 +6,7 @@ use verbless_prm::{
     EventType, PortChangeSubtype,
 };
 
-#[cfg(feature = "dpa")]
 use super::programs::Programs;
-#[cfg(feature = "dpa")]
 use crate::hca::objects::DpaEventTarget;
 use crate::hca::objects::{Eq, EventRing};
 use crate::memory::HostMemory;
@@ -23,7 +21,6 @@ pub(super) struct Events<'a> {
     /// Vectors to raise once the lock is released.
     pub raised: &'a mut Vec<u32>,
     pub memory: &'a dyn HostMemory,
-    #[cfg(feature = "dpa")]
     pub programs: Programs<'a>,
     /// A forced or fast teardown has stopped the function's bus accesses: its EQs receive the
     /// completion of that command and nothing else.
@@ -37,7 +34,6 @@ impl Events<'_> {
             eqs: self.eqs,
             raised: self.raised,
             memory: self.memory,
-            #[cfg(feature = "dpa")]
             programs: self.programs.reborrow(),
             closed: self.closed,
         }
@@ -70,7 +66,6 @@ impl Events<'_> {
     }
 
     /// Reports a completion event of a CQ to an element of the DPA.
-    #[cfg(feature = "dpa")]
     pub(super) fn program(&mut self, target: DpaEventTarget, cqn: u32) {
         self.programs.completion(target, cqn, self.memory);
     }
@@ -101,7 +96,6 @@ impl Events<'_> {
     }
 
     /// Reports a change of a general object.
-    #[cfg(feature = "dpa")]
     pub(super) fn object(&mut self, kind: verbless_prm::GeneralObjectType, number: u32) {
         let mut data = verbless_prm::EqeObjectChange::zeroed();
         data.set_obj_type(kind).set_obj_id(number);

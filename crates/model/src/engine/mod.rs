@@ -15,7 +15,7 @@
 //!   wait       queues that wait for data: conditions (condition), polls
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
-//!   dpa        requests of DPA programs, and the threads that run them (with feature dpa)
+//!   dpa        requests of DPA programs, and the threads that run them
 //!   programs   completion events for DPA programs
 //!   failure    the error state; flush: later, a few WQEs a turn
 //!   arrivals   CQEs and data, for recorders
@@ -37,7 +37,6 @@ mod cqe;
 #[cfg(feature = "gdb")]
 pub(crate) mod debug;
 mod doorbell;
-#[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
 mod ethernet;
 mod events;
@@ -50,7 +49,6 @@ mod invalid;
 mod keys;
 mod operation;
 mod packets;
-#[cfg(feature = "dpa")]
 mod programs;
 mod requester;
 mod responder;

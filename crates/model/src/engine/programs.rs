@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use verbless_dpa::Dpa;
 use verbless_prm::EqeCompletion;
 use verbless_prm::hot::event_type;
 
 use super::events::{update, write};
-use crate::dpa::Dpa;
 use crate::hca::objects::{DpaEq, DpaEventTarget, EmulatedDevice};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;

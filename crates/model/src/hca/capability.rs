@@ -31,8 +31,6 @@ impl Capabilities {
             for values in [&mut page.current, &mut page.max] {
                 if let Some(general) = HcaCap::from_prefix_mut(values) {
                     general.set_vhca_id(general.vhca_id().wrapping_add(function));
-                    #[cfg(not(feature = "dpa"))]
-                    general.set_apu(false).set_access_register_user(false);
                 }
             }
         }

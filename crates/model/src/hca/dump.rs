@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use verbless_dpa::CoreDump;
+
 use super::objects::QueueMemory;
-use crate::dpa::CoreDump;
 
 /// A core dump in progress.
 pub(crate) struct Dumping {

@@ -37,7 +37,6 @@ pub(crate) enum Effect {
     /// The addresses of ports changed.
     AddressesChanged,
     /// A doorbell of an emulated device was rung.
-    #[cfg(feature = "dpa")]
     EmulatedDoorbell(u32),
     /// An event of type `kind` must be reported, with bytes 0x20 to 0x3c of the entry.
     Event { kind: u8, data: [u8; 28] },

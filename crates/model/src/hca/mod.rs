@@ -5,7 +5,6 @@ pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;
 pub(crate) mod doorbell;
-#[cfg_attr(not(feature = "dpa"), path = "no_dump.rs")]
 mod dump;
 pub(crate) mod effect;
 mod fault;
@@ -21,7 +20,6 @@ mod refusal;
 pub(crate) mod registry;
 mod removal;
 pub(crate) mod resources;
-#[cfg(feature = "dpa")]
 mod sharing;
 pub(crate) mod state;
 #[cfg(test)]
@@ -35,7 +33,6 @@ pub(crate) use fault::Countdowns;
 pub use fault::Times;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
-#[cfg(feature = "dpa")]
 pub(crate) use sharing::share_units;
 pub(crate) use state::Hca;
 pub(crate) use vport::DEFAULT_PKEY;

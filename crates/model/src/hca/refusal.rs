@@ -8,7 +8,7 @@
 
 use verbless_prm::{CommandStatus, Opcode};
 
-use crate::hca::kinds::all_kinds;
+use crate::hca::kinds::kinds;
 
 /// The high half of every syndrome of the model.
 const MARK: u32 = 0x564c_0000;
@@ -72,7 +72,7 @@ macro_rules! refusals {
     };
 }
 
-all_kinds! { refusals {
+kinds! { refusals {
     InputTooShort = 0x01, BAD_INP_LEN, "The inbox is shorter than the command.";
     OutputTooShort = 0x02, BAD_OUTP_LEN, "The outbox is shorter than the answer.";
     ListTooShort = 0x03, BAD_INP_LEN, "The inbox is shorter than the list that it announces.";

@@ -1,6 +1,7 @@
 //! Sharing of a DPA's execution units among the functions of a card.
 
-use crate::dpa::{EuSharing, Rights, Units};
+use verbless_dpa::{EuSharing, Rights, Units};
+
 use crate::hca::state::Hca;
 use crate::profile::{Role, Side};
 
@@ -12,7 +13,7 @@ pub(crate) fn share_units(card: &[(usize, &Hca)]) {
     let mut sharing: Option<EuSharing> = None;
     for (_, hca) in card {
         let Some(dpa) = &hca.dpa else { continue };
-        let sharing = sharing.get_or_insert_with(|| dpa.numbers().sharing());
+        let sharing = sharing.get_or_insert_with(|| dpa.limits().sharing());
         let is_pf = hca.on_card.role == Role::Pf;
         let manages = match has_dpu {
             true => is_pf && hca.profile.side() == Side::Dpu,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
+use verbless_dpa::{Dpa, DpaLimits};
 use verbless_prm::{MacAddressLayout, PmtuReg, RegisterId, RoceAddrLayout, VportListType};
 
-use crate::dpa::Dpa;
 use crate::fabric::address::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
@@ -20,11 +20,10 @@ use crate::hca::qp_type::QpTypes;
 use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::ioctl::Ioctl;
-#[cfg(feature = "dpa")]
 use crate::memory::{Heaps, with_heaps};
 use crate::memory::{HostMemory, Interrupts, Iommu, UarSpace};
 use crate::numbered::Numbered;
-use crate::profile::{FunctionPlace, Link, Profile};
+use crate::profile::{DpaNumbers, FunctionPlace, Link, Profile};
 use verbless_wire::Mac;
 
 /// A port's physical and logical state.
@@ -108,7 +107,6 @@ pub(crate) struct Hca {
     pub iommu: Arc<Iommu>,
     /// The DPA, and the part of `memory` that its processes own.
     pub dpa: Option<Arc<Dpa>>,
-    #[cfg(feature = "dpa")]
     pub heaps: Heaps,
     pub bar: Arc<UarSpace>,
     /// The receiver of interrupts; set by the front end.
@@ -151,6 +149,13 @@ pub(crate) struct Hca {
     pub dumping: Option<Box<Dumping>>,
 }
 
+/// The limits of a profile's DPA.
+fn dpa_limits(numbers: &DpaNumbers) -> DpaLimits {
+    let units = numbers.cores * numbers.units_per_core - numbers.reserved_units;
+    let DpaNumbers { groups, partitions, memory, watchdog, .. } = *numbers;
+    DpaLimits { units, groups, partitions, memory, watchdog }
+}
+
 impl Hca {
     pub(crate) fn new(
         index: usize,
@@ -168,8 +173,7 @@ impl Hca {
             gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
             violations: Violations::default(),
         });
-        let dpa = profile.dpa().and_then(Dpa::of);
-        #[cfg(feature = "dpa")]
+        let dpa = profile.dpa().map(|numbers| Arc::new(Dpa::new(dpa_limits(numbers))));
         let (memory, heaps) = with_heaps(memory, dpa.is_some());
         let roce_entries = match link {
             Link::Infiniband => 0,
@@ -198,7 +202,6 @@ impl Hca {
             memory,
             iommu: Arc::default(),
             dpa,
-            #[cfg(feature = "dpa")]
             heaps,
             bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
             interrupts: None,

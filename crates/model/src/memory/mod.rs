@@ -4,7 +4,6 @@
 //! access ring words, records and doorbells by atomics, and copy payload by code that is allowed to
 //! race.
 
-#[cfg(feature = "dpa")]
 mod card;
 mod clients;
 mod guest;
@@ -18,7 +17,6 @@ mod remote;
 mod spaces;
 mod uar;
 
-#[cfg(feature = "dpa")]
 pub(crate) use card::{Heaps, with_heaps};
 pub use clients::{ClientMemory, dma_address};
 pub use guest::GuestMemory;

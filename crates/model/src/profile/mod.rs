@@ -197,7 +197,6 @@ impl Profile {
     }
 
     /// The first number of objects of the data path accelerator.
-    #[cfg(feature = "dpa")]
     pub(crate) fn first_dpa_object(&self) -> u32 {
         self.dpa().map_or(1, |dpa| dpa.first_object)
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use verbless_dpa::{
+    CHUNK, DeviceAnswer, DeviceRequest, Dpa, DpaRefusal, MAX_TRANSLATED_BYTES, RunnerId, Start,
+    Turn, WINDOW_CONFIGS, WINDOWS,
+};
 use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
-use crate::dpa::{
-    CHUNK, DeviceAnswer, DeviceRequest, Dpa, MAX_TRANSLATED_BYTES, Refused, RunnerId, Start, Turn,
-    WINDOW_CONFIGS, WINDOWS,
-};
 use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, reach_all};
 use crate::hca::objects::{Klm, Translation};
 
@@ -195,7 +195,7 @@ fn program_with_thread_local_storage_is_rejected() {
         dpa.create(2, &file, 0, 0).map(drop)
     };
     let refused = storage(8);
-    let Err(Refused::Program(why)) = refused else { panic!("{refused:?}") };
+    let Err(DpaRefusal::Program(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("thread-local variables") && why.contains("metadata"), "{why}");
     assert_eq!(storage(0), Ok(()), "none");
 }

@@ -178,7 +178,6 @@ fn threaded_model_delays_flush() {
 }
 
 /// A DPA program need not write the record (`verbless-flexio-dev`, outbox).
-#[cfg(feature = "dpa")]
 #[test]
 fn flush_after_ring_by_index_ignores_record() {
     let mut rig = Rig::new();

@@ -103,7 +103,6 @@ fn target(call: &Call<'_>, context: &CqContext) -> Result<EventTarget, Refusal> 
     let number = context.c_eqn_or_apu_element();
     match (context.apu_cq(), context.ext_element_type()) {
         (false, 0) => call.find(kind::Eq, number).map(|_| EventTarget::Eq(number)),
-        #[cfg(feature = "dpa")]
         (true, of) => {
             super::dpa::target(call, of, number, context.uar_page()).map(EventTarget::Dpa)
         }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use verbless_dpa::{Affinity, Dpa, DpaRefusal, HEAP, RunnerId, RunnerState, Start, function_of};
 use verbless_prm::{
     CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn, DestroyGeneralObjectOut,
     DpaAffinity, DpaCall, DpaCoreDump, DpaOutbox, DpaProcess, DpaThread, DpaThreadState, DpaWindow,
@@ -11,7 +12,6 @@ use verbless_prm::{
 use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
-use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start, function_of};
 use crate::hca::dump::Dumping;
 use crate::hca::objects::{self, DpaEventTarget, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
@@ -27,15 +27,15 @@ impl Call<'_> {
     }
 
     /// The command's refusal for a refusal of the DPA.
-    fn refused(&self, refused: Refused) -> Refusal {
+    fn refused(&self, refused: DpaRefusal) -> Refusal {
         match refused {
-            Refused::Program(why) => self.about(Refusal::DpaProgram, why),
-            Refused::Full => Refusal::DpaFull,
-            Refused::NoProcess => Refusal::DpaEnded,
-            Refused::NoUnit => Refusal::DpaUnit,
-            Refused::NoConfig => Refusal::DpaConfig,
-            Refused::NoPartition => Refusal::DpaPartitionless,
-            Refused::HadThread => Refusal::DpaHasThreads,
+            DpaRefusal::Program(why) => self.about(Refusal::DpaProgram, why),
+            DpaRefusal::Full => Refusal::DpaFull,
+            DpaRefusal::NoProcess => Refusal::DpaEnded,
+            DpaRefusal::NoUnit => Refusal::DpaUnit,
+            DpaRefusal::NoConfig => Refusal::DpaConfig,
+            DpaRefusal::NoPartition => Refusal::DpaPartitionless,
+            DpaRefusal::HadThread => Refusal::DpaHasThreads,
         }
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn create_process(
         call.hca().heaps.remove(number as u16);
     })?;
     call.change(kind::DpaProcess, process, |process| {
-        process.context.set_heap_address(dpa::HEAP).set_serial(serial);
+        process.context.set_heap_address(HEAP).set_serial(serial);
         process.context.set_device_umem_id(umem);
         process.context.set_heap_bytes(heap_bytes as u32);
     })?;

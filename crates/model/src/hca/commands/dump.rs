@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use verbless_dpa::CHUNK;
+
 use super::dpa::parts;
-use crate::dpa::CHUNK;
 use crate::hca::dump::Dumping;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;

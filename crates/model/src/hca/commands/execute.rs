@@ -100,29 +100,6 @@ macro_rules! object_commands {
 
 kinds!(object_commands);
 
-/// Commands on objects that this build lacks.
-#[cfg(not(feature = "dpa"))]
-macro_rules! absent_commands {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
-        numbers: [$($numbers:tt)*],
-        object: { $($entry:tt)* },
-        refusals: { absent: $absent:ident = $($refusals:tt)* },
-        removed: [$($removed:tt)*],
-        commands: { $($privilege:ident $input:ident of $type:ident => $handler:expr;)* }
-    })*) => {
-        static ABSENT_COMMANDS: &[CommandEntry] = &[$($(entry!(
-            Up $privilege $input of [$type] for [] from [] => |_, _, _| {
-                Err($crate::hca::kinds::dpa::absent!($input $type, $absent))
-            }
-        )),*),*];
-    };
-}
-
-#[cfg(feature = "dpa")]
-static ABSENT_COMMANDS: &[CommandEntry] = &[];
-#[cfg(not(feature = "dpa"))]
-crate::hca::kinds::dpa_kinds!(absent_commands);
-
 commands! {
     Always kernel EnableHcaIn => lifecycle::enable;
     Enabled kernel DisableHcaIn => lifecycle::disable;
@@ -163,7 +140,7 @@ impl Hca {
     /// holds no more than that.
     pub(crate) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
-        match dispatch(self, &[OBJECT_COMMANDS, ABSENT_COMMANDS, COMMANDS], input, output) {
+        match dispatch(self, &[OBJECT_COMMANDS, COMMANDS], input, output) {
             Ok(()) => {}
             Err(CommandFailure::Refused(refusal, detail)) => {
                 self.refuse(input, output, refusal, detail);

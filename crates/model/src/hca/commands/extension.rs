@@ -5,10 +5,10 @@
 //! The owner of the queues names the process that may ring by its serial number, which is unique.
 //! The process need not be looked up; an extension to an ended process is harmless.
 
+use verbless_dpa::function_of;
 use verbless_prm::{CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension};
 
 use super::call::{Call, Outcome};
-use crate::dpa::function_of;
 use crate::hca::objects;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;

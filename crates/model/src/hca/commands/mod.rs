@@ -6,18 +6,13 @@ mod capability;
 mod counter;
 mod cq;
 mod domain;
-#[cfg(feature = "dpa")]
 mod dpa;
-#[cfg(feature = "dpa")]
 mod dump;
-#[cfg(feature = "dpa")]
 mod emulated;
 mod eq;
 mod execute;
-#[cfg(feature = "dpa")]
 mod extension;
 mod flow_table;
-#[cfg(feature = "dpa")]
 mod general;
 mod lifecycle;
 mod mad;
@@ -37,7 +32,6 @@ mod transition;
 mod transport;
 mod uctx;
 mod umem;
-#[cfg_attr(not(feature = "dpa"), path = "no_units.rs")]
 mod units;
 mod vport;
 mod wq;

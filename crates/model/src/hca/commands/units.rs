@@ -3,6 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use verbless_dpa::{
+    Dpa, DpaLimits, EuSharing, Group, MAX_PARTITION_MEMBERS, Partition, PartitionChanges, Sender,
+    ShareRefusal,
+};
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, DpaCap,
     NicCapExtReg, NicDpaEuPartitionModify, NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg,
@@ -11,10 +15,6 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::register::{absent, show, user_may};
-use crate::dpa::{
-    Changes, Dpa, DpaLimits, EuSharing, Group, MAX_PARTITION_MEMBERS, Partition, Sender,
-    ShareRefusal,
-};
 use crate::hca::refusal::Refusal;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
@@ -76,7 +76,7 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
     if register.cap_group() != DPA_GROUP {
         return Err(Refusal::NoSuchRegister);
     }
-    let DpaLimits { units, groups, partitions, .. } = dpa.numbers();
+    let DpaLimits { units, groups, partitions, .. } = dpa.limits();
     let mut shown = DpaCap::default();
     shown
         .set_max_num_dpa_eu(units)
@@ -190,7 +190,7 @@ fn partition(
         NicDpaOperation::MODIFY => {
             let fields = selected(register.modify_field_select(), FIELDS)?;
             let [has_units, has_members, has_groups] = fields;
-            let changes = Changes {
+            let changes = PartitionChanges {
                 units: has_units.then_some(units),
                 members: has_members.then_some(members),
                 groups: has_groups.then_some(groups),

@@ -15,17 +15,14 @@ macro_rules! completions {
                     refers: |cq, to| {
                         match cq.target {
                             objects::EventTarget::Eq(eqn) => to(ObjectKind::Eq, eqn),
-                            #[cfg(feature = "dpa")]
                             objects::EventTarget::Dpa(objects::DpaEventTarget::Thread(thread)) => {
                                 to(ObjectKind::DpaThread, thread);
                             }
-                            #[cfg(feature = "dpa")]
                             objects::EventTarget::Dpa(objects::DpaEventTarget::Eq(eqn)) => {
                                 to(ObjectKind::DpaEq, eqn);
                             }
                             // Only the other context can destroy the thread; later events are
                             // dropped.
-                            #[cfg(feature = "dpa")]
                             objects::EventTarget::Dpa(objects::DpaEventTarget::Far { .. }) => {}
                         }
                         to(ObjectKind::Uar, cq.uar_page);

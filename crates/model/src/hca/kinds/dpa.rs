@@ -344,20 +344,3 @@ macro_rules! dpa {
 }
 
 pub(in crate::hca) use dpa;
-
-/// The refusal of a command on a device without a DPA: it can create no object, and has none.
-#[cfg(not(feature = "dpa"))]
-macro_rules! absent {
-    (CreateGeneralObjectIn DPA_UAR_EXTENSION, $absent:ident) => {
-        Refusal::UarExtensionTo
-    };
-    (CreateGeneralObjectIn $type:ident, $absent:ident) => {
-        Refusal::DpaAbsent
-    };
-    ($input:ident $type:ident, $absent:ident) => {
-        Refusal::$absent
-    };
-}
-
-#[cfg(not(feature = "dpa"))]
-pub(in crate::hca) use absent;

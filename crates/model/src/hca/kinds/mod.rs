@@ -42,33 +42,12 @@ pub(super) mod dpa;
 pub(super) mod memory;
 pub(super) mod queues;
 
-/// Passes all entries to the macro `$then`, after `$before`. A device without a DPA has no kinds of
-/// DPA objects.
-#[cfg(feature = "dpa")]
+/// Passes all entries to the macro `$then`, after `$before`.
 macro_rules! kinds {
-    ($then:ident $($before:tt)*) => { $crate::hca::kinds::all_kinds! { $then $($before)* } };
-}
-#[cfg(not(feature = "dpa"))]
-macro_rules! kinds {
-    ($then:ident $($before:tt)*) => {
-        $crate::hca::kinds::family! { $then [queues completions memory base] { $($before)* } }
-    };
-}
-
-/// Like `kinds`, with the kinds that this build lacks.
-macro_rules! all_kinds {
     ($then:ident $($before:tt)*) => {
         $crate::hca::kinds::family! {
             $then [queues doorbells completions dpa memory base] { $($before)* }
         }
-    };
-}
-
-/// Like `kinds`, only for the DPA.
-#[cfg(not(feature = "dpa"))]
-macro_rules! dpa_kinds {
-    ($then:ident $($before:tt)*) => {
-        $crate::hca::kinds::family! { $then [doorbells dpa] { $($before)* } }
     };
 }
 
@@ -107,6 +86,4 @@ macro_rules! family {
     };
 }
 
-#[cfg(not(feature = "dpa"))]
-pub(super) use dpa_kinds;
-pub(super) use {all_kinds, family, kinds};
+pub(super) use {family, kinds};

@@ -2,7 +2,6 @@
 
 use verbless_prm::{CqContext, CqErrorSyndrome, EqContext};
 
-#[cfg(feature = "dpa")]
 use super::dpa::DpaEventTarget;
 use super::shared::{QueueMemory, Uid};
 use crate::runtime::CqRuntime;
@@ -42,7 +41,6 @@ pub(crate) enum EventTarget {
     /// An event queue.
     Eq(u32),
     /// A part of the DPA.
-    #[cfg(feature = "dpa")]
     Dpa(DpaEventTarget),
 }
 

@@ -8,7 +8,6 @@
 use verbless_prm::{HcaCap, QueryQCounterOut};
 
 mod completions;
-#[cfg(feature = "dpa")]
 mod dpa;
 pub(crate) mod flow;
 mod memory;
@@ -17,7 +16,6 @@ mod queues;
 mod shared;
 
 pub(crate) use completions::*;
-#[cfg(feature = "dpa")]
 pub(crate) use dpa::*;
 pub(crate) use memory::*;
 pub(crate) use queues::*;

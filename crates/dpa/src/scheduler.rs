@@ -16,7 +16,6 @@ use super::runner::{Runner, RunnerCounts, RunnerId, RunnerState, Start};
 use super::state::DpaState;
 use super::turns::Waker;
 use super::units::Units;
-use crate::profile::DpaNumbers;
 
 /// The prefix of processes' tokens for debuggers.
 #[cfg(feature = "gdb")]
@@ -24,11 +23,12 @@ const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 
 /// The limits of a DPA.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DpaLimits {
+pub struct DpaLimits {
     /// Execution units for programs.
     pub units: u16,
-    /// Maximum number of groups of units, and of partitions.
+    /// Maximum number of groups of units.
     pub groups: u16,
+    /// Maximum number of partitions of units, besides the default one.
     pub partitions: u16,
     /// Maximum bytes of memory of all processes.
     pub memory: u64,
@@ -36,25 +36,16 @@ pub(crate) struct DpaLimits {
     pub watchdog: u64,
 }
 
-impl From<&DpaNumbers> for DpaLimits {
-    fn from(numbers: &DpaNumbers) -> Self {
-        let all = numbers.cores * numbers.units_per_core;
-        let units = all - numbers.reserved_units;
-        let DpaNumbers { groups, partitions, memory, watchdog, .. } = *numbers;
-        Self { units, groups, partitions, memory, watchdog }
-    }
-}
-
 impl DpaLimits {
     /// The units of a card, for functions that join.
-    pub(crate) fn sharing(&self) -> EuSharing {
+    pub fn sharing(&self) -> EuSharing {
         EuSharing::new(self.units, self.groups, self.partitions)
     }
 }
 
 /// Why the DPA refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub enum DpaRefusal {
     /// The file is not a program, for this reason.
     Program(String),
     /// No memory, stack, context, outbox or window is left.
@@ -72,8 +63,8 @@ pub(crate) enum Refused {
 }
 
 /// The DPA of a function.
-pub(crate) struct Dpa {
-    numbers: DpaLimits,
+pub struct Dpa {
+    limits: DpaLimits,
     state: Mutex<DpaState>,
     /// Notified when a hart that had to stop has stopped.
     stopped: Condvar,
@@ -82,37 +73,34 @@ pub(crate) struct Dpa {
 }
 
 impl Dpa {
-    pub(crate) fn new(numbers: DpaLimits) -> Self {
-        let state = Mutex::new(DpaState::new(numbers.sharing()));
-        Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
-    }
-
-    /// The DPA of a profile that has these numbers.
-    pub(crate) fn of(numbers: &DpaNumbers) -> Option<Arc<Self>> {
-        Some(Arc::new(Self::new(numbers.into())))
+    /// The DPA of a card with one function, until it shares units with others
+    /// ([`share`](Self::share)).
+    pub fn new(limits: DpaLimits) -> Self {
+        let state = Mutex::new(DpaState::new(limits.sharing()));
+        Self { limits, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
 
     /// Removes the groups of execution units of one user context, or of all.
-    pub(crate) fn remove_groups(&self, uid: Option<u16>) {
+    pub fn remove_groups(&self, uid: Option<u16>) {
         let (units, function) = self.shares();
         units.with(|sharing| sharing.remove_groups(function, uid));
     }
 
-    /// Joins the sharing of these units, as the function with this vhca_id and this number in the
-    /// model. No program may run yet.
-    pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
+    /// Joins the sharing of these units, as the function with this vhca_id and this number among
+    /// the embedder's ([`function_of`](crate::function_of)). No program may run yet.
+    pub fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
     }
 
     /// The units that the DPA shares, and the vhca_id of its function in them.
-    pub(crate) fn shares(&self) -> (Arc<Units>, u16) {
+    pub fn shares(&self) -> (Arc<Units>, u16) {
         let state = self.state();
         (state.card.clone(), state.vhca_id)
     }
 
     /// Sets the waker of the threads that give turns.
-    pub(crate) fn set_waker(&self, waker: &Arc<Waker>) {
+    pub fn set_waker(&self, waker: &Arc<Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker.clone();
     }
 
@@ -138,37 +126,38 @@ impl Dpa {
 
     /// Creates process `number` from an ELF file; returns its heap and its serial number. A
     /// watchdog of 0 selects the device's.
-    pub(crate) fn create(
+    pub fn create(
         &self,
         number: u32,
         file: &[u8],
         heap: u64,
         watchdog: u64,
-    ) -> Result<(Ram, u64), Refused> {
-        let program = Program::load(file).map_err(|error| Refused::Program(error.to_string()))?;
+    ) -> Result<(Ram, u64), DpaRefusal> {
+        let program =
+            Program::load(file).map_err(|error| DpaRefusal::Program(error.to_string()))?;
         if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
             let why = "it has thread-local variables, and tp is the thread's context here: keep \
                        them where the storage of the thread's metadata points";
-            return Err(Refused::Program(why.into()));
+            return Err(DpaRefusal::Program(why.into()));
         }
         let size: u64 = program.segments.iter().map(|it| it.length).sum();
-        if size.checked_add(heap).is_none_or(|bytes| bytes > self.numbers.memory) {
-            return Err(Refused::Full);
+        if size.checked_add(heap).is_none_or(|bytes| bytes > self.limits.memory) {
+            return Err(DpaRefusal::Full);
         }
         let heap = Ram::new(heap);
         let watchdog = match watchdog {
-            0 => self.numbers.watchdog,
-            own => own.min(self.numbers.watchdog),
+            0 => self.limits.watchdog,
+            own => own.min(self.limits.watchdog),
         };
         let serial = self.state().next_process_serial();
         let process = Process::new(serial, &program, &heap, watchdog)
-            .map_err(|error| Refused::Program(format!("{error}: link it elsewhere")))?;
+            .map_err(|error| DpaRefusal::Program(format!("{error}: link it elsewhere")))?;
         let mut state = self.state();
-        if state.bytes + process.bytes > self.numbers.memory {
-            return Err(Refused::Full);
+        if state.bytes + process.bytes > self.limits.memory {
+            return Err(DpaRefusal::Full);
         }
         if !state.card.lock().sharing.add_process(state.vhca_id) {
-            return Err(Refused::NoPartition);
+            return Err(DpaRefusal::NoPartition);
         }
         state.bytes += process.bytes;
         state.processes.insert(number, process);
@@ -176,7 +165,7 @@ impl Dpa {
     }
 
     /// Ends a process, and all that runs in it.
-    pub(crate) fn remove(&self, number: u32) {
+    pub fn remove(&self, number: u32) {
         let mut state = self.state();
         let runners = state.runners.iter().filter(|(_, runner)| runner.process == number);
         for id in runners.map(|(&id, _)| id).collect::<Vec<_>>() {
@@ -193,34 +182,34 @@ impl Dpa {
     }
 
     /// The state of a process.
-    pub(crate) fn process(&self, number: u32) -> Option<ProcessState> {
+    pub fn process(&self, number: u32) -> Option<ProcessState> {
         self.settled().processes.get(&number).map(|process| process.state)
     }
 
     /// Sets the handler that runs in a process before an error ends it.
-    pub(crate) fn set_error_handler(&self, process: u32, entry: u64) -> Result<(), Refused> {
+    pub fn set_error_handler(&self, process: u32, entry: u64) -> Result<(), DpaRefusal> {
         let mut state = self.state();
-        let process = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
+        let process = state.processes.get_mut(&process).ok_or(DpaRefusal::NoProcess)?;
         if process.ends() {
-            return Err(Refused::NoProcess);
+            return Err(DpaRefusal::NoProcess);
         }
         if process.had_thread {
-            return Err(Refused::HadThread);
+            return Err(DpaRefusal::HadThread);
         }
         let kept = process.error_handler.map(|handler| handler.slot);
-        let slot = kept.or_else(|| process.free_slot()).ok_or(Refused::Full)?;
+        let slot = kept.or_else(|| process.free_slot()).ok_or(DpaRefusal::Full)?;
         process.slots[slot] = true;
         process.error_handler = Some(ErrorHandler { entry, slot });
         Ok(())
     }
 
     /// The processes that have ended since the last call.
-    pub(crate) fn take_ended(&self) -> Vec<u32> {
+    pub fn take_ended(&self) -> Vec<u32> {
         std::mem::take(&mut self.state().ended)
     }
 
     /// The token by which a debugger attaches to a process; 0 if debuggers are disabled.
-    pub(crate) fn debug_token(&self, process: u32) -> u64 {
+    pub fn debug_token(&self, process: u32) -> u64 {
         #[cfg(feature = "gdb")]
         if self.state().debugging.served {
             return DEBUG_TOKEN | u64::from(process);
@@ -231,17 +220,17 @@ impl Dpa {
 
     /// Gives a process an outbox, on a UAR extension if one is given; returns the outbox's number
     /// in the process.
-    pub(crate) fn add_outbox(
+    pub fn add_outbox(
         &self,
         process: u32,
         uar_page: u32,
         device_id: Option<u32>,
-    ) -> Result<u16, Refused> {
+    ) -> Result<u16, DpaRefusal> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
-        let process = process.ok_or(Refused::NoProcess)?;
+        let process = process.ok_or(DpaRefusal::NoProcess)?;
         let free = (0..MAX_CONFIGS).find(|id| !process.outboxes.contains_key(id));
-        let id = free.ok_or(Refused::Full)?;
+        let id = free.ok_or(DpaRefusal::Full)?;
         let mut outbox = Outbox::new(uar_page);
         outbox.extend(process.serial, device_id);
         process.outboxes.insert(id, outbox);
@@ -249,50 +238,49 @@ impl Dpa {
     }
 
     /// Removes an outbox of a process.
-    pub(crate) fn remove_outbox(&self, process: u32, id: u16) {
+    pub fn remove_outbox(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.outboxes.remove(&id);
         }
     }
 
     /// Gives a process a window without a key; returns the window's number in the process.
-    pub(crate) fn add_window(&self, process: u32, pd: u32) -> Result<u16, Refused> {
+    pub fn add_window(&self, process: u32, pd: u32) -> Result<u16, DpaRefusal> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
-        let process = process.ok_or(Refused::NoProcess)?;
+        let process = process.ok_or(DpaRefusal::NoProcess)?;
         let free = (0..MAX_CONFIGS).find(|id| !process.windows.contains_key(id));
-        let id = free.ok_or(Refused::Full)?;
+        let id = free.ok_or(DpaRefusal::Full)?;
         process.windows.insert(id, Window { pd, mkey: 0 });
         Ok(id)
     }
 
     /// Removes a window of a process.
-    pub(crate) fn remove_window(&self, process: u32, id: u16) {
+    pub fn remove_window(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.windows.remove(&id);
         }
     }
 
     /// Bytes of the code that harts have translated.
-    #[cfg(test)]
-    pub(crate) fn translated(&self) -> usize {
+    pub fn translated(&self) -> usize {
         self.state().translated
     }
 
     /// The limits of the DPA.
-    pub(crate) fn numbers(&self) -> DpaLimits {
-        self.numbers
+    pub fn limits(&self) -> DpaLimits {
+        self.limits
     }
 
     /// Begins the runs that were granted a unit after a change of the sharing.
-    pub(crate) fn units_changed(&self) {
+    pub fn units_changed(&self) {
         let mut state = self.state();
         state.collect();
         self.announce(&state);
     }
 
     /// Stops all runs, because the function is dead.
-    pub(crate) fn halt(&self) {
+    pub fn halt(&self) {
         let mut state = self.state();
         state.halt();
         self.announce(&state);
@@ -301,27 +289,27 @@ impl Dpa {
     }
 
     /// Lets processes run again after a reset of the function.
-    pub(crate) fn unhalt(&self) {
+    pub fn unhalt(&self) {
         self.state().halted = false;
     }
 
     /// Adds a thread or a call. A call begins at once.
-    pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
+    pub fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), DpaRefusal> {
         let mut state = self.state();
         let serial = state.next_serial();
         let (card, vhca_id) = (state.card.clone(), state.vhca_id);
-        let room = state.processes.get_mut(&process).ok_or(Refused::NoProcess)?;
+        let room = state.processes.get_mut(&process).ok_or(DpaRefusal::NoProcess)?;
         let has = |id: u16, there: bool| id == context::NO_ID || there;
         let windows = start.windows.iter().all(|id| has(*id, room.windows.contains_key(id)));
         if !windows || !has(start.outbox, room.outboxes.contains_key(&start.outbox)) {
-            return Err(Refused::NoConfig);
+            return Err(DpaRefusal::NoConfig);
         }
         if room.ends() {
-            return Err(Refused::NoProcess);
+            return Err(DpaRefusal::NoProcess);
         }
-        let slot = room.free_slot().ok_or(Refused::Full)?;
+        let slot = room.free_slot().ok_or(DpaRefusal::Full)?;
         if !card.lock().sharing.bind(vhca_id, start.affinity) {
-            return Err(Refused::NoUnit);
+            return Err(DpaRefusal::NoUnit);
         }
         room.slots[slot] = true;
         room.had_thread |= matches!(id, RunnerId::Thread(_));
@@ -335,12 +323,12 @@ impl Dpa {
 
     /// Lets events start a thread, with this argument from its next run on. An event that came
     /// while the thread was held starts it at once.
-    pub(crate) fn let_run(&self, thread: u32, argument: u64) -> Result<(), Refused> {
+    pub fn let_run(&self, thread: u32, argument: u64) -> Result<(), DpaRefusal> {
         let mut state = self.state();
         let id = RunnerId::Thread(thread);
-        let process = state.runners.get(&id).ok_or(Refused::NoProcess)?.process;
+        let process = state.runners.get(&id).ok_or(DpaRefusal::NoProcess)?.process;
         if state.processes.get(&process).is_none_or(Process::ends) {
-            return Err(Refused::NoProcess);
+            return Err(DpaRefusal::NoProcess);
         }
         state.let_run(id, argument);
         self.announce(&state);
@@ -348,7 +336,7 @@ impl Dpa {
     }
 
     /// Removes a thread or a call, in any state.
-    pub(crate) fn take_away(&self, id: RunnerId) {
+    pub fn take_away(&self, id: RunnerId) {
         let mut state = self.state();
         state.forget(id);
         state.collect();
@@ -358,7 +346,7 @@ impl Dpa {
     }
 
     /// The state and counts of a thread or a call, and the status of its process.
-    pub(crate) fn runner(&self, id: RunnerId) -> Option<(RunnerState, RunnerCounts, u8)> {
+    pub fn runner(&self, id: RunnerId) -> Option<(RunnerState, RunnerCounts, u8)> {
         let state = self.settled();
         let runner = state.runners.get(&id)?;
         let status = state.processes.get(&runner.process).map_or(0, |it| it.state.status);
@@ -366,20 +354,20 @@ impl Dpa {
     }
 
     /// Delivers an event to a thread.
-    pub(crate) fn event(&self, thread: u32) {
+    pub fn event(&self, thread: u32) {
         let mut state = self.state();
         state.wake(RunnerId::Thread(thread));
         self.announce(&state);
     }
 
     /// Whether a process, by its serial number, has this thread.
-    pub(crate) fn has_thread(&self, process: u64, thread: u32) -> bool {
+    pub fn has_thread(&self, process: u64, thread: u32) -> bool {
         self.state().thread_of(process, thread).is_some()
     }
 
     /// Delivers an event to a thread of a process, by its serial number, if the process still has
     /// it.
-    pub(crate) fn event_of(&self, process: u64, thread: u32) {
+    pub fn event_of(&self, process: u64, thread: u32) {
         let mut state = self.state();
         if let Some(id) = state.thread_of(process, thread) {
             state.wake(id);
@@ -395,7 +383,7 @@ impl Dpa {
     }
 
     /// A core file of a process, for reading.
-    pub(crate) fn core_dump(&self, number: u32) -> Option<CoreDump> {
+    pub fn core_dump(&self, number: u32) -> Option<CoreDump> {
         let state = self.settled();
         let process = state.processes.get(&number)?;
         Some(CoreDump::new(process, &state.stopped_in(number)))

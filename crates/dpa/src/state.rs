@@ -15,17 +15,17 @@ use super::runner::{Runner, RunnerId, RunnerState};
 use super::system::RunEnd;
 use super::turns::{AfterTurn, Turn};
 use super::units::{Ticket, Units};
-use crate::numbered::Numbered;
 
 /// Bits of a process's serial number that count; the bits above are the function's number.
 const SERIAL_BITS: u32 = 40;
 
 /// Maximum bytes of translated code in the host's memory, beside the code of harts that execute. A
 /// hart without room translates again in its next turn.
-pub(crate) const MAX_TRANSLATED_BYTES: usize = 64 << 20;
+pub const MAX_TRANSLATED_BYTES: usize = 64 << 20;
 
-/// The number in the model of the function of a process, by its serial number.
-pub(crate) fn function_of(serial: u64) -> usize {
+/// The number of a process's function, as [`Dpa::share`](crate::Dpa::share) got it, by the serial
+/// number of the process.
+pub fn function_of(serial: u64) -> usize {
     (serial >> SERIAL_BITS) as usize
 }
 
@@ -34,16 +34,16 @@ pub(super) struct DpaState {
     pub(super) card: Arc<Units>,
     /// The function's vhca_id.
     pub(super) vhca_id: u16,
-    /// The number of the function in the model.
+    /// The number of the function among the embedder's.
     pub(super) function: usize,
-    pub(super) processes: Numbered<u32, Process>,
+    pub(super) processes: BTreeMap<u32, Process>,
     pub(super) runners: BTreeMap<RunnerId, Runner>,
     /// Runners that wait for a unit.
-    pub(super) waiting: Numbered<Ticket, RunnerId>,
+    pub(super) waiting: BTreeMap<Ticket, RunnerId>,
     /// Runners that have a unit and wait for a turn.
     pub(super) ready: VecDeque<RunnerId>,
     /// Runners that have a unit, by the unit's number.
-    pub(super) units: Numbered<u16, RunnerId>,
+    pub(super) units: BTreeMap<u16, RunnerId>,
     pub(super) serials: u64,
     /// Whether the function is dead.
     pub(super) halted: bool,
@@ -57,10 +57,10 @@ pub(super) struct DpaState {
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
     /// Harts that execute in a turn, by the serial number of their runner.
-    pub(super) out: Numbered<u64, RunningHart>,
+    pub(super) out: BTreeMap<u64, RunningHart>,
 }
 
-/// Reports a bug of the model if an object that the state refers to does not exist.
+/// Reports a bug of this crate if an object that the state refers to does not exist.
 fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
     if found.is_none() {
         tracing::error!(?number, what, "a DPA names something that is not there");
@@ -84,11 +84,11 @@ impl DpaState {
             card: Units::new(sharing),
             vhca_id: ALONE,
             function: 0,
-            processes: Numbered::new(),
+            processes: BTreeMap::new(),
             runners: BTreeMap::new(),
-            waiting: Numbered::new(),
+            waiting: BTreeMap::new(),
             ready: VecDeque::new(),
-            units: Numbered::new(),
+            units: BTreeMap::new(),
             serials: 0,
             halted: false,
             bytes: 0,
@@ -96,7 +96,7 @@ impl DpaState {
             ended: Vec::new(),
             #[cfg(feature = "gdb")]
             debugging: Default::default(),
-            out: Numbered::new(),
+            out: BTreeMap::new(),
         }
     }
 

@@ -10,7 +10,8 @@ use super::state::DpaState;
 use super::turns::{AfterTurn, Turn};
 
 /// The state of a run under a debugger after it executed.
-pub(crate) enum Debugged {
+pub enum Debugged {
+    /// The run can continue.
     Goes,
     /// The run stopped for this reason, which the debugger must report before it takes effect.
     Stopped(Exit),
@@ -21,7 +22,7 @@ pub(crate) enum Debugged {
 }
 
 /// State of a runner under a debugger.
-pub(crate) enum NextRun {
+pub enum NextRun {
     /// The runner's next run has begun.
     Begun(Turn),
     /// The runner waits for an event, or an execution unit.
@@ -39,25 +40,25 @@ impl DpaState {
 
 impl Dpa {
     /// Enables debuggers.
-    pub(crate) fn debug_serve(&self) {
+    pub fn debug_serve(&self) {
         self.state().debugging.served = true;
     }
 
     /// Makes the next run that begins (at this address) wait for
     /// [`debug_begin`](Self::debug_begin).
-    pub(crate) fn debug_want(&self, entry: Option<u64>) {
+    pub fn debug_want(&self, entry: Option<u64>) {
         self.state().debugging.wanted = Some(entry);
     }
 
     /// Makes no run wait for a debugger.
-    pub(crate) fn debug_forgo(&self) {
+    pub fn debug_forgo(&self) {
         let mut state = self.state();
         state.debugging.wanted = None;
         self.announce(&state);
     }
 
     /// Takes the run that waits for a debugger, and with it all later runs of its runner.
-    pub(crate) fn debug_begin(&self) -> Option<Turn> {
+    pub fn debug_begin(&self) -> Option<Turn> {
         let mut state = self.state();
         let wanted =
             |id: &RunnerId| state.runners.get(id).is_some_and(|it| state.debugging.wants(it));
@@ -71,7 +72,7 @@ impl Dpa {
     }
 
     /// The next run of a runner whose last one is over.
-    pub(crate) fn debug_next(&self, over: &Turn) -> NextRun {
+    pub fn debug_next(&self, over: &Turn) -> NextRun {
         let mut state = self.state();
         let Some(runner) = state.runners.get(&over.id).filter(|_| state.is_held(over)) else {
             return NextRun::Never(0);
@@ -86,7 +87,7 @@ impl Dpa {
 
     /// Executes a run for up to `instructions` instructions. `reported`: the debugger has reported
     /// why the run stopped here, and the stop takes the same effect as without a debugger.
-    pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, reported: bool) -> Debugged {
+    pub fn debug_run(&self, turn: &mut Turn, instructions: u64, reported: bool) -> Debugged {
         {
             let mut state = self.state();
             if state.of_turn(turn).is_none() {
@@ -118,7 +119,7 @@ impl Dpa {
     }
 
     /// Gives the device's answer to the run.
-    pub(crate) fn debug_answer(
+    pub fn debug_answer(
         &self,
         turn: &mut Turn,
         ask: &DeviceRequest,
@@ -132,7 +133,7 @@ impl Dpa {
 
     /// Returns the debugger's runner to the other threads, and puts its turn back unless its run is
     /// over (`over`).
-    pub(crate) fn debug_leave(&self, mut turn: Turn, over: bool) {
+    pub fn debug_leave(&self, mut turn: Turn, over: bool) {
         let mut state = self.state();
         let held = state.is_held(&turn);
         state.debugging.held = None;
@@ -149,7 +150,7 @@ impl Dpa {
     }
 
     /// Ends the process of a run for the debugger, even if the run is over.
-    pub(crate) fn debug_kill(&self, turn: &Turn) {
+    pub fn debug_kill(&self, turn: &Turn) {
         let mut state = self.state();
         if state.is_held(turn) {
             state.kill(turn, DpaFault::BREAKPOINT.0);

@@ -9,8 +9,8 @@ use super::outbox::{
     ERROR, RXC_RD, RXT_DB, SW_RESERVE, SXD_DB, UCTL,
 };
 use super::{AccessResult, DeviceRequest, Doorbell, Outbox, Queues, Window, errno};
-use crate::dpa::context::{OUTBOXES, WINDOW_CONFIGS, WINDOWS};
-use crate::dpa::process::{Process, ProcessState};
+use crate::context::{OUTBOXES, WINDOW_CONFIGS, WINDOWS};
+use crate::process::{Process, ProcessState};
 
 const UAR_PAGE: u32 = 0x77;
 const OUTBOX: u64 = OUTBOXES + 3 * PAGE;

@@ -5,19 +5,18 @@
 //! DOCA's guide to the tool that writes them. Units and functions without a partition of their own
 //! are in the default partition, which has number 0 here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::runner::Affinity;
-use crate::numbered::Numbered;
 
 /// The default partition: all units without another partition.
 pub(super) const DEFAULT: u16 = 0;
 /// Functions that a partition may name: the register counts them in 8 bits.
-pub(crate) const MAX_PARTITION_MEMBERS: u16 = 255;
+pub const MAX_PARTITION_MEMBERS: u16 = 255;
 
 /// Why a request to share units is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ShareRefusal {
+pub enum ShareRefusal {
     /// The unit, group, partition or function does not exist on the card.
     Absent,
     /// The unit or function is in another partition or group already.
@@ -34,9 +33,10 @@ pub(crate) enum ShareRefusal {
 
 /// The sender of a command about groups: a user context of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sender {
+pub struct Sender {
     /// The function, by vhca_id.
     pub function: u16,
+    /// The user context.
     pub uid: u16,
     /// Whether it is the kernel, which may change the groups of all contexts of the function.
     pub kernel: bool,
@@ -44,14 +44,17 @@ pub(crate) struct Sender {
 
 /// A group of execution units.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Group {
+pub struct Group {
+    /// The name, which means nothing to the DPA.
     pub name: [u8; 16],
+    /// The units.
     pub units: BTreeSet<u16>,
 }
 
 /// A partition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Partition {
+pub struct Partition {
+    /// The units.
     pub units: BTreeSet<u16>,
     /// The functions that use the partition, by vhca_id.
     pub members: BTreeSet<u16>,
@@ -59,17 +62,20 @@ pub(crate) struct Partition {
     pub groups: u16,
 }
 
-/// The changes of a partition.
+/// The changes of a partition; what is `None` stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub struct PartitionChanges {
+    /// The units.
     pub units: Option<BTreeSet<u16>>,
+    /// The functions that use it, by vhca_id.
     pub members: Option<BTreeSet<u16>>,
+    /// Maximum number of groups of its units.
     pub groups: Option<u16>,
 }
 
 /// A function's rights on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rights {
+pub struct Rights {
     /// Whether it is in the default partition unless another partition names it.
     pub by_default: bool,
     /// Whether it may create partitions.
@@ -95,43 +101,43 @@ struct GroupEntry {
 }
 
 /// How the units of a card are shared.
-pub(crate) struct EuSharing {
+pub struct EuSharing {
     /// For each unit, its partition, and the number of threads and calls bound to only that unit.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
-    partitions: Numbered<u16, Partition>,
+    partitions: BTreeMap<u16, Partition>,
     most_partitions: u16,
-    groups: Numbered<u16, GroupEntry>,
+    groups: BTreeMap<u16, GroupEntry>,
     most_groups: u16,
-    members: Numbered<u16, Member>,
+    members: BTreeMap<u16, Member>,
 }
 
 impl EuSharing {
     /// A card with `units` units, all in the default partition, and at most this many groups and
     /// partitions.
-    pub(crate) fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
+    pub fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
         Self {
             units: vec![(DEFAULT, 0); units.into()],
-            partitions: Numbered::new(),
+            partitions: BTreeMap::new(),
             most_partitions,
-            groups: Numbered::new(),
+            groups: BTreeMap::new(),
             most_groups,
-            members: Numbered::new(),
+            members: BTreeMap::new(),
         }
     }
 
     /// The number of units.
-    pub(crate) fn count(&self) -> u16 {
+    pub fn count(&self) -> u16 {
         self.units.len() as u16
     }
 
     /// Adds a function with this vhca_id to the card.
-    pub(crate) fn join(&mut self, vhca_id: u16, rights: Rights) {
+    pub fn join(&mut self, vhca_id: u16, rights: Rights) {
         self.members.insert(vhca_id, Member { rights, processes: 0 });
     }
 
     /// The contents of a partition, for a function that uses it or creates partitions.
-    pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, ShareRefusal> {
+    pub fn partition(&self, by: u16, id: u16) -> Result<Partition, ShareRefusal> {
         self.check_user(by, id)?;
         Ok(match self.partitions.get(&id) {
             Some(partition) => partition.clone(),
@@ -140,7 +146,7 @@ impl EuSharing {
     }
 
     /// Creates a partition for the function `by`; returns its number.
-    pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, ShareRefusal> {
+    pub fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, ShareRefusal> {
         self.check_manager(by)?;
         let mut numbers = 1..=self.most_partitions;
         let id = numbers.find(|id| !self.partitions.contains_key(id)).ok_or(ShareRefusal::Full)?;
@@ -151,11 +157,11 @@ impl EuSharing {
     }
 
     /// Changes the units, functions or groups of a partition.
-    pub(crate) fn change_partition(
+    pub fn change_partition(
         &mut self,
         by: u16,
         id: u16,
-        to: Changes,
+        to: PartitionChanges,
     ) -> Result<(), ShareRefusal> {
         self.check_manager(by)?;
         let mut partition = self.partitions.get(&id).ok_or(ShareRefusal::Absent)?.clone();
@@ -169,7 +175,7 @@ impl EuSharing {
     }
 
     /// Removes a partition: its units return to the default partition.
-    pub(crate) fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), ShareRefusal> {
+    pub fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), ShareRefusal> {
         self.check_manager(by)?;
         if !self.partitions.contains_key(&id) {
             return Err(ShareRefusal::Absent);
@@ -181,7 +187,7 @@ impl EuSharing {
     }
 
     /// A group of a partition, or of the function's own partition.
-    pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, ShareRefusal> {
+    pub fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, ShareRefusal> {
         let partition = self.partition_for(by, of)?;
         let there = |it: &&GroupEntry| it.partition == partition && !it.left;
         let grouped = self.groups.get(&id).filter(there);
@@ -189,7 +195,7 @@ impl EuSharing {
     }
 
     /// Creates a group in a partition, or in the function's own; returns its number.
-    pub(crate) fn add_group(
+    pub fn add_group(
         &mut self,
         by: Sender,
         of: Option<u16>,
@@ -210,7 +216,7 @@ impl EuSharing {
 
     /// Changes the units of one of the sender's groups. Runs on a removed unit keep it until they
     /// are over.
-    pub(crate) fn change_group(
+    pub fn change_group(
         &mut self,
         by: Sender,
         of: Option<u16>,
@@ -226,7 +232,7 @@ impl EuSharing {
     }
 
     /// Removes one of the sender's groups.
-    pub(crate) fn remove_group(
+    pub fn remove_group(
         &mut self,
         by: Sender,
         of: Option<u16>,
@@ -243,7 +249,7 @@ impl EuSharing {
     /// Removes the groups of a user context of a function, or without `uid` those of the function,
     /// since their owner is gone. A group with bound threads or calls is removed with the last of
     /// these.
-    pub(crate) fn remove_groups(&mut self, function: u16, uid: Option<u16>) {
+    pub fn remove_groups(&mut self, function: u16, uid: Option<u16>) {
         self.groups.retain(|_, it| {
             it.left |= it.owner.0 == function && uid.is_none_or(|uid| it.owner.1 == uid);
             !it.left || it.bound > 0

@@ -44,16 +44,21 @@ pub(super) mod errno {
 
 /// The queues that an outbox rings for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Queues {
+pub enum Queues {
     /// The queues of its function on this UAR page.
     Page(u32),
     /// The queues of a function that has extended a UAR to this process.
-    Extension { device_id: u32, process: u64 },
+    Extension {
+        /// The extension's number.
+        device_id: u32,
+        /// The serial number of the process.
+        process: u64,
+    },
 }
 
 /// An outbox of a process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Outbox {
+pub(super) struct Outbox {
     /// The outbox's own UAR page.
     uar_page: u32,
     /// The queues that the outbox now rings.
@@ -91,46 +96,93 @@ impl Outbox {
 
 /// A window of a process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
+pub(super) struct Window {
     pub pd: u32,
     pub mkey: u32,
 }
 
 /// A doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doorbell {
+pub enum Doorbell {
     /// Sets the consumer index of a CQ; the next CQE causes an event.
-    ArmCq { cqn: u32, consumer: u32 },
+    ArmCq {
+        /// The CQ.
+        cqn: u32,
+        /// Its consumer index.
+        consumer: u32,
+    },
     /// Sets the producer index of a send queue, in WQEBBs.
-    Send { number: u32, index: u16 },
+    Send {
+        /// The number of the QP or SQ.
+        number: u32,
+        /// The index after its last WQE.
+        index: u16,
+    },
     /// Writes a CQE of zeros.
-    Trigger { cqn: u32 },
-    /// Sets the consumer index of an EQ; with `arm` the next EQE raises its vector.
-    UpdateEq { eqn: u32, consumer: u32, arm: bool },
+    Trigger {
+        /// The CQ.
+        cqn: u32,
+    },
+    /// Sets the consumer index of an EQ; with `arm` the next EQE raises its
+    /// vector.
+    UpdateEq {
+        /// The EQ.
+        eqn: u32,
+        /// Its consumer index.
+        consumer: u32,
+        /// Whether the next EQE raises its vector.
+        arm: bool,
+    },
     /// Makes the next doorbell of an emulated device write a CQE on its CQ, or without `arm` this
     /// doorbell.
-    Emulated { cqn: u32, number: u32, arm: bool },
+    Emulated {
+        /// The CQ.
+        cqn: u32,
+        /// The number of the emulated device's doorbell.
+        number: u32,
+        /// Whether the next doorbell writes the CQE.
+        arm: bool,
+    },
     /// Reads the value last written to a doorbell of an emulated device.
-    ReadEmulated { number: u32 },
-    /// A register with doorbells that are not modelled.
+    ReadEmulated {
+        /// The number of the emulated device's doorbell.
+        number: u32,
+    },
+    /// A doorbell without a meaning here, at this offset in the outbox's page.
     Other(u64),
 }
 
 /// A request of a run to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeviceRequest {
+pub enum DeviceRequest {
+    /// A doorbell.
     Ring {
-        /// `None` for a system call.
+        /// The outbox; `None` for a system call.
         outbox: Option<u16>,
+        /// The queues that the doorbell may reach.
         queues: Queues,
+        /// The doorbell.
         doorbell: Doorbell,
     },
-    /// An access to memory through a window; a store has its bytes in the low bits.
-    RemoteMemory { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
+    /// An access to memory through a window.
+    RemoteMemory {
+        /// The window.
+        window: u16,
+        /// The window's PD.
+        pd: u32,
+        /// The mkey of the window.
+        mkey: u32,
+        /// The address of the memory by the mkey.
+        address: u64,
+        /// 1, 2, 4 or 8 bytes.
+        size: u64,
+        /// The bytes of a store, in the low bits; `None` for a load.
+        store: Option<u64>,
+    },
 }
 
 /// The result of a load or store to an environment region.
-pub(crate) enum AccessResult {
+pub(super) enum AccessResult {
     /// The access is done; this is the value of a load.
     Done(u64),
     /// The access is done, with this error for os_errno.
@@ -141,9 +193,9 @@ pub(crate) enum AccessResult {
     Nothing,
 }
 
-/// The device's answer to an [`DeviceRequest`].
+/// The device's answer to a [`DeviceRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeviceAnswer {
+pub enum DeviceAnswer {
     /// The access is done; this is the value of a load.
     Value(u64),
     /// The access is done, and sets BUFFER of the outbox to this value.

@@ -12,11 +12,10 @@ use verbless_riscv::{
 use super::context;
 use super::registers::{Outbox, Window};
 use super::runner::RunnerId;
-use crate::numbered::Numbered;
 
 /// A process.
-pub(crate) struct Process {
-    /// A serial number, unique among all processes that the model ever had.
+pub(super) struct Process {
+    /// A serial number, unique among the processes of all functions, at any time.
     pub(super) serial: u64,
     pub(super) space: Arc<AddressSpace>,
     pub(super) contexts: Ram,
@@ -24,8 +23,8 @@ pub(crate) struct Process {
     pub(super) bytes: u64,
     /// Maximum number of instructions of a run.
     pub(super) watchdog: u64,
-    pub(super) outboxes: Numbered<u16, Outbox>,
-    pub(super) windows: Numbered<u16, Window>,
+    pub(super) outboxes: BTreeMap<u16, Outbox>,
+    pub(super) windows: BTreeMap<u16, Window>,
     /// Which stacks and contexts are in use.
     pub(super) slots: Vec<bool>,
     pub(super) state: ProcessState,
@@ -49,8 +48,8 @@ pub(super) struct ErrorHandler {
 
 /// The state of a process.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ProcessState {
-    /// `dpa_process_status`: 0 while it runs.
+pub struct ProcessState {
+    /// `dpa_process_status`, a [`DpaFault`]: 0 while it runs.
     pub status: u8,
     /// Whether only its error handler still runs.
     pub ending: bool,
@@ -65,10 +64,12 @@ pub(super) type Stopped = BTreeMap<RunnerId, Registers>;
 
 /// The run that ended a process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Crash {
+pub struct Crash {
+    /// The thread or call of the run.
     pub runner: RunnerId,
     /// The address of the failed access, or the illegal instruction; else 0.
     pub address: u64,
+    /// The registers of its hart.
     pub registers: Registers,
 }
 
@@ -117,8 +118,8 @@ impl Process {
             space: Arc::new(space),
             contexts,
             watchdog,
-            outboxes: Numbered::new(),
-            windows: Numbered::new(),
+            outboxes: BTreeMap::new(),
+            windows: BTreeMap::new(),
             slots: vec![false; context::MAX_RUNNERS],
             state: ProcessState::default(),
             had_thread: false,

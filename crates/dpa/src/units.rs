@@ -7,24 +7,18 @@
 //! unit cannot start another function's run on it: the unit is granted, and the next thread that
 //! gives turns collects it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::partitions::EuSharing;
 use super::runner::Affinity;
-use crate::numbered::{Number, Numbered};
 
 /// A place in the queue for units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-impl Number for Ticket {
-    fn widen(self) -> u64 {
-        self.0
-    }
-}
-
 /// The units of a card.
-pub(crate) struct Units(Mutex<Shares>);
+pub struct Units(Mutex<Shares>);
 
 /// The units of runs, and the runs that wait for one.
 pub(super) struct Shares {
@@ -33,22 +27,22 @@ pub(super) struct Shares {
     free: usize,
     tickets: u64,
     /// The function that waits, and the units that it accepts.
-    waiting: Numbered<Ticket, (u16, Affinity)>,
+    waiting: BTreeMap<Ticket, (u16, Affinity)>,
     /// By function, units that are granted and not collected yet.
-    granted: Numbered<u16, Vec<(Ticket, u16)>>,
+    granted: BTreeMap<u16, Vec<(Ticket, u16)>>,
 }
 
 impl Units {
     /// Creates units that functions can join.
-    pub(crate) fn new(sharing: EuSharing) -> Arc<Self> {
+    pub fn new(sharing: EuSharing) -> Arc<Self> {
         let count = usize::from(sharing.count());
         Arc::new(Self(Mutex::new(Shares {
             sharing,
             taken: vec![false; count],
             free: count,
             tickets: 0,
-            waiting: Numbered::new(),
-            granted: Numbered::new(),
+            waiting: BTreeMap::new(),
+            granted: BTreeMap::new(),
         })))
     }
 
@@ -58,7 +52,7 @@ impl Units {
 
     /// Reads or changes the sharing of the units, and then grants the units that became free to
     /// use.
-    pub(crate) fn with<R>(&self, each: impl FnOnce(&mut EuSharing) -> R) -> R {
+    pub fn with<R>(&self, each: impl FnOnce(&mut EuSharing) -> R) -> R {
         let mut shares = self.lock();
         let result = each(&mut shares.sharing);
         shares.serve();
@@ -124,7 +118,7 @@ impl Shares {
             let Some(unit) = sharing.find(member, affinity, is_free) else { return true };
             taken[usize::from(unit)] = true;
             *free -= 1;
-            granted.get_or_insert_with(member, Vec::new).push((ticket, unit));
+            granted.entry(member).or_default().push((ticket, unit));
             false
         });
     }

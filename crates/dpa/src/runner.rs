@@ -9,28 +9,39 @@ use super::process::{ErrorHandler, Process};
 
 /// A thread or a call, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum RunnerId {
+pub enum RunnerId {
+    /// A thread.
     Thread(u32),
+    /// A call.
     Call(u32),
 }
 
 /// The execution units that a runner may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Affinity {
+pub enum Affinity {
+    /// All that the function may use.
     #[default]
     Any,
+    /// Only this unit.
     Unit(u16),
+    /// The units of this group.
     Group(u16),
 }
 
 /// The start of a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
+pub struct Start {
+    /// The address of the function.
     pub entry: u64,
+    /// Its arguments, a0 to a7.
     pub arguments: [u64; 8],
+    /// The metadata in the thread context.
     pub metadata: u64,
+    /// The outbox in the thread context, or [`NO_ID`].
     pub outbox: u16,
+    /// The windows in the thread context, or [`NO_ID`].
     pub windows: [u16; 2],
+    /// The execution units that it may use.
     pub affinity: Affinity,
     /// Whether the watchdog ignores its runs.
     pub polling: bool,
@@ -58,7 +69,7 @@ impl Default for Start {
 
 /// State of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunnerState {
+pub enum RunnerState {
     /// The runner waits for an event.
     Idle,
     /// The runner waits for an execution unit.
@@ -98,7 +109,8 @@ pub(super) struct Runner {
 
 /// Counts of a runner that a query returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct RunnerCounts {
+pub struct RunnerCounts {
+    /// Runs that have begun.
     pub runs: u64,
     /// Instructions of runs that are over.
     pub instructions: u64,

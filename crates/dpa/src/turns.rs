@@ -17,7 +17,7 @@ const TURN: u64 = 100_000;
 
 /// Wakes the threads that give turns.
 #[derive(Default)]
-pub(crate) struct Waker {
+pub struct Waker {
     state: Mutex<(u64, bool)>,
     woken: Condvar,
 }
@@ -28,12 +28,12 @@ impl Waker {
     }
 
     /// How often the waker was woken.
-    pub(crate) fn wakes(&self) -> u64 {
+    pub fn wakes(&self) -> u64 {
         self.state().0
     }
 
     /// Waits until `wakes` differs from `seen`; false if the waker is closed.
-    pub(crate) fn wait(&self, seen: u64) -> bool {
+    pub fn wait(&self, seen: u64) -> bool {
         let mut state = self.state();
         while state.0 == seen && !state.1 {
             state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -47,14 +47,14 @@ impl Waker {
     }
 
     /// Ends all waits, for good.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.state().1 = true;
         self.woken.notify_all();
     }
 }
 
 /// A part of a run, with its hart, in the thread that executes it.
-pub(crate) struct Turn {
+pub struct Turn {
     pub(super) id: RunnerId,
     pub(super) serial: u64,
     pub(super) hart: Box<Hart>,
@@ -69,13 +69,12 @@ impl Turn {
     }
 
     /// The hart, for a debugger.
-    #[cfg(any(test, feature = "gdb"))]
-    pub(crate) fn hart(&mut self) -> &mut Hart {
+    pub fn hart(&mut self) -> &mut Hart {
         &mut self.hart
     }
 }
 
-/// A run that executes. If it panics, a bug of the model, this ends the wait of other threads for
+/// A run that executes. If it panics, a bug, this ends the wait of other threads for
 /// it.
 struct PanicGuard<'d> {
     dpa: &'d Dpa,
@@ -101,8 +100,8 @@ enum RunResult {
 }
 
 /// The result of executing a run for a few instructions after an answer.
-pub(crate) enum ShortTurn {
-    /// The run makes another request.
+pub enum ShortTurn {
+    /// The run makes another request to the device.
     Asks(Turn, DeviceRequest),
     /// The run could continue, and rests: [`Dpa::resume`].
     Rests(Turn),
@@ -119,7 +118,7 @@ pub(super) enum AfterTurn {
 
 impl Dpa {
     /// A turn for the next run that waits for one.
-    pub(crate) fn turn(&self) -> Option<Turn> {
+    pub fn turn(&self) -> Option<Turn> {
         let mut state = self.state();
         // Another function may have returned a unit for which a run here waits.
         if !state.waiting.is_empty() {
@@ -135,7 +134,7 @@ impl Dpa {
     }
 
     /// Executes a run in its turn, until the turn is over or makes a request to the device.
-    pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, DeviceRequest)> {
+    pub fn run(&self, mut turn: Turn) -> Option<(Turn, DeviceRequest)> {
         loop {
             match self.run_for(turn, u64::MAX) {
                 RunResult::Asks(turn, request) => return Some((turn, request)),
@@ -172,14 +171,14 @@ impl Dpa {
 
     /// Whether a run that has made a request still exists, and the outbox or window of the request.
     /// The thread with the locked function checks this before it serves the request.
-    pub(crate) fn lives(&self, turn: &Turn, request: &DeviceRequest) -> bool {
+    pub fn lives(&self, turn: &Turn, request: &DeviceRequest) -> bool {
         let state = self.state();
         let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
         process.is_some_and(|process| process.has(request))
     }
 
     /// Continues a run after the device's answer.
-    pub(crate) fn answer(
+    pub fn answer(
         &self,
         turn: Turn,
         request: &DeviceRequest,
@@ -192,7 +191,7 @@ impl Dpa {
     /// function can wait. A run with more to do then rests: it must not count as executing while
     /// its function is unlocked, because the next thread that locks the function may wait for all
     /// executing runs.
-    pub(crate) fn answer_soon(
+    pub fn answer_soon(
         &self,
         turn: Turn,
         request: &DeviceRequest,
@@ -212,7 +211,7 @@ impl Dpa {
     }
 
     /// Continues a run that rests, if it still exists.
-    pub(crate) fn resume(&self, turn: Turn) -> Option<(Turn, DeviceRequest)> {
+    pub fn resume(&self, turn: Turn) -> Option<(Turn, DeviceRequest)> {
         let mut state = self.state();
         state.of_turn(&turn)?;
         state.goes_out(&turn);

@@ -1,7 +1,7 @@
 //! Sharing of the execution units of a card.
 
 use super::partitions::{
-    Changes, DEFAULT, EuSharing, Group, Partition, Rights, Sender, ShareRefusal,
+    DEFAULT, EuSharing, Group, Partition, PartitionChanges, Rights, Sender, ShareRefusal,
 };
 use super::runner::Affinity;
 
@@ -57,7 +57,7 @@ fn partition_changes_are_reserved_to_manager() {
     assert_eq!(sharing.add_partition(PF, wanted.clone()), Err(ShareRefusal::NotManager));
     let id = sharing.add_partition(MANAGER, wanted).unwrap();
     for by in [PF, VF] {
-        let changed = sharing.change_partition(by, id, Changes::default());
+        let changed = sharing.change_partition(by, id, PartitionChanges::default());
         assert_eq!(changed, Err(ShareRefusal::NotManager));
         assert_eq!(sharing.remove_partition(by, id), Err(ShareRefusal::NotManager));
     }
@@ -79,9 +79,9 @@ fn partitions_do_not_share_units_or_functions() {
     assert_eq!(make(partition([6], &[VF], 0)), Err(ShareRefusal::Taken), "a function of another");
     make(partition([6], &[PF], 0)).unwrap();
     assert_eq!(make(partition([5], &[], 0)), Err(ShareRefusal::Full), "a third of two");
-    let changes = Changes { units: Some([6].into()), ..Changes::default() };
+    let changes = PartitionChanges { units: Some([6].into()), ..PartitionChanges::default() };
     assert_eq!(sharing.change_partition(MANAGER, one, changes), Err(ShareRefusal::Taken));
-    let changes = Changes { units: Some([0, 1].into()), ..Changes::default() };
+    let changes = PartitionChanges { units: Some([0, 1].into()), ..PartitionChanges::default() };
     assert_eq!(sharing.change_partition(MANAGER, one, changes), Ok(()));
     assert_eq!(sharing.partition(VF, one), Ok(partition(0..2, &[VF], 0)));
     assert_eq!(sharing.find(PF, Affinity::Any, FREE), Some(6));
@@ -93,10 +93,10 @@ fn units_in_use_cannot_leave_their_partition() {
     let id = sharing.add_partition(MANAGER, partition(0..2, &[VF], 1)).unwrap();
     assert!(sharing.add_process(VF) && sharing.bind(VF, Affinity::Unit(1)));
     let change = |sharing: &mut EuSharing, changes| sharing.change_partition(MANAGER, id, changes);
-    let members = || Changes { members: Some([].into()), ..Changes::default() };
+    let members = || PartitionChanges { members: Some([].into()), ..PartitionChanges::default() };
     let units = |units: &[u16]| {
         let units = Some(units.iter().copied().collect());
-        Changes { units, ..Changes::default() }
+        PartitionChanges { units, ..PartitionChanges::default() }
     };
     assert_eq!(change(&mut sharing, members()), Err(ShareRefusal::InUse), "it has a process");
     assert_eq!(change(&mut sharing, units(&[0])), Err(ShareRefusal::InUse), "one is bound to it");
@@ -104,7 +104,7 @@ fn units_in_use_cannot_leave_their_partition() {
     sharing.unbind(Affinity::Unit(1));
     let grouped = sharing.add_group(context(VF, 1), None, group([2])).unwrap();
     assert_eq!(change(&mut sharing, units(&[1])), Err(ShareRefusal::InUse), "a group has it");
-    let none = Changes { groups: Some(0), ..Changes::default() };
+    let none = PartitionChanges { groups: Some(0), ..PartitionChanges::default() };
     assert_eq!(change(&mut sharing, none), Err(ShareRefusal::InUse), "there is a group");
     sharing.remove_group(context(VF, 1), None, grouped).unwrap();
     // The last unit of functions without a partition of their own.

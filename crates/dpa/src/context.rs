@@ -6,8 +6,8 @@
 
 use verbless_riscv::{PAGE, Ram};
 
-/// The heap.
-pub(crate) const HEAP: u64 = 0x1_0000_0000;
+/// The first address of the heap.
+pub const HEAP: u64 = 0x1_0000_0000;
 /// The stacks: one at each multiple of [`STACK_STRIDE`]; the lower half of each stride stays empty.
 pub(super) const STACKS: u64 = 0x2_0000_0000;
 pub(super) const STACK: u64 = 0x1_0000;
@@ -19,14 +19,15 @@ pub(super) const RETURN: u64 = 0x3_f000_0000;
 /// The outboxes, a page each.
 pub(super) const OUTBOXES: u64 = 0x4_0000_0000;
 /// The configuration of the windows.
-pub(crate) const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
+pub const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
 pub(super) const LOG_WINDOW_CONFIG: u8 = 6;
 /// The windows: the top byte of their addresses, the number of bits of a window's number, and of an
 /// address in a window.
 pub(super) const WINDOW_MSBS: u8 = 0x80;
 pub(super) const LOG_WINDOWS: u8 = 8;
 pub(super) const LOG_WINDOW: u8 = 48;
-pub(crate) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
+/// The first address of the windows.
+pub const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
 
 /// Maximum number of outboxes, and of windows, of a process.
 pub(super) const MAX_CONFIGS: u16 = 1 << LOG_WINDOWS;
@@ -34,7 +35,7 @@ pub(super) const MAX_CONFIGS: u16 = 1 << LOG_WINDOWS;
 pub(super) const MAX_RUNNERS: usize = 256;
 
 /// The number of no outbox and no window.
-pub(crate) const NO_ID: u16 = 0xffff;
+pub const NO_ID: u16 = 0xffff;
 
 /// `li a7, 0; ecall`: the system call that ends a run.
 pub(super) const RETURN_CODE: [u32; 2] = [0x0000_0893, 0x0000_0073];

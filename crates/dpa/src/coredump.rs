@@ -19,11 +19,11 @@ const PRSTATUS: usize = 376;
 const PRSTATUS_REGISTERS: usize = 112;
 
 /// Bytes of memory that are measured, or copied, at a time.
-pub(crate) const CHUNK: usize = 1 << 16;
+pub const CHUNK: usize = 1 << 16;
 
 /// A core file that is read in chunks. Nothing stops the process meanwhile: each chunk of a running
 /// process is as it is when it is read.
-pub(crate) struct CoreDump {
+pub struct CoreDump {
     space: Arc<AddressSpace>,
     note: Vec<u8>,
     parts: Vec<CoreSegment>,
@@ -63,7 +63,7 @@ impl CoreDump {
     }
 
     /// Measures a chunk of the memory; returns the length of the file once all memory is measured.
-    pub(crate) fn measure(&mut self) -> Option<u64> {
+    pub fn measure(&mut self) -> Option<u64> {
         let mut bytes = [0; PAGE as usize];
         let mut looked = 0;
         while let Some(part) = self.parts.get_mut(self.measured) {
@@ -106,7 +106,7 @@ impl CoreDump {
     }
 
     /// Copies the file's bytes from `at` on. They must all be in the file, which has been measured.
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+    pub fn read(&self, at: u64, into: &mut [u8]) {
         let (mut at, mut into) = (at, into);
         if let Some(head) = self.head.get(at as usize..) {
             let here = head.len().min(into.len());

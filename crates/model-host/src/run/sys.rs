@@ -633,7 +633,9 @@ fn rights(message: &libc::msghdr) -> Vec<OwnedFd> {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {
             if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = part.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                // Its type is the C library's.
+                let length: usize = part.cmsg_len as _;
+                let bytes = length - libc::CMSG_LEN(0) as usize;
                 let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
                 for index in 0..bytes / size_of::<RawFd>() {
                     // A new descriptor without another owner.

@@ -158,7 +158,7 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     checks.run(model, &slow, "a client dies, and comes again", &with_server(again));
     let other = "\"$get\" $at long --out got1 & one=$!; get long --out got2 & two=$!; \
                  part got1 $one && kill -9 $one; wait $two && cmp got2 dir/long";
-    checks.run(model, &slow, "a client dies, and another goes on", &with_server(other));
+    checks.run(model, &slow, "a client dies, and another continues", &with_server(other));
     std::fs::remove_dir_all(&place)?;
     Ok(())
 }

@@ -99,7 +99,7 @@ impl Report {
         /// Maximum number of lines of one step.
         const MAX_LINES: usize = 60;
         let mut left = 0_u32;
-        let told = self.text.lines().filter(move |line| {
+        let shown = self.text.lines().filter(move |line| {
             let after = if line.contains("ERROR: AddressSanitizer")
                 || line.contains("WARNING: ThreadSanitizer")
             {
@@ -119,7 +119,7 @@ impl Report {
             left = after.saturating_sub(1);
             after > 0 && !line.trim().is_empty()
         });
-        told.take(if self.failed > 0 { MAX_LINES } else { 0 })
+        shown.take(if self.failed > 0 { MAX_LINES } else { 0 })
     }
 
     fn failure(text: String, why: &str) -> Self {
@@ -249,7 +249,7 @@ mod tests {
         let ends =
             "--- VM: hwtest: FAILED, 2 of 4 (1 s, 2 s of CPU)\n2 passed, 2 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
-        let told: Vec<&str> = report.trouble().collect();
+        let shown: Vec<&str> = report.trouble().collect();
         let expected = [
             "---- b::c stdout ----",
             "thread 'b::c' panicked at b.rs:1:2:",
@@ -258,7 +258,7 @@ mod tests {
             "      it is 9",
             "      not 8",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(shown, expected);
         assert_eq!(Report { failed: 0, ..report }.trouble().count(), 0);
     }
 
@@ -269,10 +269,10 @@ mod tests {
         let ends = "--- VM: rdma-core: FAILED, 1 of 28 (1 s, 2 s of CPU)\n\
                     27 passed, 1 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}").replace("rdma-core", "hwtest"), 1 << 8);
-        let told: Vec<&str> = report.trouble().collect();
+        let shown: Vec<&str> = report.trouble().collect();
         let expected =
             ["Linux 6.1.0: FAILED: the guest's kernel is in trouble: BUG", "  BUG: lockup"];
-        assert_eq!(told, expected);
+        assert_eq!(shown, expected);
     }
 
     #[test]
@@ -283,11 +283,11 @@ mod tests {
         let ends =
             "--- sanitizer: FAILED, 1 of 2 (1 s, 2 s of CPU)\n1 passed, 1 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
-        let told = report.trouble().collect::<Vec<_>>().join("\n");
+        let shown = report.trouble().collect::<Vec<_>>().join("\n");
         for part in ["heap-use-after-free", "#0 f", "SUMMARY", "-p a --lib", "(signal: 6)"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(shown.contains(part), "{part}: {shown}");
         }
-        assert!(!told.contains("nothing"), "{told}");
+        assert!(!shown.contains("nothing"), "{shown}");
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub struct DpaThread {
 pub struct DpaThreadInfo {
     /// The thread's state.
     pub state: DpaThreadState,
-    /// How often the thread has run.
+    /// Number of runs of the thread.
     pub runs: u64,
     /// Instructions of completed runs.
     pub instructions: u64,

@@ -84,7 +84,7 @@ pub struct EmulatedDoorbell {
 pub struct EmulatedDoorbellInfo {
     /// The last value written to the doorbell.
     pub value: u32,
-    /// How often the doorbell was rung, modulo 2^32.
+    /// Number of rings of the doorbell, modulo 2^32.
     pub rings: u32,
     /// Whether the next ring makes a CQE.
     pub armed: bool,
@@ -222,7 +222,7 @@ impl EmulatedDevice {
         self.object.modify(context.as_bytes())
     }
 
-    /// How often each vector was raised, modulo 2^32.
+    /// Number of times that each vector was raised, modulo 2^32.
     pub fn raised(&self) -> Result<Vec<u32>, Error> {
         let context: prm::DpaEmulatedDevice = query(&self.object)?;
         Ok((0..context.vectors()).map(|vector| context.raised(vector.into())).collect())

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn fwctl_errno_maps_to_kind_and_hint() {
-        let told = [
+        let cases = [
             (Errno::EBADMSG, ErrorKind::Refused, "does not pass this command through fwctl"),
             (Errno::EMSGSIZE, ErrorKind::InvalidInput, "too long, or too short"),
             (Errno::EPERM, ErrorKind::Permission, "a security module"),
@@ -203,7 +203,7 @@ mod tests {
             (Errno::ENOMEM, ErrorKind::Refused, "out of memory"),
             (Errno::EDOM, ErrorKind::Refused, "the kernel log may say more"),
         ];
-        for (errno, kind, hint) in told {
+        for (errno, kind, hint) in cases {
             let error = refused("FWCTL_RPC", errno, None);
             assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{errno}");
             assert!(error.hint().contains(hint), "{errno}: {}", error.hint());

@@ -27,7 +27,7 @@ const PART: u64 = 1 << 20;
 /// Jobs at a time.
 const DEPTH: usize = 8;
 /// Interval of progress messages to the host.
-const TOLD: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Copies a file out of the host's memory by DMA.
 #[derive(Parser)]
@@ -41,7 +41,7 @@ struct Options {
     /// export identifies its device, too.
     #[arg(short = 'r', long = "rep-pci-addr", value_name = "ADDRESS")]
     representor: Option<String>,
-    /// Where the copy goes.
+    /// Destination of the copy.
     #[arg(long)]
     out: PathBuf,
 }
@@ -55,11 +55,11 @@ fn run(options: &Options) -> Result {
     let _rep = support::representor(&dev, options.representor.as_deref())?;
     let mut channel = options.meeting.meet()?;
     let done = copy(options, &dev, &mut channel);
-    let told = match &done {
+    let outcome = match &done {
         Ok(()) => Copying::Done,
         Err(error) => Copying::Failed(error.to_string()),
     };
-    told.send(&mut channel)?;
+    outcome.send(&mut channel)?;
     done
 }
 
@@ -84,7 +84,7 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
 
     let mut file = create(out)?;
     let progress = bar(length);
-    let (mut next, mut written, mut told) = (0, 0, Instant::now());
+    let (mut next, mut written, mut reported) = (0, 0, Instant::now());
     while next < length || workq.in_flight() > 0 {
         while next < length && workq.in_flight() < workq.depth() {
             let bytes = PART.min(length - next);
@@ -107,11 +107,11 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
         file.write_all(&bytes)?;
         written += bytes.len() as u64;
         progress.set_position(written);
-        if told.elapsed() >= TOLD {
+        if reported.elapsed() >= REPORT_INTERVAL {
             // Keeps the final sync short, during which the program sends no progress.
             file.sync_data()?;
             Copying::Copied(written).send(channel)?;
-            told = Instant::now();
+            reported = Instant::now();
         }
     }
     file.sync_all()?;

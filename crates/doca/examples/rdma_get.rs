@@ -106,7 +106,7 @@ fn get(options: &Options, dev: &Dev, name: &str, out: &Path) -> Result {
             Err(Failure::Connection(why)) => {
                 tries = if progress.arrived > before { 0 } else { tries + 1 };
                 if tries > options.retries {
-                    let text = format!("{why}; {} is kept: run again to go on", part.display());
+                    let text = format!("{why}; {} is kept: run again to continue", part.display());
                     return Err(text.into());
                 }
                 options.common.say(40, &format!("{name}: {why}; connecting again"));

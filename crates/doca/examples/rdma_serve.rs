@@ -143,13 +143,13 @@ fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
         let done = Request::parse(&message).map_err(Into::into).and_then(|request| match request {
             Request::Open(name) => {
                 let file = beneath(dir, &name)?;
-                let told = told_of(&file)?;
-                open = Some((file, told));
-                told.send(&mut channel)
+                let opened = describe(&file)?;
+                open = Some((file, opened));
+                opened.send(&mut channel)
             }
             Request::Fill { slot, offset } => {
-                let (file, told) = open.as_ref().ok_or("no file is open")?;
-                window.fill(file, told, slot, offset)?.send(&mut channel)
+                let (file, opened) = open.as_ref().ok_or("no file is open")?;
+                window.fill(file, opened, slot, offset)?.send(&mut channel)
             }
         });
         if let Err(error) = done {
@@ -182,13 +182,13 @@ impl Window {
         Ok(Self { map, _rdma: rdma })
     }
 
-    fn fill(&self, file: &File, told: &Opened, slot: u8, offset: u64) -> Result<Filled> {
-        let Some(left) = told.length.checked_sub(offset).filter(|left| *left > 0) else {
-            return Err(format!("byte {offset} is not in a file of {} bytes", told.length).into());
+    fn fill(&self, file: &File, opened: &Opened, slot: u8, offset: u64) -> Result<Filled> {
+        let Some(left) = opened.length.checked_sub(offset).filter(|left| *left > 0) else {
+            return Err(format!("byte {offset} is not in a file of {} bytes", opened.length).into());
         };
         let mut bytes = vec![0; left.min(SLOT) as usize];
         file.read_exact_at(&mut bytes, offset).map_err(|error| format!("reading: {error}"))?;
-        if told_of(file)? != *told {
+        if describe(file)? != *opened {
             return Err("the file has changed: begin again".into());
         }
         self.map.write_at(usize::from(slot) * SLOT as usize, &bytes)?;
@@ -196,7 +196,7 @@ impl Window {
     }
 }
 
-fn told_of(file: &File) -> Result<Opened> {
+fn describe(file: &File) -> Result<Opened> {
     let data = file.metadata()?;
     let mut identity = data.ino();
     for part in

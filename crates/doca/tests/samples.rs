@@ -28,49 +28,49 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How a host with 100 bytes ends after these messages, and its progress until then.
 fn waits(tell: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64>) {
     let [here, there] = connection();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut here = Channel::with_patience(here, PATIENCE).unwrap();
     let mut there = Channel::new(there).unwrap();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| tell(&mut there));
-        Copying::wait(&mut here, 100, |bytes| heard.push(bytes)).map_err(|it| it.to_string())
+        Copying::wait(&mut here, 100, |bytes| received.push(bytes)).map_err(|it| it.to_string())
     });
-    (result, heard)
+    (result, received)
 }
 
 #[test]
 fn host_waits_while_copy_progresses() {
     let start = Instant::now();
-    let (result, heard) = waits(|there| {
+    let (result, received) = waits(|there| {
         for bytes in [10, 20, 30, 40, 50, 100] {
             std::thread::sleep(PATIENCE / 4);
             Copying::Copied(bytes).send(there).unwrap();
         }
         Copying::Done.send(there).unwrap();
     });
-    assert_eq!((result, heard), (Ok(()), vec![10, 20, 30, 40, 50, 100]));
+    assert_eq!((result, received), (Ok(()), vec![10, 20, 30, 40, 50, 100]));
     assert!(start.elapsed() > PATIENCE, "longer than it waits for one message");
 }
 
 #[test]
 fn host_times_out_without_progress() {
-    let (result, heard) = waits(|there| {
+    let (result, received) = waits(|there| {
         Copying::Copied(10).send(there).unwrap();
         std::thread::sleep(3 * PATIENCE);
     });
     assert!(result.unwrap_err().starts_with("the other side: "));
-    assert_eq!(heard, [10]);
+    assert_eq!(received, [10]);
 }
 
 #[test]
 fn host_rejects_invalid_progress() {
-    for told in [0, 10, 9, 101, u64::MAX] {
-        let (result, heard) = waits(|there| {
+    for reported in [0, 10, 9, 101, u64::MAX] {
+        let (result, received) = waits(|there| {
             Copying::Copied(10).send(there).unwrap();
-            Copying::Copied(told).send(there).unwrap();
+            Copying::Copied(reported).send(there).unwrap();
         });
-        assert_eq!(result, Err(format!("the DPU says {told} of 100 bytes after 10")));
-        assert_eq!(heard, [10]);
+        assert_eq!(result, Err(format!("the DPU says {reported} of 100 bytes after 10")));
+        assert_eq!(received, [10]);
     }
     for message in [&b""[..], b"C", b"C1234567", b"C123456789", b"Dd", b"done", &[0; 64]] {
         let (result, _) = waits(|there| there.send(message).unwrap());
@@ -108,16 +108,20 @@ fn file_server_messages_round_trip() {
     }
     let opened = Opened { length: u64::MAX - 1, identity: 0x0102_0304_0506_0708 };
     opened.send(&mut here).unwrap();
-    assert!(matches!(Opened::receive(&mut there).unwrap(), Answer::Is(heard) if heard == opened));
+    assert!(
+        matches!(Opened::receive(&mut there).unwrap(), Answer::Is(received) if received == opened)
+    );
     let sum = std::array::from_fn(|at| at as u8);
     let filled = Filled { slot: 1, offset: 1 << 40, bytes: 0xfedc_ba98, sum };
     filled.send(&mut here).unwrap();
-    assert!(matches!(Filled::receive(&mut there).unwrap(), Answer::Is(heard) if heard == filled));
+    assert!(
+        matches!(Filled::receive(&mut there).unwrap(), Answer::Is(received) if received == filled)
+    );
     let connection = [7; ConnectionDescriptor::BYTES];
     for window in [vec![], vec![9; 60]] {
         Hello { connection, window: window.clone() }.send(&mut here).unwrap();
-        let Answer::Is(heard) = Hello::receive(&mut there).unwrap() else { panic!("refused") };
-        assert_eq!((heard.connection, heard.window), (connection, window));
+        let Answer::Is(received) = Hello::receive(&mut there).unwrap() else { panic!("refused") };
+        assert_eq!((received.connection, received.window), (connection, window));
     }
     files::refuse(&mut here, "no such file");
     match Hello::receive(&mut there).unwrap() {
@@ -181,8 +185,8 @@ fn random_replies_parse_or_fail_within_bounds() {
     let [mut here, mut there] = channel();
     let (mut random, mut seen) = (Random(0x5eed_0f12), [[0; 3]; 3]);
     /// Whether it is an answer, a refusal, or neither.
-    fn sort<T>(heard: support::Result<Answer<T>>) -> (usize, Option<T>) {
-        match heard {
+    fn sort<T>(received: support::Result<Answer<T>>) -> (usize, Option<T>) {
+        match received {
             Ok(Answer::Is(answer)) => (0, Some(answer)),
             Ok(Answer::Refused(_)) => (1, None),
             Err(_) => (2, None),

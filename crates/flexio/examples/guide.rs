@@ -104,7 +104,7 @@ fn failures(device: &Device, app: &App) -> Result {
     println!("{error}");
     let again = process.alloc(64).err().ok_or("an allocation of a process that has ended")?;
     expect("the status", again.status(), Status::FatalError)?;
-    let crash = process.status()?.crash.ok_or("nothing tells where it ended")?;
+    let crash = process.status()?.crash.ok_or("no crash report")?;
     println!("it ended at pc {:#x}, address {:#x}", crash.pc, crash.address);
     let core = std::env::temp_dir().join(format!("guide-core-{}", std::process::id()));
     let core = process.core_dump(Some(&core))?;

@@ -81,7 +81,7 @@ fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
         Err(Error::Fatal(status)) => expect("the status", status, DpaStatus(DpaFault::WINDOW.0))?,
         other => return Err(format!("an access that the key does not allow: {other:?}").into()),
     }
-    let crash = process.status()?.crash.ok_or("nothing tells where it was stopped")?;
+    let crash = process.status()?.crash.ok_or("no crash report")?;
     // The upper bits have the window.
     expect("where it was stopped", crash.address & ((1 << 48) - 1), wrong)?;
     let mut bytes = [0; 4096];

@@ -14,7 +14,7 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region,
 use crate::error::Error;
 
 /// Bytes of one request.
-const PIECE: usize = 1 << 16;
+const CHUNK_BYTES: usize = 1 << 16;
 
 /// A time limit.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +141,7 @@ impl Copier {
             length: heap.length(),
             memory: KeyMemory::Umem { umem: heap.clone(), offset: 0 },
         })?;
-        let staging = domain.region(PIECE, KeyAccess::LOCAL)?;
+        let staging = domain.region(CHUNK_BYTES, KeyAccess::LOCAL)?;
         Ok(Self { qp, cq, staging, heap, deadline: Deadline::after(Duration::ZERO) })
     }
 
@@ -158,24 +158,24 @@ impl Copier {
 
     /// Host to heap.
     pub(crate) fn write(&mut self, mut address: u64, bytes: &[u8]) -> Result<(), Error> {
-        for piece in bytes.chunks(PIECE) {
-            self.staging.write_at(0, piece).map_err(failed)?;
-            let from = self.staging.sge(0, piece.len()).map_err(failed)?;
+        for chunk in bytes.chunks(CHUNK_BYTES) {
+            self.staging.write_at(0, chunk).map_err(failed)?;
+            let from = self.staging.sge(0, chunk.len()).map_err(failed)?;
             let to = self.remote(address);
             self.run(&Write::new(from, to).signaled())?;
-            address += piece.len() as u64;
+            address += chunk.len() as u64;
         }
         Ok(())
     }
 
     /// Heap to host.
     pub(crate) fn read(&mut self, mut address: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        for piece in bytes.chunks_mut(PIECE) {
-            let into = self.staging.sge(0, piece.len()).map_err(failed)?;
+        for chunk in bytes.chunks_mut(CHUNK_BYTES) {
+            let into = self.staging.sge(0, chunk.len()).map_err(failed)?;
             let from = self.remote(address);
             self.run(&Read::new(into, from).signaled())?;
-            self.staging.read_at(0, piece).map_err(failed)?;
-            address += piece.len() as u64;
+            self.staging.read_at(0, chunk).map_err(failed)?;
+            address += chunk.len() as u64;
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Copier {
     ) -> Result<(), Error> {
         let mut left = length;
         while left > 0 {
-            let here = left.min(PIECE as u64);
+            let here = left.min(CHUNK_BYTES as u64);
             let sge = Sge::new(from, here as u32, self.heap.lkey());
             self.run(&Write::new(sge, to).signaled())?;
             from += here;
@@ -206,11 +206,11 @@ impl Copier {
 
     /// Sets bytes of the heap.
     pub(crate) fn fill(&mut self, mut address: u64, length: u64, value: u8) -> Result<(), Error> {
-        let most = length.min(PIECE as u64) as usize;
+        let most = length.min(CHUNK_BYTES as u64) as usize;
         self.staging.write_at(0, &vec![value; most]).map_err(failed)?;
         let mut left = length;
         while left > 0 {
-            let here = left.min(PIECE as u64);
+            let here = left.min(CHUNK_BYTES as u64);
             let from = self.staging.sge(0, here as usize).map_err(failed)?;
             let to = self.remote(address);
             self.run(&Write::new(from, to).signaled())?;

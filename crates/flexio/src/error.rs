@@ -100,7 +100,7 @@ impl fmt::Display for Error {
             ),
             Self::QueueTimeout(time) => write!(
                 f,
-                "the tasks of a command queue did not end within {time:?}; they go on, and one \
+                "the tasks of a command queue did not end within {time:?}; they continue, and one \
                  that was to be added was not: ProcessConfig::timeout waits longer, \
                  CmdqConfig::log_depth makes room for more"
             ),

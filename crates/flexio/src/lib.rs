@@ -68,7 +68,7 @@
 //! | [`Process::call`], and with attributes | the call is terminated | [`Error::Timeout`] |
 //! | copies and fills of [`memory`] | any of the bytes may be copied | [`Error::CopyTimeout`] |
 //! | [`Cmdq::task_add`] without room | the task is not added | [`Error::QueueTimeout`] |
-//! | [`Cmdq::wait_until_empty`] while no task ends | all tasks go on | [`Error::QueueTimeout`] |
+//! | [`Cmdq::wait_until_empty`] while no task ends | all tasks continue | [`Error::QueueTimeout`] |
 //!
 //! [`RpcAttr::timeout`] sets another time for a call. A copy that timed out is not in flight when
 //! the error is returned, and the next one starts anew.

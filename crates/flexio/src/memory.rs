@@ -107,7 +107,7 @@ pub enum MemoryKind {
 }
 
 /// Memory of a queue or its doorbell record (`flexio_qmem`). Queues refuse memory that is too
-/// short, in the heap of another process, or registered with another device context than theirs.
+/// short, in the heap of another process, or registered with another device context.
 #[derive(Debug, Clone)]
 pub struct QueueMemory {
     place: verbless_command::QueueMemory,

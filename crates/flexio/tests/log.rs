@@ -36,8 +36,8 @@ fn process_creation_and_end_are_logged_at_info() -> Result {
     assert!(said.status.success(), "{said:?}");
     let said = String::from_utf8(said.stderr)?;
     let lines = said.lines().filter_map(|line| line.strip_prefix("verbless-flexio: info: "));
-    let told: Vec<_> = lines.map(|line| line.starts_with("made process 0x")).collect();
-    assert_eq!(told, [true, false, true, false], "{said}");
+    let created: Vec<_> = lines.map(|line| line.starts_with("made process 0x")).collect();
+    assert_eq!(created, [true, false, true, false], "{said}");
     assert_eq!(said.matches(" of worker was destroyed").count(), 2, "{said}");
     Ok(())
 }

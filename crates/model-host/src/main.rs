@@ -75,7 +75,7 @@ enum Command {
         /// file.
         #[arg(long, default_value = "bluefield3", conflicts_with = "join")]
         profile: Vec<String>,
-        /// How many devices of each profile: 1 to 64.
+        /// Number of devices of each profile: 1 to 64.
         #[arg(long, default_value_t = 1, conflicts_with = "join")]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,

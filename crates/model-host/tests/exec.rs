@@ -29,7 +29,7 @@ const ROLE: &str = "VERBLESS_TEST_ROLE";
 const LENGTH: usize = 64 << 10;
 const OLD: u8 = 0x0d;
 const OWN: u8 = 0x77;
-/// How many times the second program has started.
+/// Number of starts of the second program.
 const TRIES: &str = "VERBLESS_TEST_TRIES";
 const MAX_TRIES: u32 = 10;
 const TAKEN: &str = "the address is never free";

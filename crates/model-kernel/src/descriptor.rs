@@ -72,7 +72,7 @@ pub(crate) fn record_cost(length: usize) -> usize {
     cost
 }
 
-/// A pair of connected sockets that keep records apart (SOCK_SEQPACKET). The second cannot send:
+/// A pair of connected sockets with record boundaries (SOCK_SEQPACKET). The second cannot send:
 /// its holder could send descriptors, which close with the first, and closing a file can block
 /// (SO_LINGER, FUSE).
 pub(crate) fn record_sockets() -> Result<(OwnedFd, OwnedFd), Errno> {

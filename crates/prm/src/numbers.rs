@@ -253,7 +253,7 @@ pub fn near(tables: &[Numbers], query: &str, most: usize) -> Vec<&'static str> {
     names
 }
 
-/// Whether both are the same name or words, apart from a final "error".
+/// Whether both are the same name or words, except for a final "error".
 fn same(query: &str, name: &str) -> bool {
     let bare = |text: &str| {
         let text = plain(text);

@@ -18,7 +18,7 @@ use verbless_queue::{
     QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq, WorkQueue,
 };
 
-/// How long a completion may take on a busy machine.
+/// Time limit for a completion on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(profile: Profile) -> (Model, Domain) {

@@ -13,7 +13,7 @@ use verbless_queue::wr::{Read, Write};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region};
 
 const BYTES: usize = 64 << 10;
-/// How long a completion may take on a busy machine.
+/// Time limit for a completion on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A queue pair connected to itself, on a model whose devices work on threads of their own.

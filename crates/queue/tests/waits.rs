@@ -15,7 +15,7 @@ use verbless_queue::{
     ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked, Qp, QpConfig,
 };
 
-/// How long a wait may take on a busy machine.
+/// Time limit for a wait on a busy machine.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 fn model() -> Model {

@@ -13,7 +13,7 @@ use crate::types::{QKey, Qpn};
 
 /// Bytes before every datagram in its receive memory. They hold the packet's global route header,
 /// or its IPv4 header in the last 20 bytes; without a header they do not change.
-pub const HEADER_BYTES: usize = 40;
+pub const GRH_BYTES: usize = 40;
 
 /// Address vector of a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Source {
         self.qp.sl()
     }
 
-    /// Whether the packet had a global route header, or an IP header: the first [`HEADER_BYTES`] of
+    /// Whether the packet had a global route header, or an IP header: the first [`GRH_BYTES`] of
     /// a datagram's memory then hold it.
     pub const fn has_header(&self) -> bool {
         self.qp.g() != 0

@@ -4,7 +4,7 @@ use core::fmt;
 
 use verbless_prm::hot::{CqeUserIndex, OpcodeQpn, cqe_opcode, cqe_syndrome, opcode};
 
-use crate::address::{HEADER_BYTES, Source};
+use crate::address::{GRH_BYTES, Source};
 use crate::cq::{Cqe, Outcome, RequestId};
 use crate::eth_cqe::EthCqe;
 use crate::types::{Be32, Qpn, Rkey, WqeIndex};
@@ -41,7 +41,7 @@ impl Completion {
 
     /// The operation that completed.
     pub const fn operation(&self) -> WcOpcode {
-        WcOpcode::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
+        WcOpcode::from_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
     }
 
     /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
@@ -109,9 +109,9 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// Length in bytes of the received datagram, which begins after [`HEADER_BYTES`]; 0 for a send.
+    /// Length in bytes of the received datagram, which begins after [`GRH_BYTES`]; 0 for a send.
     pub const fn message_len(&self) -> u32 {
-        self.completion.byte_len().saturating_sub(HEADER_BYTES as u32)
+        self.completion.byte_len().saturating_sub(GRH_BYTES as u32)
     }
 }
 
@@ -176,7 +176,7 @@ operations! {
 impl WcOpcode {
     /// The operation with this number. A completion holds only numbers of operations in this enum;
     /// any other number gives a NOP.
-    pub(crate) const fn of_number(number: u8) -> Self {
+    pub(crate) const fn from_number(number: u8) -> Self {
         const BY_NUMBER: [WcOpcode; 256] = {
             let mut table = [WcOpcode::Nop; 256];
             let mut i = 0;
@@ -374,7 +374,7 @@ impl core::error::Error for CompletionError {}
 pub struct FailedRequest {
     /// The cookie that the request was posted with.
     pub cookie: u64,
-    /// Why.
+    /// The reason.
     pub status: WcStatus,
     /// The vendor's detailed reason, for a support case: its values are not published.
     pub vendor_syndrome: u8,

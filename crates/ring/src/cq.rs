@@ -303,7 +303,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes a CQE of ours that has more fields: a receive, an error, inline data.
+    /// Takes a software-owned CQE that has more fields: a receive, an error, inline data.
     #[inline(never)]
     pub(crate) fn take_slow(&mut self) -> Option<Cqe> {
         match self.read_unless_retired() {
@@ -312,13 +312,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Reads any CQE that is ours, and steps over it; `None` if it is retired.
+    /// Reads any software-owned CQE, and steps over it; `None` if it is retired.
     pub(crate) fn read_unless_retired(&mut self) -> Option<Cqe> {
         let cqe = self.read_full();
         (!cqe.is_retired() && !cqe.is_retired_eth()).then_some(cqe)
     }
 
-    /// Reads any CQE that is ours, and steps over it.
+    /// Reads any software-owned CQE, and steps over it.
     fn read_full(&mut self) -> Cqe {
         let view = self.view();
         let mut cqe = Cqe::read(&view);
@@ -538,7 +538,7 @@ impl RequestId {
 }
 
 impl Cqe {
-    /// Reads an entry that is ours.
+    /// Reads a software-owned entry.
     #[inline(always)]
     fn read(view: &CqeView<'_>) -> Self {
         let request = RequestId::read(view);

@@ -354,7 +354,7 @@ impl<Q: WorkQueue> Dispatcher<Q> {
     /// Like [`poll`](Self::poll), for queue pairs with a shared receive queue: `receives` completes
     /// receive CQEs, the queue pair of the CQE's QPN all others. Returns the QPN.
     #[inline]
-    pub fn poll_shared(
+    pub fn poll_with_srq(
         &mut self,
         cq: &mut CompletionQueue,
         receives: &mut SharedReceiveQueue,

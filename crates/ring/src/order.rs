@@ -240,7 +240,7 @@ fn cqe_is_read_owner_bit_first_and_freed_last() {
     assert_eq!(steps(&take()), last);
 
     assert_eq!(queue.drain(5).count(), 0);
-    assert_eq!(take(), [Event::Owner], "nothing taken, nothing told");
+    assert_eq!(take(), [Event::Owner], "no CQE taken, no consumer index written");
 }
 
 #[test]

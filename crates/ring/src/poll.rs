@@ -1,20 +1,20 @@
-//! The poll loop. A CQE of the usual kind is completed where it is in the ring; any other is copied
-//! out first.
+//! The poll loop. A plain CQE (success, no inline data) completes its request from the ring; any
+//! other is copied first.
 
 use crate::completion::CompletionError;
 use crate::cq::CompletionQueue;
 use crate::ring::CqeView;
 
-/// A queue whose requests the CQEs of a completion queue complete.
+/// A queue that a completion queue reports to.
 pub(crate) trait Poll {
     /// A completed request.
     type Completion;
 
-    /// Whether the entry is ours and of the usual kind.
+    /// Whether the entry is software-owned and plain.
     fn is_plain(view: &CqeView<'_>) -> bool;
 
-    /// Completes the request of a usual CQE. `None`, and nothing changes, if the CQE is of another
-    /// queue, or invalid.
+    /// Completes the request of a plain CQE. `None` if the CQE is of another queue or invalid: then
+    /// nothing changes.
     fn complete_fast(&mut self, view: &CqeView<'_>) -> Option<Self::Completion>;
 
     /// Takes a CQE off the fast path, and completes its request. Skips retired CQEs; `None`, with
@@ -27,8 +27,7 @@ pub(crate) type Polled<C> = Option<Result<C, CompletionError>>;
 
 /// Takes one CQE, if there is one, and returns its entry to the device.
 ///
-/// It does not share a function with [`poll_into`] that takes a CQE: the compiler would copy the
-/// outcome once more.
+/// It shares no function with [`poll_into`]: the compiler would copy the outcome once more.
 #[inline(always)]
 pub(crate) fn poll<Q: Poll>(queue: &mut Q, cq: &mut CompletionQueue) -> Polled<Q::Completion> {
     let view = cq.view();

@@ -25,7 +25,7 @@ impl SrqReturns {
     }
 
     /// Gives a WQE back.
-    pub(crate) fn give(&self, WqeIndex(index): WqeIndex) {
+    pub(crate) fn push(&self, WqeIndex(index): WqeIndex) {
         if let Some(word) = self.0.wqes.get(usize::from(index / 64)) {
             word.fetch_or(1 << (index % 64), Ordering::Release);
             self.0.any.store(true, Ordering::Release);

@@ -62,7 +62,7 @@ const VALUE: usize = 32;
 const LEASE: Duration = Duration::from_secs(2);
 /// How long a client retries while others change the slot.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client and the server may take for their handshake.
+/// Time limit for the handshake of client and server.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent clients: each takes a thread, a descriptor and a connection.
 const MAX_CLIENTS: usize = 256;

@@ -16,7 +16,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const CONNECTIONS: usize = 8;
 const ROUNDS: u64 = 5;
-/// How long a handshake may take.
+/// Time limit for a handshake.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A queue pair, with the events that wake a task for its completions.

@@ -92,9 +92,9 @@ impl Is {
 /// Why a field differs.
 #[derive(Debug, Clone, Copy)]
 pub struct Explanation {
-    /// The commands; a `*` at either end stands for anything.
+    /// The commands; a `*` at either end matches anything.
     pub command: &'static str,
-    /// The path of the field; a `*` at either end stands for anything.
+    /// The path of the field; a `*` at either end matches anything.
     pub field: &'static str,
     /// The other driver's value must be this.
     pub theirs: Is,

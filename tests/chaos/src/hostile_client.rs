@@ -226,7 +226,7 @@ impl Caller {
         let common = self.common.clone();
         let request = &common.requests[self.random.below(common.requests.len() as u64) as usize];
         let mut words = request.words.clone();
-        // Addresses of the request itself and of its payloads: pieces of the arena, which may
+        // Addresses of the request itself and of its payloads: ranges of the arena, which may
         // overlap.
         let at = self.random.below(30) * PAGE;
         for (index, input) in request.inputs.iter().enumerate() {

@@ -357,7 +357,7 @@ impl Host {
                 }
             }
             Operation::Look { index } => {
-                let info = self.process.query().expect("a process tells how it is");
+                let info = self.process.query().expect("the process can be queried");
                 assert_eq!(info.status.runs(), info.crash.is_none());
                 self.eq.query().expect("so does an EQ");
                 self.emulated.raised().expect("and a device");
@@ -411,5 +411,5 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!((left.dpa_eqs, left.emulated_devices, left.emulated_doorbells), (0, 0, 0));
     assert_eq!((left.dpa_outboxes, left.dpa_windows, left.cqs, left.mkeys), (0, 0, 0, 0));
     // A destroyed object executes nothing.
-    assert!(!(0..TURNS).any(|_| model.step()), "something goes on");
+    assert!(!(0..TURNS).any(|_| model.step()), "the model still has work");
 });

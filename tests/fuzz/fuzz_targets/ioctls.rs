@@ -158,7 +158,7 @@ impl Lab {
         let split = Arc::new(Split(memory.clone()));
         let model = Model::builder().device(profile(link).clone()).memory(split).stepped().build();
         let fickle = Fickle::new(memory.clone());
-        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device comes up");
+        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device opens");
         Self { model, file, memory, fickle, known: Known::default(), handles: Vec::new() }
     }
 

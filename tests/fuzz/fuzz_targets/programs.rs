@@ -17,7 +17,7 @@ fn run(space: AddressSpace, pc: u64) {
     hart.set_pc(pc);
     (1..32).for_each(|index| hart.set_x(index, DATA + 64 * index as u64 + index as u64 % 9));
     let _exit = hart.run(BUDGET);
-    assert!(hart.instructions() <= BUDGET, "it goes on");
+    assert!(hart.instructions() <= BUDGET, "the hart exceeds its budget");
     assert_eq!(hart.x(0), 0);
 }
 

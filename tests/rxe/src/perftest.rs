@@ -39,7 +39,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     let options = ConnectOptions { mtu: Some(mtu), ..job.options };
     let ours = domain.address(&end.qp, &options)?;
     let open = end.region.remote(memory.peers(), 1)?;
-    let told = Keys {
+    let keys = Keys {
         place: PingpongPeer::from(&ours),
         reads: ours.reads,
         rkey: open.rkey.0,
@@ -48,12 +48,12 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     if verb == Verb::Send {
         (0..program.iterations).try_for_each(|at| end.receive(memory.slot(at), program.size))?;
     }
-    let theirs = stream.keys(&told)?;
+    let theirs = stream.keys(&keys)?;
     let PingpongPeer { qpn, psn, gid } = theirs.place;
     let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
     domain.connect(&mut end.qp, &address, &options)?;
     for _ in 1..MEETINGS {
-        stream.keys(&told)?;
+        stream.keys(&keys)?;
     }
     run(&mut end, program, verb, &memory, &theirs)?;
     let expected = Report { size: program.size as u64, iterations: program.iterations as u64 };
@@ -61,7 +61,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     if report != expected {
         return Err(format!("the client reports {report:?}, and not {expected:?}").into());
     }
-    stream.close(&told)?;
+    stream.close(&keys)?;
     // Both sides have finished.
     judge(&end, program, verb, &memory)?;
     Ok(Box::new(end))

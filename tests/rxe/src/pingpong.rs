@@ -3,7 +3,7 @@
 
 use verbless::command::Mtu;
 use verbless::prelude::*;
-use verbless::queue::address::HEADER_BYTES;
+use verbless::queue::address::GRH_BYTES;
 use verbless::queue::service::{Connected, Service};
 use verbless::queue::{DatagramOptions, QKey, Ud};
 
@@ -41,14 +41,14 @@ pub(crate) fn connected<S: Connected>(job: &Job<'_>) -> Result<Server> {
 /// ibv_ud_pingpong.
 pub(crate) fn datagrams(job: &Job<'_>) -> Result<Server> {
     let Job { domain, program, options, .. } = job;
-    let mut end = End::<Ud>::new(domain, 2, RECEIVES, HEADER_BYTES + 2 * program.size)?;
+    let mut end = End::<Ud>::new(domain, 2, RECEIVES, GRH_BYTES + 2 * program.size)?;
     let ours = domain.address(&end.qp, options)?;
     let start = DatagramOptions { psn: ours.psn, ..DatagramOptions::new(KEY) };
-    let to = meet(job, &mut end, HEADER_BYTES, &ours, |end, theirs| {
+    let to = meet(job, &mut end, GRH_BYTES, &ours, |end, theirs| {
         domain.start(&mut end.qp, &start)?;
         Ok(domain.destination(theirs, KEY, options)?)
     })?;
-    play(job, &mut end, HEADER_BYTES, |end| {
+    play(job, &mut end, GRH_BYTES, |end| {
         end.post(&wr::Send::new(end.region.sge(0, program.size)?).signaled().to(&to))
     })?;
     Ok(Box::new(end))

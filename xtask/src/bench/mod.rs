@@ -224,8 +224,8 @@ const SEMANTICS: &str = "\
 Ours includes: filling the request, checks of SGE lengths, limits and free WQEBBs; the cookie and \
 its slot; doorbell
 record, sfence before and after the doorbell; polling checks owner, opcode, queue, index and \
-window, and tells the
-consumer record. No lock: `&mut self` makes one unnecessary. No lfence: x86 orders loads by itself.
+window, and updates the
+CQ record. No lock: `&mut self` makes one unnecessary. No lfence: x86 orders loads by itself.
 rdma-core (recorded): libmlx5 with MLX5_SINGLE_THREADED=1, so no lock either; it has an lfence \
 for each CQE.
 The floor is the least code that leaves the same bytes in ring, record and UAR, without any check.";

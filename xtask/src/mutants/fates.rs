@@ -36,8 +36,8 @@ pub(super) fn of_package<'run>(
         true => Vec::new(),
         false => program.build(package)?,
     };
-    let mut told = BTreeSet::new();
-    tell_refused(&program, &mut told, &mut left, &mut of)?;
+    let mut reported = BTreeSet::new();
+    report_refused(&program, &mut reported, &mut left, &mut of)?;
     println!(
         "{package}: one program has {} of {} mutants ({} s)",
         left.len(),
@@ -57,7 +57,7 @@ pub(super) fn of_package<'run>(
         let start = Instant::now();
         let executables = program.build(SUITE)?;
         // Other features may be on there, so a mutant may not compile.
-        tell_refused(&program, &mut told, &mut left, &mut of)?;
+        report_refused(&program, &mut reported, &mut left, &mut of)?;
         let mut suite = Tests::list(tree, executables, tree.skip())?;
         println!(
             "{package}: the suite, for {} mutants: {} tests ({} s)",
@@ -111,15 +111,15 @@ fn survivors(
 }
 
 /// Reports the mutants that were left out of the program.
-fn tell_refused(
+fn report_refused(
     program: &Program<'_>,
-    told: &mut BTreeSet<u32>,
+    reported: &mut BTreeSet<u32>,
     left: &mut BTreeSet<u32>,
     of: &mut impl FnMut(u32, Fate, String) -> Result,
 ) -> Result {
     for (number, refusal) in &program.refused {
         left.remove(number);
-        if told.insert(*number) {
+        if reported.insert(*number) {
             match refusal {
                 Refusal::Unviable => of(*number, Fate::Unviable, "does not compile".into())?,
                 Refusal::Unswitchable(why) => of(*number, Fate::Unswitched, why.clone())?,

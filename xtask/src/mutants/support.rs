@@ -86,7 +86,7 @@ fn note(number: u32, what: u8) {
         let path = OsStr::from_bytes(variable(c"VERBLESS_MUTANT_TRACE"));
         File::options().append(true).open(path).ok()
     });
-    // `r` or `o`, the number, the end of the line: one write, so that processes do not mix theirs.
+    // `r` or `o`, the number, the end of the line: one write, so that processes do not mix lines.
     let mut line = *b"r0000000000\n";
     if what == OVERLAPPED {
         line[0] = b'o';

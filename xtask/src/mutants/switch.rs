@@ -5,7 +5,7 @@
 //! a + b            (if active(1) { a - b } else if active(2) { a * b } else { a + b })
 //! fn f() { g() }   fn f() { if active(3) { return 1; } g() }
 //! x => y           x if !active(4) => y
-//! a | b            or(5, a, b), beside the switch: notes whether `^` could be told from `|`
+//! a | b            or(5, a, b), beside the switch: notes whether `^` and `|` ever differed
 //! ```
 //!
 //! Only one mutant is active at a time: a replacement contains the original text of its operands,

@@ -224,8 +224,8 @@ mod tests {
             (method::QUERY_PORT, Errno::EDOM, "the kernel log may say more"),
         ];
         for (method, errno, expected) in advice {
-            let told = refused(method, errno);
-            assert!(told.contains(expected), "{errno}: {told}");
+            let message = refused(method, errno);
+            assert!(message.contains(expected), "{errno}: {message}");
         }
         let limit = refused(method::DEVX_UMEM_REG, Errno::ENOMEM);
         assert!(!limit.contains("out of memory"), "{limit}");

@@ -58,7 +58,7 @@ pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
 fn representor(netdev: &Path, name: &str, function: &Path) -> Option<RepresentorInfo> {
     let port = parse(&text(netdev.join("phys_port_name"))?)?;
     // Only the model's kernel shows these attributes of the function; Linux does not.
-    let told = |attribute: &str| text(netdev.join("represents").join(attribute));
+    let attribute_of = |attribute: &str| text(netdev.join("represents").join(attribute));
     Some(RepresentorInfo {
         name: name.to_owned(),
         switch_id: text(netdev.join("phys_switch_id"))?,
@@ -66,8 +66,8 @@ fn representor(netdev: &Path, name: &str, function: &Path) -> Option<Representor
         function: port.kind,
         pf: port.pf,
         number: port.number,
-        pci_address: told("pci_address").or_else(|| own_virtual(function, &port)),
-        vuid: told("vuid"),
+        pci_address: attribute_of("pci_address").or_else(|| own_virtual(function, &port)),
+        vuid: attribute_of("vuid"),
     })
 }
 

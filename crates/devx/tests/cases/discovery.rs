@@ -221,12 +221,14 @@ fn representors_have_switch_port_names() {
     let device = dpu(&tree);
     assert!(device.embedded_cpu);
     assert_eq!(device.netdevs, ["ens1f0np0", "odd", "odder", "p0"], "no representor");
-    let told = tree.kernel().representors(&device).unwrap();
-    let told: Vec<_> =
-        told.iter().map(|it| (&*it.name, it.external, it.function, it.pf, it.number)).collect();
+    let representors = tree.kernel().representors(&device).unwrap();
+    let representors: Vec<_> = representors
+        .iter()
+        .map(|it| (&*it.name, it.external, it.function, it.pf, it.number))
+        .collect();
     let (pf, vf, sf) = (FunctionKind::Physical, FunctionKind::Virtual, FunctionKind::Sub);
     assert_eq!(
-        told,
+        representors,
         [
             ("en3f0pf0sf88", false, sf, 0, Some(88)),
             ("pf0hpf", true, pf, 0, None),
@@ -254,10 +256,10 @@ fn parentless_representors_match_switch_id_and_pf() {
     }
     let device = tree.kernel().enumerate().unwrap().remove(0);
     assert!(device.embedded_cpu);
-    let told = tree.kernel().representors(&device).unwrap();
-    let told: Vec<_> = told.iter().map(|it| (&*it.name, it.external)).collect();
+    let representors = tree.kernel().representors(&device).unwrap();
+    let representors: Vec<_> = representors.iter().map(|it| (&*it.name, it.external)).collect();
     assert_eq!(
-        told,
+        representors,
         [("pf0hpf", true), ("pf0vf0", true)],
         "the host's VFs, whatever they are called"
     );
@@ -274,10 +276,10 @@ fn switchdev_host_has_vf_representors_with_pci() {
     tree.file(format!("sys/devices/{pf}/net/eth1/phys_switch_id"), "0a0b");
     let device = tree.kernel().enumerate().unwrap().remove(0);
     assert!(!device.embedded_cpu);
-    let told = tree.kernel().representors(&device).unwrap();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].pci_address.as_deref(), Some("0000:08:00.3"));
-    assert!(!told[0].external);
+    let representors = tree.kernel().representors(&device).unwrap();
+    assert_eq!(representors.len(), 1);
+    assert_eq!(representors[0].pci_address.as_deref(), Some("0000:08:00.3"));
+    assert!(!representors[0].external);
 }
 
 #[test]

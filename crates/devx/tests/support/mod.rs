@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-/// Two ends of a channel that keeps records apart, as event files do.
+/// Two ends of a channel that keeps record boundaries, as event files do.
 pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
 }

@@ -156,7 +156,7 @@ impl BufArray {
         let offset = buffer.head().wrapping_sub(self.first);
         let place = self.elements.get_mut((offset / self.size) as usize);
         match place {
-            Some(place) if buffer.is_at_home_in(&self.store) && buffer.chain_len() == 1 => {
+            Some(place) if buffer.belongs_to(&self.store) && buffer.chain_len() == 1 => {
                 *place = Some(buffer);
                 Ok(())
             }

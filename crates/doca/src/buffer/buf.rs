@@ -46,7 +46,7 @@ pub struct Buf {
 /// A data or tail room of at most 2^30 bytes, of a buffer that is not chained and has one
 /// reference; and the key of the requested device.
 #[derive(Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct KeyedRange {
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) lkey: Lkey,
@@ -118,56 +118,56 @@ impl Buf {
     }
 
     /// Whether the buffer's descriptor belongs to this store.
-    pub(super) fn is_at_home_in(&self, store: &Arc<Store>) -> bool {
-        self.element().home.as_ref().is_some_and(|home| Arc::ptr_eq(home, store))
+    pub(super) fn belongs_to(&self, store: &Arc<Store>) -> bool {
+        self.element().store.as_ref().is_some_and(|own| Arc::ptr_eq(own, store))
     }
 
     /// The dataroom, if the device of this [id](crate::device::Dev::id) is known to have read
     /// access, and the buffer is not chained and has one reference. `None` may only mean unknown:
     /// see [`Buf::remember`].
     #[inline(always)]
-    pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
+    pub(crate) fn readable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
         let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
-        (reader == device).then_some(Room { address, length, lkey })
+        (reader == device).then_some(KeyedRange { address, length, lkey })
     }
 
     /// The tailroom, if `device` is known to have write access.
     #[inline(always)]
-    pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
+    pub(crate) fn writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
         let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.tail();
-        (writer == device).then_some(Room { address, length, lkey })
+        (writer == device).then_some(KeyedRange { address, length, lkey })
     }
 
     /// The dataroom, if `device` is known to have write access.
     #[inline(always)]
-    pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
+    pub(crate) fn data_writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
         let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
-        (writer == device).then_some(Room { address, length, lkey })
+        (writer == device).then_some(KeyedRange { address, length, lkey })
     }
 
     /// The memory from the start of the dataroom on, if `device` is known to have write access.
     #[inline(always)]
-    pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
+    pub(crate) fn rest_writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
         let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
-        (writer == device).then_some(Room { address, length, lkey })
+        (writer == device).then_some(KeyedRange { address, length, lkey })
     }
 
     /// The memory from the start of the dataroom on, if it is known to be the peer's, for these
     /// [readers](Reach::reader_of_peer); the key is the remote one.
     #[inline(always)]
-    pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
+    pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<KeyedRange> {
         let element = self.element();
         let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
-        (reader == peers).then_some(Room { address, length, lkey })
+        (reader == peers).then_some(KeyedRange { address, length, lkey })
     }
 
     /// Sets the datarooms of the chain, in order, to the first `length` bytes from their begins on.

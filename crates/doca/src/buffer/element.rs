@@ -27,7 +27,7 @@ pub(crate) struct Element {
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<BufState>,
     /// The store of the descriptor; `None` while it is there.
-    pub(super) home: Option<Arc<Store>>,
+    pub(super) store: Option<Arc<Store>>,
 }
 
 /// State that the references to a buffer share with it.
@@ -37,7 +37,7 @@ pub(crate) struct BufState {
     pub(super) head: AtomicU64,
     pub(super) length: AtomicU64,
     /// The descriptor, if the buffer is dropped but references are not.
-    left: Mutex<Option<Box<Element>>>,
+    orphan: Mutex<Option<Box<Element>>>,
 }
 
 impl BufState {
@@ -57,29 +57,29 @@ impl BufState {
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    fn left(&self) -> std::sync::MutexGuard<'_, Option<Box<Element>>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orphan(&self) -> std::sync::MutexGuard<'_, Option<Box<Element>>> {
+        self.orphan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes a reference; the last one returns the descriptor.
     pub(super) fn remove(&self) {
-        let mut left = self.left();
+        let mut orphan = self.orphan();
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(element) = left.take()
+            && let Some(element) = orphan.take()
         {
-            drop(left);
-            element.go_home();
+            drop(orphan);
+            element.return_to_store();
         }
     }
 
     /// Called when the buffer is dropped: returns the descriptor, or leaves it to the references.
     fn leave(&self, element: Box<Element>) {
-        let mut left = self.left();
+        let mut orphan = self.orphan();
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(left);
-            element.go_home();
+            drop(orphan);
+            element.return_to_store();
         } else {
-            *left = Some(element);
+            *orphan = Some(element);
         }
     }
 }
@@ -98,7 +98,7 @@ impl Element {
             reach: Cell::new(CachedKey::UNKNOWN),
             next: None,
             shared: Arc::default(),
-            home: None,
+            store: None,
         }
     }
 
@@ -115,29 +115,29 @@ impl Element {
 
     /// Whether the buffer can be part of a chain.
     pub(super) fn can_chain(&self) -> bool {
-        self.home.as_ref().is_some_and(|home| home.chains)
+        self.store.as_ref().is_some_and(|store| store.chains)
     }
 
     /// Called when a buffer with this descriptor is dropped.
     pub(super) fn release(self: Box<Self>) {
         match self.shared.count() {
             // No other code can make a second reference: that takes the buffer.
-            1 => self.go_home(),
+            1 => self.return_to_store(),
             _ => self.shared.clone().leave(self),
         }
     }
 
     /// Returns the element to its store.
-    fn go_home(mut self: Box<Self>) {
-        let Some(home) = self.home.take() else { return };
+    fn return_to_store(mut self: Box<Self>) {
+        let Some(store) = self.store.take() else { return };
         if let Some(chunk) = &self.chunk {
             chunk.forget_buffer();
         }
-        if home.pool_of.is_none() {
+        if store.pool_of.is_none() {
             self.chunk = None;
         }
         // The store has room for all its descriptors, so the push never fails.
-        let _refused = home.free.push(self);
+        let _refused = store.free.push(self);
     }
 }
 
@@ -169,7 +169,7 @@ impl Store {
         Arc::new(Self { free, pool_of: None, chains })
     }
 
-    /// Creates descriptors of pieces of `length` bytes of a chunk, at these addresses.
+    /// Creates descriptors of ranges of `length` bytes of a chunk, at these addresses.
     pub(super) fn pointing(
         chunk: &Arc<Chunk>,
         addresses: impl ExactSizeIterator<Item = u64>,
@@ -190,14 +190,14 @@ impl Store {
 
     pub(super) fn take(self: &Arc<Self>) -> Option<Box<Element>> {
         let mut element = self.free.pop()?;
-        element.home = Some(self.clone());
+        element.store = Some(self.clone());
         Some(element)
     }
 
     /// Returns an unused descriptor of [`Store::take`].
     pub(super) fn give_back(&self, mut element: Box<Element>) {
-        element.home = None;
-        // As in `go_home`: there is room.
+        element.store = None;
+        // As in `return_to_store`: there is room.
         let _refused = self.free.push(element);
     }
 

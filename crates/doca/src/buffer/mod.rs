@@ -29,7 +29,7 @@ mod view;
 
 pub use array::{BufArray, BufArrayBuilder, Target};
 pub use buf::Buf;
-pub(crate) use buf::{Link, Room};
+pub(crate) use buf::{KeyedRange, Link};
 pub use inventory::{Extensions, Inventory, InventoryBuilder};
 pub use pool::{BufPool, BufPoolBuilder};
 pub use reference::BufRef;

@@ -42,15 +42,15 @@ pub struct Core {
     dev: Dev,
     pub(crate) event_driven: bool,
     workqs: AtomicU32,
-    most: u32,
+    max_workqs: u32,
 }
 
 impl Core {
     /// Creates the common part of a context on `dev`, which can be added to `most` work queues at a
     /// time.
-    pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
+    pub(crate) fn new(dev: &Dev, event_driven: bool, max_workqs: u32) -> Self {
         let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
-        Self { id, dev, event_driven, workqs, most }
+        Self { id, dev, event_driven, workqs, max_workqs }
     }
 
     #[inline]
@@ -72,7 +72,7 @@ impl Core {
     }
 
     pub(super) fn attach(&self) -> Result<()> {
-        let more = |count: u32| (count < self.most).then_some(count + 1);
+        let more = |count: u32| (count < self.max_workqs).then_some(count + 1);
         match self.workqs.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(()),
             Err(count) => {

@@ -16,7 +16,7 @@ pub struct DeviceCq {
     events: Option<CqEvents>,
     /// Whether the device is removed, and its channel has left the handle.
     removed: bool,
-    pub(crate) room: Room,
+    pub(crate) spare: SpareCqEntries,
     /// The completion queue takes no more CQEs: new contexts get another.
     pub(super) failed: bool,
     /// Contexts here.
@@ -34,7 +34,7 @@ const INDEX: u32 = 0xff_ffff;
 
 /// Entries of a completion queue beyond one per job of the work queue: a job of several requests
 /// takes as many completions if it fails.
-pub(crate) struct Room {
+pub(crate) struct SpareCqEntries {
     left: u32,
     /// Entries of CQEs without a waiting job, possibly unread.
     pending: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Room {
     pending_until: u32,
 }
 
-impl Room {
+impl SpareCqEntries {
     fn new(left: u32) -> Self {
         Self { left, pending: 0, pending_until: 0 }
     }
@@ -58,7 +58,7 @@ impl Room {
 
     /// Returns `count` entries once the completion queue has been read past its contents at this
     /// index.
-    pub(crate) fn give_after_poll(&mut self, count: u32, index: u32) {
+    pub(crate) fn release_after_poll(&mut self, count: u32, index: u32) {
         if count > 0 {
             let later = index.wrapping_sub(self.pending_until) & INDEX < INDEX.div_ceil(2);
             if self.pending == 0 || later {
@@ -69,19 +69,19 @@ impl Room {
     }
 
     /// Returns `count` entries, because as many completions have come, or will never come.
-    pub(crate) fn give(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         self.left += count;
     }
 }
 
-/// The sides of a work queue by their slots.
+/// The device CQs of a work queue, by slot.
 #[derive(Default)]
 pub(super) struct DeviceCqs {
-    /// The only side: most work queues have one device.
+    /// The only one: most work queues have one device.
     pub(super) only: Option<Box<DeviceCq>>,
     /// The index of `only`.
     place: usize,
-    /// All sides, if there are several.
+    /// All, if there are several.
     several: Vec<Option<Box<DeviceCq>>>,
 }
 
@@ -98,7 +98,7 @@ impl DeviceCqs {
         }
     }
 
-    /// The slot of the side on a device.
+    /// The slot of a device.
     pub(super) fn on(&mut self, dev: &Dev) -> Option<usize> {
         (0..self.places())
             .find(|&at| self.get(at).is_some_and(|device_cq| device_cq.takes_contexts_of(dev)))
@@ -116,7 +116,7 @@ impl DeviceCqs {
             .map(|device_cq| &mut **device_cq)
     }
 
-    /// Adds a side; returns its index.
+    /// Adds a device CQ; returns its index.
     pub(super) fn add(&mut self, device_cq: DeviceCq) -> usize {
         self.spread();
         let free = self.several.iter().position(Option::is_none);
@@ -135,7 +135,7 @@ impl DeviceCqs {
         self.gather();
     }
 
-    /// Moves the only side to its index in `several`.
+    /// Moves the only one to its index in `several`.
     fn spread(&mut self) {
         if let Some(only) = self.only.take() {
             self.several[self.place] = Some(only);
@@ -150,7 +150,7 @@ impl DeviceCqs {
     }
 }
 
-/// A side that is looked up on use.
+/// A device CQ that is looked up on use.
 pub struct DeviceCqLookup<'w> {
     pub(super) device_cqs: &'w mut DeviceCqs,
     pub(super) at: &'w u32,
@@ -163,37 +163,37 @@ impl<'w> DeviceCqLookup<'w> {
 }
 
 impl DeviceCq {
-    /// Creates a side for `depth` jobs at a time. With `handle`, its events go there.
+    /// Creates a CQ for `depth` jobs at a time. With `handle`, its events go there.
     pub(super) fn new(dev: &Dev, depth: u32, handle: Option<&Handle>) -> Result<Self> {
         let least = depth.saturating_mul(2).max(256);
         let most: u32 = 1 << dev.caps().log_max_cqes.min(22);
         if depth.saturating_add(MAX_JOB_CQES) > most {
             let text = format!(
-                "a work queue of depth {depth} is on no context of {dev:?}, whose completion \
+                "a work queue of depth {depth} is on no context of {dev:?}, parent completion \
                  queues have {most} entries at most, {MAX_JOB_CQES} of which are for the longest \
                  job: make it with a smaller depth"
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         let entries = least.checked_next_power_of_two().unwrap_or(most).min(most);
-        // Jobs take their entries from `Room`, whatever the length of the rings.
+        // Jobs take their entries from `SpareCqEntries`, whatever the length of the rings.
         let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
         let cq = dev.domain().completion_queue(&config)?;
-        Self::over(dev, cq, Room::new(entries - depth), handle)
+        Self::over(dev, cq, SpareCqEntries::new(entries - depth), handle)
     }
 
-    /// Creates a side over the completion queue that the context at `owner` brought.
+    /// Takes over the completion queue that the context at `owner` brought.
     pub(super) fn with_own_cq(
         dev: &Dev,
         cq: Cq,
         owner: u32,
         handle: Option<&Handle>,
     ) -> Result<Self> {
-        let device_cq = Self::over(dev, cq, Room::new(0), handle)?;
+        let device_cq = Self::over(dev, cq, SpareCqEntries::new(0), handle)?;
         Ok(Self { owner: Some(owner), ..device_cq })
     }
 
-    fn over(dev: &Dev, mut cq: Cq, room: Room, handle: Option<&Handle>) -> Result<Self> {
+    fn over(dev: &Dev, mut cq: Cq, spare: SpareCqEntries, handle: Option<&Handle>) -> Result<Self> {
         let events = match handle {
             Some(handle) => {
                 let events = CqEvents::new(dev.device())?;
@@ -204,10 +204,10 @@ impl DeviceCq {
             None => None,
         };
         let dev = dev.clone();
-        Ok(Self { dev, cq, events, removed: false, room, failed: false, contexts: 0, owner: None })
+        Ok(Self { dev, cq, events, removed: false, spare, failed: false, contexts: 0, owner: None })
     }
 
-    /// Creates a side for a test of a single engine.
+    /// Creates one for a test of a single engine.
     #[cfg(test)]
     pub(crate) fn for_test(dev: &Dev, depth: u32) -> Result<Self> {
         Self::new(dev, depth, None)
@@ -221,16 +221,16 @@ impl DeviceCq {
     /// Takes `count` entries for requests of a job; false if fewer are free.
     #[inline(always)]
     pub(crate) fn take_room(&mut self, count: u32) -> bool {
-        self.room.take(count) || (self.room.pending > 0 && self.take_pending(count))
+        self.spare.take(count) || (self.spare.pending > 0 && self.take_pending(count))
     }
 
     #[cold]
     fn take_pending(&mut self, count: u32) -> bool {
-        if self.has_read(self.room.pending_until) {
-            let pending = std::mem::take(&mut self.room.pending);
-            self.room.give(pending);
+        if self.has_read(self.spare.pending_until) {
+            let pending = std::mem::take(&mut self.spare.pending);
+            self.spare.release(pending);
         }
-        self.room.take(count)
+        self.spare.take(count)
     }
 
     /// Whether all completions up to this index of the completion queue have been read: the queue
@@ -280,14 +280,14 @@ mod tests {
 
     #[test]
     fn room_take_is_bounded_by_remaining_count() {
-        let mut room = Room::new(3);
-        assert!(!room.take(4));
-        assert!(room.take(0) && room.take(2) && room.take(1) && room.take(0));
-        assert!(!room.take(1));
-        room.give(2);
-        assert!(!room.take(3) && room.take(2) && !room.take(1));
-        room.give_after_poll(3, 20);
-        room.give_after_poll(1, 10);
-        assert_eq!((room.pending, room.pending_until), (4, 20), "the later index counts");
+        let mut spare = SpareCqEntries::new(3);
+        assert!(!spare.take(4));
+        assert!(spare.take(0) && spare.take(2) && spare.take(1) && spare.take(0));
+        assert!(!spare.take(1));
+        spare.release(2);
+        assert!(!spare.take(3) && spare.take(2) && !spare.take(1));
+        spare.release_after_poll(3, 20);
+        spare.release_after_poll(1, 10);
+        assert_eq!((spare.pending, spare.pending_until), (4, 20), "the later index counts");
     }
 }

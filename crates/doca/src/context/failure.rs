@@ -67,7 +67,7 @@ enum JobErrorCause {
     Unknown,
     Device(FailedRequest),
     /// Why the context ended its jobs.
-    Told(&'static str),
+    Reason(&'static str),
 }
 
 /// Bit positions of the fields in the words of a [`JobError`].
@@ -83,7 +83,7 @@ mod at {
 }
 
 const DEVICE: u64 = 1;
-const TOLD: u64 = 2;
+const REASON: u64 = 2;
 
 /// Maximum of stored texts; one per way in which contexts gave up.
 const TEXTS: usize = 256;
@@ -133,7 +133,7 @@ impl JobError {
     /// The failure of a job that was not posted because of `error`.
     pub(crate) fn unposted(error: &Error) -> Self {
         match keep(&mut kept(), error.to_string()) {
-            Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
+            Some(text) => Self::of_words(error.kind(), REASON << at::CAUSE, text as u64),
             None => Self::new(error.kind()),
         }
     }
@@ -161,10 +161,10 @@ impl JobError {
                 qpn: Qpn(self.rest as u32),
                 user_index: (self.rest >> at::USER) as u32,
             }),
-            TOLD => kept()
+            REASON => kept()
                 .get(self.rest as usize)
                 .copied()
-                .map_or(JobErrorCause::Unknown, JobErrorCause::Told),
+                .map_or(JobErrorCause::Unknown, JobErrorCause::Reason),
             _ => JobErrorCause::Unknown,
         }
     }
@@ -181,7 +181,7 @@ impl JobError {
     /// Why the context gave up, if that ended the job.
     pub(crate) fn why(&self) -> Option<&'static str> {
         match self.what() {
-            JobErrorCause::Told(why) => Some(why),
+            JobErrorCause::Reason(why) => Some(why),
             _ => None,
         }
     }
@@ -225,7 +225,7 @@ impl fmt::Display for JobError {
                     _ => Ok(()),
                 }
             }
-            JobErrorCause::Told(why) => write!(f, ": {why}"),
+            JobErrorCause::Reason(why) => write!(f, ": {why}"),
         }
     }
 }

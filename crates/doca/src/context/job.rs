@@ -22,7 +22,7 @@ pub(crate) mod sealed {
         const KEEPS: bool = false;
 
         /// Begins the job, or returns it. The work queue has reserved room for one completion;
-        /// further completions of the job take room of the side.
+        /// further completions of the job take spare entries.
         fn begin(
             self,
             tag: Tag,

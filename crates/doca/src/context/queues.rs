@@ -73,7 +73,7 @@ struct ContextState {
     suspect: EndedJobs,
     /// The time of the last status query because no job ended, and the pause before the next one:
     /// it grows with each sound answer.
-    asked: Option<Instant>,
+    queried: Option<Instant>,
     pause: Duration,
 }
 
@@ -150,20 +150,21 @@ impl Queues {
         let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
         let at = match context.own_cq()? {
             Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, place, handle)?),
-            None => self.side_on(core.dev(), handle)?,
+            None => self.device_cq_on(core.dev(), handle)?,
         };
         let device_cq = self.device_cqs.get(at).expect("it was found or made");
         let made = context.engine(&mut EngineArgs { depth, user_index: place, device_cq });
         // A file leaves the handle when its engine closes it.
-        let told = |engine: AnyEngine| match (handle, engine.file()) {
+        let register_file = |engine: AnyEngine| match (handle, engine.file()) {
             (Some(handle), Some(file)) => handle.add(file).map(|()| engine),
             _ => Ok(engine),
         };
-        let engine = made.and_then(told).inspect_err(|_| self.leave_if_unused(at, handle))?;
+        let engine =
+            made.and_then(register_file).inspect_err(|_| self.remove_if_unused(at, handle))?;
         self.device_cq(at).contexts += 1;
         let (ended, suspect) = (EndedJobs::NONE, EndedJobs::NONE);
-        let (core, asked, pause) = (core.clone(), None, Duration::ZERO);
-        self.context_states.push(ContextState { place, core, ended, suspect, asked, pause });
+        let (core, queried, pause) = (core.clone(), None, Duration::ZERO);
+        self.context_states.push(ContextState { place, core, ended, suspect, queried, pause });
         self.places.insert(id, place);
         if engine.progresses() {
             self.software.push(place);
@@ -188,7 +189,7 @@ impl Queues {
     }
 
     fn at(&mut self, place: u32) -> Option<&mut ContextSlot> {
-        at_place(&mut self.near, &mut self.far, place)
+        slot_at(&mut self.near, &mut self.far, place)
     }
 
     /// The slot of a context of the work queue.
@@ -200,19 +201,19 @@ impl Queues {
         self.device_cqs.get(at).expect("a context is there")
     }
 
-    /// The side on `dev`; creates it if there is none.
-    fn side_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
+    /// The completion queue on `dev`; creates it if there is none.
+    fn device_cq_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
         match self.device_cqs.on(dev) {
             Some(at) => Ok(at),
             None => Ok(self.device_cqs.add(DeviceCq::new(dev, self.depth, handle)?)),
         }
     }
 
-    fn leave_if_unused(&mut self, at: usize, handle: Option<&Handle>) {
+    fn remove_if_unused(&mut self, at: usize, handle: Option<&Handle>) {
         if let Some(device_cq) = self.device_cqs.get(at)
             && device_cq.contexts == 0
         {
-            // The side closes the file, and the epoll descriptor then removes it anyway.
+            // The device's event channel closes the file: the epoll descriptor then removes it.
             if let Some(handle) = handle {
                 let _gone = device_cq.leave(handle);
             }
@@ -237,15 +238,15 @@ impl Queues {
 
     /// Destroys the queues of contexts whose handles are dropped, unless they have jobs in flight,
     /// or will have.
-    pub(super) fn leave_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
+    pub(super) fn remove_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
         let gone = |core: &Arc<Core>| core.is_dropped() && !needed(core.id());
-        let context_states: Vec<u32> = self
+        let places: Vec<u32> = self
             .context_states
             .iter()
-            .filter(|context_states| gone(&context_states.core))
-            .map(|context_states| context_states.place)
+            .filter(|state| gone(&state.core))
+            .map(|state| state.place)
             .collect();
-        for place in context_states {
+        for place in places {
             if self.at(place).is_some_and(|added| added.engine.in_flight() == 0) {
                 self.take_out(place, Some(handle));
             }
@@ -261,9 +262,7 @@ impl Queues {
     }
 
     fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
-        let Some(at) =
-            self.context_states.iter().position(|context_states| context_states.place == place)
-        else {
+        let Some(at) = self.context_states.iter().position(|state| state.place == place) else {
             return;
         };
         let core = self.context_states.swap_remove(at).core;
@@ -275,12 +274,12 @@ impl Queues {
         drop(engine);
         core.detach();
         self.device_cq(device_cq as usize).contexts -= 1;
-        self.leave_if_unused(device_cq as usize, handle);
+        self.remove_if_unused(device_cq as usize, handle);
     }
 
     fn find(&mut self, id: CtxId) -> Result<(u32, &mut ContextSlot)> {
         let place = self.place_of(id);
-        place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(is_not_on_it)
+        place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(not_added)
     }
 
     /// Whether the work queue is on this context.
@@ -292,7 +291,7 @@ impl Queues {
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let place = self.find(context.core().id())?.0;
         let Self { near, far, device_cqs, software, .. } = self;
-        let added = at_place(near, far, place).expect("it was found");
+        let added = slot_at(near, far, place).expect("it was found");
         added
             .engine
             .abort(device_cqs.get(added.device_cq as usize).expect("a context is there"))?;
@@ -424,7 +423,7 @@ impl Queues {
             let Some(device_cq) = device_cqs.get(at) else { continue };
             while let Some(cqe) = device_cq.cq.poll() {
                 let place = device_cq.owner.unwrap_or_else(|| cqe.user_index());
-                let Some(added) = at_place(near, far, place) else {
+                let Some(added) = slot_at(near, far, place) else {
                     return Err(stray(&cqe));
                 };
                 let completed = added.engine.complete(cqe, device_cq, into);
@@ -447,7 +446,7 @@ impl Queues {
         for step in 0..count {
             let at = (self.turn + 1 + step) % count;
             let place = self.software[at];
-            let Some(added) = at_place(&mut self.near, &mut self.far, place) else { continue };
+            let Some(added) = slot_at(&mut self.near, &mut self.far, place) else { continue };
             if added.engine.has_work() {
                 let device_cq =
                     self.device_cqs.get(added.device_cq as usize).expect("a context is there");
@@ -495,18 +494,18 @@ impl Queues {
     /// flight and has ended none since the last call, however busy other queues are. While the
     /// answers are sound, the pauses for a context grow: 100 ms, 200 ms, and so on up to a second.
     pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
-        self.check_those(|context_states, now| {
-            let idle = now.has_one_of(&context_states.ended);
-            context_states.ended = now;
+        self.check_those(|state, now| {
+            let idle = now.has_one_of(&state.ended);
+            state.ended = now;
             if !idle {
-                context_states.pause = Duration::ZERO;
+                state.pause = Duration::ZERO;
                 return false;
             }
-            let asked = context_states.asked.map(|asked| time.saturating_duration_since(asked));
-            if asked.is_some_and(|ago| ago < context_states.pause) {
+            let queried = state.queried.map(|queried| time.saturating_duration_since(queried));
+            if queried.is_some_and(|ago| ago < state.pause) {
                 return false;
             }
-            context_states.asked = Some(time);
+            state.queried = Some(time);
             true
         })
     }
@@ -528,10 +527,10 @@ impl Queues {
         mut asks: impl FnMut(&mut ContextState, EndedJobs) -> bool,
     ) -> Result<bool> {
         let Self { near, far, device_cqs, software, context_states, .. } = self;
-        let (mut ended, mut flying, mut sound) = (false, false, Ok(()));
-        for context_states in context_states.iter_mut() {
-            let place = context_states.place;
-            let Some(added) = at_place(near, far, place) else { continue };
+        let (mut ended, mut any_in_flight, mut result) = (false, false, Ok(()));
+        for state in context_states.iter_mut() {
+            let place = state.place;
+            let Some(added) = slot_at(near, far, place) else { continue };
             let engine = &mut added.engine;
             if engine.has_work() {
                 ended = true;
@@ -539,27 +538,26 @@ impl Queues {
             }
             let now = engine.ended();
             if engine.in_flight() == 0 {
-                context_states.ended = now;
+                state.ended = now;
                 continue;
             }
-            if !asks(context_states, now) {
-                flying = true;
+            if !asks(state, now) {
+                any_in_flight = true;
                 continue;
             }
             let device_cq = device_cqs.get(added.device_cq as usize).expect("a context is there");
-            let was_suspect =
-                now.has_one_of(&mem::replace(&mut context_states.suspect, EndedJobs::NONE));
+            let was_suspect = now.has_one_of(&mem::replace(&mut state.suspect, EndedJobs::NONE));
             let cq = device_cq.cq.check();
             device_cq.failed |= is_failed(&cq);
             let why = match (cq, engine.check()) {
                 (Ok(()), Ok(())) => {
-                    context_states.pause = MAX_PAUSE.min(context_states.pause + MORE_PAUSE);
-                    flying = true;
+                    state.pause = MAX_PAUSE.min(state.pause + MORE_PAUSE);
+                    any_in_flight = true;
                     continue;
                 }
                 (Ok(()), Err(error)) if !was_suspect && error.kind() == LowerKind::QueueFailed => {
-                    (context_states.suspect, context_states.pause) = (now, Duration::ZERO);
-                    flying = true;
+                    (state.suspect, state.pause) = (now, Duration::ZERO);
+                    any_in_flight = true;
                     continue;
                 }
                 (Ok(()), Err(error)) | (Err(error), _) => error,
@@ -568,7 +566,7 @@ impl Queues {
             let why = Error::from(why);
             match if ends { engine.fail(device_cq, &why) } else { Err(why) } {
                 Ok(()) => ended = true,
-                Err(error) => sound = Err(error),
+                Err(error) => result = Err(error),
             }
             if engine.has_work() && !software.contains(&place) {
                 software.push(place);
@@ -577,9 +575,9 @@ impl Queues {
         if ended {
             return Ok(true);
         }
-        sound?;
+        result?;
         // A failed device without jobs does not end the jobs of another.
-        if !flying {
+        if !any_in_flight {
             for device_cq in device_cqs.iter_mut() {
                 let checked = device_cq.cq.check();
                 device_cq.failed |= is_failed(&checked);
@@ -597,7 +595,7 @@ impl Queues {
         let (mut gone, mut cleared) = (false, Ok(()));
         for device_cq in self.device_cqs.iter_mut() {
             match device_cq.clear(handle) {
-                Ok(context_states) => gone |= !context_states,
+                Ok(is_there) => gone |= !is_there,
                 Err(error) => cleared = Err(error),
             }
         }
@@ -610,11 +608,11 @@ impl Queues {
 }
 
 #[cold]
-pub(super) fn is_not_on_it() -> Error {
+pub(super) fn not_added() -> Error {
     Error::plain(ErrorKind::NotFound, "the work queue is not on this context")
 }
 
-fn at_place<'q>(
+fn slot_at<'q>(
     near: &'q mut [ContextSlot; NEAR],
     far: &'q mut [ContextSlot],
     place: u32,

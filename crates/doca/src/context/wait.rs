@@ -16,7 +16,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 
 /// When a work queue checks for queues that end no jobs.
 #[derive(Default)]
-pub(super) struct Quiet {
+pub(super) struct StallCheck {
     /// Consecutive retrievals that found nothing.
     pub(super) calls: u32,
     /// The time of the last check.
@@ -79,7 +79,7 @@ impl WorkQ {
                 found => {
                     // Results of other contexts may come without end. An error here is not lost: a
                     // call that finds nothing returns it.
-                    let _later = self.check_if_quiet(start);
+                    let _later = self.check_if_stalled(start);
                     return found.map(Some);
                 }
             }
@@ -88,7 +88,7 @@ impl WorkQ {
             if left == Some(Duration::ZERO) {
                 return Ok(None);
             }
-            self.check_if_quiet(now).map_err(Retrieve::Failed)?;
+            self.check_if_stalled(now).map_err(Retrieve::Failed)?;
             match self.event_driven {
                 true => self.sleep(left).map_err(Retrieve::Failed)?,
                 false => std::hint::spin_loop(),
@@ -111,10 +111,10 @@ impl WorkQ {
 
     /// Every [`CHECK_AFTER`], queries the devices about queues that have jobs in flight and ended
     /// none since the last time. Completions of one context do not delay the check of another.
-    pub(super) fn check_if_quiet(&mut self, now: Instant) -> Result<()> {
-        let since = *self.quiet.since.get_or_insert(now);
+    pub(super) fn check_if_stalled(&mut self, now: Instant) -> Result<()> {
+        let since = *self.stall_check.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= CHECK_AFTER {
-            self.quiet.since = Some(now);
+            self.stall_check.since = Some(now);
             self.queues.check_idle(now)?;
         }
         Ok(())
@@ -135,7 +135,7 @@ impl WorkQ {
         };
         let mut files = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
         match poll(&mut files, timeout) {
-            Ok(0) => self.clear().and_then(|()| self.check_if_quiet(Instant::now())),
+            Ok(0) => self.clear().and_then(|()| self.check_if_stalled(Instant::now())),
             Ok(_) | Err(nix::errno::Errno::EINTR) => self.clear(),
             Err(errno) => {
                 let text = format!("waiting for an event: {errno}");

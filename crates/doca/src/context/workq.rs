@@ -11,8 +11,8 @@ use super::event::{Done, Event, EventSlot, Owner, Retrieve, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::{Context, Removable};
-use super::queues::{Queues, is_not_on_it};
-use super::wait::Quiet;
+use super::queues::{Queues, not_added};
+use super::wait::StallCheck;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
@@ -21,12 +21,12 @@ use crate::types::UserData;
 
 /// One in this number of retrievals runs software engines first, however many jobs devices
 /// complete.
-const EVERY: u32 = 4;
+const SOFTWARE_INTERVAL: u32 = 4;
 /// Context count at which `add` first sweeps contexts whose handles were dropped.
 const SWEEP: usize = 16;
 
 /// One in this number of empty retrievals reads the clock.
-const SELDOM: u32 = 64;
+const CLOCK_INTERVAL: u32 = 64;
 
 /// A work queue (`struct doca_workq`): one thread's access to submit jobs and retrieve their
 /// results.
@@ -45,7 +45,7 @@ pub struct WorkQ {
     /// Retrievals that missed the fast path.
     turn: u32,
     /// Consecutive retrievals that found nothing.
-    pub(super) quiet: Quiet,
+    pub(super) stall_check: StallCheck,
     /// Context count at which `add` next sweeps contexts whose handles were dropped.
     sweep: usize,
     pub(super) handle: Handle,
@@ -94,7 +94,7 @@ impl WorkQBuilder {
             armed: false,
             mixed: false,
             turn: 0,
-            quiet: Quiet::default(),
+            stall_check: StallCheck::default(),
             sweep: SWEEP,
             handle: Handle::new()?,
             _not_sync: PhantomData,
@@ -153,14 +153,14 @@ impl WorkQ {
 
     /// Removes contexts and graphs whose handles were dropped, if they have nothing in flight: no
     /// program can refer to them.
-    fn leave_dropped(&mut self) {
-        self.runs.leave_dropped();
+    fn remove_dropped(&mut self) {
+        self.runs.remove_dropped();
         let Self { queues, runs, handle, .. } = self;
-        queues.leave_dropped(handle, |id| runs.need(id));
+        queues.remove_dropped(handle, |id| runs.need(id));
     }
 
     fn must_have_no_context(&mut self, what: &str) -> Result<()> {
-        self.leave_dropped();
+        self.remove_dropped();
         if self.queues.contexts() == 0 && self.runs.graphs() == 0 {
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl WorkQ {
         }
         // Not on each call, because it scans all of them.
         if self.queues.contexts() >= self.sweep {
-            self.leave_dropped();
+            self.remove_dropped();
             self.sweep = (2 * self.queues.contexts()).max(SWEEP);
         }
         self.queues.add(context, self.event_driven.then_some(&self.handle))?;
@@ -214,7 +214,7 @@ impl WorkQ {
     /// [`ErrorKind::NotFound`] if it is not on the context; [`ErrorKind::InUse`] while jobs for it
     /// are in flight: retrieve them; to end them at once, [`abort`](WorkQ::abort) them first.
     pub fn remove<C: Removable + ?Sized>(&mut self, context: &C) -> Result<()> {
-        let id = context.member().ok_or_else(is_not_on_it)?;
+        let id = context.member().ok_or_else(not_added)?;
         if self.runs.need(id) {
             let text =
                 "an instance of a graph in flight has jobs for the context: retrieve it first";
@@ -271,12 +271,12 @@ impl WorkQ {
     #[inline(always)]
     fn wake_for_software(&self) {
         if self.armed {
-            self.tell_sleeper();
+            self.wake_sleeper();
         }
     }
 
     #[cold]
-    fn tell_sleeper(&self) {
+    fn wake_sleeper(&self) {
         if self.has_work() {
             let _told = self.handle.signal();
         }
@@ -384,9 +384,9 @@ impl WorkQ {
     #[cold]
     #[inline(never)]
     fn nothing(&mut self) -> std::result::Result<Event, Retrieve> {
-        self.quiet.calls = self.quiet.calls.wrapping_add(1);
-        if self.quiet.calls.is_multiple_of(SELDOM) && self.queues.in_flight() > 0 {
-            self.check_if_quiet(Instant::now()).map_err(Retrieve::Failed)?;
+        self.stall_check.calls = self.stall_check.calls.wrapping_add(1);
+        if self.stall_check.calls.is_multiple_of(CLOCK_INTERVAL) && self.queues.in_flight() > 0 {
+            self.check_if_stalled(Instant::now()).map_err(Retrieve::Failed)?;
         }
         Err(Retrieve::Again)
     }
@@ -470,7 +470,11 @@ impl WorkQ {
         let works = self.queues.has_work();
         self.mixed = works || self.runs.in_flight() > 0;
         self.turn = self.turn.wrapping_add(1);
-        if works && self.turn.is_multiple_of(EVERY) { self.queues.progress() } else { None }
+        if works && self.turn.is_multiple_of(SOFTWARE_INTERVAL) {
+            self.queues.progress()
+        } else {
+            None
+        }
     }
 
     /// A node ended. It may have begun software's work.
@@ -490,7 +494,7 @@ impl WorkQ {
     /// [`ErrorKind::InUse`] while it is on a context or a graph.
     #[expect(clippy::result_large_err, reason = "it gives back the work queue")]
     pub fn destroy(mut self) -> std::result::Result<(), Refused<Self>> {
-        self.leave_dropped();
+        self.remove_dropped();
         match (self.queues.contexts(), self.runs.graphs()) {
             (0, 0) => Ok(()),
             (contexts, graphs) => {

@@ -62,7 +62,7 @@ impl ListedRep {
     }
 
     /// By QUERY_ESW_FUNCTIONS, which has only the PF's address.
-    fn ask_pci_address(&self) -> Result<Option<PciAddress>> {
+    fn query_pci_address(&self) -> Result<Option<PciAddress>> {
         if self.info.function != FunctionKind::Physical {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl ListedRep {
         }))
     }
 
-    fn ask_vuid(&self) -> Result<Option<String>> {
+    fn query_vuid(&self) -> Result<Option<String>> {
         let id = match (self.info.function, self.info.number) {
             (FunctionKind::Physical, _) => Some(0),
             (FunctionKind::Virtual, Some(number)) => u16::try_from(number + 1).ok(),
@@ -172,7 +172,7 @@ impl DevInfoRep {
         let known = match self.0.pci_address.get() {
             Some(known) => *known,
             None => {
-                let answer = self.0.ask_pci_address()?;
+                let answer = self.0.query_pci_address()?;
                 *self.0.pci_address.get_or_init(|| answer)
             }
         };
@@ -196,7 +196,7 @@ impl DevInfoRep {
         let known = match self.0.vuid.get() {
             Some(known) => known,
             None => {
-                let answer = self.0.ask_vuid()?;
+                let answer = self.0.query_vuid()?;
                 self.0.vuid.get_or_init(|| answer)
             }
         };

@@ -13,9 +13,9 @@ use verbless_queue::{CompletionError, Cqe, Lkey, RequestId, Sge, WcStatus};
 
 use super::done::MemcpyDone;
 use super::job::Memcpy;
-use super::pieces::{MAX_LIST, MAX_PIECE, check, pieces, reach, refuse};
 use super::queue::{CopyQueue, refused};
-use crate::buffer::{Buf, Room};
+use super::segments::{MAX_LIST, MAX_SEGMENT_BYTES, check, reach, refuse, segments};
+use crate::buffer::{Buf, KeyedRange};
 use crate::context::core::CtxId;
 use crate::context::device_cq::{self, DeviceCq, DeviceCqLookup};
 use crate::context::engine::{EndedJobs, Engine, EngineArgs};
@@ -36,7 +36,7 @@ const MAX_REQUEST_BYTES: u32 = 0x7fff_ffff;
 /// The jobs of a work queue, and the device's queue that executes them.
 pub struct Copier {
     /// `device` while simple jobs can be posted at once; else [`NO_DEVICE`].
-    open_to: u64,
+    fast_device: u64,
     /// The device's id; [`NO_DEVICE`] if its maximum copy is shorter than a buffer of known reach
     /// may be.
     device: u64,
@@ -47,18 +47,18 @@ pub struct Copier {
     jobs: Box<[JobPlace]>,
     mask: u32,
     /// Maximum bytes of a simple job.
-    longest_simple: u64,
+    max_simple_bytes: u64,
     queue: CopyQueue,
     /// Maximum bytes of a job.
-    longest: u64,
+    max_bytes: u64,
     /// For each slot whose job is not simple: the number of requests beside the first.
-    more: Box<[u32]>,
-    /// The sum of `more` over all jobs in flight.
-    sum_of_more: u32,
+    extra_requests: Box<[u32]>,
+    /// The sum of `extra_requests` over all jobs in flight.
+    extra_in_flight: u32,
     state: CopierState,
     /// Set when the device has released all jobs: the index of the completion queue at that time.
     /// `None`: the device flushes the jobs one by one. Meaningless while jobs run.
-    let_go: Option<u32>,
+    released_at: Option<u32>,
     /// The number of the first job that was not posted.
     posted: u32,
     /// The first failure of the job whose last request has not completed.
@@ -66,7 +66,7 @@ pub struct Copier {
     /// The first job at the last failure of the device's queue without a failed job.
     returned: Option<u32>,
     /// The error of jobs that end without being done.
-    given_up: JobError,
+    shutdown_error: JobError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,27 +132,28 @@ impl Copier {
     pub(super) fn new(place: &mut EngineArgs<'_>) -> Result<Self> {
         let depth = place.depth;
         let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
-        let longest = super::queue::longest(&place.device_cq.dev);
+        let max_bytes = super::queue::max_bytes(&place.device_cq.dev);
         let places = depth.next_power_of_two();
-        let device = if longest < MAX_PIECE { NO_DEVICE } else { place.device_cq.dev.id() };
+        let device =
+            if max_bytes < MAX_SEGMENT_BYTES { NO_DEVICE } else { place.device_cq.dev.id() };
         Ok(Self {
-            open_to: device,
+            fast_device: device,
             device,
             next: 0,
             first: 0,
             jobs: (0..places).map(|_| JobPlace::default()).collect(),
             mask: places - 1,
-            longest_simple: longest.min(MAX_PIECE),
+            max_simple_bytes: max_bytes.min(MAX_SEGMENT_BYTES),
             queue,
-            longest,
-            more: (0..places).map(|_| 0).collect(),
-            sum_of_more: 0,
+            max_bytes,
+            extra_requests: (0..places).map(|_| 0).collect(),
+            extra_in_flight: 0,
             state: CopierState::Works,
-            let_go: None,
+            released_at: None,
             posted: 0,
             failure: None,
             returned: None,
-            given_up: JobError::new(ErrorKind::Shutdown),
+            shutdown_error: JobError::new(ErrorKind::Shutdown),
         })
     }
 
@@ -169,8 +170,8 @@ impl Copier {
         let Memcpy { user_data, source, destination, .. } = job;
         let number = self.next;
         let mut job = RunningCopy { source, destination, user_data, tag };
-        let Some(from) = job.source.readable_by(self.open_to) else { return self.put(job) };
-        let Some(to) = job.destination.writable_by(self.open_to) else { return self.put(job) };
+        let Some(from) = job.source.readable_by(self.fast_device) else { return self.put(job) };
+        let Some(to) = job.destination.writable_by(self.fast_device) else { return self.put(job) };
         // No buffer is long enough to truncate this.
         let length = from.length as u32;
         if from.length > to.length || length.wrapping_sub(1) >= MAX_REQUEST_BYTES {
@@ -249,8 +250,8 @@ impl Copier {
                 let Memcpy { user_data, source, mut destination, .. } = job;
                 destination.grow_first(grown);
                 self.jobs[at].put(RunningCopy { source, destination, user_data, tag });
-                self.more[at] = requests - 1;
-                self.sum_of_more += requests - 1;
+                self.extra_requests[at] = requests - 1;
+                self.extra_in_flight += requests - 1;
                 self.next = number.wrapping_add(1);
                 Ok(())
             }
@@ -262,14 +263,14 @@ impl Copier {
     /// Returns its number of requests.
     fn post_checked(&mut self, job: &Memcpy, device_cq: &mut DeviceCq) -> Result<u32> {
         if self.state == CopierState::Aborted {
-            return Err(shut_down(&self.given_up));
+            return Err(shut_down(&self.shutdown_error));
         }
         let ends = (&job.source, &job.destination);
-        let (bytes, requests) = check(ends, &device_cq.dev, self.longest)?;
+        let (bytes, requests) = check(ends, &device_cq.dev, self.max_bytes)?;
         // The next time they are known.
         ends.0.remember(reach(ends.0.first(), &device_cq.dev, false)?);
         ends.1.remember(reach(ends.1.first(), &device_cq.dev, true)?);
-        let taken = self.in_flight() + self.sum_of_more;
+        let taken = self.in_flight() + self.extra_in_flight;
         if taken + requests > self.queue.capacity() || !device_cq.take_room(requests - 1) {
             let text = "the device has as many requests as it takes: retrieve some jobs first";
             return Err(refuse(ErrorKind::Again, text));
@@ -277,7 +278,7 @@ impl Copier {
         if self.state == CopierState::Works
             && let Err(error) = self.post(self.next, ends, bytes, &device_cq.dev)
         {
-            device_cq.room.give(requests - 1);
+            device_cq.spare.release(requests - 1);
             return Err(error);
         }
         Ok(requests)
@@ -286,7 +287,7 @@ impl Copier {
     /// Whether a job of these buffers is simple, provided that it is valid.
     fn is_simple(&self, source: &Buf, destination: &Buf) -> bool {
         let alone = source.first().next().is_none() && destination.first().next().is_none();
-        alone && source.data_len().wrapping_sub(1) < self.longest_simple
+        alone && source.data_len().wrapping_sub(1) < self.max_simple_bytes
     }
 
     /// Posts the requests of a job, all or none. Its destination has not grown.
@@ -299,16 +300,16 @@ impl Copier {
     ) -> Result<()> {
         let number = u64::from(number);
         if bytes == 0 {
-            return self.queue.nothing(number | LAST).map(drop).map_err(refused);
+            return self.queue.nop(number | LAST).map(drop).map_err(refused);
         }
         let simple = self.is_simple(source, destination);
         let mut left = bytes;
-        self.queue.copy_all(pieces(source, destination, bytes).map(|piece| {
-            left -= piece.length;
-            let from = reach(piece.source, dev, false)?.lkey;
-            let to = reach(piece.destination, dev, true)?.lkey;
-            let from = Room { address: piece.from, length: piece.length, lkey: from };
-            let to = Room { address: piece.to, length: piece.length, lkey: to };
+        self.queue.copy_batch(segments(source, destination, bytes).map(|segment| {
+            left -= segment.length;
+            let from = reach(segment.source, dev, false)?.lkey;
+            let to = reach(segment.destination, dev, true)?.lkey;
+            let from = KeyedRange { address: segment.from, length: segment.length, lkey: from };
+            let to = KeyedRange { address: segment.to, length: segment.length, lkey: to };
             let cookie = match (simple, left) {
                 (true, _) => number,
                 (false, 0) => number | LAST,
@@ -331,14 +332,16 @@ impl Copier {
     fn end(
         &mut self,
         result: std::result::Result<(), JobError>,
-        room: &mut device_cq::Room,
+        spare: &mut device_cq::SpareCqEntries,
     ) -> Option<Done> {
-        let more = mem::take(&mut self.more[self.place(self.first)]);
-        self.sum_of_more -= more;
-        match self.let_go {
+        let extra = mem::take(&mut self.extra_requests[self.place(self.first)]);
+        self.extra_in_flight -= extra;
+        match self.released_at {
             // The CQEs of its other requests may be unread.
-            Some(index) if self.state != CopierState::Works => room.give_after_poll(more, index),
-            _ => room.give(more),
+            Some(index) if self.state != CopierState::Works => {
+                spare.release_after_poll(extra, index)
+            }
+            _ => spare.release(extra),
         }
         let mut job = self.take_first()?;
         let simple = self.is_simple(&job.source, &job.destination);
@@ -358,7 +361,7 @@ impl Copier {
     /// Handles a failed request.
     fn failed(&mut self, failure: FailedRequest, device_cq: &mut DeviceCq) -> Result<Option<Done>> {
         let is_flushed = failure.status == WcStatus::Flushed;
-        if self.state != CopierState::Works && self.let_go.is_some() && is_flushed {
+        if self.state != CopierState::Works && self.released_at.is_some() && is_flushed {
             // Of the jobs that it has released.
             return Ok(None);
         }
@@ -366,54 +369,54 @@ impl Copier {
             return Err(out_of_order(failure.cookie as u32, self.first));
         }
         if self.state == CopierState::Works {
-            self.stand_still(CopierState::Failed, self.next, device_cq);
+            self.halt(CopierState::Failed, self.next, device_cq);
             // The queue failed by itself. If that repeats, the job is the cause.
             let again = self.returned.replace(self.first) == Some(self.first);
-            if is_flushed && !again && self.let_go.is_some() {
+            if is_flushed && !again && self.released_at.is_some() {
                 return Ok(None);
             }
         }
         let first = *self.failure.get_or_insert(failure);
-        if failure.cookie & MORE_FOLLOW != 0 && self.let_go.is_none() {
+        if failure.cookie & MORE_FOLLOW != 0 && self.released_at.is_none() {
             return Ok(None);
         }
         self.failure = None;
         let why = match (self.state, first.status) {
-            (CopierState::Aborted, WcStatus::Flushed) => self.given_up,
+            (CopierState::Aborted, WcStatus::Flushed) => self.shutdown_error,
             _ => first.into(),
         };
-        Ok(self.end(Err(why), &mut device_cq.room))
+        Ok(self.end(Err(why), &mut device_cq.spare))
     }
 
     /// Takes the jobs back from the device, which has those before `posted`. If that fails, they
     /// end when the device flushes them: its queue has failed, and does nothing else.
-    fn stand_still(&mut self, state: CopierState, posted: u32, device_cq: &DeviceCq) {
-        (self.state, self.posted, self.open_to) = (state, posted, NO_DEVICE);
-        self.let_go = Some(device_cq.cq.consumer_index());
+    fn halt(&mut self, state: CopierState, posted: u32, device_cq: &DeviceCq) {
+        (self.state, self.posted, self.fast_device) = (state, posted, NO_DEVICE);
+        self.released_at = Some(device_cq.cq.consumer_index());
         if let Err(error) = self.queue.take_back() {
-            self.let_go = None;
-            self.give_up(&error);
+            self.released_at = None;
+            self.fail_all(&error);
         }
     }
 
     /// Resumes after the device has released all jobs: posts the unexecuted ones again.
     fn recover(&mut self, device_cq: &mut DeviceCq) {
         if let Err(error) = self.queue.recover(&device_cq.dev) {
-            return self.give_up(&error);
+            return self.fail_all(&error);
         }
         let mut posted = self.first;
         while posted != self.next {
-            if let Err(error) = self.post_again(posted, &device_cq.dev) {
-                self.stand_still(CopierState::Aborted, posted, device_cq);
-                return self.give_up(&error);
+            if let Err(error) = self.repost(posted, &device_cq.dev) {
+                self.halt(CopierState::Aborted, posted, device_cq);
+                return self.fail_all(&error);
             }
             posted = posted.wrapping_add(1);
         }
         self.state = CopierState::Works;
-        self.open_to = self.device;
+        self.fast_device = self.device;
     }
 
-    fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
+    fn repost(&mut self, number: u32, dev: &Dev) -> Result<()> {
         let at = self.place(number);
         // Each slot from the first job to the next one has a job.
         let Some(mut job) = self.jobs[at].take() else { return Ok(()) };
@@ -431,16 +434,16 @@ impl Copier {
     }
 
     /// Takes no more jobs, and ends the present ones with this error.
-    fn give_up(&mut self, why: &Error) {
+    fn fail_all(&mut self, why: &Error) {
         self.state = CopierState::Aborted;
-        self.given_up = JobError::unposted(why);
+        self.shutdown_error = JobError::unposted(why);
     }
 }
 
 /// The error for a job that is submitted after the context was aborted.
 #[cold]
-fn shut_down(given_up: &JobError) -> Error {
-    let text = match given_up.why() {
+fn shut_down(shutdown_error: &JobError) -> Error {
+    let text = match shutdown_error.why() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
             "the context gave up on this work queue, as its queue on the device could not be put \
@@ -452,7 +455,7 @@ fn shut_down(given_up: &JobError) -> Error {
 
 /// The source and destination SGE of a request that copies all bytes of `from`.
 #[inline(always)]
-fn ends(from: Room, to: Room) -> (Sge, Sge) {
+fn ends(from: KeyedRange, to: KeyedRange) -> (Sge, Sge) {
     let length = from.length as u32;
     (Sge::new(from.address, length, from.lkey), Sge::new(to.address, length, to.lkey))
 }
@@ -487,7 +490,7 @@ impl Engine for Copier {
             }
             // The job is done with its last request.
             Ok(cookie) if cookie & MORE_FOLLOW != 0 => None,
-            Ok(_) => self.end(Ok(()), &mut device_cq.room),
+            Ok(_) => self.end(Ok(()), &mut device_cq.spare),
             Err(CompletionError::Failed(failure)) => self.failed(failure, device_cq)?,
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());
@@ -498,14 +501,14 @@ impl Engine for Copier {
     }
 
     fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
-        if !self.has_work() || self.let_go.is_some_and(|index| !device_cq.has_read(index)) {
+        if !self.has_work() || self.released_at.is_some_and(|index| !device_cq.has_read(index)) {
             return None;
         }
         if self.state == CopierState::Failed {
             self.recover(device_cq);
             return None;
         }
-        self.end(Err(self.given_up), &mut device_cq.room)
+        self.end(Err(self.shutdown_error), &mut device_cq.spare)
     }
 
     #[inline]
@@ -514,7 +517,7 @@ impl Engine for Copier {
             CopierState::Works => false,
             CopierState::Failed => true,
             CopierState::Aborted => {
-                let ends = self.let_go.is_some() || self.first == self.posted;
+                let ends = self.released_at.is_some() || self.first == self.posted;
                 ends && self.first != self.next
             }
         }
@@ -533,13 +536,13 @@ impl Engine for Copier {
             CopierState::Aborted => return Ok(()),
             CopierState::Failed => self.state = CopierState::Aborted,
             CopierState::Works => {
-                self.stand_still(CopierState::Aborted, self.next, device_cq);
-                if self.let_go.is_none() {
+                self.halt(CopierState::Aborted, self.next, device_cq);
+                if self.released_at.is_none() {
                     self.queue.flush()?;
                 }
             }
         }
-        self.given_up = JobError::new(ErrorKind::Shutdown);
+        self.shutdown_error = JobError::new(ErrorKind::Shutdown);
         Ok(())
     }
 
@@ -550,11 +553,11 @@ impl Engine for Copier {
     fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
         self.abort(device_cq)?;
         // Jobs that the device was to flush end only if it releases them here.
-        if self.let_go.is_none() && self.first != self.next {
+        if self.released_at.is_none() && self.first != self.next {
             self.queue.take_back()?;
-            self.let_go = Some(device_cq.cq.consumer_index());
+            self.released_at = Some(device_cq.cq.consumer_index());
         }
-        self.give_up(why);
+        self.fail_all(why);
         Ok(())
     }
 }

@@ -28,8 +28,8 @@
 pub(crate) mod copier;
 pub(crate) mod done;
 mod job;
-mod pieces;
 mod queue;
+mod segments;
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ use crate::types::UserData;
 use copier::Copier;
 pub use done::MemcpyDone;
 pub use job::Memcpy;
-use pieces::MAX_LIST;
+use segments::MAX_LIST;
 
 /// A started DMA context. It takes any number of work queues, in either mode.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Dma {
     /// As [`Dma::memcpy_supported`].
     pub fn max_buf_size(dev: &impl AsDev) -> Result<u64> {
         let dev = dev.dev()?;
-        queue::supported(&dev).map(|()| queue::longest(&dev))
+        queue::supported(&dev).map(|()| queue::max_bytes(&dev))
     }
 
     /// A job: copies the datarooms of `source` into the tailrooms of `destination`.

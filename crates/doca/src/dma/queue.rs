@@ -7,7 +7,7 @@ use verbless_queue::{
     RequestId, Sge, WqeIndex,
 };
 
-use super::pieces::refuse;
+use super::segments::refuse;
 use crate::context::engine::EngineArgs;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ pub(super) fn supported(dev: &Dev) -> Result<()> {
 }
 
 /// Maximum bytes of a copy.
-pub(super) fn longest(dev: &Dev) -> u64 {
+pub(super) fn max_bytes(dev: &Dev) -> u64 {
     dev.caps().max_dma_mmo_bytes()
 }
 
@@ -73,7 +73,7 @@ impl CopyQueue {
     ///
     /// Each is signaled: no public source says that the CQE of a copy covers earlier unsignaled
     /// ones. UCX signals each, too (`gga_mlx5.c`).
-    pub(super) fn copy_all(
+    pub(super) fn copy_batch(
         &mut self,
         copies: impl Iterator<Item = Result<((Sge, Sge), u64)>>,
     ) -> Result<()> {
@@ -88,7 +88,7 @@ impl CopyQueue {
     }
 
     /// A request that copies nothing.
-    pub(super) fn nothing(&mut self, cookie: u64) -> std::result::Result<WqeIndex, PostError> {
+    pub(super) fn nop(&mut self, cookie: u64) -> std::result::Result<WqeIndex, PostError> {
         self.qp.post(&Nop::new().signaled(), cookie)
     }
 
@@ -187,11 +187,11 @@ mod tests {
                 true => Err(Error::plain(ErrorKind::NotPermitted, "no key")),
                 false => Ok(((room, room), number)),
             });
-            assert_eq!(queue.copy_all(copies).unwrap_err().kind(), ErrorKind::NotPermitted);
+            assert_eq!(queue.copy_batch(copies).unwrap_err().kind(), ErrorKind::NotPermitted);
             assert_eq!(queue.qp.send.free(), free);
         }
         // The device reads the posted requests, and finds no more than this.
-        queue.copy_all((0..2).map(|number| Ok(((room, room), number)))).unwrap();
+        queue.copy_batch((0..2).map(|number| Ok(((room, room), number)))).unwrap();
         model.run_until_idle();
         assert_eq!(done.load(Ordering::Relaxed), 2);
         for number in 0..2 {

@@ -251,7 +251,7 @@ impl InstanceState {
     }
 
     /// Discards a run that does not end.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard_run(&mut self) {
         for line in [&mut self.users, &mut self.others] {
             line.nodes.clear();
             line.listed = false;

@@ -48,7 +48,7 @@ struct AddedGraph {
 struct GraphRun {
     instance: Instance,
     body: Box<InstanceState>,
-    whose: RunOwner,
+    owner: RunOwner,
 }
 
 enum RunOwner {
@@ -124,7 +124,7 @@ impl Runs {
     }
 
     /// Removes dropped graphs, if no instance is in flight.
-    pub(crate) fn leave_dropped(&mut self) {
+    pub(crate) fn remove_dropped(&mut self) {
         self.graphs.retain(|AddedGraph { plan, running }| {
             let stays = *running > 0 || !plan.dropped.load(Ordering::Acquire);
             if !stays {
@@ -158,8 +158,8 @@ impl Runs {
         body.claim(queues)?;
         self.graphs[place].running += 1;
         self.in_flight += 1;
-        let whose = RunOwner::Submitter { tag, user_data };
-        self.begin(GraphRun { instance: instance.clone(), body: body.take(), whose });
+        let owner = RunOwner::Submitter { tag, user_data };
+        self.begin(GraphRun { instance: instance.clone(), body: body.take(), owner });
         self.pump(queues);
         Ok(())
     }
@@ -240,7 +240,7 @@ impl Runs {
                 self.list(run);
                 return;
             }
-            let RunOwner::Node { run: above, node: its } = here.whose else {
+            let RunOwner::Node { run: above, node: its } = here.owner else {
                 self.ended.push_back(run);
                 return;
             };
@@ -262,7 +262,7 @@ impl Runs {
     fn retrieve(&mut self, index: u32) -> Done {
         let run = self.runs[index as usize].take().expect("a run that ended is retrieved once");
         self.free.push(index);
-        let GraphRun { instance, mut body, whose } = run;
+        let GraphRun { instance, mut body, owner } = run;
         let (result, failed) = (body.result, body.failed.map(|node| body.plan.node(node)));
         if let Some(place) = self.place_of(instance.plan()) {
             self.graphs[place].running -= 1;
@@ -270,7 +270,7 @@ impl Runs {
         self.in_flight -= 1;
         body.release();
         instance.put_back(body);
-        let (tag, user_data) = match whose {
+        let (tag, user_data) = match owner {
             RunOwner::Submitter { tag, user_data } => (tag, user_data),
             RunOwner::Node { .. } => unreachable!("only what was submitted is retrieved"),
         };
@@ -302,9 +302,9 @@ impl Runs {
                 Data::Job(job) => job.begin(queues, Tag::of(Owner::Node { run: index, node })),
                 Data::Graph(SubInstance { instance, claimed }) => match claimed.take() {
                     Some(body) => {
-                        let (instance, whose) =
+                        let (instance, owner) =
                             (instance.clone(), RunOwner::Node { run: index, node });
-                        self.begin(GraphRun { instance, body, whose });
+                        self.begin(GraphRun { instance, body, owner });
                         Ok(())
                     }
                     None => Err(unset()),
@@ -342,7 +342,7 @@ impl Runs {
 impl Drop for Runs {
     fn drop(&mut self) {
         for GraphRun { instance, mut body, .. } in self.runs.drain(..).flatten() {
-            body.give_up();
+            body.discard_run();
             body.release();
             instance.put_back(body);
         }

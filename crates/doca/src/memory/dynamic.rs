@@ -257,7 +257,7 @@ impl DynamicMmap {
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         self.chunks.iter().try_for_each(|chunk| unused(chunk))?;
-        if !self.chunks.iter().all(is_let_go) {
+        if !self.chunks.iter().all(is_unreferenced) {
             let text = "a buffer of the memory map is being made or dropped by another thread";
             return Err(Error::plain(ErrorKind::InUse, text));
         }
@@ -424,7 +424,7 @@ impl DynamicMmap {
 
 /// Whether this is the only reference to a chunk without buffers. A thread that drops a buffer may
 /// hold one for a moment longer.
-fn is_let_go(chunk: &Arc<Chunk>) -> bool {
+fn is_unreferenced(chunk: &Arc<Chunk>) -> bool {
     (0..1000).any(|turn| {
         if turn > 0 {
             std::thread::yield_now();

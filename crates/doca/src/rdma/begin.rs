@@ -1,4 +1,4 @@
-//! How jobs begin.
+//! The begin of jobs.
 //!
 //! Most jobs have single buffers of known reach. These begin in inlined code at their submission:
 //! the compiler knows the operation there, and drops the code of the others. A separate function
@@ -10,7 +10,7 @@ use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 use super::engine::RdmaEngine;
 use super::instance::Instance;
 use super::job::{JobOperation, RdmaJob};
-use super::lane::RunningJob;
+use super::job_queue::RunningJob;
 use crate::buffer::Buf;
 use crate::context::device_cq::{DeviceCq, DeviceCqLookup};
 use crate::context::event::Tag;
@@ -32,25 +32,25 @@ impl RdmaEngine {
             self.kept_operation = operation;
             return self.keep(local, remote, user_data, tag);
         };
-        let lane = match operation {
+        let job_queue = match operation {
             JobOperation::Receive => &mut self.receives,
             _ => &mut self.sends,
         };
-        let Some(place) = lane.jobs.get_mut((lane.next & lane.mask) as usize) else {
+        let Some(place) = job_queue.jobs.get_mut((job_queue.next & job_queue.mask) as usize) else {
             self.kept_operation = operation;
             return self.keep(local, remote, user_data, tag);
         };
         let none;
-        (lane.left, none) = lane.left.overflowing_sub(1);
+        (job_queue.left, none) = job_queue.left.overflowing_sub(1);
         if none {
-            lane.left = 0;
+            job_queue.left = 0;
             self.kept_operation = operation;
             return self.keep(local, remote, user_data, tag);
         }
-        let number = u64::from(lane.next);
+        let number = u64::from(job_queue.next);
         let job_type = operation.job_type();
         place.put(RunningJob { local, remote, user_data, tag, job_type });
-        lane.next = lane.next.wrapping_add(1);
+        job_queue.next = job_queue.next.wrapping_add(1);
         let key = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
         let here = Sge::new(here.0, here.1, key(&place.local));
         let there = RemoteAddr::new(there, Rkey(key(&place.remote).0));
@@ -82,8 +82,8 @@ impl RdmaEngine {
     #[cold]
     #[inline(never)]
     fn take_out(&mut self) -> bool {
-        let lane = self.lane(self.kept_operation == JobOperation::Receive);
-        let Some(RunningJob { local, remote, user_data, tag, .. }) = lane.take_last() else {
+        let job_queue = self.job_queue(self.kept_operation == JobOperation::Receive);
+        let Some(RunningJob { local, remote, user_data, tag, .. }) = job_queue.take_last() else {
             return false;
         };
         self.keep(local, remote, user_data, tag)
@@ -119,7 +119,7 @@ impl RdmaEngine {
                 let RdmaJob { user_data, operation, local, remote, .. } = job;
                 let job_type = operation.job_type();
                 let running = RunningJob { local, remote, user_data, tag, job_type };
-                self.lane(operation == JobOperation::Receive).put(running);
+                self.job_queue(operation == JobOperation::Receive).put(running);
                 Ok(())
             }
             Err(error) => Err(Refused::new(error, job)),
@@ -138,13 +138,13 @@ fn known_ends(
 ) -> Option<((u64, u32), u64)> {
     let local = local?;
     let here = match operation {
-        JobOperation::Receive => local.rest_writable_by(instance.receives_to())?,
+        JobOperation::Receive => local.rest_writable_by(instance.receive_device())?,
         JobOperation::Send
         | JobOperation::SendImm(_)
         | JobOperation::Write
-        | JobOperation::WriteImm(_) => local.readable_by(instance.sends_to())?,
+        | JobOperation::WriteImm(_) => local.readable_by(instance.send_device())?,
         JobOperation::Read | JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => {
-            local.data_writable_by(instance.sends_to())?
+            local.data_writable_by(instance.send_device())?
         }
     };
     // A buffer of known reach has at most 2^30 bytes.
@@ -152,7 +152,7 @@ fn known_ends(
     if matches!(operation, JobOperation::Receive | JobOperation::Send | JobOperation::SendImm(_)) {
         return Some((known, 0));
     }
-    let there = remote?.rest_of_peer(instance.peers_to())?;
+    let there = remote?.rest_of_peer(instance.peer_device())?;
     let fits = match operation {
         JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => {
             here.length == 8 && there.length >= 8 && there.address.is_multiple_of(8)

@@ -90,25 +90,25 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &RdmaLimits) -> Result<(Sg
         JobOperation::Receive => BufferRule {
             part: BufferPart::Rest,
             written: true,
-            most: limits.receive_chain,
+            max_chain: limits.receive_chain,
             too_long: "the chain has more buffers than a receive takes: recv_buf_chain_len",
         },
         JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => BufferRule {
             part: BufferPart::Data,
             written: true,
-            most: 1,
+            max_chain: 1,
             too_long: "the result of an atomic is one buffer, and no chain",
         },
         JobOperation::Read if limits.send_chain > limits.read_chain => BufferRule {
             part: BufferPart::Data,
             written: true,
-            most: limits.read_chain,
+            max_chain: limits.read_chain,
             too_long: "the chain has more buffers than a read takes: max_read_buf_chain_len",
         },
         operation => BufferRule {
             part: BufferPart::Data,
             written: operation == JobOperation::Read,
-            most: limits.send_chain,
+            max_chain: limits.send_chain,
             too_long: "the chain has more buffers than a job takes: send_buf_chain_len",
         },
     };
@@ -160,7 +160,7 @@ struct BufferRule {
     /// The device writes there.
     written: bool,
     /// Maximum number of buffers in the chain.
-    most: u32,
+    max_chain: u32,
     /// The refusal of a longer chain.
     too_long: &'static str,
 }
@@ -169,7 +169,7 @@ struct BufferRule {
 fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &BufferRule) -> Result<Sges> {
     let mut sges = Sges::NONE;
     for (number, link) in buffer.iter().flat_map(|buffer| buffer.chain()).enumerate() {
-        if number as u32 == rule.most {
+        if number as u32 == rule.max_chain {
             return Err(invalid(rule.too_long));
         }
         let lkey = local(link, dev, rule.written)?;

@@ -17,7 +17,7 @@ use super::checks::{RdmaLimits, check, refuse, remember};
 use super::done::{RdmaDone, RdmaOpcode};
 use super::instance::{Instance, RdmaState, StateWord};
 use super::job::{JobOperation, RdmaJob};
-use super::lane::{Lane, RunningJob, StartQueues};
+use super::job_queue::{JobQueue, RunningJob, StartQueues};
 use super::properties::{Properties, longest, max_read_buf_chain_len};
 use crate::context::core::CtxId;
 use crate::context::device_cq::DeviceCq;
@@ -33,8 +33,8 @@ const MAX_FAST_BYTES: u64 = 1 << 30;
 pub struct RdmaEngine {
     /// The instance's state at the last set-up of the queues.
     pub(super) known: StateWord,
-    pub(super) sends: Lane,
-    pub(super) receives: Lane,
+    pub(super) sends: JobQueue,
+    pub(super) receives: JobQueue,
     pub(super) queues: QpQueues,
     pub(super) instance: Arc<Instance>,
     pub(super) limits: RdmaLimits,
@@ -45,9 +45,9 @@ pub struct RdmaEngine {
     pub(super) kept_operation: JobOperation,
     /// The completion queue's index when the jobs were taken back from the device, which then
     /// flushes nothing.
-    pub(super) let_go: Option<u32>,
+    pub(super) released_at: Option<u32>,
     /// The error of those jobs.
-    pub(super) given_up: JobError,
+    pub(super) shutdown_error: JobError,
 }
 
 impl RdmaEngine {
@@ -66,8 +66,8 @@ impl RdmaEngine {
             ctx: instance.id(),
             kept: None,
             kept_operation: JobOperation::Receive,
-            let_go: None,
-            given_up: JobError::new(ErrorKind::Shutdown),
+            released_at: None,
+            shutdown_error: JobError::new(ErrorKind::Shutdown),
         };
         this.limit(&properties);
         Ok(this)
@@ -78,7 +78,7 @@ impl RdmaEngine {
         self.limits.receive_chain = properties.recv_buf_chain_len;
     }
 
-    pub(super) fn lane(&mut self, of_receives: bool) -> &mut Lane {
+    pub(super) fn job_queue(&mut self, of_receives: bool) -> &mut JobQueue {
         if of_receives { &mut self.receives } else { &mut self.sends }
     }
 
@@ -88,15 +88,15 @@ impl RdmaEngine {
         self.may_begin(of_receives, device_cq.dev.id())?;
         let (sges, remote) = check(job, &device_cq.dev, &self.limits)?;
         remember(job, &device_cq.dev);
-        let lane = self.lane(of_receives);
-        if lane.is_full() {
+        let job_queue = self.job_queue(of_receives);
+        if job_queue.is_full() {
             let text = match of_receives {
                 true => "as many receives are in flight as recv_queue_size: retrieve some first",
                 false => "as many jobs are in flight as send_queue_size: retrieve some first",
             };
             return Err(refuse(ErrorKind::Again, text));
         }
-        let number = u64::from(lane.next);
+        let number = u64::from(job_queue.next);
         let (queue, sges) = (&mut self.queues.send, sges.as_slice());
         let posted = match job.operation {
             JobOperation::Receive => self.queues.post_receive(sges, number),
@@ -124,7 +124,7 @@ impl RdmaEngine {
     fn may_begin(&mut self, of_receives: bool, device: u64) -> Result<()> {
         let mut word = self.instance.word();
         while word.starts() != self.known.starts() {
-            self.begin_anew()?;
+            self.restart_queues()?;
             word = self.instance.word();
             if word.state() == RdmaState::Reset {
                 break;
@@ -156,7 +156,7 @@ impl RdmaEngine {
 
     /// Handles a restart of the instance: switches to the new queue pair when the old one has no
     /// jobs left.
-    fn begin_anew(&mut self) -> Result<()> {
+    fn restart_queues(&mut self) -> Result<()> {
         if self.in_flight() > 0 {
             let text = "jobs from before the instance was stopped are not retrieved yet: do so \
                         first";
@@ -170,8 +170,8 @@ impl RdmaEngine {
             receives: mem::replace(mine.2, start.receives),
         });
         if let Some((known, properties)) = exchanged {
-            (self.known, self.let_go) = (known, None);
-            self.given_up = JobError::new(ErrorKind::Shutdown);
+            (self.known, self.released_at) = (known, None);
+            self.shutdown_error = JobError::new(ErrorKind::Shutdown);
             self.limit(&properties);
         }
         Ok(())
@@ -211,7 +211,7 @@ impl RdmaEngine {
     /// Ends the job of the CQE.
     fn completed(&mut self, cqe: Cqe, into: &mut EventSlot) -> Result<Option<Tag>> {
         let receive = cqe.is_receive();
-        let first = u64::from(self.lane(receive).first);
+        let first = u64::from(self.job_queue(receive).first);
         let cookie = match self.queues.complete(cqe) {
             Ok(completion) => {
                 let cookie = completion.cookie;
@@ -249,7 +249,7 @@ impl RdmaEngine {
             // A removed device does nothing.
             Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
             _ => {
-                self.let_go.get_or_insert(device_cq.cq.consumer_index());
+                self.released_at.get_or_insert(device_cq.cq.consumer_index());
                 Ok(())
             }
         }
@@ -258,7 +258,7 @@ impl RdmaEngine {
     /// Handles a failed job: the device takes no others, and returns the jobs that it has.
     fn failed(&mut self, failure: FailedRequest) -> Option<Done> {
         self.instance.fail(self.known.starts());
-        let job = self.lane(failure.receive).take_first()?;
+        let job = self.job_queue(failure.receive).take_first()?;
         let why = JobError::from(failure);
         let why = match (failure.status, job.job_type) {
             // Their lengths were checked, so the peer's instance does not permit them.
@@ -334,19 +334,20 @@ impl Engine for RdmaEngine {
     }
 
     fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
-        if self.let_go.is_none_or(|index| !device_cq.has_read(index)) {
+        if self.released_at.is_none_or(|index| !device_cq.has_read(index)) {
             return None;
         }
-        let lane = if self.sends.in_flight() > 0 { &mut self.sends } else { &mut self.receives };
-        if lane.in_flight() == 0 {
+        let job_queue =
+            if self.sends.in_flight() > 0 { &mut self.sends } else { &mut self.receives };
+        if job_queue.in_flight() == 0 {
             return None;
         }
-        let why = self.given_up;
-        lane.take_first().map(|job| done(job, Err(why)))
+        let why = self.shutdown_error;
+        job_queue.take_first().map(|job| done(job, Err(why)))
     }
 
     fn has_work(&self) -> bool {
-        self.let_go.is_some() && self.in_flight() > 0
+        self.released_at.is_some() && self.in_flight() > 0
     }
 
     fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
@@ -362,7 +363,7 @@ impl Engine for RdmaEngine {
         // A later start has a queue pair of its own.
         self.instance.abort_start(self.known.starts());
         // Its jobs were flushed, even if the device does not report it.
-        self.given_up = match self.instance.was_stopped_since(self.known.starts()) {
+        self.shutdown_error = match self.instance.was_stopped_since(self.known.starts()) {
             true => JobError::new(ErrorKind::Shutdown),
             false => JobError::unposted(why),
         };

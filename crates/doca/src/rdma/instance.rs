@@ -12,7 +12,7 @@ use verbless_command::AccessKey;
 use verbless_queue::{Cq, CqConfig, CqTarget, ErrorKind as LowerKind, Qp, QpControl};
 
 use super::blob::{ConnectionDescriptor, DescriptorFields, Nonce, describe, parse};
-use super::lane::StartQueues;
+use super::job_queue::StartQueues;
 use super::properties::Properties;
 use crate::context::core::{Core, CtxId};
 use crate::device::Dev;
@@ -62,7 +62,7 @@ const NO_DEVICE: u64 = u64::MAX >> 1;
 
 /// Maximum of remembered descriptors that the instance was connected by. An older one is useless
 /// anyway: its queue pair is destroyed.
-const REMEMBERED: usize = 256;
+const MAX_SEEN_NONCES: usize = 256;
 
 /// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a
 /// work queue notices the drop of the handle.
@@ -75,11 +75,11 @@ pub(super) struct Instance {
     /// The device's id while the engine posts sends, reads, writes and atomics after it has checked
     /// only their buffers; else [`NO_DEVICE`]: the engine then reads the state first. The engine
     /// [opens](Instance::open) it for a state; the code that ends that state closes it.
-    sends_to: AtomicU64,
-    /// Like `sends_to`, for receives.
-    receives_to: AtomicU64,
-    /// `sends_to` in the form of [`CachedKey::reader_of_peer`], for buffers of the peer's memory.
-    peers_to: AtomicU64,
+    send_device: AtomicU64,
+    /// Like `send_device`, for receives.
+    receive_device: AtomicU64,
+    /// `send_device` as a [`CachedKey::reader_of_peer`], for buffers of the peer's memory.
+    peer_device: AtomicU64,
     inner: Mutex<InstanceInner>,
 }
 
@@ -92,7 +92,7 @@ struct InstanceInner {
     queues: Option<StartQueues>,
     /// The queues of an earlier start, which the engine has exchanged, until the next call of the
     /// handle: their drop frees memory and destroys the queue pair.
-    past: Option<StartQueues>,
+    retired_queues: Option<StartQueues>,
     /// The completion queue created with the queue pair, until a work queue takes it.
     own: Option<Cq>,
     /// The completion queue of the queue pair, and its room; `None` until it is known.
@@ -119,7 +119,7 @@ impl Instance {
             properties,
             qp: None,
             queues: None,
-            past: None,
+            retired_queues: None,
             own: None,
             target: None,
             place: None,
@@ -130,9 +130,9 @@ impl Instance {
             dev: core.dev().clone(),
             id: core.id(),
             word: AtomicU32::new(StateWord::new(1, RdmaState::Init).0),
-            sends_to: AtomicU64::new(NO_DEVICE),
-            receives_to: AtomicU64::new(NO_DEVICE),
-            peers_to: AtomicU64::new(NO_DEVICE),
+            send_device: AtomicU64::new(NO_DEVICE),
+            receive_device: AtomicU64::new(NO_DEVICE),
+            peer_device: AtomicU64::new(NO_DEVICE),
             inner: Mutex::new(inner),
         }
     }
@@ -151,18 +151,18 @@ impl Instance {
     }
 
     #[inline(always)]
-    pub(super) fn sends_to(&self) -> u64 {
-        self.sends_to.load(Ordering::Relaxed)
+    pub(super) fn send_device(&self) -> u64 {
+        self.send_device.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    pub(super) fn receives_to(&self) -> u64 {
-        self.receives_to.load(Ordering::Relaxed)
+    pub(super) fn receive_device(&self) -> u64 {
+        self.receive_device.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    pub(super) fn peers_to(&self) -> u64 {
-        self.peers_to.load(Ordering::Relaxed)
+    pub(super) fn peer_device(&self) -> u64 {
+        self.peer_device.load(Ordering::Relaxed)
     }
 
     /// Lets jobs go to the device of this id at once, as far as the state of `word` accepts them;
@@ -172,9 +172,9 @@ impl Instance {
         let connected = word.state() == RdmaState::Connected;
         let receives = connected || word.state() == RdmaState::Init;
         let sends = connected && sends;
-        self.sends_to.store(to(sends, device), Ordering::SeqCst);
-        self.peers_to.store(to(sends, CachedKey::reader_of_peer(device)), Ordering::SeqCst);
-        self.receives_to.store(to(receives, device), Ordering::SeqCst);
+        self.send_device.store(to(sends, device), Ordering::SeqCst);
+        self.peer_device.store(to(sends, CachedKey::reader_of_peer(device)), Ordering::SeqCst);
+        self.receive_device.store(to(receives, device), Ordering::SeqCst);
         // A thread that changed the state since then has closed it before this opened it, or sees
         // it open.
         if self.word.load(Ordering::SeqCst) != word.0 {
@@ -184,7 +184,7 @@ impl Instance {
 
     /// Makes the engine read the changed state before the next job.
     fn close(&self) {
-        for to in [&self.sends_to, &self.peers_to, &self.receives_to] {
+        for to in [&self.send_device, &self.peer_device, &self.receive_device] {
             to.store(NO_DEVICE, Ordering::SeqCst);
         }
     }
@@ -202,8 +202,9 @@ impl Instance {
     pub(super) fn fail(&self, starts: u32) {
         let to_error = |word| {
             let word = StateWord(word);
-            let goes_on = matches!(word.state(), RdmaState::Init | RdmaState::Connected);
-            (word.starts() == starts && goes_on).then(|| StateWord::new(starts, RdmaState::Error).0)
+            let continues = matches!(word.state(), RdmaState::Init | RdmaState::Connected);
+            (word.starts() == starts && continues)
+                .then(|| StateWord::new(starts, RdmaState::Error).0)
         };
         if self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, to_error).is_ok() {
             self.close();
@@ -213,7 +214,7 @@ impl Instance {
     /// Restarts the instance after [`Instance::stop`].
     pub(super) fn restart(&self, properties: Properties) -> Result<()> {
         let mut inner = self.inner();
-        inner.past = None;
+        inner.retired_queues = None;
         let needed = properties.send_queue_size.saturating_add(properties.recv_queue_size);
         // In a work queue's own completion queue, each job has its entry.
         if let Some((_, room)) = inner.target
@@ -284,7 +285,7 @@ impl Instance {
 
     pub(super) fn export(&self) -> Result<ConnectionDescriptor> {
         let mut inner = self.inner();
-        inner.past = None;
+        inner.retired_queues = None;
         if self.word().state() == RdmaState::Error {
             let text = "the instance is in the error state: stop it, and export it when it is \
                         started again";
@@ -321,7 +322,7 @@ impl Instance {
     pub(super) fn connect(&self, bytes: &[u8]) -> Result<()> {
         let peer = parse(bytes)?;
         let mut inner = self.inner();
-        inner.past = None;
+        inner.retired_queues = None;
         self.may_connect(&inner, &peer)?;
         let options = inner.properties.options();
         let control = self.qp(&mut inner)?.control.clone();
@@ -346,7 +347,7 @@ impl Instance {
             }
             return Err(error.into());
         }
-        if inner.seen.len() == REMEMBERED {
+        if inner.seen.len() == MAX_SEEN_NONCES {
             inner.seen.remove(0);
         }
         inner.seen.push(peer.nonce);
@@ -367,7 +368,7 @@ impl Instance {
     /// Stops the instance. The work queue returns the jobs in flight.
     pub(super) fn stop(&self) -> Result<()> {
         let mut inner = self.inner();
-        inner.past = None;
+        inner.retired_queues = None;
         if let Some(qp) = &inner.qp {
             match qp.control.to_error() {
                 _ if inner.given_back => {}
@@ -492,7 +493,7 @@ impl Instance {
     ) -> Option<(StateWord, Properties)> {
         let mut inner = self.inner();
         let queues = inner.queues.take()?;
-        inner.past = Some(exchange(queues));
+        inner.retired_queues = Some(exchange(queues));
         Some((self.word(), inner.properties))
     }
 
@@ -500,7 +501,7 @@ impl Instance {
     pub(super) fn detach(&self) {
         let mut inner = self.inner();
         let qp = inner.qp.take();
-        (inner.queues, inner.past) = (None, None);
+        (inner.queues, inner.retired_queues) = (None, None);
         (inner.own, inner.target, inner.place) = (None, None, None);
         let known = qp.is_some_and(|qp| qp.exported) || self.word().state() == RdmaState::Connected;
         if known {

@@ -124,7 +124,7 @@ pub(crate) mod done;
 pub(crate) mod engine;
 mod instance;
 mod job;
-mod lane;
+mod job_queue;
 mod properties;
 
 use std::fmt;

@@ -127,7 +127,7 @@ impl Hasher {
 }
 
 impl Engine for Hasher {
-    fn progress(&mut self, _side: &mut DeviceCq) -> Option<Done> {
+    fn progress(&mut self, _device_cq: &mut DeviceCq) -> Option<Done> {
         let job = self.jobs.front_mut()?;
         let result = match if self.aborted { Err(ErrorKind::Shutdown) } else { job.step() } {
             Ok(false) => return None,
@@ -145,7 +145,7 @@ impl Engine for Hasher {
         self.jobs.len() as u32
     }
 
-    fn abort(&mut self, _side: &mut DeviceCq) -> Result<()> {
+    fn abort(&mut self, _device_cq: &mut DeviceCq) -> Result<()> {
         self.aborted = true;
         Ok(())
     }

@@ -153,7 +153,7 @@ impl job_sealed::Sealed for SyncEventJob {
         self,
         tag: Tag,
         engine: &mut SyncEngine,
-        _side: DeviceCqLookup<'_>,
+        _device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
         if let LinkOperation::WaitGt(threshold) = self.operation
             && threshold > MAX_THRESHOLD

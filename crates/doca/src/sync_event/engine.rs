@@ -9,7 +9,7 @@ use verbless_queue::access::KeyAccess;
 use verbless_queue::{Cqe, Region, Sge};
 
 use super::done::SyncEventDone;
-use super::lane::{Lane, LaneOutcome, LaneRequest};
+use super::job_queue::{JobOutcome, JobQueue, QueuedRequest};
 use super::link::LinkOperation;
 use super::support;
 use super::word::{BYTES, CounterWord};
@@ -32,18 +32,18 @@ struct RunningSyncJob {
 
 /// The jobs, by their slot, which is the cookie of their request.
 pub struct SyncEngine {
-    updates: Lane,
+    updates: JobQueue,
     /// The queue of waits, if the device supports waits for data.
-    waits: Option<Lane>,
+    waits: Option<JobQueue>,
     jobs: Box<[RunningSyncJob]>,
     free: Vec<u32>,
     /// Count of gets, sets and adds.
     count: u64,
     /// Why the engine accepts no more jobs, and fails those that are not posted.
-    given_up: Option<JobError>,
+    shutdown_error: Option<JobError>,
     /// Set when the context was aborted and the device released all jobs: the index of the
     /// completion queue at that time.
-    let_go: Option<u32>,
+    released_at: Option<u32>,
     /// A result word for each job.
     results: Region,
     word: Arc<CounterWord>,
@@ -68,13 +68,13 @@ impl SyncEngine {
         let nothing =
             RunningSyncJob { in_flight: false, operation, order: 0, user_data, tag: Tag::PROGRAM };
         Ok(Self {
-            updates: Lane::new(word, place, false)?,
-            waits: if can_wait { Some(Lane::new(word, place, true)?) } else { None },
+            updates: JobQueue::new(word, place, false)?,
+            waits: if can_wait { Some(JobQueue::new(word, place, true)?) } else { None },
             jobs: vec![nothing; depth as usize].into(),
             free: (0..depth).rev().collect(),
             count: 0,
-            given_up: None,
-            let_go: None,
+            shutdown_error: None,
+            released_at: None,
             results: word.domain().region(depth as usize * BYTES, KeyAccess::LOCAL)?,
             word: word.clone(),
         })
@@ -87,7 +87,7 @@ impl SyncEngine {
         user_data: UserData,
         tag: Tag,
     ) -> Result<()> {
-        if let Some(why) = &self.given_up {
+        if let Some(why) = &self.shutdown_error {
             return Err(shut_down(why));
         }
         let Some(&slot) = self.free.last() else {
@@ -100,7 +100,7 @@ impl SyncEngine {
             _ => self.count,
         };
         let request = self.request(slot, operation, order);
-        let lane = match (operation, &mut self.waits) {
+        let job_queue = match (operation, &mut self.waits) {
             (LinkOperation::WaitGt(_), Some(waits)) => waits,
             (LinkOperation::WaitGt(_), None) => {
                 let text = "the device does not wait for data: submit gets, and compare";
@@ -108,7 +108,7 @@ impl SyncEngine {
             }
             _ => &mut self.updates,
         };
-        lane.take(&self.word, request)?;
+        job_queue.take(&self.word, request)?;
         self.count += 1;
         self.free.pop();
         self.jobs[slot as usize] =
@@ -116,17 +116,17 @@ impl SyncEngine {
         Ok(())
     }
 
-    fn lane(&mut self, of_waits: bool) -> &mut Lane {
+    fn job_queue(&mut self, of_waits: bool) -> &mut JobQueue {
         match &mut self.waits {
             Some(waits) if of_waits => waits,
             _ => &mut self.updates,
         }
     }
 
-    fn request(&self, slot: u32, operation: LinkOperation, order: u64) -> LaneRequest {
+    fn request(&self, slot: u32, operation: LinkOperation, order: u64) -> QueuedRequest {
         let at = self.results.address() + u64::from(slot) * BYTES as u64;
         let into = Sge::new(at, BYTES as u32, self.results.lkey());
-        LaneRequest { slot, operation, into, order }
+        QueuedRequest { slot, operation, into, order }
     }
 
     /// The value that the device wrote into the result word of a job.
@@ -165,28 +165,28 @@ impl Engine for SyncEngine {
     fn complete(
         &mut self,
         cqe: Cqe,
-        _side: &mut DeviceCq,
+        _device_cq: &mut DeviceCq,
         into: &mut EventSlot,
     ) -> Result<Option<Tag>> {
         let is_wait = self.waits.as_ref().is_some_and(|waits| waits.is(&cqe));
-        let ended = self.lane(is_wait).complete(cqe)?;
+        let ended = self.job_queue(is_wait).complete(cqe)?;
         let (cookie, result) = match ended {
-            LaneOutcome::Done(cookie) => (cookie, Some(Ok(()))),
-            LaneOutcome::Returned(failure) if self.given_up.is_none() => {
+            JobOutcome::Done(cookie) => (cookie, Some(Ok(()))),
+            JobOutcome::Returned(failure) if self.shutdown_error.is_none() => {
                 let cookie = failure.cookie;
                 let RunningSyncJob { operation, order, .. } = self.job(cookie)?;
                 let request = self.request(cookie as u32, operation, order);
-                self.lane(is_wait).hold(request);
+                self.job_queue(is_wait).hold(request);
                 (cookie, None)
             }
-            LaneOutcome::Failed(failure) | LaneOutcome::Returned(failure) => {
+            JobOutcome::Failed(failure) | JobOutcome::Returned(failure) => {
                 (failure.cookie, Some(Err(failure.into())))
             }
         };
-        if self.given_up.is_none() {
+        if self.shutdown_error.is_none() {
             let word = self.word.clone();
-            if let Err(error) = self.lane(is_wait).go_on(&word) {
-                self.given_up = Some(JobError::unposted(&error));
+            if let Err(error) = self.job_queue(is_wait).resume(&word) {
+                self.shutdown_error = Some(JobError::unposted(&error));
             }
         }
         let ended = result.map(|result| self.end(cookie, result)).transpose()?;
@@ -194,10 +194,10 @@ impl Engine for SyncEngine {
     }
 
     fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
-        let why = self.given_up?;
+        let why = self.shutdown_error?;
         let waits = self.waits.as_mut();
         let held = self.updates.take_held().or_else(|| waits?.take_held());
-        let slot = match (held, self.let_go) {
+        let slot = match (held, self.released_at) {
             (Some(held), _) => held.slot.into(),
             (None, Some(index)) if device_cq.has_read(index) => {
                 self.jobs.iter().position(|job| job.in_flight)? as u64
@@ -209,9 +209,9 @@ impl Engine for SyncEngine {
 
     fn has_work(&self) -> bool {
         let waits = self.waits.as_ref();
-        let has_held = || self.updates.has_held() || waits.is_some_and(Lane::has_held);
-        let has_jobs = || self.let_go.is_some() && self.in_flight() > 0;
-        self.given_up.is_some() && (has_held() || has_jobs())
+        let has_held = || self.updates.has_held() || waits.is_some_and(JobQueue::has_held);
+        let has_jobs = || self.released_at.is_some() && self.in_flight() > 0;
+        self.shutdown_error.is_some() && (has_held() || has_jobs())
     }
 
     fn in_flight(&self) -> u32 {
@@ -219,36 +219,36 @@ impl Engine for SyncEngine {
     }
 
     fn ended(&self) -> EndedJobs {
-        let waits = self.waits.as_ref().and_then(Lane::completed);
+        let waits = self.waits.as_ref().and_then(JobQueue::completed);
         EndedJobs([self.updates.completed(), waits])
     }
 
     fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
-        if self.let_go.is_none() {
-            for lane in std::iter::once(&mut self.updates).chain(&mut self.waits) {
-                lane.take_back()?;
+        if self.released_at.is_none() {
+            for job_queue in std::iter::once(&mut self.updates).chain(&mut self.waits) {
+                job_queue.take_back()?;
             }
-            self.let_go = Some(device_cq.cq.consumer_index());
-            self.given_up = Some(JobError::new(ErrorKind::Shutdown));
+            self.released_at = Some(device_cq.cq.consumer_index());
+            self.shutdown_error = Some(JobError::new(ErrorKind::Shutdown));
         }
         Ok(())
     }
 
     fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
-        std::iter::once(&self.updates).chain(&self.waits).try_for_each(Lane::check)
+        std::iter::once(&self.updates).chain(&self.waits).try_for_each(JobQueue::check)
     }
 
     fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
         self.abort(device_cq)?;
-        self.given_up = Some(JobError::unposted(why));
+        self.shutdown_error = Some(JobError::unposted(why));
         Ok(())
     }
 }
 
 /// The error for a job that is submitted after the context was aborted.
 #[cold]
-fn shut_down(given_up: &JobError) -> Error {
-    let text = match given_up.why() {
+fn shut_down(shutdown_error: &JobError) -> Error {
+    let text = match shutdown_error.why() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
             "the sync event gave up on this work queue, as its queue on the device could not be \

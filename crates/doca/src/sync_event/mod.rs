@@ -33,7 +33,7 @@
 //!
 //! # Permissions
 //! Locations are hints. Every handle, the host's and the DPU's, may publish and subscribe. A DPU
-//! uses the export; the DPA and GPUs cannot take part.
+//! uses the export; the DPA and GPUs cannot use one.
 //!
 //! # Atomicity
 //! Adds of a CPU and of a device are not atomic to each other, because few machines let devices
@@ -50,7 +50,7 @@ mod ctx;
 pub(crate) mod done;
 pub(crate) mod engine;
 mod job;
-mod lane;
+mod job_queue;
 mod link;
 mod support;
 mod word;
@@ -252,7 +252,7 @@ impl SyncEvent {
     /// (`doca_sync_event_get_export_to_dpa_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`]: as in DOCA 2.2, no DPA takes part.
+    /// [`ErrorKind::NotSupported`]: as in DOCA 2.2, the DPA cannot use one.
     pub fn export_to_dpa_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
         Err(support::dpa())

@@ -27,11 +27,11 @@ pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
 
 /// The error for the location DPA: the guides say that it is not supported yet.
 pub(super) fn dpa() -> Error {
-    let text = "a DPA takes part in no sync event, as in DOCA 2.2: publish and wait on the host or \
+    let text = "a DPA cannot use a sync event, as in DOCA 2.2: publish and wait on the host or \
                 the DPU";
     Error::plain(ErrorKind::NotSupported, text)
 }
 
 pub(super) fn gpu() -> Error {
-    Error::plain(ErrorKind::NotSupported, "a GPU takes part in no sync event")
+    Error::plain(ErrorKind::NotSupported, "a GPU cannot use a sync event")
 }

@@ -107,10 +107,11 @@ fn linux_distinguishes_pf_vf_and_sf() {
     tree.file(format!("{sf}/sfnum"), "88");
     tree.file("class/infiniband_verbs/uverbs2/ibdev", "mlx5_2");
     tree.link("class/infiniband_verbs/uverbs2/device", &sf);
-    let told = |info: &DevInfo| (info.function_type(), info.pci_address().unwrap().function);
-    let told: Vec<_> = tree.list().iter().map(told).collect();
+    let listed_types =
+        |info: &DevInfo| (info.function_type(), info.pci_address().unwrap().function);
+    let listed_types: Vec<_> = tree.list().iter().map(listed_types).collect();
     let expected = [(PciFuncType::Pf, 0), (PciFuncType::Vf, 2), (PciFuncType::Sf, 0)];
-    assert_eq!(told, expected, "the SF has its parent's address");
+    assert_eq!(listed_types, expected, "the SF has its parent's address");
 }
 
 #[test]
@@ -146,9 +147,10 @@ fn dpu_representors_lack_host_addresses() {
     assert_eq!(info.interface_name().unwrap(), "p0", "representors are none of its own");
     let listed = info.device_info();
     assert!(listed.embedded_cpu);
-    let told = Kernel::with_roots(tree.0.clone(), "").representors(listed).unwrap();
-    let told: Vec<_> = told.iter().map(|it| (&*it.name, &it.pci_address, &it.vuid)).collect();
-    assert_eq!(told, [("pf0hpf", &None, &None), ("pf0vf1", &None, &None)]);
+    let listed_reps = Kernel::with_roots(tree.0.clone(), "").representors(listed).unwrap();
+    let listed_reps: Vec<_> =
+        listed_reps.iter().map(|it| (&*it.name, &it.pci_address, &it.vuid)).collect();
+    assert_eq!(listed_reps, [("pf0hpf", &None, &None), ("pf0vf1", &None, &None)]);
     // The model without addresses reports none either.
     let (_, dpu) = crate::support::sides();
     let rep = DevInfoRep::list(&dpu).unwrap().remove(0);

@@ -47,8 +47,8 @@ fn host_and_dpu_list_devices_of_guide_diagram() {
     let card = card();
     let list = |backend| {
         let infos = DevInfo::list_of(backend).unwrap();
-        let told = infos.iter().map(|it| (it.pci_address().unwrap(), it.function_type()));
-        (told.collect::<Vec<_>>(), infos)
+        let functions = infos.iter().map(|it| (it.pci_address().unwrap(), it.function_type()));
+        (functions.collect::<Vec<_>>(), infos)
     };
     let (on_host, host) = list(&card.host);
     let (pf, vf, sf) = (PciFuncType::Pf, PciFuncType::Vf, PciFuncType::Sf);

@@ -1,7 +1,7 @@
 //! Devices whose kernel requests can be held.
 #![allow(
     unsafe_code,
-    reason = "the trait's method is unsafe to call; the request goes on as it is"
+    reason = "the trait's method is unsafe to call; the request is passed on unchanged"
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};

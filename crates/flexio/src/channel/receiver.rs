@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbless_command::{KeyAccess, Qpn};
 use verbless_flexio_dev::stream::control::{HOST_SLOTS_AT, Setup};
 use verbless_flexio_dev::stream::entry::NUMBER_AT;
-use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::address::GRH_BYTES;
 use verbless_queue::domain::DatagramOptions;
 use verbless_queue::{
     ConnectOptions, Cq, CqConfig, Cqe, Domain, PeerAddress, QKey, Qp, QpConfig, Rc, Region, Uc, Ud,
@@ -83,7 +83,7 @@ impl Receiver {
         let entry = 1_u64 << config.log_entry_bytes;
         let batch = u64::from(config.batch) * entry;
         let (header, room) = match config.transport {
-            EntryTransport::Ud => (HEADER_BYTES, batch.min(domain.max_datagram_bytes(1)?.into())),
+            EntryTransport::Ud => (GRH_BYTES, batch.min(domain.max_datagram_bytes(1)?.into())),
             _ => (0, batch),
         };
         // A message has whole entries.

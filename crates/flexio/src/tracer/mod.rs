@@ -205,11 +205,11 @@ impl TracerState {
         }
         let ended = self.output.end();
         // In an ended process the program needs no message.
-        let told = |outcome| match outcome {
+        let reported = |outcome| match outcome {
             Err(Error::Fatal(_)) => Ok(()),
             other => other,
         };
-        told(silent).and(flushed).and(told(settled)).and(ended)
+        reported(silent).and(flushed).and(reported(settled)).and(ended)
     }
 }
 

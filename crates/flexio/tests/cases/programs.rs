@@ -178,7 +178,7 @@ fn fault_is_reported_once_per_process() -> Documented<()> {
     assert_eq!(nix::poll::poll(&mut readable, 0_u8)?, 1);
     process.display_error(&mut text)?;
     assert!(!text.is_empty());
-    assert_eq!(process.error_status()?, 0, "it was told");
+    assert_eq!(process.error_status()?, 0, "the host has read it");
     assert_eq!(process.status()?.status, status);
     drop(call);
     let ended = |result: Result<(), Error>| matches!(result, Err(Error::Fatal(it)) if it == status);
@@ -189,7 +189,7 @@ fn fault_is_reported_once_per_process() -> Documented<()> {
     // The device refuses, like for an ended process.
     let another = Process::create(process.device(), &sized(4, 8)?, &ProcessConfig::default())?;
     let word = Function::<(u64, u32), u64>::named("add");
-    assert_eq!(another.call(word, (1, 2))?, 3, "another process goes on");
+    assert_eq!(another.call(word, (1, 2))?, 3, "another process continues");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::run::{Host, Peer, Request};
 
 /// Milliseconds between two checks whether the thread must stop.
 const PATIENCE: u8 = 100;
-/// How long a client may take to send its request.
+/// Time limit for a client's request.
 const TO_ASK: Duration = Duration::from_secs(1);
 /// The refusal of requests to join.
 const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
@@ -57,7 +57,7 @@ impl Drop for Controller {
 fn answer(peer: &Peer, model: &Model) {
     let start = Instant::now();
     while start.elapsed() < TO_ASK {
-        let told = match peer.request() {
+        let answered = match peer.request() {
             Ok(Request::Control(control)) => peer.tell(control.execute(model)),
             Ok(Request::Join(_) | Request::Program(_)) => peer.tell(Err(NO_PROGRAMS.into())),
             Err(Errno::EAGAIN | Errno::EINTR) => {
@@ -66,7 +66,7 @@ fn answer(peer: &Peer, model: &Model) {
             }
             Err(errno) => Err(errno),
         };
-        if let Err(errno) = told {
+        if let Err(errno) = answered {
             tracing::debug!(%errno, "a ctl request cannot be read or answered");
         }
         return;

@@ -70,7 +70,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
 ];
 /// Reason for fields of raw Ethernet.
 const NO_ETHERNET: &str = "Raw Ethernet is not modelled. mlx5_core then makes no network interface \
-                           (mlx5_eth_supported), and goes on with RDMA.";
+                           (mlx5_eth_supported), and continues with RDMA.";
 
 /// The commands of the trace.
 fn trace() -> Vec<Dumped> {

@@ -147,6 +147,6 @@ fn unmodelled_device_is_logged_with_reason() {
 fn open_of_an_attribute_for_writing_is_told() {
     let config = "/sys/bus/pci/devices/fb0b:00:01.0/config";
     let (_, text) = model(&["-v", "run", "--", "sh", "-c", &format!("true >> {config}")]);
-    let told = format!("open of {config} for writing refused with EACCES: attributes");
-    assert!(text.contains(&told), "{text}");
+    let message = format!("open of {config} for writing refused with EACCES: attributes");
+    assert!(text.contains(&message), "{text}");
 }

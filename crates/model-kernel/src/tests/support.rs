@@ -109,7 +109,7 @@ impl Device {
         commands.iter().rev().find(|command| rules::opcode(command).0 == opcode).cloned()
     }
 
-    /// How many commands had an opcode.
+    /// Number of commands with an opcode.
     pub(super) fn count(&self, opcode: u16) -> usize {
         let commands = Self::lock(&self.commands);
         commands.iter().filter(|command| rules::opcode(command).0 == opcode).count()

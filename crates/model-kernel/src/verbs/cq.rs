@@ -16,7 +16,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::{NO_REGISTERS, refused};
 use super::super::uapi::{UverbsRequest, UverbsResponse, reported_events};
 use super::listener::{COMPLETION_RECORD, ListenerKind};
-use super::memory::{buffer, record, with_list};
+use super::memory::{append_list, check_doorbell_record, pin_buffer};
 use super::objects::{Cq, Verbs};
 
 const FLAG_TIMESTAMPS: u32 = 1;
@@ -29,7 +29,7 @@ const UAR_PAGE_INDEX: u16 = 1 << 1;
 const REAL_TIME: u16 = 1 << 2;
 /// `IB_CQ_MODERATE`, the only attribute that can change.
 const MODERATE: u32 = 1;
-/// The largest period that the context's field can hold, in microseconds.
+/// The largest period that the context's field holds, in microseconds.
 const MAX_PERIOD: u16 = 0xfff;
 /// Bytes of the driver's request, and up to the end of its flags.
 const DRIVER_BYTES: usize = 32;
@@ -117,14 +117,15 @@ impl Method<'_> {
             let words = format!("the device has no completion vector {}", wanted.vector);
             refused(Errno::EINVAL, words)
         })?;
-        let most = 1u32.checked_shl(caps.log_max_cq_sz().into()).unwrap_or(0);
+        let max = 1u32.checked_shl(caps.log_max_cq_sz().into()).unwrap_or(0);
         let entries = wanted
             .entries
             .checked_add(1)
             .and_then(u32::checked_next_power_of_two)
-            .filter(|&entries| wanted.entries as i32 >= 0 && entries <= most)
+            .filter(|&entries| wanted.entries as i32 >= 0 && entries <= max)
             .ok_or_else(|| {
-                let words = format!("cqe {} is above the device's {}", wanted.entries, most - 1);
+                let words =
+                    format!("cqe {} is above the device's limit of {}", wanted.entries, max - 1);
                 refused(Errno::EINVAL, words)
             })?;
         let driver = self.driver_request(DRIVER_LEAST, DRIVER_BYTES)?;
@@ -140,12 +141,12 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(cqe_bytes);
-        let memory = buffer(self.client, driver.u64(0), size, true)?;
-        let record = record(self.attrs.client, driver.u64(8))?;
+        let memory = pin_buffer(self.client, driver.u64(0), size, true)?;
+        let record = check_doorbell_record(self.attrs.client, driver.u64(8))?;
         let uar_page = if flags & UAR_PAGE_INDEX != 0 {
             driver.u16(24).into()
         } else {
-            // A context without its own pages has no page for the kernel to choose.
+            // A context without static UAR pages must name one.
             let none = || refused(Errno::EINVAL, NO_REGISTERS);
             *context.static_uars.first().ok_or_else(none)?
         };
@@ -176,7 +177,7 @@ impl Method<'_> {
             cqc.set_cq_timestamp_format(TimestampFormat::REAL_TIME);
         }
         let mut output = CreateCqOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
+        kernel.exec(&append_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
         let cqn = output.cqn();
         let mut destroy = inbox(Opcode::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);
@@ -196,7 +197,7 @@ impl Method<'_> {
         Ok((cq, entries))
     }
 
-    /// Sets the completions and microseconds before an event.
+    /// Sets the event moderation: completions and microseconds.
     pub(crate) fn modify_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let (given, count, period) = (request.u32(4), request.u16(8), request.u16(10));
         if given == 0 || request.u32(12) != 0 {
@@ -226,8 +227,8 @@ impl Method<'_> {
         kernel.exec(input.as_bytes(), &mut [0; 16])
     }
 
-    /// Moves a CQ to another buffer. When this returns, the old buffer ends with the CQE that marks
-    /// the resize, and belongs to the client again.
+    /// Moves a CQ to another buffer. On return the old buffer ends with the RESIZE CQE and belongs
+    /// to the client again.
     pub(crate) fn resize_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let wanted = request.u32(12);
         let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
@@ -238,13 +239,13 @@ impl Method<'_> {
         if !kernel.caps.cq_resize() {
             return Err(refused(Errno::ENOSYS, "the device resizes no CQs (cq_resize)"));
         }
-        let most = 1u32.checked_shl(kernel.caps.log_max_cq_sz().into()).unwrap_or(0);
+        let max = 1u32.checked_shl(kernel.caps.log_max_cq_sz().into()).unwrap_or(0);
         let entries = wanted
             .checked_add(1)
             .and_then(u32::checked_next_power_of_two)
-            .filter(|&entries| wanted != 0 && entries <= most)
+            .filter(|&entries| wanted != 0 && entries <= max)
             .ok_or_else(|| {
-                let words = format!("cqe {wanted} is not from 1 to {}", most - 1);
+                let words = format!("cqe {wanted} is not from 1 to {}", max - 1);
                 refused(Errno::EINVAL, words)
             })?;
         if entries != cq.entries {
@@ -255,7 +256,7 @@ impl Method<'_> {
                 return Err(refused(Errno::EINVAL, words));
             }
             let size = u64::from(entries) * u64::from(cqe_bytes);
-            let memory = buffer(self.client, driver.u64(0), size, true)?;
+            let memory = pin_buffer(self.client, driver.u64(0), size, true)?;
             let mut input = ModifyCqIn::new();
             input.set_op_mod(ModifyCqIn::RESIZE).set_uid(self.state.context()?.uid);
             input.set_cqn(cq.cqn).set_modify_field_select(
@@ -266,7 +267,7 @@ impl Method<'_> {
             let cqc = input.cq_context_mut();
             cqc.set_cqe_sz(cqe_size(cqe_bytes, cq.padded)).set_page_offset(memory.page_offset);
             cqc.set_log_cq_size(entries.trailing_zeros() as u8);
-            kernel.exec(&with_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
+            kernel.exec(&append_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
             let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object_mut(handle) else {
                 return Err(Errno::ENOENT);
             };
@@ -279,12 +280,12 @@ impl Method<'_> {
 
     pub(crate) fn write_destroy_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::CQ)?;
-        let heard = self.file.destroy(self.state, self.client, handle)?;
-        self.attrs.put_or_zero(attr::CORE_OUT, &reported_events(heard))
+        let reported = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &reported_events(reported))
     }
 }
 
-/// The size in the context's encoding.
+/// The encoded CQE size.
 fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
     match (bytes, padded) {
         (128, false) => CqeSize::BYTES_128,

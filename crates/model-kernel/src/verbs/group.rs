@@ -13,9 +13,9 @@ use super::super::uapi::UverbsRequest;
 use super::objects::{Verbs, VerbsQp};
 
 /// LIDs of multicast groups.
-const LIDS: std::ops::Range<u16> = 0xc000..0xffff;
+const MULTICAST_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
 
-/// `ib_uverbs_attach_mcast`: which queue pair, and which group.
+/// `ib_uverbs_attach_mcast`: a queue pair and a group.
 struct Membership {
     gid: [u8; 16],
     handle: u32,
@@ -39,7 +39,7 @@ impl Method<'_> {
         if qp.groups.contains(&(of.gid, of.lid)) {
             return Ok(());
         }
-        let lid = ethernet || LIDS.contains(&of.lid);
+        let lid = ethernet || MULTICAST_LIDS.contains(&of.lid);
         if !is_multicast(&of.gid) || qp.service != ServiceType::UD || !lid {
             let gid = std::net::Ipv6Addr::from(of.gid);
             let words = format!(

@@ -36,8 +36,8 @@ pub(crate) struct Listener {
     asynchronous: Option<Arc<Channel>>,
     completed: AtomicU32,
     reported: AtomicU32,
-    /// Whether the object is destroyed. Locked while a record is sent, so that none is on its way
-    /// once this is set.
+    /// Whether the object is destroyed. Locked while a record is sent: once this is set, no record
+    /// is in flight.
     destroyed: Mutex<bool>,
 }
 
@@ -49,7 +49,7 @@ impl Listener {
     fn complete(&self) {
         let destroyed = self.destroyed();
         if let (Some(channel), false) = (&self.completions, *destroyed) {
-            // The destroying thread waits for exactly as many completions as the count reports.
+            // The destroying thread waits until this many events are acknowledged.
             self.completed.fetch_add(1, Ordering::Relaxed);
             if !channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec()) {
                 self.completed.fetch_sub(1, Ordering::Relaxed);
@@ -70,8 +70,8 @@ impl Listener {
         }
     }
 
-    /// Prepares the end of the object, before the device destroys it. EAGAIN: unread records of it
-    /// cannot be taken back at the moment.
+    /// Prepares the retraction of unread records, before the device destroys the object. EAGAIN:
+    /// they cannot be retracted now.
     fn prepare_end(self: Arc<Self>, client: &dyn Client) -> Result<EndingListener, Errno> {
         let prepare = |channel: &Option<Arc<Channel>>| match channel {
             Some(channel) => channel.prepare_retraction(self.tag, client).map(Some),
@@ -290,7 +290,7 @@ mod tests {
             }
             listeners.happened(&eqe(kind, queue));
             let mut record = [0; 64];
-            let told = descriptor::receive(&fd, &mut record).ok().map(|length| {
+            let parsed = descriptor::receive(&fd, &mut record).ok().map(|length| {
                 assert_eq!(length, ASYNC_RECORD);
                 let element = u64::from_ne_bytes(record[..8].try_into().expect("8 bytes"));
                 (element, u32::from_ne_bytes(record[8..12].try_into().expect("4 bytes")))
@@ -305,7 +305,7 @@ mod tests {
                     number,
                 )
             });
-            assert_eq!(told, expected, "event {kind:#x} of a queue of type {queue}");
+            assert_eq!(parsed, expected, "event {kind:#x} of a queue of type {queue}");
         }
     }
 }

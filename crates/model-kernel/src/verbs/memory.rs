@@ -1,4 +1,4 @@
-//! Buffers and doorbell records of queues: pins them and lists their pages as commands need them.
+//! Buffers and doorbell records of queues: pinning, and page lists for commands.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::super::page_lists::{ListedPages, MAX_PAGES};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
 
-/// Unit of a queue's offset into its first page: a 64th of a page of 4 KiB.
+/// Unit of a queue's offset into its first page: 1/64 of a 4 KiB page.
 const OFFSET_UNIT: u64 = PAGE / 64;
 
 /// The buffer of a queue.
@@ -18,13 +18,13 @@ pub(super) struct Buffer {
     pub pinned: Pinned,
     /// Offset into the first page in [`OFFSET_UNIT`]s.
     pub page_offset: u8,
-    /// The DMA addresses of the pages, in the format of commands.
+    /// The DMA addresses of the pages, big-endian, as in `pas`.
     pub pages: Vec<u8>,
     _listed: ListedPages,
 }
 
-/// Pins a buffer. ENOMEM: the list of its pages is too long, or has no room in time.
-pub(super) fn buffer(
+/// Pins a buffer. ENOMEM: the page list is too long, or gets no room in time.
+pub(super) fn pin_buffer(
     client: &Arc<dyn Client>,
     address: u64,
     length: u64,
@@ -50,15 +50,15 @@ pub(super) fn buffer(
     Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages, _listed: listed })
 }
 
-/// Checks that the page of a doorbell record can be pinned; returns the record's DMA address. Such
-/// a page holds many records, so none of them is charged for it.
-pub(super) fn record(client: &dyn Client, address: u64) -> Result<u64, Errno> {
+/// Checks that the page of a doorbell record can be pinned; returns the record's DMA address. The
+/// page holds many records: none of them is charged to the memlock limit.
+pub(super) fn check_doorbell_record(client: &dyn Client, address: u64) -> Result<u64, Errno> {
     client.pin(address, 1, false)?;
     Ok(client.dma_address(address))
 }
 
-/// A command and the list that follows it.
-pub(super) fn with_list(command: &[u8], list: &[u8]) -> Vec<u8> {
+/// A command followed by a list.
+pub(super) fn append_list(command: &[u8], list: &[u8]) -> Vec<u8> {
     [command, list].concat()
 }
 
@@ -73,9 +73,9 @@ mod tests {
         let client: Arc<dyn Client> = Arc::new(OwnProcess::default());
         let words = [0_u64; 16];
         let address = words.as_ptr().addr() as u64 & !(OFFSET_UNIT - 1);
-        assert!(buffer(&client, address, 64, false).is_ok());
+        assert!(pin_buffer(&client, address, 64, false).is_ok());
         for length in [(MAX_PAGES as u64 + 1) * PAGE, u64::MAX] {
-            assert_eq!(buffer(&client, address, length, false).unwrap_err(), Errno::ENOMEM);
+            assert_eq!(pin_buffer(&client, address, length, false).unwrap_err(), Errno::ENOMEM);
             assert!(refused::take().unwrap().1.starts_with("a list of"));
         }
     }

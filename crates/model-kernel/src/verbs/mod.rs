@@ -2,22 +2,23 @@
 //!
 //! ```text
 //!   wire      requests and responses, field by field
-//!   memory    pages of a client's buffers, as commands list them
+//!   memory    pinned buffers and their page lists
 //!   query     QUERY_DEVICE                mr      memory regions
 //!   cq        completion queues, channels
 //!   mw        memory windows
-//!   qp        queue pairs                 path    where they lead
-//!   modify, transitions                   the state of queue pairs
+//!   qp        queue pairs                 path    address vectors of QPs
+//!   modify, transitions                   MODIFY_QP
 //!   srq       shared receive queues       group   multicast groups
 //!   listener  receivers of an object's completions and events
 //! ```
 //!
-//! Each verb becomes the commands that Linux sends for it, stamped with the context's uid as in
-//! Linux; the device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
+//! Each verb sends the commands that Linux sends, with the context's uid where Linux sets it. The
+//! device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
 //! `uverbs_std_types_*.c`, `verbs.c` and
-//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ. Buffers are
-//! listed in pages of 4 KiB. A queue pair without an SRQ, XRC domain or Q counter names none. Linux
-//! names its own: the first two are never used, and the counters count nothing here.
+//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two
+//! differences: page lists of buffers use pages of 4 KiB, and a QP without an SRQ, XRC domain or Q
+//! counter names none. Linux names its own: it never uses the first two, and the counters would
+//! count nothing here.
 
 mod commands;
 pub(super) mod cq;

@@ -1,8 +1,8 @@
 //! Memory regions: REG_MR, REREG_MR, DEREG_MR, and the query of a process that imports a region.
 //!
 //! Linux registers by UMR if the device allows it, else by CREATE_MKEY with the page list; the mkey
-//! is the same. This kernel uses CREATE_MKEY. A region that moves gets another mkey, as in Linux if
-//! UMR cannot make the change; other rights or another PD keep the mkey.
+//! is the same. This kernel uses CREATE_MKEY. A region that moves gets another mkey, as in Linux
+//! when UMR cannot make the change. A change of rights or PD keeps the mkey.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
@@ -17,7 +17,7 @@ use super::super::pinned::Pinned;
 use super::super::refused::refused;
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::super::umem::best_page_size;
-use super::memory::with_list;
+use super::memory::append_list;
 use super::objects::{Mr, RegionRange, Verbs};
 
 /// `ib_access_flags`.
@@ -61,10 +61,9 @@ impl RegionRange {
         }
     }
 
-    /// Bytes of the region, as far as pages are concerned. A range of 0 bytes inside a page has
-    /// that page. A range of 0 bytes at the start of a page has none and is refused (Linux
-    /// `ib_umem_num_pages`). Newer Linux also refuses the former (`ib_umem_find_best_pgsz`, by an
-    /// overflow check).
+    /// Bytes to pin. A range of 0 bytes inside a page pins that page; at the start of a page it
+    /// pins none and is refused (Linux `ib_umem_num_pages`). Newer Linux also refuses the former
+    /// (`ib_umem_find_best_pgsz`, by an overflow check).
     fn bytes(&self) -> u64 {
         if self.start.is_multiple_of(PAGE) { self.length } else { self.length.max(1) }
     }
@@ -215,7 +214,8 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// The data of a region for a process that shares the file and imports the region.
+    /// Returns a region's keys, length and address to a process that shares the file and imports
+    /// the region.
     pub(crate) fn query_mr(&mut self) -> Result<(), Errno> {
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
         let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object(handle) else {
@@ -258,8 +258,8 @@ impl Method<'_> {
         let caps = &kernel.caps;
         let dma = self.client.dma_address(start);
         // The DMA address and the virtual address must have the same offset within a page.
-        let alike = (dma ^ virtual_address).trailing_zeros().min(63);
-        let sizes = PAGE_SIZES & (u64::MAX >> (63 - alike));
+        let common_bits = (dma ^ virtual_address).trailing_zeros().min(63);
+        let sizes = PAGE_SIZES & (u64::MAX >> (63 - common_bits));
         // A range of 0 bytes inside a page maps that page.
         let size = best_page_size(dma, length.max(1), sizes).ok_or_else(|| {
             let words = format!(
@@ -271,7 +271,8 @@ impl Method<'_> {
         let pages = (dma + length).next_multiple_of(size).wrapping_sub(first) / size;
         let present = u64::from(caps.pg()) * 3;
         let too_long = || {
-            let words = format!("a list of {pages} pages of {size:#x} bytes is too long now");
+            let words =
+                format!("a list of {pages} pages of {size:#x} bytes is too long at the moment");
             refused(Errno::ENOMEM, words)
         };
         let _listed = ListedPages::of(pages, &**self.client).ok_or_else(too_long)?;
@@ -293,7 +294,7 @@ impl Method<'_> {
         key.set_translations_octword_size(octwords).set_log_page_size(size.trailing_zeros() as u8);
         key.set_mkey_7_0(variant);
         let mut output = CreateMkeyOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &list), output.as_bytes_mut())?;
+        kernel.exec(&append_list(input.as_bytes(), &list), output.as_bytes_mut())?;
         Ok((output.mkey_index(), variant))
     }
 }

@@ -1,7 +1,7 @@
 //! Memory windows: ALLOC_MW and DEALLOC_MW.
 //!
-//! A window is a key of one entry that is free until a work request binds it: the kernel creates
-//! it, and the library binds it by UMR.
+//! A window is a KLM mkey that is free until a work request binds it. The kernel creates it, and
+//! the library binds it by UMR.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, Opcode};
@@ -14,12 +14,12 @@ use super::super::refused::refused;
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::objects::Verbs;
 
-/// `ib_mw_type`: the type that a verb binds, and the type that a work request binds.
+/// `ib_mw_type`: type 1 is bound by a verb, type 2 by a work request.
 const TYPE_1: u8 = 1;
 const TYPE_2: u8 = 2;
 /// Bytes of `mlx5_ib_alloc_mw`, and of its response.
 const DRIVER_BYTES: usize = 8;
-/// The number of a key's entries is a multiple of this.
+/// The number of entries of a key is a multiple of this.
 const GRANULE: u32 = 4;
 
 impl Method<'_> {
@@ -36,7 +36,7 @@ impl Method<'_> {
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
         let kind = request.u8(12);
         if kind != TYPE_1 && kind != TYPE_2 {
-            return Err(refused(Errno::EINVAL, format!("mw type {kind} is none: 1 or 2")));
+            return Err(refused(Errno::EINVAL, format!("mw type {kind} is invalid: 1 or 2")));
         }
         let driver = self.driver_request(0, DRIVER_BYTES)?;
         if driver.u32(0) != 0 || driver.u8(5) != 0 || driver.u16(6) != 0 {
@@ -68,7 +68,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Writes the driver's response, which is its own length, cut to the room.
+    /// Writes the driver's response: its own length, cut to the client's buffer.
     fn put_window_response(&mut self) -> Result<(), Errno> {
         let room = self.attrs.len(attr::UHW_OUT).unwrap_or(0).min(DRIVER_BYTES);
         if room == 0 {

@@ -39,7 +39,7 @@ impl Verbs {
         }
     }
 
-    /// The DevX command that would create the queue, and the device's number of it.
+    /// The DevX command that creates such a queue, and the queue's number on the device.
     pub(crate) fn queue(&self) -> Option<(Opcode, u32)> {
         match self {
             Self::Cq(cq) => Some((Opcode::CREATE_CQ, cq.cqn)),
@@ -50,9 +50,9 @@ impl Verbs {
         }
     }
 
-    /// Destroys the object on the device; returns the receiver of its events. `client`: the one
-    /// that destroys it; `None`: its file is closing. EAGAIN: the client has unread events of it,
-    /// which cannot be taken back at the moment.
+    /// Destroys the object on the device; returns the receiver of its events. `client` destroys it;
+    /// `None`: its file is closing. EAGAIN: the client's unread events of the object cannot be
+    /// retracted now.
     pub(crate) fn destroy(
         &self,
         kernel: &Kernel,
@@ -125,7 +125,7 @@ pub(crate) struct Srq {
     pub(super) _pinned: Pinned,
 }
 
-/// How many requests a queue pair holds, and how many SGEs a request has.
+/// Work requests per queue, and SGEs per work request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QpCapacity {
     pub(super) send_requests: u32,
@@ -145,12 +145,12 @@ pub(crate) struct VerbsQp {
     pub service: ServiceType,
     pub pdn: u32,
     pub cqns: [u32; 2],
-    /// The state, in verbs' numbers.
+    /// The state (`ib_qp_state`).
     pub state: u8,
     pub port: u8,
-    /// The last values set: a later call may change only one of the two.
+    /// `access` and `max_dest_rd_atomic` as last set: one MODIFY_QP may change only one of them.
     pub access: u32,
-    pub responder_depth: u8,
+    pub max_dest_rd_atomic: u8,
     pub record: u64,
     pub has_receive_queue: bool,
     pub(super) capacity: QpCapacity,
@@ -179,7 +179,7 @@ impl VerbsQp {
     }
 }
 
-/// States in verbs' numbers.
+/// `ib_qp_state`.
 pub(super) mod state {
     pub(crate) const RESET: u8 = 0;
     pub(crate) const INIT: u8 = 1;

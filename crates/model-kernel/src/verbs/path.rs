@@ -12,10 +12,10 @@ use super::super::write::{check_rate, destination_mac, no_grh};
 
 /// `ib_uverbs_gid_type`: RoCE v2.
 const ROCE_V2: u32 = 2;
-/// `ib_rate`: 800 Gb/s, which mlx5 takes for the port's own.
+/// `ib_rate` of 800 Gb/s; mlx5 sets no limit for it.
 const RATE_800: u8 = 23;
-/// The rates (`ib_rate`) whose codes are 0 to 6: of the others, the code is five more.
-const FIRST_RATES: [u8; 7] = [0, 12, 15, 16, 17, 20, 21];
+/// The `ib_rate` of the static rate codes 0 to 6; any other code is the `ib_rate` plus 5.
+const RATES_BY_CODE: [u8; 7] = [0, 12, 15, 16, 17, 20, 21];
 const RATE_OFFSET: u8 = 5;
 
 /// `ib_uverbs_qp_dest`.
@@ -35,7 +35,7 @@ pub(super) struct QpDestination {
 }
 
 impl QpDestination {
-    /// Bytes of one.
+    /// Size in bytes.
     pub(super) const BYTES: usize = 32;
 
     pub(super) fn read(from: &UverbsRequest, at: usize) -> Self {
@@ -55,8 +55,8 @@ impl QpDestination {
     }
 }
 
-/// Writes a destination into a path. `peers`: numbers of both queue pairs, when the remote one is
-/// set with it.
+/// Writes a destination into a path. `peers`: the local and the remote QPN, if the same call sets
+/// the remote one.
 pub(super) fn set(
     kernel: &Kernel,
     path: &mut AddressPath,
@@ -99,9 +99,9 @@ pub(super) fn set(
     Ok(())
 }
 
-/// The code for a rate, or for the next one below it that the device has (`mlx5r_ib_rate`).
+/// The code of a rate, or of the next lower rate that the device supports (`mlx5r_ib_rate`).
 fn rate_code(mut rate: u8, supported: u16) -> u8 {
-    let code = |rate: u8| match FIRST_RATES.iter().position(|&first| first == rate) {
+    let code = |rate: u8| match RATES_BY_CODE.iter().position(|&first| first == rate) {
         Some(code) => code as u8,
         None => rate + RATE_OFFSET,
     };
@@ -116,14 +116,14 @@ fn rate_code(mut rate: u8, supported: u16) -> u8 {
 
 /// The rate of a code.
 fn rate_of(code: u8) -> u8 {
-    match FIRST_RATES.get(usize::from(code)) {
+    match RATES_BY_CODE.get(usize::from(code)) {
         Some(&rate) => rate,
         None => code - RATE_OFFSET,
     }
 }
 
-/// The UDP port that packets of RoCE v2 come from: the same for a flow always, and different for
-/// different ones.
+/// The UDP source port of RoCE v2 packets: a hash of the flow label, or of both QPNs if the label
+/// is 0.
 fn source_port(flow_label: u32, (local, remote): (u32, u32)) -> u16 {
     let label = match flow_label & 0xf_ffff {
         0 => {
@@ -138,7 +138,7 @@ fn source_port(flow_label: u32, (local, remote): (u32, u32)) -> u16 {
 }
 
 /// Adds an `ib_uverbs_qp_dest` to a response.
-pub(super) fn reply(reply: &mut UverbsResponse, path: &AddressPath, link: PortType) {
+pub(super) fn put_destination(reply: &mut UverbsResponse, path: &AddressPath, link: PortType) {
     let ethernet = link == PortType::ETHERNET;
     let global = path.grh() || ethernet;
     let when = |holds: bool, value: u8| if holds { value } else { 0 };

@@ -15,7 +15,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::{NO_REGISTERS, refused};
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
-use super::memory::{buffer, record, with_list};
+use super::memory::{append_list, check_doorbell_record, pin_buffer};
 use super::objects::{Cq, QpCapacity, Verbs, VerbsQp, state};
 
 /// `ib_uverbs_qp_type`.
@@ -28,7 +28,7 @@ mod create {
     pub(super) const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     pub(super) const PCI_WRITE_END_PADDING: u32 = 1 << 11;
     pub(super) const SQ_SIG_ALL: u32 = 1 << 12;
-    /// SCATTER_FCS and CVLAN_STRIPPING, which are for raw packets, are among them.
+    /// Includes SCATTER_FCS and CVLAN_STRIPPING, which are for raw packet QPs.
     pub(super) const KNOWN: u32 = 1 << 1 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 }
 /// Flags of `mlx5_ib_create_qp`.
@@ -43,20 +43,20 @@ mod driver {
     pub(super) const BYTES: usize = 56;
     pub(super) const MIN_BYTES: usize = 40;
 }
-/// "No register of the context": the client named a page.
+/// The response's register index when the client named a UAR page.
 const NO_REGISTER: u32 = 1 << 31;
 
-/// The transport service of a QP type of verbs, of the modelled types.
+/// The transport service of a QP type of verbs.
 fn service(kind: u8, raw: bool) -> Result<ServiceType, Errno> {
     match kind {
         RC => Ok(ServiceType::RC),
         UC => Ok(ServiceType::UC),
         UD => Ok(ServiceType::UD),
-        RAW_PACKET if !raw => Err(refused(Errno::EPERM, "raw packet QPs take CAP_NET_RAW")),
+        RAW_PACKET if !raw => Err(refused(Errno::EPERM, "raw packet QPs need CAP_NET_RAW")),
         RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
         9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
         0xff => Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled")),
-        other => Err(refused(Errno::EINVAL, format!("qp_type {other} is none"))),
+        other => Err(refused(Errno::EINVAL, format!("qp_type {other} is unknown"))),
     }
 }
 
@@ -90,17 +90,17 @@ struct QpRequest {
     event_fd: Option<u16>,
 }
 
-/// The driver's part of the request.
-struct QpBuffers {
+/// The queue sizes, from the driver's part of the request.
+struct QueueSizes {
     receive_bytes: u64,
     log_receive: u8,
     log_stride: u8,
     send_requests: u32,
 }
 
-impl QpBuffers {
-    /// The capacities that Linux answers for these queues: those of the receive queue as the
-    /// library laid it out, whatever the request said, and zeros for the send queue.
+impl QueueSizes {
+    /// The capacities that QUERY_QP returns: those of the receive queue from the library's layout,
+    /// not from the request, and zeros for the send queue.
     fn queried(&self, signed: bool) -> QpCapacity {
         if self.receive_bytes == 0 {
             return QpCapacity::default();
@@ -227,8 +227,8 @@ impl Method<'_> {
         let queues = queues(&request, wanted.capacity, has_rq, caps.log_max_qp_sz())?;
         let (uar_page, register) = match flags & (driver::UAR_PAGE_INDEX | driver::BFREG_INDEX) {
             driver::UAR_PAGE_INDEX => (request.u32(36), NO_REGISTER),
-            // Clients with static UAR pages get registers one by one: here always the first, which
-            // many QPs may share.
+            // Linux hands out registers one by one to clients with static UAR pages. This kernel
+            // always hands out the first: QPs may share it.
             0 => {
                 let none = || refused(Errno::EINVAL, NO_REGISTERS);
                 (*context.static_uars.first().ok_or_else(none)?, 0)
@@ -241,11 +241,11 @@ impl Method<'_> {
         let bytes = queues.receive_bytes + u64::from(queues.send_requests) * 64;
         let memory = match request.u64(0) {
             address if address != 0 && bytes != 0 => {
-                Some(buffer(self.client, address, bytes, false)?)
+                Some(pin_buffer(self.client, address, bytes, false)?)
             }
             _ => None,
         };
-        let record = record(self.attrs.client, request.u64(8))?;
+        let record = check_doorbell_record(self.attrs.client, request.u64(8))?;
         let uid = context.uid;
         let signal_all = wanted.flags & create::SQ_SIG_ALL != 0;
         let mut input = CreateQpIn::new();
@@ -294,7 +294,7 @@ impl Method<'_> {
         let pages = memory.as_ref().map_or(&[][..], |memory| &memory.pages);
         let cqns = [send.cqn, receive.cqn];
         let mut output = CreateQpOut::default();
-        kernel.exec(&with_list(input.as_bytes(), pages), output.as_bytes_mut())?;
+        kernel.exec(&append_list(input.as_bytes(), pages), output.as_bytes_mut())?;
         let qpn = output.qpn();
         let mut destroy = inbox(Opcode::DESTROY_QP, 0, uid, 16);
         NUMBER.set(&mut destroy, qpn);
@@ -313,7 +313,7 @@ impl Method<'_> {
             state: state::RESET,
             port: 0,
             access: 0,
-            responder_depth: 0,
+            max_dest_rd_atomic: 0,
             record,
             has_receive_queue: has_rq,
             capacity,
@@ -353,8 +353,8 @@ impl Method<'_> {
         if qp.service == ServiceType::UD {
             reply.bytes(&[0; 64]);
         } else {
-            super::path::reply(&mut reply, path, self.file.kernel.caps.port_type());
-            super::path::reply(
+            super::path::put_destination(&mut reply, path, self.file.kernel.caps.port_type());
+            super::path::put_destination(
                 &mut reply,
                 qpc.secondary_address_path(),
                 self.file.kernel.caps.port_type(),
@@ -383,8 +383,8 @@ impl Method<'_> {
 
     pub(crate) fn write_destroy_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::QP)?;
-        let heard = self.file.destroy(self.state, self.client, handle)?;
-        self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
+        let reported = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &reported.events.to_ne_bytes())
     }
 }
 
@@ -411,36 +411,36 @@ fn queues(
     wanted: QpCapacity,
     has_rq: bool,
     log_max: u8,
-) -> Result<QpBuffers, Errno> {
-    let most = 1u32.checked_shl(log_max.into()).unwrap_or(0);
+) -> Result<QueueSizes, Errno> {
+    let max = 1u32.checked_shl(log_max.into()).unwrap_or(0);
     let (send, receive, log_stride) = (request.u32(16), request.u32(20), request.u32(24));
     let invalid = |words: String| Err(refused(Errno::EINVAL, words));
-    if wanted.receive_requests > most || send > most || (send != 0 && !send.is_power_of_two()) {
+    if wanted.receive_requests > max || send > max || (send != 0 && !send.is_power_of_two()) {
         return invalid(format!(
-            "max_recv_wr {} and {send} blocks of 64 bytes for sends: {most} at most \
+            "max_recv_wr {} and {send} blocks of 64 bytes for sends: {max} at most \
              (log_max_qp_sz), and blocks in a power of two",
             wanted.receive_requests
         ));
     }
     if !has_rq {
         if receive != 0 || log_stride != 0 {
-            return invalid(format!("a QP without receive queue has one of {receive} entries"));
+            return invalid(format!("a QP without a receive queue names {receive} entries for it"));
         }
-        return Ok(QpBuffers {
+        return Ok(QueueSizes {
             receive_bytes: 0,
             log_receive: 0,
             log_stride: 0,
             send_requests: send,
         });
     }
-    // Linux lets a smaller stride wrap around in the command; the device refuses the result.
-    if receive == 0 || receive > most || !(4..16).contains(&log_stride) {
+    // In Linux a smaller stride wraps around in the command, and the device refuses the result.
+    if receive == 0 || receive > max || !(4..16).contains(&log_stride) {
         return invalid(format!(
-            "a receive queue of {receive} entries of 2^{log_stride} bytes: 1 to {most} entries of \
+            "a receive queue of {receive} entries of 2^{log_stride} bytes: 1 to {max} entries of \
              2^4 to 2^15"
         ));
     }
-    Ok(QpBuffers {
+    Ok(QueueSizes {
         receive_bytes: u64::from(receive) << log_stride,
         log_receive: receive.ilog2() as u8,
         log_stride: log_stride as u8,

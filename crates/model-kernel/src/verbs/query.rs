@@ -27,7 +27,7 @@ mod flag {
     pub(super) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
     pub(super) const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 }
-/// The ends of the fields in the driver's response: it gets as many fields as fit.
+/// The end of each field of the driver's response; the client gets the fields that fit its buffer.
 const DRIVER_ENDS: [usize; 12] = [8, 16, 32, 40, 56, 60, 64, 72, 96, 100, 104, 112];
 
 impl Method<'_> {
@@ -62,8 +62,8 @@ impl Method<'_> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
-        let about = kernel.function.registers();
-        let [major, minor, sub_minor] = about.firmware.map(u64::from);
+        let registers = kernel.function.registers();
+        let [major, minor, sub_minor] = registers.firmware.map(u64::from);
         let (node_guid, image_guid) = guids(kernel)?;
         let adapter = command(&*kernel.function, &QueryAdapterIn::new())?;
         let vendor = adapter.query_adapter_struct().ieee_vendor_id();
@@ -79,7 +79,7 @@ impl Method<'_> {
         reply.u64((major << 32) + (minor << 16) + sub_minor);
         reply.bytes(&node_guid.to_be_bytes()).bytes(&image_guid.to_be_bytes());
         reply.u64(u64::MAX).u64(!((1u64 << caps.log_pg_sz()) - 1));
-        reply.u32(vendor).u32(about.device_id.into()).u32(0);
+        reply.u32(vendor).u32(registers.device_id.into()).u32(0);
         reply.u32(qps).u32(max_requests(caps.log_max_qp_sz())).u32(flags);
         reply.u32(send_sges.min(receive_sges)).u32(30);
         reply.u32(log(caps.log_max_cq())).u32(log(caps.log_max_cq_sz()).wrapping_sub(1));
@@ -103,7 +103,7 @@ impl Method<'_> {
             return Ok(());
         }
         let short = || {
-            let words = format!("the driver's data has room for {room} bytes: too few");
+            let words = format!("the driver's data has room for only {room} bytes");
             refused(Errno::EINVAL, words)
         };
         let len = DRIVER_ENDS.into_iter().rfind(|&end| end <= room).ok_or_else(short)?;
@@ -163,8 +163,8 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// Maximum number of send requests of one SGE that a queue pair holds: the largest overhead (that
-/// of Linux's UMR requests) and one data segment take four WQEBBs.
+/// Largest number of send requests of one SGE in a QP: the largest overhead (Linux's UMR requests)
+/// and one data segment take four WQEBBs.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
 }

@@ -11,7 +11,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
-use super::memory::{buffer, record, with_list};
+use super::memory::{append_list, check_doorbell_record, pin_buffer};
 use super::objects::{Srq, Verbs};
 
 /// `ib_srq_type`: an SRQ without an XRC domain or tags.
@@ -93,18 +93,18 @@ impl Method<'_> {
         let Some(&Object::Pd { pdn }) = self.state.object(wanted.pd) else {
             return Err(Errno::EINVAL);
         };
-        let most = 1u32.checked_shl(caps.log_max_srq_sz().into()).unwrap_or(0);
-        let most_sges = u32::from(caps.max_wqe_sz_rq()) / SEGMENT;
-        if wanted.requests >= most || wanted.sges > most_sges {
+        let max = 1u32.checked_shl(caps.log_max_srq_sz().into()).unwrap_or(0);
+        let max_sges = u32::from(caps.max_wqe_sz_rq()) / SEGMENT;
+        if wanted.requests >= max || wanted.sges > max_sges {
             let words = format!(
-                "max_wr {} and max_sge {}: {} and {most_sges} at most",
+                "max_wr {} and max_sge {}: {} and {max_sges} at most",
                 wanted.requests,
                 wanted.sges,
-                most - 1
+                max - 1
             );
             return Err(refused(Errno::EINVAL, words));
         }
-        // One more entry than requests: the last one links to none.
+        // One entry more than requests: the last entry links to no other.
         let entries = (wanted.requests + 1).next_power_of_two();
         let stride = (SEGMENT + wanted.sges * SEGMENT).next_power_of_two().max(2 * SEGMENT);
         let driver = self.driver_request(0, DRIVER_BYTES)?;
@@ -113,8 +113,8 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(stride);
-        let memory = buffer(self.client, driver.u64(0), size, false)?;
-        let record = record(self.attrs.client, driver.u64(8))?;
+        let memory = pin_buffer(self.client, driver.u64(0), size, false)?;
+        let record = check_doorbell_record(self.attrs.client, driver.u64(8))?;
         let mut input = CreateRmpIn::new();
         input.set_uid(uid);
         let rmp = input.ctx_mut();
@@ -125,7 +125,7 @@ impl Method<'_> {
         wq.set_log_wq_sz(entries.trailing_zeros() as u8).set_page_offset(memory.page_offset);
         wq.set_pd(pdn).set_dbr_addr(record);
         let mut output = CreateRmpOut::default();
-        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
+        kernel.exec(&append_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
         let srqn = output.rmpn();
         let mut destroy = inbox(Opcode::DESTROY_RMP, 0, uid, 16);
         NUMBER.set(&mut destroy, srqn);
@@ -155,7 +155,7 @@ impl Method<'_> {
         let (mask, limit) = (request.u32(4), request.u32(12));
         // A queue cannot grow.
         if mask & MAX_WR != 0 {
-            let words = "max_wr cannot change: mlx5 resizes no SRQ";
+            let words = "max_wr cannot change: mlx5 does not resize SRQs";
             return Err(refused(Errno::EINVAL, words));
         }
         if mask & LIMIT == 0 {
@@ -185,7 +185,7 @@ impl Method<'_> {
 
     pub(crate) fn write_destroy_srq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::SRQ)?;
-        let heard = self.file.destroy(self.state, self.client, handle)?;
-        self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
+        let reported = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &reported.events.to_ne_bytes())
     }
 }

@@ -1,5 +1,5 @@
-//! The QP transitions that verbs allow, and the attributes that each requires and accepts: the
-//! table of `ib_modify_qp_is_ok`, and the optional fields of the device's commands.
+//! The QP transitions that verbs allow, with the required and optional attributes of each (the
+//! table of `ib_modify_qp_is_ok`), and the opt_param_mask of the device's commands.
 
 use verbless_prm::{Opcode, OptParamMask, ServiceType};
 
@@ -43,8 +43,8 @@ const UD: ServiceType = ServiceType::UD;
 
 /// The command of a transition, and its required and optional attributes; `None`: no such
 /// transition exists.
-fn change(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
-    let own = match service {
+fn transition(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
+    let init = match service {
         UD => PKEY_INDEX | PORT | QKEY,
         RC | UC => PKEY_INDEX | PORT | ACCESS_FLAGS,
         _ => return None,
@@ -58,8 +58,8 @@ fn change(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> 
         (_, RESET) => (Opcode::QP_2RST, 0, 0),
         (RESET, ERR) => return None,
         (_, ERR) => (Opcode::QP_2ERR, 0, 0),
-        (RESET, INIT) => (Opcode::RST2INIT_QP, own, 0),
-        (INIT, INIT) => (Opcode::INIT2INIT_QP, 0, own),
+        (RESET, INIT) => (Opcode::RST2INIT_QP, init, 0),
+        (INIT, INIT) => (Opcode::INIT2INIT_QP, 0, init),
         (INIT, RTR) => {
             let path = AV | PATH_MTU | DEST_QPN | RQ_PSN;
             match service {
@@ -95,21 +95,21 @@ pub(super) fn command(service: ServiceType, from: u8, to: u8, attributes: u32) -
     if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
         return None;
     }
-    let (command, required, optional) = change(service, from, to)?;
+    let (command, required, optional) = transition(service, from, to)?;
     let complete = attributes & required == required;
     let known = attributes & !(required | optional | STATE) == 0;
     (complete && known).then_some(command)
 }
 
-/// Why verbs allow no such transition.
-pub(super) fn why_not(service: ServiceType, from: u8, to: u8, attributes: u32) -> String {
+/// The reason why verbs refuse a transition.
+pub(super) fn refusal(service: ServiceType, from: u8, to: u8, attributes: u32) -> String {
     const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
     let name = |state: u8| STATES.get(usize::from(state)).copied().unwrap_or("an unknown state");
     let change_name = format!("{} to {}", name(from), name(to));
     if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
         return format!("cur_qp_state {} may not be given: only RTR, RTS, SQD, SQE", name(from));
     }
-    let Some((_, required, optional)) = change(service, from, to) else {
+    let Some((_, required, optional)) = transition(service, from, to) else {
         return format!("a QP of service {service:?} does not go from {change_name}");
     };
     let missing = required & !attributes;
@@ -120,7 +120,7 @@ pub(super) fn why_not(service: ServiceType, from: u8, to: u8, attributes: u32) -
     format!("{change_name} {problem} {} in attr_mask", names(bits))
 }
 
-/// The names of attributes.
+/// The names of the attributes in a mask.
 fn names(bits: u32) -> String {
     const NAMES: [(u32, &str); 20] = [
         (CUR_STATE, "IBV_QP_CUR_STATE"),
@@ -151,8 +151,8 @@ fn names(bits: u32) -> String {
     set.map(str::to_string).chain(rest).collect::<Vec<_>>().join(" | ")
 }
 
-/// The optional fields that the attributes set, as opt_param_mask bits.
-pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -> u32 {
+/// The opt_param_mask bits of the optional fields that the attributes set.
+pub(super) fn opt_param_mask(service: ServiceType, from: u8, to: u8, attributes: u32) -> u32 {
     type Opt = OptParamMask;
     let rights = match service {
         RC => Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0,
@@ -160,13 +160,13 @@ pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -
         _ => 0,
     };
     let rnr = if service == RC { Opt::RNR_TIMEOUT.0 } else { 0 };
-    let connected = if service == UD { 0 } else { Opt::ALT_ADDR_PATH.0 };
+    let alt_path = if service == UD { 0 } else { Opt::ALT_ADDR_PATH.0 };
     let migration = if service == UD { 0 } else { Opt::PM_STATE.0 };
     let qkey = if service == UD { Opt::Q_KEY.0 } else { 0 };
-    let taken = match (from, to) {
+    let accepted = match (from, to) {
         (INIT, INIT) => rights | qkey | Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0,
-        (INIT, RTR) => rights | qkey | connected | Opt::PKEY_INDEX.0,
-        (RTR | RTS, RTS) => rights | qkey | connected | migration | rnr,
+        (INIT, RTR) => rights | qkey | alt_path | Opt::PKEY_INDEX.0,
+        (RTR | RTS, RTS) => rights | qkey | alt_path | migration | rnr,
         (SQE | SQD, RTS) => rights | qkey | rnr,
         _ => 0,
     };
@@ -181,7 +181,7 @@ pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -
         (PATH_MIG_STATE, Opt::PM_STATE.0),
     ];
     let set = pairs.iter().filter(|(attribute, _)| attributes & attribute != 0);
-    union(set.map(|&(_, option)| option)) & taken
+    union(set.map(|&(_, option)| option)) & accepted
 }
 
 /// The bits set in any of the masks.
@@ -199,12 +199,12 @@ mod tests {
     fn access_flags_map_to_opt_params_of_service() {
         let (rre, rae, rwe) = (OptParamMask::RRE.0, OptParamMask::RAE.0, OptParamMask::RWE.0);
         for (from, to) in [(INIT, INIT), (INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS)] {
-            let of = |service| options(service, from, to, ACCESS_FLAGS);
+            let of = |service| opt_param_mask(service, from, to, ACCESS_FLAGS);
             assert_eq!(of(RC), rre | rae | rwe, "RC, {from} to {to}");
             assert_eq!(of(UC), rwe, "UC, {from} to {to}");
             assert_eq!(of(UD), 0, "UD, {from} to {to}");
         }
-        assert_eq!(options(RC, RTS, SQD, ACCESS_FLAGS), 0);
+        assert_eq!(opt_param_mask(RC, RTS, SQD, ACCESS_FLAGS), 0);
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             (RC, INIT, INIT, CUR_STATE, "cur_qp_state INIT may not be given"),
         ] {
             assert_eq!(command(service, from, to, attributes), None);
-            let words = why_not(service, from, to, attributes);
+            let words = refusal(service, from, to, attributes);
             assert!(words.contains(expected), "{words}");
         }
     }
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn opt_param_mask_covers_optional_attributes() {
         let all = OptParamMask::RRE.0 | OptParamMask::RAE.0 | OptParamMask::RWE.0;
-        assert_eq!(options(RC, RESET, INIT, INIT_RC), 0);
-        assert_eq!(options(RC, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
-        assert_eq!(options(UC, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
-        assert_eq!(options(UD, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
+        assert_eq!(opt_param_mask(RC, RESET, INIT, INIT_RC), 0);
+        assert_eq!(opt_param_mask(RC, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
+        assert_eq!(opt_param_mask(UC, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
+        assert_eq!(opt_param_mask(UD, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
     }
 
     /// Every transition: services, states, command, required and optional attributes.
@@ -353,8 +353,12 @@ mod tests {
                 (SQE, RTS, taken | rnr),
                 (SQD, RTS, taken | rnr),
             ] {
-                assert_eq!(options(service, from, to, everything), expected, "{service:?} {from}");
-                assert_eq!(options(service, from, to, STATE), 0, "{service:?} {from}");
+                assert_eq!(
+                    opt_param_mask(service, from, to, everything),
+                    expected,
+                    "{service:?} {from}"
+                );
+                assert_eq!(opt_param_mask(service, from, to, STATE), 0, "{service:?} {from}");
             }
             for (attribute, field) in [
                 (ACCESS_FLAGS, own(service)),
@@ -364,7 +368,7 @@ mod tests {
                 (MIN_RNR_TIMER, rnr),
                 (PATH_MIG_STATE, migration),
             ] {
-                assert_eq!(options(service, RTS, RTS, attribute), field, "{service:?}");
+                assert_eq!(opt_param_mask(service, RTS, RTS, attribute), field, "{service:?}");
             }
         }
     }

@@ -243,7 +243,7 @@ fn removed_device_ends_channels_and_is_closed() {
     let verbs = context.async_event_alloc().expect("a channel");
     model.kill(0);
     assert_eq!(channel.read().expect("it stays open"), None);
-    assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
+    assert_eq!(verbs.read().expect("the event file is readable"), Some(AsyncEvent::DeviceFatal));
     assert!(context.alloc_pd().is_err());
     model.remove(0);
     let gone = channel.read().expect_err("the stream has ended");
@@ -265,7 +265,10 @@ fn reset_ends_channels_and_loses_objects_of_earlier_contexts() {
         model.device(0).reset();
         let gone = channel.read().expect_err("the stream has ended");
         assert_eq!(gone.kind(), ErrorKind::DeviceGone);
-        assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
+        assert_eq!(
+            verbs.read().expect("the event file is readable"),
+            Some(AsyncEvent::DeviceFatal)
+        );
         assert!(earlier.alloc_pd().is_err());
         // Objects of a context from after the reset have the same numbers, and survive.
         let later = open(&model, 0);

@@ -72,7 +72,7 @@ impl Stream {
 
 /// Bytes that a queue of short messages moves for each 100 bytes of a queue of long ones.
 fn share(kind: Kind, in_packets: bool) -> usize {
-    let profile = || Profile::load("bluefield3").expect("a profile that comes along");
+    let profile = || Profile::load("bluefield3").expect("a built-in profile");
     let builder = Model::builder().device(profile()).device(profile()).stepped();
     let model = if in_packets { builder.in_packets().build() } else { builder.build() };
     let backend = InProcess::of(&model);

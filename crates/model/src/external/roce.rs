@@ -1,7 +1,7 @@
 //! The ordinary IP network of this machine: RoCE v2 packets as UDP datagrams of port 4791.
 //!
 //! It acts as a router for the device. The network device of port 1 has the address `local`, and
-//! the router's MAC stands for every peer; a frame to that MAC leaves as a datagram, and a datagram
+//! every peer has the router's MAC: a frame to that MAC leaves as a datagram, and a datagram
 //! arrives as a frame from it. [`datagram`] describes the conversion of the headers.
 
 use std::fmt;
@@ -207,9 +207,9 @@ impl Outside for Socket {
 
 impl Model {
     /// Joins port 1 of an Ethernet device to the IP network of this machine, until the guard is
-    /// dropped: its RoCE v2 packets to the peers leave as UDP datagrams of port 4791, and theirs
-    /// come in. A peer is another model, Linux's rdma_rxe, or a card. While it is joined, all
-    /// messages travel in packets.
+    /// dropped: its RoCE v2 packets leave as UDP datagrams of port 4791 to the peers, whose
+    /// datagrams arrive. A peer is another model, Linux's rdma_rxe, or a card. While the port is
+    /// joined, all messages travel in packets.
     ///
     /// The network device of the port then has the local address: the modelled kernel enters it
     /// into the GID table when a program opens the device, so join before that.

@@ -169,7 +169,7 @@ pub(crate) struct Capture<W: Write> {
     /// The count of events that watchers did not get, and its value when the capture began.
     unseen: Arc<Unseen>,
     before: Vec<(u64, SeenFrame)>,
-    /// How many frames could not be written.
+    /// Number of frames that could not be written.
     pub failed: Arc<AtomicU64>,
 }
 

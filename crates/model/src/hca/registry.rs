@@ -35,7 +35,7 @@ pub(crate) trait KindEntry: Copy {
     fn doorbell(object: &Self::Object) -> Option<(PageDoorbell, u32)>;
 }
 
-/// How many references each referenced object has.
+/// Reference count of each referenced object.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Uses(BTreeMap<(ObjectKind, u32), u32>);
 
@@ -55,7 +55,7 @@ impl Uses {
         }
     }
 
-    /// How many objects refer to this one.
+    /// Number of objects that refer to this one.
     pub(crate) fn count(&self, kind: ObjectKind, number: u32) -> u32 {
         self.0.get(&(kind, number)).copied().unwrap_or_default()
     }
@@ -184,7 +184,7 @@ macro_rules! registry {
         }
 
         impl Objects {
-            /// How many objects take a context.
+            /// Number of objects that take a context.
             pub(crate) fn len(&self) -> usize {
                 0 $(+ if $context { self.$map.len() } else { 0 })*
             }

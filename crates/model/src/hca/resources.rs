@@ -29,7 +29,7 @@ pub struct PdResource {
     pub pdn: u32,
     /// The uid of its owner; 0 is the kernel.
     pub uid: u16,
-    /// How many objects use it.
+    /// Number of objects that use it.
     pub users: u32,
 }
 
@@ -40,9 +40,9 @@ pub struct CqResource {
     pub cqn: u32,
     /// The uid of its owner; 0 is the kernel.
     pub uid: u16,
-    /// How many CQEs it holds.
+    /// Number of CQEs in it.
     pub entries: u32,
-    /// How many queues complete to it.
+    /// Number of queues that complete to it.
     pub users: u32,
 }
 

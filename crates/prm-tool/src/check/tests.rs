@@ -448,14 +448,14 @@ fn linux_names_are_checked_against_facts() {
         enums: BTreeMap::from([("MLX5_CMD_OP_MAKE".to_owned(), value)]),
     };
     assert_eq!(linux_names(&description, &facts(0x900)), []);
-    let told = |facts: &Facts| {
+    let only_problem = |facts: &Facts| {
         let problems = linux_names(&description, facts);
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].to_string()
     };
-    assert!(told(&facts(0x901)).contains("opcode is 0x900, but MLX5_CMD_OP_MAKE is 0x901"));
+    assert!(only_problem(&facts(0x901)).contains("opcode is 0x900, but MLX5_CMD_OP_MAKE is 0x901"));
     let none = Facts { structs: BTreeMap::new(), ..facts(0x900) };
-    assert!(told(&none).contains("has no mlx5_ifc_thing_bits"));
+    assert!(only_problem(&none).contains("has no mlx5_ifc_thing_bits"));
 }
 
 #[test]
@@ -548,9 +548,10 @@ fn problems_follow_file_order() {
     for files in [["prm/kinds.toml", "prm/thing.toml"], ["prm/thing.toml", "prm/kinds.toml"]] {
         let text = |file| if file == "prm/kinds.toml" { kinds } else { thing };
         let description = Description::parse(files.map(|file| (file, text(file))));
-        let mut told: Vec<_> = all(&description).into_iter().map(|problem| problem.file).collect();
-        told.dedup();
-        assert_eq!(told, files);
+        let mut files_named: Vec<_> =
+            all(&description).into_iter().map(|problem| problem.file).collect();
+        files_named.dedup();
+        assert_eq!(files_named, files);
     }
 }
 

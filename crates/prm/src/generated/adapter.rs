@@ -104,8 +104,8 @@ pub static QUERY_SPECIAL_CONTEXTS: CommandInfo = CommandInfo {
 
 command!(QuerySpecialContextsIn -> QuerySpecialContextsOut, QUERY_SPECIAL_CONTEXTS);
 
-/// Passes a management datagram to the device's own agent, as if it had arrived on a port, and
-/// returns the answer.
+/// Passes a management datagram (MAD) to the device's own agent, as if it had arrived on a port,
+/// and returns the response.
 ///
 /// Source: linux: MLX5_CMD_OP_MAD_IFC, mlx5_cmd_mad_ifc.
 pub static MAD_IFC: CommandInfo = CommandInfo {
@@ -188,7 +188,7 @@ pub static QUERY_VUID: CommandInfo = CommandInfo {
 
 command!(QueryVuidIn -> QueryVuidOut, QUERY_VUID);
 
-/// Allocates a set of queue counters, for QPs and RQs to count into (counter_set_id).
+/// Allocates a set of queue counters; QPs and RQs select it by counter_set_id.
 ///
 /// Source: linux: MLX5_CMD_OP_ALLOC_Q_COUNTER.
 pub static ALLOC_Q_COUNTER: CommandInfo = CommandInfo {
@@ -225,7 +225,7 @@ pub static DEALLOC_Q_COUNTER: CommandInfo = CommandInfo {
     capability: Some("hca_cap.max_qp_cnt"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such set." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A queue still counts into the set." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A queue still uses the set." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DEALLOC_Q_COUNTER"],
@@ -512,7 +512,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The management datagram (MAD) that answers. `0x10, 256 bytes`
+        /// The agent's answer: a management datagram. `0x10, 256 bytes`
         response_mad_packet set_response_mad_packet: bytes(0x100, 128);
     }
 }
@@ -655,7 +655,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the set to free; no queue may still count in it. `0x08.7:0`
+        /// Number of the set to free; no queue may still use it. `0x08.7:0`
         counter_set_id set_counter_set_id: number(u8, 88, 8);
     }
 }
@@ -745,7 +745,8 @@ structure! {
         rnr_nak_retry_err set_rnr_nak_retry_err: number(u32, 576, 32);
         /// Sequence error NAKs received, while retries were left. `0x50`
         packet_seq_err set_packet_seq_err: number(u32, 640, 32);
-        /// Requests repeated because a later response skipped theirs. `0x58`
+        /// Requests that the requester repeated because the response to a later request arrived
+        /// first (implied NAK). `0x58`
         implied_nak_seq_err set_implied_nak_seq_err: number(u32, 704, 32);
         /// Acknowledge timeouts of requesters. `0x60`
         local_ack_timeout_err set_local_ack_timeout_err: number(u32, 768, 32);
@@ -775,15 +776,15 @@ structure! {
         req_mw_binding set_req_mw_binding: number(u32, 1216, 32);
         /// Requesters that completed with a bad response. `0x9c`
         req_bad_response set_req_bad_response: number(u32, 1248, 32);
-        /// Requesters whose request the responder refused as invalid. `0xa0`
+        /// Requesters that completed with a remote invalid request error. `0xa0`
         req_remote_invalid_request set_req_remote_invalid_request: number(u32, 1280, 32);
-        /// Responders that found an invalid request. `0xa4`
+        /// Responders that received an invalid request. `0xa4`
         resp_remote_invalid_request set_resp_remote_invalid_request: number(u32, 1312, 32);
-        /// Requesters whose request failed with a remote access error. `0xa8`
+        /// Requesters that completed with a remote access error. `0xa8`
         req_remote_access_errors set_req_remote_access_errors: number(u32, 1344, 32);
-        /// Responders that found an access error. `0xac`
+        /// Responders that received a request with an access error. `0xac`
         resp_remote_access_errors set_resp_remote_access_errors: number(u32, 1376, 32);
-        /// Requesters whose request failed with a remote operation error. `0xb0`
+        /// Requesters that completed with a remote operation error. `0xb0`
         req_remote_operation_errors set_req_remote_operation_errors: number(u32, 1408, 32);
         /// Requesters that ran out of transport retries. `0xb4`
         req_transport_retries_exceeded set_req_transport_retries_exceeded: number(u32, 1440, 32);

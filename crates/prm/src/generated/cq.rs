@@ -26,7 +26,7 @@ enumeration! {
     pub struct CqStatus(pub u8) = "cq_status", 4 bits {
         /// Working.
         OK = 0,
-        /// A completion found the CQ full; the CQ is dead.
+        /// A CQE was due while the CQ was full; the CQ is dead.
         OVERFLOW = 9,
         /// A CQE could not be written to memory; the CQ is dead.
         WRITE_FAIL = 0xa,
@@ -34,7 +34,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Whether a CQ raises a completion event.
+    /// Arming of a CQ: whether it raises a completion event.
     ///
     /// Source: linux: MLX5_CQC_ST_\*; linux: include/linux/mlx5/device.h
     /// MLX5_CQ_STATE_ALWAYS_ARMED.
@@ -55,9 +55,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CQ_PERIOD_MODE_\*.
     pub struct CqPeriodMode(pub u8) = "cq_period_mode", 2 bits {
-        /// The last event.
+        /// The timer counts from the last event.
         START_FROM_EQE = 0,
-        /// The last completion.
+        /// The timer counts from the last completion.
         START_FROM_CQE = 1,
     }
 }
@@ -72,7 +72,7 @@ enumeration! {
         RX_HASH = 0,
         /// The receive checksum.
         CHECKSUM = 1,
-        /// The tag of the flow rule that took the packet, and the index of its stride.
+        /// The flow tag of the matching rule, and the stride index.
         FLOW_TAG_STRIDE_INDEX = 2,
         /// The receive checksum and the stride index.
         CHECKSUM_STRIDE_INDEX = 3,
@@ -80,13 +80,14 @@ enumeration! {
 }
 
 enumeration! {
-    /// Formats beyond the two bits of mini_cqe_format, which holds RX_HASH then.
+    /// Formats that do not fit the two bits of mini_cqe_format; with one of them, mini_cqe_format
+    /// is RX_HASH.
     ///
     /// Source: dpdk: MLX5_CQE_RESP_FORMAT_L34H_STRIDX.
     pub struct MiniCqeFormatExt(pub u8) = "mini_cqe_format_ext", 2 bits {
         /// mini_cqe_res_format has the whole format.
         NONE = 0,
-        /// Format 4: the kinds of network and transport header, and the stride index; needs
+        /// Format 4: the L3 and L4 header types, and the stride index; needs
         /// hca_cap.mini_cqe_resp_l3_l4_tag.
         L3_L4_HEADERS_STRIDE_INDEX = 1,
     }

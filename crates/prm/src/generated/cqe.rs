@@ -169,9 +169,9 @@ enumeration! {
         TCP_NO_ACK = 1,
         /// A datagram with a UDP header.
         UDP = 2,
-        /// A TCP segment whose ACK flag is set and that carries nothing.
+        /// A TCP segment with the ACK flag and no payload.
         TCP_ACK_NO_DATA = 3,
-        /// A TCP segment whose ACK flag is set and that carries payload.
+        /// A TCP segment with the ACK flag and payload.
         TCP_ACK_AND_DATA = 4,
     }
 }
@@ -378,7 +378,7 @@ view! {
         ///
         /// Source: rdma-core: struct mlx5_cqe64.
         app_op set_app_op: named(TagMatchingAppOp(u8), 328, 8);
-        /// The application's information: the list entry. `0x28.15:0`
+        /// Information of the application: for tag matching, the list entry. `0x28.15:0`
         ///
         /// Source: rdma-core: struct mlx5_cqe64.
         app_info set_app_info: number(u16, 336, 16);
@@ -388,8 +388,8 @@ view! {
         timestamp set_timestamp: number(u64, 384, 64);
         /// Requester: opcode of the WQE. `0x38.31:24`
         wqe_opcode set_wqe_opcode: named(WqeOpcode(u8), 448, 8);
-        /// Number of the QP or SQ; on Ethernet receive the flow tag of the rule that led to the
-        /// queue. `0x38.23:0`
+        /// Number of the QP or SQ; on Ethernet receive the flow tag of the matching rule.
+        /// `0x38.23:0`
         qpn set_qpn: number(u32, 456, 24);
         /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a
         /// responder; all earlier WQEs are done too. `0x3c.31:16`

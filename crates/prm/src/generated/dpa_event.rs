@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 structure! {
-    /// An event queue of the DPA, which a CQ targets by ext_element_type 2: follows the head of
+    /// An event queue of the DPA; a CQ targets it by ext_element_type 2. Follows the head of
     /// CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT. Its entries have the layout of
     /// other EQs.
     ///
@@ -41,9 +41,9 @@ structure! {
 }
 
 structure! {
-    /// A PCI device that programs of the DPA emulate: follows the head of CREATE_GENERAL_OBJECT.
+    /// A PCI device that DPA programs emulate. Follows the head of CREATE_GENERAL_OBJECT.
     /// MODIFY_GENERAL_OBJECT acts as the device's host: each one rings a doorbell.
-    /// QUERY_GENERAL_OBJECT reports what the host sees: how often each vector was raised.
+    /// QUERY_GENERAL_OBJECT reports how often the host saw each vector raised.
     ///
     /// Source: model.
     DpaEmulatedDevice, DpaEmulatedDeviceLayout, 0x120 bytes = "dpa_emulated_device" {
@@ -63,7 +63,7 @@ structure! {
 }
 
 structure! {
-    /// A doorbell of an emulated device that generates CQEs of zeros: follows the head of
+    /// A doorbell of an emulated device; it generates CQEs of zeros. Follows the head of
     /// CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT. Its number is the emulation
     /// index of outboxes.
     ///

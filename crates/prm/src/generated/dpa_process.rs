@@ -40,7 +40,7 @@ enumeration! {
 }
 
 structure! {
-    /// A process on the DPA: follows the head of CREATE_GENERAL_OBJECT and the output of
+    /// A process on the DPA. Follows the head of CREATE_GENERAL_OBJECT and the output of
     /// QUERY_GENERAL_OBJECT.
     ///
     /// Source: model.
@@ -62,8 +62,8 @@ structure! {
         heap_address set_heap_address: number(u64, 256, 64);
         /// UMEM of the heap, for keys and queues in it (read only). `0x28`
         device_umem_id set_device_umem_id: number(u32, 320, 32);
-        /// An error has ended the process, but its error handler still runs; status is 0 until that
-        /// ends (read only). `0x2c.9`
+        /// An error ended the process, and its error handler still runs; status stays 0 until the
+        /// handler ends (read only). `0x2c.9`
         ending set_ending: flag(374);
         /// A call, not a thread, ended the process (read only). `0x2c.8`
         fault_in_call set_fault_in_call: flag(375);
@@ -96,8 +96,8 @@ structure! {
 }
 
 structure! {
-    /// A core dump of a process, which CREATE_GENERAL_OBJECT writes into memory: an ELF core file
-    /// with the registers of the run that ended the process and all its memory.
+    /// A core dump of a process: CREATE_GENERAL_OBJECT writes an ELF core file with all memory of
+    /// the process and the registers of the run that ended it.
     ///
     /// Source: model.
     DpaCoreDump, DpaCoreDumpLayout, 0x20 bytes = "dpa_core_dump" {

@@ -33,8 +33,8 @@ enumeration! {
 }
 
 structure! {
-    /// A thread on the DPA, which runs from its entry to its end each time an event starts it:
-    /// follows the head of CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT.
+    /// A thread on the DPA: an event starts it, and it runs from its entry to its end. Follows the
+    /// head of CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT.
     ///
     /// Source: model.
     DpaThread, DpaThreadLayout, 0x40 bytes = "dpa_thread" {
@@ -46,8 +46,8 @@ structure! {
         polling set_polling: flag(32);
         /// The thread may yield: the next event resumes it there. `0x04.30`
         continuable set_continuable: flag(33);
-        /// Events do not start the thread: the device keeps them as one event until
-        /// MODIFY_GENERAL_OBJECT clears this and sets argument. `0x04.29`
+        /// Events do not start the thread: the device merges them into one event until
+        /// MODIFY_GENERAL_OBJECT clears this bit and sets argument. `0x04.29`
         held set_held: flag(34);
         /// Execution units on which the thread may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);
@@ -79,7 +79,7 @@ structure! {
 }
 
 structure! {
-    /// One call of a function of a process: CREATE_GENERAL_OBJECT begins it, QUERY_GENERAL_OBJECT
+    /// One call of a function of a process. CREATE_GENERAL_OBJECT starts it, QUERY_GENERAL_OBJECT
     /// reports whether it has ended, DESTROY_GENERAL_OBJECT ends it.
     ///
     /// Source: model.
@@ -115,7 +115,7 @@ structure! {
 }
 
 structure! {
-    /// A page of doorbells for the threads of a process: follows the head of CREATE_GENERAL_OBJECT.
+    /// A page of doorbells for the threads of a process. Follows the head of CREATE_GENERAL_OBJECT.
     ///
     /// Source: model.
     DpaOutbox, DpaOutboxLayout, 0x10 bytes = "dpa_outbox" {
@@ -136,8 +136,8 @@ structure! {
 }
 
 structure! {
-    /// Allows a process of another function of the card, or of another context, to ring the queues
-    /// of a UAR page of this context: follows the head of CREATE_GENERAL_OBJECT and the output of
+    /// Allows a process of another function or another context to ring the queues of a UAR page of
+    /// this context. Follows the head of CREATE_GENERAL_OBJECT and the output of
     /// QUERY_GENERAL_OBJECT.
     ///
     /// Source: model.
@@ -146,7 +146,7 @@ structure! {
         reserved: [(0, 8), (32, 16), (160, 32)];
         /// UAR page of this context whose queues the process may ring. `0x00.23:0`
         uar_page set_uar_page: number(u32, 8, 24);
-        /// Function of the process, which accesses this one. `0x04.15:0`
+        /// Function of the process that accesses this one. `0x04.15:0`
         vhca_id set_vhca_id: number(u16, 48, 16);
         /// Serial number of the process at that function. `0x08, 8 bytes`
         process_serial set_process_serial: number(u64, 64, 64);
@@ -157,7 +157,7 @@ structure! {
 }
 
 structure! {
-    /// A window through which a process accesses the memory of mkeys: follows the head of
+    /// A window through which a process accesses the memory of mkeys. Follows the head of
     /// CREATE_GENERAL_OBJECT.
     ///
     /// Source: model.

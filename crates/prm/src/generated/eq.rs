@@ -67,7 +67,7 @@ enumeration! {
         DCT_DRAINED = 0x1c,
         /// A DC initiator presented a wrong key.
         DCT_KEY_VIOLATION = 0x1d,
-        /// A dropped packet was logged.
+        /// The device logged a dropped packet.
         DROPPED_PACKET_LOGGED = 0x1f,
         /// The FPGA failed.
         FPGA_ERROR = 0x20,

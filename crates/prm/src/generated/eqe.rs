@@ -10,7 +10,7 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_EVENT_QUEUE_TYPE_\*.
     pub struct EqeQueueType(pub u8) = "eqe_queue_type", 8 bits {
-        /// A QP, or an SRQ by the event type.
+        /// A QP or an SRQ; event_type decides which.
         QP = 0,
         /// A receive queue or an RMP.
         RQ = 1,
@@ -26,7 +26,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CQ_ERROR_SYNDROME_\*.
     pub struct CqErrorSyndrome(pub u8) = "cq_error_syndrome", 8 bits {
-        /// A completion found the CQ full.
+        /// A CQE was due while the CQ was full.
         OVERRUN = 1,
         /// A CQE could not be written to memory.
         ACCESS_VIOLATION = 2,

@@ -32,7 +32,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Action for a packet that no entry of a table matches.
+    /// Action on a table miss: no entry matches the packet.
     ///
     /// Source: linux: enum mlx5_flow_table_miss_action.
     pub struct TableMissAction(pub u8) = "table_miss_action", 4 bits {
@@ -425,7 +425,7 @@ impl SetFlowTableRootIn {
     pub const DISCONNECT: u16 = 1;
 }
 
-/// Changes where a flow table sends packets that no entry matches.
+/// Changes the miss action of a flow table.
 ///
 /// Source: linux: MLX5_CMD_OP_MODIFY_FLOW_TABLE.
 pub static MODIFY_FLOW_TABLE: CommandInfo = CommandInfo {
@@ -466,7 +466,7 @@ structure! {
         sw_owner set_sw_owner: flag(2);
         /// Termination table: entries send packets out, and no table follows. `0x00.28`
         termination_table set_termination_table: flag(3);
-        /// Action for a miss: a packet that no entry matches. `0x00.27:24`
+        /// Action on a miss: no entry matches the packet. `0x00.27:24`
         table_miss_action set_table_miss_action: named(TableMissAction(u8), 4, 4);
         /// Level of the table; an entry or a miss may lead only to a table of a higher level.
         /// `0x00.23:16`

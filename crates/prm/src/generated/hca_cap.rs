@@ -54,7 +54,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Fence that a UMR must set to run after the WQEs that use its mkey (Linux mlx5_ib,
+    /// Fence with which a UMR runs after the earlier WQEs that use its mkey (Linux mlx5_ib,
     /// mlx5_get_umr_fence).
     ///
     /// Source: linux: MLX5_CAP_UMR_FENCE_\*.
@@ -332,7 +332,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What decides which headers a send WQE has to carry inline.
+    /// Rule for the packet headers that a send WQE must carry inline.
     ///
     /// Source: linux: MLX5_CAP_INLINE_MODE_\*.
     pub struct WqeInlineModeCap(pub u8) = "wqe_inline_mode_cap", 2 bits {
@@ -708,9 +708,9 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         query_match_sample_info set_query_match_sample_info: flag(3);
-        /// The device sends no page request events, so no EQ for them is needed. `0x00.25`
+        /// The device sends no page request events; the driver needs no EQ for them. `0x00.25`
         page_request_disable set_page_request_disable: flag(6);
-        /// native_port_num counts ports over the whole device, not within the function's own
+        /// native_port_num numbers the ports of the whole device, not those of the function's own
         /// hardware unit. `0x00.24`
         abs_native_port_num set_abs_native_port_num: flag(7);
         /// Value of opc_mod with which ACCESS_ASO accesses flow counters. `0x00.23:16`
@@ -727,8 +727,7 @@ structure! {
         hca_cap_2 set_hca_cap_2: flag(32);
         /// CREATE_LAG works also before the master function's interface is up. `0x04.30`
         create_lag_when_not_master_up set_create_lag_when_not_master_up: flag(33);
-        /// The DTOR register exists; it holds the timeouts that the device requires of its driver.
-        /// `0x04.29`
+        /// The DTOR register exists: timeouts that the device sets for its driver. `0x04.29`
         dtor set_dtor: flag(34);
         /// An event reports that a virtual HCA enters state TEARDOWN_REQUEST. `0x04.28`
         event_on_vhca_state_teardown_request set_event_on_vhca_state_teardown_request: flag(35);
@@ -742,8 +741,8 @@ structure! {
         event_on_vhca_state_invalid set_event_on_vhca_state_invalid: flag(39);
         /// Number that identifies this function among all virtual HCAs of the device. `0x04.15:0`
         vhca_id set_vhca_id: number(u16, 48, 16);
-        /// QUERY_QP and QUERY_DCT report whether a queue's data reaches memory in order; rdma-core
-        /// queries it only then (ibv_query_qp_data_in_order). `0x0c.29`
+        /// QUERY_QP and QUERY_DCT report whether a queue's data reaches memory in order
+        /// (ibv_query_qp_data_in_order; rdma-core asks only with this bit). `0x0c.29`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
         /// mlx5_ifc_cmd_hca_cap_bits.
@@ -792,8 +791,8 @@ structure! {
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
         nvmeotcp set_nvmeotcp: flag(150);
-        /// The E-Switch needs a priority tag on packets of untagged functions, so software pushes
-        /// VLAN 0 where it would pop a VLAN. `0x10.7`
+        /// The E-Switch needs a priority tag on packets of untagged functions: software pushes VLAN
+        /// 0 where it would otherwise pop a VLAN. `0x10.7`
         prio_tag_required set_prio_tag_required: flag(152);
         /// A queue can ignore the index in its WQEs (wqe_index_ignore). `0x10.6`
         ///
@@ -817,8 +816,7 @@ structure! {
         reg_c_preserve set_reg_c_preserve: flag(169);
         /// log2 of the largest number of SRQs. `0x14.20:16`
         log_max_srq set_log_max_srq: number(u8, 171, 5);
-        /// The physical link follows the uplink, so the driver need not set the port state.
-        /// `0x14.14`
+        /// The physical link follows the uplink; the driver need not set the port state. `0x14.14`
         uplink_follow set_uplink_follow: flag(177);
         /// The timestamp CQE of an SQ can go to a CQ other than the one of its completions
         /// (ts_cqe_to_dest_cqn in the SQ context). `0x14.13`
@@ -856,7 +854,8 @@ structure! {
         /// An mkey may use relaxed ordering for reads, provided that relaxed ordering is enabled in
         /// PCI configuration space, as Linux checks; DPDK names it relaxed_ordering_read. `0x1c.22`
         relaxed_ordering_read_pci_enabled set_relaxed_ordering_read_pci_enabled: flag(233);
-        /// log2 of the largest number of mkeys, indexes before the 8-bit variant. `0x1c.21:16`
+        /// log2 of the largest number of mkeys: of 24-bit indexes, without the 8-bit variant.
+        /// `0x1c.21:16`
         log_max_mkey set_log_max_mkey: number(u8, 234, 6);
         /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.15`
         ///
@@ -897,8 +896,8 @@ structure! {
         /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS
         /// reports it. `0x1c.7`
         dump_fill_mkey set_dump_fill_mkey: flag(248);
-        /// Rdma-core's tests name it dpp; libdpcp, whose RQ contexts have fields of that name,
-        /// names it ibq; no more is known. `0x1c.6`
+        /// Unknown. Rdma-core's tests name it dpp; libdpcp names it ibq, and has fields of that
+        /// name in its RQ context. `0x1c.6`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
         dpp set_dpp: flag(249);
@@ -937,8 +936,8 @@ structure! {
         log_max_ra_req_dc set_log_max_ra_req_dc: number(u8, 298, 6);
         /// QUERY_VNIC_ENV counts Ethernet send WQEs that were too small. `0x24.13`
         eth_wqe_too_small set_eth_wqe_too_small: flag(306);
-        /// log2 of the largest static SQ, whose WQEs stay in place and are executed again
-        /// (static_sq_wq), in WQE basic blocks. `0x24.12:8`
+        /// log2 of the largest static SQ (static_sq_wq) in WQE basic blocks; its WQEs stay in place
+        /// and execute repeatedly. `0x24.12:8`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         log_max_static_sq_wq set_log_max_static_sq_wq: number(u8, 307, 5);
@@ -1229,7 +1228,7 @@ structure! {
         ipoib_enhanced_offloads set_ipoib_enhanced_offloads: flag(515);
         /// Capability page 5 exists: checksum and segmentation offloads for IPoIB QPs. `0x40.27`
         ipoib_basic_offloads set_ipoib_basic_offloads: flag(516);
-        /// InfiniBand receive queues may have strides (the tests of rdma-core say
+        /// InfiniBand receive queues may have strides (rdma-core's tests name it
         /// ib_link_list_striding_wq: as a linked list). `0x40.26`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
@@ -1243,8 +1242,8 @@ structure! {
         umr_modify_atomic_disabled set_umr_modify_atomic_disabled: flag(520);
         /// A UMR may not change an indirect mkey. `0x40.22`
         umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: flag(521);
-        /// Fence that a UMR needs so that earlier WQEs see the old mkey; a WQE directly after a UMR
-        /// has the small initiator fence on every device. `0x40.21:20`
+        /// Fence that a UMR needs if earlier WQEs use the old mkey. On every device, the WQE
+        /// directly after a UMR needs the small initiator fence. `0x40.21:20`
         umr_fence set_umr_fence: named(UmrFence(u8), 522, 2);
         /// DC initiators may get small read responses in the CQE. `0x40.19`
         dc_req_scat_data_cqe set_dc_req_scat_data_cqe: flag(524);
@@ -1319,7 +1318,7 @@ structure! {
         cq_eq_remap set_cq_eq_remap: flag(550);
         /// Capability page 2 exists: on-demand paging is supported. `0x44.24`
         pg set_pg: flag(551);
-        /// QPs may suppress multicast packets that they sent themselves. `0x44.23`
+        /// QPs may suppress loopback of their own multicast packets. `0x44.23`
         block_lb_mc set_block_lb_mc: flag(552);
         /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no
         /// more is known. `0x44.22`
@@ -1474,10 +1473,10 @@ structure! {
         icm_mng_function_id_mode set_icm_mng_function_id_mode: named(FunctionIdMode(u8), 672, 1);
         /// An mkey may carry PCI TLP processing hints and a steering tag. `0x54.24`
         mkey_pcie_tph set_mkey_pcie_tph: flag(679);
-        /// Loopback blocking works in any creation order of the TIRs and SQs of a transport domain;
-        /// without it the TIRs must be created last or modified again. `0x54.22`
+        /// Loopback blocking works in any creation order of a transport domain's TIRs and SQs.
+        /// Without this bit the TIRs must be created last, or modified again. `0x54.22`
         tis_tir_td_order set_tis_tir_td_order: flag(681);
-        /// Capability for the PSP security protocol exists (capability page of psp_cap). `0x54.21`
+        /// The capability page of the PSP security protocol exists (psp_cap). `0x54.21`
         psp set_psp: flag(682);
         /// Header split and payload merge of received packets (SHAMPO) is supported. `0x54.20`
         shampo set_shampo: flag(683);
@@ -1633,7 +1632,7 @@ structure! {
         log_max_stride_sz_sq set_log_max_stride_sz_sq: number(u8, 947, 5);
         /// log2 of the smallest WQE stride of an SQ in bytes. `0x74.4:0`
         log_min_stride_sz_sq set_log_min_stride_sz_sq: number(u8, 955, 5);
-        /// Hairpin: an RQ and an SQ may be paired, which sends received packets without the host.
+        /// Hairpin: an RQ and an SQ may be paired; the SQ sends the RQ's packets without the host.
         /// `0x78.31`
         hairpin set_hairpin: flag(960);
         /// log2 of the largest number of hairpin queues. `0x78.28:24`
@@ -1654,8 +1653,8 @@ structure! {
         disable_local_lb_mc set_disable_local_lb_mc: flag(994);
         /// log2 of the smallest data buffer of a hairpin queue in bytes. `0x7c.28:24`
         log_min_hairpin_wq_data_sz set_log_min_hairpin_wq_data_sz: number(u8, 995, 5);
-        /// SET_L2_TABLE_ENTRY may put the function in silent mode, in which it neither sends nor
-        /// receives on the wire. `0x7c.22`
+        /// SET_L2_TABLE_ENTRY may put the function in silent mode: it neither sends nor receives on
+        /// the wire. `0x7c.22`
         silent_mode_set set_silent_mode_set: flag(1001);
         /// Virtual HCA states can be queried and changed, and their events raised. `0x7c.21`
         vhca_state set_vhca_state: flag(1002);
@@ -1823,8 +1822,7 @@ structure! {
         cqe_compression_128 set_cqe_compression_128: flag(1470);
         /// CQE compression (mini CQEs) is supported. `0xb4.0`
         cqe_compression set_cqe_compression: flag(1471);
-        /// Longest time for which a compression session is held open, in the device's own units.
-        /// `0xb8.31:16`
+        /// Longest time that a compression session stays open, in units of the device. `0xb8.31:16`
         cqe_compression_timeout set_cqe_compression_timeout: number(u16, 1472, 16);
         /// Largest number of CQEs in one compression session. `0xb8.15:0`
         cqe_compression_max_num set_cqe_compression_max_num: number(u16, 1488, 16);
@@ -1862,8 +1860,8 @@ structure! {
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         trusted_vnic_vhca set_trusted_vnic_vhca: flag(1565);
-        /// INIT_HCA takes a software owner identifier, by which the functions of one driver
-        /// recognise each other. `0xc0.1`
+        /// INIT_HCA takes a software owner identifier: the functions of one device have the same.
+        /// `0xc0.1`
         sw_owner_id set_sw_owner_id: flag(1566);
         /// Number of counters that SET_MONITOR_COUNTER can monitor at a time; 0 if it is not
         /// supported. `0xc4.31:16`
@@ -1964,7 +1962,7 @@ structure! {
         /// `0xec.23:20`
         log_header_modify_argument_granularity_offset
             set_log_header_modify_argument_granularity_offset: number(u8, 1896, 4);
-        /// log2 of the number of header modify arguments allocated at least. `0xec.19:16`
+        /// log2 of the smallest number of header modify arguments allocated at a time. `0xec.19:16`
         log_header_modify_argument_granularity set_log_header_modify_argument_granularity:
             number(u8, 1900, 4);
         /// log2 of the largest number of header modify arguments allocated at a time. `0xec.12:8`
@@ -2250,7 +2248,7 @@ structure! {
         /// min_mkey_log_entity_size_fixed_buffer holds a value. `0x80.30`
         min_mkey_log_entity_size_fixed_buffer_valid
             set_min_mkey_log_entity_size_fixed_buffer_valid: flag(1025);
-        /// Steering register by which packets come back from software sampling. `0x80.15:0`
+        /// Steering register that identifies packets returning from software sampling. `0x80.15:0`
         return_reg_id set_return_reg_id: number(u16, 1040, 16);
         /// Bitmask of hash functions of flow tables. `0x84.3:0`
         flow_table_hash_type set_flow_table_hash_type: number(u8, 1084, 4);
@@ -2456,7 +2454,7 @@ structure! {
         lro_psh_flag set_lro_psh_flag: flag(3);
         /// Large receive offload handles segments with TCP timestamps. `0x00.27`
         lro_time_stamp set_lro_time_stamp: flag(4);
-        /// Where the size limit of an LRO message is counted from: 0 the L4 header, 1 the L2
+        /// Start of the bytes that count against the LRO size limit: 0 the L4 header, 1 the L2
         /// header. `0x00.26:25`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
@@ -2590,7 +2588,7 @@ structure! {
         /// Features and limits of transmit sniffer tables. `0x180, 64 bytes`
         flow_table_properties_nic_transmit_sniffer flow_table_properties_nic_transmit_sniffer_mut:
             nested(FlowTablePropLayout, 3072);
-        /// Fields that a rule of NIC receive tables can set, add to and copy; starts with the
+        /// Fields that a rule of NIC receive tables can set, add to and copy. The first part is the
         /// fields that it can set, laid out as flow_table_fields_supported. `0x200, 128 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
@@ -2599,7 +2597,7 @@ structure! {
         /// More fields that NIC receive tables match. `0x280, 16 bytes`
         ft_field_support_2_nic_receive ft_field_support_2_nic_receive_mut:
             nested(FlowTableFieldsSupported2, 5120);
-        /// More fields that NIC receive tables match under any mask, not only whole. `0x290, 16
+        /// More fields that NIC receive tables match with any mask, not only a full one. `0x290, 16
         /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
@@ -2609,8 +2607,8 @@ structure! {
         /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
         ft_field_support_2_nic_receive_rdma ft_field_support_2_nic_receive_rdma_mut:
             nested(FlowTableFieldsSupported2, 5376);
-        /// More fields that RDMA receive tables match under any mask, not only whole. `0x2b0, 16
-        /// bytes`
+        /// More fields that RDMA receive tables match with any mask, not only a full one. `0x2b0,
+        /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2623,8 +2621,8 @@ structure! {
         /// mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_receive_sniffer ft_field_support_2_nic_receive_sniffer_mut:
             nested(FlowTableFieldsSupported2, 5632);
-        /// More fields that receive sniffer tables match under any mask, not only whole. `0x2d0, 16
-        /// bytes`
+        /// More fields that receive sniffer tables match with any mask, not only a full one.
+        /// `0x2d0, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2637,8 +2635,8 @@ structure! {
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_transmit ft_field_support_2_nic_transmit_mut:
             nested(FlowTableFieldsSupported2, 5888);
-        /// More fields that NIC transmit tables match under any mask, not only whole. `0x2f0, 16
-        /// bytes`
+        /// More fields that NIC transmit tables match with any mask, not only a full one. `0x2f0,
+        /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2647,8 +2645,8 @@ structure! {
         /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
         ft_field_support_2_nic_transmit_rdma ft_field_support_2_nic_transmit_rdma_mut:
             nested(FlowTableFieldsSupported2, 6144);
-        /// More fields that RDMA transmit tables match under any mask, not only whole. `0x310, 16
-        /// bytes`
+        /// More fields that RDMA transmit tables match with any mask, not only a full one. `0x310,
+        /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2661,8 +2659,8 @@ structure! {
         /// mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_transmit_sniffer ft_field_support_2_nic_transmit_sniffer_mut:
             nested(FlowTableFieldsSupported2, 6400);
-        /// More fields that transmit sniffer tables match under any mask, not only whole. `0x330,
-        /// 16 bytes`
+        /// More fields that transmit sniffer tables match with any mask, not only a full one.
+        /// `0x330, 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2723,8 +2721,8 @@ structure! {
         pop_vlan set_pop_vlan: flag(10);
         /// Rules can push a VLAN tag. `0x00.20`
         push_vlan set_push_vlan: flag(11);
-        /// Rules can send packets through the FPGA of the vendor's own acceleration, by its name;
-        /// no driver uses it. `0x00.19`
+        /// By its name, rules can send packets through the FPGA's vendor acceleration; no driver
+        /// uses it. `0x00.19`
         ///
         /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
         /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
@@ -2848,9 +2846,9 @@ structure! {
         log_max_destination set_log_max_destination: number(u8, 152, 8);
         /// log2 of the number of rules. `0x14.7:0`
         log_max_flow set_log_max_flow: number(u8, 184, 8);
-        /// Fields that can be matched. `0x20, 16 bytes`
+        /// Fields that the tables match. `0x20, 16 bytes`
         ft_field_support ft_field_support_mut: nested(FlowTableFieldsSupported, 256);
-        /// Fields that can be matched under any mask, not only whole. `0x30, 16 bytes`
+        /// Fields that can be matched with any mask, not only a full one. `0x30, 16 bytes`
         ft_field_bitmask_support ft_field_bitmask_support_mut:
             nested(FlowTableFieldsSupported, 384);
     }
@@ -2950,8 +2948,8 @@ structure! {
         packet_pacing_burst_bound set_packet_pacing_burst_bound: flag(5);
         /// A rate may have a typical packet size. `0x00.25`
         packet_pacing_typical_size set_packet_pacing_typical_size: flag(6);
-        /// Rules can meter a flow; the metadata register that gets the colour cannot be shared
-        /// unless flow_meter is set, too. `0x00.24`
+        /// Rules can meter a flow; the metadata register for the colour can be shared only if
+        /// flow_meter is set too. `0x00.24`
         ///
         /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
         flow_meter_old set_flow_meter_old: flag(7);
@@ -2987,8 +2985,8 @@ structure! {
         packet_pacing_req_ud set_packet_pacing_req_ud: flag(34);
         /// UC QPs can be paced. `0x04.28`
         packet_pacing_req_uc set_packet_pacing_req_uc: flag(35);
-        /// Rules can meter a flow, and share the metadata register that gets the colour;
-        /// flow_meter_old is set, too. `0x04.23`
+        /// Rules can meter a flow and share the metadata register for the colour; flow_meter_old is
+        /// set too. `0x04.23`
         ///
         /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
         flow_meter set_flow_meter: flag(40);
@@ -3075,8 +3073,8 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         log_min_sample_period set_log_min_sample_period: number(u8, 56, 8);
-        /// The diagnostic counters, hca_cap.num_of_diagnostic_counters of them: each has its
-        /// number, and whether it can be sampled in sync with others. `0x40, 1984 bytes`
+        /// The diagnostic counters; hca_cap.num_of_diagnostic_counters is their number. `0x40, 1984
+        /// bytes`
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         diagnostic_counter diagnostic_counter_mut: nested(DiagnosticCounter, 512) [496];
@@ -3258,15 +3256,17 @@ structure! {
         geneve_tlv_option_0_data set_geneve_tlv_option_0_data: flag(64);
         /// The presence of GENEVE TLV option 0 can be matched. `0x08.30`
         geneve_tlv_option_0_exist set_geneve_tlv_option_0_exist: flag(65);
-        /// The outer first MPLS label over UDPcan be matched by its parts (label, exp, S, TTL).
+        /// The outer first MPLS label over UDP can be matched by its parts (label, exp, S, TTL).
         /// `0x08.26:23`
         outer_first_mpls_over_udp set_outer_first_mpls_over_udp: number(u8, 69, 4);
-        /// The outer first MPLS label over GREcan be matched by its parts (label, exp, S, TTL).
+        /// The outer first MPLS label over GRE can be matched by its parts (label, exp, S, TTL).
         /// `0x08.22:19`
         outer_first_mpls_over_gre set_outer_first_mpls_over_gre: number(u8, 73, 4);
-        /// The inner first MPLS labelcan be matched by its parts (label, exp, S, TTL). `0x08.18:15`
+        /// The inner first MPLS label can be matched by its parts (label, exp, S, TTL).
+        /// `0x08.18:15`
         inner_first_mpls set_inner_first_mpls: number(u8, 77, 4);
-        /// The outer first MPLS labelcan be matched by its parts (label, exp, S, TTL). `0x08.14:11`
+        /// The outer first MPLS label can be matched by its parts (label, exp, S, TTL).
+        /// `0x08.14:11`
         outer_first_mpls set_outer_first_mpls: number(u8, 81, 4);
         /// The outer EMD tag can be matched. `0x08.10`
         ///

@@ -144,7 +144,7 @@ pub mod event_type {
     pub const DCT_DRAINED: u8 = 0x1c;
     /// A DC initiator presented a wrong key.
     pub const DCT_KEY_VIOLATION: u8 = 0x1d;
-    /// A dropped packet was logged.
+    /// The device logged a dropped packet.
     pub const DROPPED_PACKET_LOGGED: u8 = 0x1f;
     /// The FPGA failed.
     pub const FPGA_ERROR: u8 = 0x20;
@@ -216,7 +216,7 @@ pub mod opcode {
     pub const RCHECK_PSV: u8 = 0x27;
     /// Change a tag matching list.
     pub const TAG_MATCHING: u8 = 0x28;
-    /// Many Ethernet packets in one WQE.
+    /// Send many Ethernet packets with one WQE.
     pub const ENHANCED_MPSW: u8 = 0x29;
     /// Change a steering entry.
     pub const FLOW_TABLE_ACCESS: u8 = 0x2c;
@@ -286,7 +286,7 @@ pub struct Cqe {
     pub app: u8,
     /// Operation of the application.
     pub app_op: u8,
-    /// The application's information: the list entry.
+    /// Information of the application: for tag matching, the list entry.
     pub app_info: U16,
     /// Bytes transferred: received, read, or returned by an atomic.
     pub byte_cnt: U32,
@@ -497,7 +497,7 @@ pub struct OpcodeQpn {
     /// Requester: opcode of the WQE.
     #[inline(always)]
     pub wqe_opcode: u8,
-    /// Number of the QP or SQ; on Ethernet receive the flow tag of the rule that led to the queue.
+    /// Number of the QP or SQ; on Ethernet receive the flow tag of the matching rule.
     #[inline(always)]
     #[bits(24, into = fit_u32::<24>)]
     pub qpn: u32,
@@ -1157,7 +1157,7 @@ impl MaskedAtomicSegment {
 )]
 #[repr(C)]
 pub struct DataSegment {
-    /// Length in bytes; 0 stands for 2 GiB in a send WQE and for an unused entry in a receive WQE.
+    /// Length in bytes; 0 means 2 GiB in a send WQE, and an unused entry in a receive WQE.
     pub byte_count: U32,
     /// Local key; 0x100 ends a scatter list.
     pub lkey: U32,

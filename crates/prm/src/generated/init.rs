@@ -384,7 +384,7 @@ structure! {
         severity set_severity: named(HealthSeverity(u8), 453, 3);
         /// Internal processor that failed. `0x3c.31:24`
         irisc_index set_irisc_index: number(u8, 480, 8);
-        /// Why. `0x3c.23:16`
+        /// Reason of the failure. `0x3c.23:16`
         synd set_synd: named(HealthSyndrome(u8), 488, 8);
         /// Extended syndrome: more on the reason; meaningful to the vendor only. `0x3c.15:0`
         ext_synd set_ext_synd: number(u16, 496, 16);

@@ -218,7 +218,7 @@ structure! {
         free set_free: flag(1);
         /// Access mode, bits 4:2 (values in mkey_access_mode). `0x00.28:26`
         access_mode_4_2 set_access_mode_4_2: number(u8, 3, 3);
-        /// The device checks the function that uses the key instead of the PD. `0x00.25`
+        /// The device checks which function uses the key, instead of checking the PD. `0x00.25`
         ///
         /// Source: ucx: uct_ib_mlx5_mkc_bits.
         alter_pd_to_vhca_id set_alter_pd_to_vhca_id: flag(6);

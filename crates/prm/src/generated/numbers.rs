@@ -429,7 +429,12 @@ pub static NUMBERS: &[Numbers] = &[
         prefixes: &["MLX5_CQ_ERROR_SYNDROME_"],
         shown_in: &["mlx5_core: `CQ error on CQN 0x…, syndrome {x}`"],
         values: &[
-            Number { value: 1, name: "OVERRUN", says: &[], doc: "A completion found the CQ full." },
+            Number {
+                value: 1,
+                name: "OVERRUN",
+                says: &[],
+                doc: "A CQE was due while the CQ was full.",
+            },
             Number {
                 value: 2,
                 name: "ACCESS_VIOLATION",

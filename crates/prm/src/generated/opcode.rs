@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Opcodes of commands: the commands described here, and the others of Linux.
+    /// Command opcodes: those of the commands described here, and the other opcodes of Linux.
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_CMD_OP_\*.
     pub struct Opcode(pub u16) = "opcode", 16 bits {
@@ -97,7 +97,7 @@ enumeration! {
         /// Moves a QP from RTR to RTS: the requester starts. Takes next_send_psn, and for RC
         /// ack_timeout of the primary path, retry_count, rnr_retry and log_sra_max.
         RTR2RTS_QP = 0x504,
-        /// Changes the attributes of a QP in RTS that the masks select.
+        /// Changes attributes of a QP in RTS; the masks select them.
         RTS2RTS_QP = 0x505,
         /// Moves an unreliable QP from SQER back to RTS.
         SQERR2RTS_QP = 0x506,
@@ -109,10 +109,10 @@ enumeration! {
         QUERY_QP = 0x50b,
         /// Moves a QP from SQD to RTS.
         SQD_RTS_QP = 0x50c,
-        /// Passes a management datagram to the device's own agent, as if it had arrived on a port,
-        /// and returns the answer.
+        /// Passes a management datagram (MAD) to the device's own agent, as if it had arrived on a
+        /// port, and returns the response.
         MAD_IFC = 0x50d,
-        /// Changes the attributes of a QP in INIT that the masks select.
+        /// Changes attributes of a QP in INIT; the masks select them.
         INIT2INIT_QP = 0x50e,
         /// Creates up to four protection signature values; DevX takes one at a time.
         CREATE_PSV = 0x600,
@@ -201,7 +201,7 @@ enumeration! {
         QUERY_VNIC_ENV = 0x76f,
         /// Reads the traffic counters of a virtual port.
         QUERY_VPORT_COUNTER = 0x770,
-        /// Allocates a set of queue counters, for QPs and RQs to count into (counter_set_id).
+        /// Allocates a set of queue counters; QPs and RQs select it by counter_set_id.
         ALLOC_Q_COUNTER = 0x771,
         /// Frees a set of queue counters.
         DEALLOC_Q_COUNTER = 0x772,
@@ -373,7 +373,7 @@ enumeration! {
         DEALLOC_FLOW_COUNTER = 0x93a,
         /// Reads a counter of steering rules.
         QUERY_FLOW_COUNTER = 0x93b,
-        /// Changes where a flow table sends packets that no entry matches.
+        /// Changes the miss action of a flow table.
         MODIFY_FLOW_TABLE = 0x93c,
         /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
         /// of one.

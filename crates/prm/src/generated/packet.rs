@@ -144,7 +144,7 @@ structure! {
     Lrh, LrhLayout, 0x8 bytes = "lrh" {
         sources: ["ibta: volume 1, 7.7", "linux: include/rdma/ib_pack.h ib_unpacked_lrh"];
         reserved: [(12, 2), (32, 5)];
-        /// VL that the packet travels on; links may change it. `0x00.31:28`
+        /// VL of the packet; each link may change it. `0x00.31:28`
         virtual_lane set_virtual_lane: number(u8, 0, 4);
         /// Version of the header: 0. `0x00.27:24`
         link_version set_link_version: number(u8, 4, 4);
@@ -249,7 +249,7 @@ structure! {
     Bth, BthLayout, 0xc bytes = "bth" {
         sources: ["ibta: volume 1, 9.2", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_bth"];
         reserved: [(34, 6), (65, 7)];
-        /// Service and operation of the packet. `0x00.31:24`
+        /// Transport service and operation of the packet. `0x00.31:24`
         opcode set_opcode: named(BthOpcode(u8), 0, 8);
         /// Solicited event: the receiver's completion may raise an event. `0x00.23`
         solicited set_solicited: flag(8);

@@ -433,7 +433,7 @@ pub static RTR2RTS_QP: CommandInfo = CommandInfo {
 
 command!(Rtr2rtsQpIn -> Rtr2rtsQpOut, RTR2RTS_QP);
 
-/// Changes the attributes of a QP in RTS that the masks select.
+/// Changes attributes of a QP in RTS; the masks select them.
 ///
 /// Source: linux: MLX5_CMD_OP_RTS2RTS_QP.
 pub static RTS2RTS_QP: CommandInfo = CommandInfo {
@@ -570,7 +570,7 @@ pub static SQD_RTS_QP: CommandInfo = CommandInfo {
 
 command!(SqdRtsQpIn -> SqdRtsQpOut, SQD_RTS_QP);
 
-/// Changes the attributes of a QP in INIT that the masks select.
+/// Changes attributes of a QP in INIT; the masks select them.
 ///
 /// Source: linux: MLX5_CMD_OP_INIT2INIT_QP.
 pub static INIT2INIT_QP: CommandInfo = CommandInfo {
@@ -705,12 +705,12 @@ structure! {
         latency_sensitive set_latency_sensitive: flag(35);
         /// A signature error drains the send queue instead of failing it. `0x04.26`
         drain_sigerr set_drain_sigerr: flag(37);
-        /// Low bit of the data placement ordering code: 1 allows RDMA data, 2 (with dp_ordering_1)
-        /// all data to be placed out of order. `0x04.25`
+        /// Low bit of the data placement ordering code. Code 1 allows out-of-order placement of
+        /// RDMA data; code 2 (dp_ordering_1) of all data. `0x04.25`
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_bits.
         dp_ordering_0 set_dp_ordering_0: flag(38);
-        /// Take the data placement ordering code as given. `0x04.24`
+        /// Force the data placement ordering code. `0x04.24`
         dp_ordering_force set_dp_ordering_force: flag(39);
         /// Protection domain number. `0x04.23:0`
         pd set_pd: number(u32, 40, 24);
@@ -866,7 +866,7 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         comm_est set_comm_est: flag(1665);
-        /// The QP is suspended, for a snapshot (hca_cap.suspend_qp_rc and its likes). `0xd0.29`
+        /// The QP is suspended, for a snapshot (capabilities suspend_qp_rc and alike). `0xd0.29`
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         suspended set_suspended: flag(1666);

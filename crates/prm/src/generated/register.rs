@@ -122,7 +122,7 @@ enumeration! {
         MIRC = 0x9162,
         /// PCI precision time measurement; mtptm_reg.
         MTPTM = 0x9180,
-        /// Two clocks, read at the same time; mtctr_reg.
+        /// Readings of two clocks taken at the same time; mtctr_reg.
         MTCTR = 0x9181,
         /// Shared buffer pools.
         SBPR = 0xb001,
@@ -156,17 +156,17 @@ enumeration! {
 }
 
 enumeration! {
-    /// Outcome of link negotiation.
+    /// Result of autonegotiation.
     ///
     /// Source: linux: enum mlx5_an_status.
     pub struct PtysAnStatus(pub u8) = "ptys_an_status", 4 bits {
         /// The outcome is unknown.
         UNAVAILABLE = 0,
-        /// Negotiation completed.
+        /// Autonegotiation completed.
         COMPLETE = 1,
-        /// Negotiation failed.
+        /// Autonegotiation failed.
         FAILED = 2,
-        /// The link is up without negotiation.
+        /// The link is up without autonegotiation.
         LINK_UP = 3,
         /// No autonegotiation has completed: there is no link.
         LINK_DOWN = 4,
@@ -472,11 +472,11 @@ enumeration! {
 }
 
 enumeration! {
-    /// Answers to a reset of all hosts.
+    /// A host's response to a reset of all hosts.
     ///
     /// Source: linux: mlx5_fw_reset_set_reset_sync_ack, mlx5_fw_reset_set_reset_sync_nack.
     pub struct MfrlSyncResponse(pub u8) = "mfrl_sync_response", 2 bits {
-        /// The host gives no answer.
+        /// The host gives no response.
         NONE = 0,
         /// The host agrees.
         ACK = 1,
@@ -518,11 +518,11 @@ enumeration! {
     pub struct MfrlResetState(pub u8) = "mfrl_reset_state", 4 bits {
         /// No reset is under way.
         IDLE = 0,
-        /// The device waits for the answers of the hosts.
+        /// The device waits for the hosts' responses.
         IN_NEGOTIATION = 1,
         /// The reset is under way.
         RESET_IN_PROGRESS = 2,
-        /// A host did not answer.
+        /// A host did not respond.
         NEG_TIMEOUT = 3,
         /// A host refused.
         NACK = 4,
@@ -1102,16 +1102,16 @@ structure! {
 impl CommandOutput for AccessRegisterUserOut {}
 
 structure! {
-    /// Port type and speed: the link modes that a port supports, is set to, and uses. Link modes
-    /// are one bit each, in three families.
+    /// Port type and speed: the supported, configured and current link modes of a port. Each link
+    /// mode is one bit, in one of three families.
     ///
     /// Source: linux: mlx5_ifc_ptys_reg_bits.
     PtysReg, PtysRegLayout, 0x40 bytes = "ptys_reg" {
         sources: ["linux: mlx5_ifc_ptys_reg_bits"];
         reserved: [(0, 1), (3, 4), (16, 8), (28, 1), (36, 12), (352, 8), (416, 96)];
-        /// Do not negotiate the speed. `0x00.30`
+        /// Autonegotiation is disabled. `0x00.30`
         an_disable_admin set_an_disable_admin: flag(1);
-        /// Negotiation can be switched off. `0x00.29`
+        /// Autonegotiation can be disabled. `0x00.29`
         an_disable_cap set_an_disable_cap: flag(2);
         /// By its name, forces the transmitter's aba parameters. FreeBSD's header names it, no
         /// driver uses it, and no more is known. `0x00.24`
@@ -1124,7 +1124,7 @@ structure! {
         plane_ind set_plane_ind: number(u8, 24, 4);
         /// Families of link modes that the access covers. `0x00.2:0`
         proto_mask set_proto_mask: named(PtysProtoMask(u8), 29, 3);
-        /// Outcome of link negotiation. `0x04.31:28`
+        /// Result of autonegotiation. `0x04.31:28`
         an_status set_an_status: named(PtysAnStatus(u8), 32, 4);
         /// Data rate in units of 100 Mbit/s. `0x04.15:0`
         data_rate_oper set_data_rate_oper: number(u16, 48, 16);
@@ -1138,13 +1138,13 @@ structure! {
         ib_link_width_capability set_ib_link_width_capability: number(u16, 128, 16);
         /// InfiniBand speeds that the port supports; bits of ptys_ib_proto. `0x10.15:0`
         ib_proto_capability set_ib_proto_capability: number(u16, 144, 16);
-        /// Extended Ethernet link modes that the port is set to offer. `0x14`
+        /// Extended Ethernet link modes that the port is configured to advertise. `0x14`
         ext_eth_proto_admin set_ext_eth_proto_admin: number(u32, 160, 32);
-        /// Ethernet link modes of the first family that the port is set to offer. `0x18`
+        /// Ethernet link modes of the first family that the port is configured to advertise. `0x18`
         eth_proto_admin set_eth_proto_admin: number(u32, 192, 32);
-        /// InfiniBand widths that the port is set to offer. `0x1c.31:16`
+        /// InfiniBand widths that the port is configured to advertise. `0x1c.31:16`
         ib_link_width_admin set_ib_link_width_admin: number(u16, 224, 16);
-        /// InfiniBand speeds that the port is set to offer. `0x1c.15:0`
+        /// InfiniBand speeds that the port is configured to advertise. `0x1c.15:0`
         ib_proto_admin set_ib_proto_admin: number(u16, 240, 16);
         /// Extended Ethernet link mode in use. `0x20`
         ext_eth_proto_oper set_ext_eth_proto_oper: number(u32, 256, 32);
@@ -1158,7 +1158,7 @@ structure! {
         lane_rate_oper set_lane_rate_oper: number(u32, 360, 20);
         /// Kind of connector. `0x2c.3:0`
         connector_type set_connector_type: named(PtysConnectorType(u8), 380, 4);
-        /// Ethernet link modes of the first family that the partner offered. `0x30`
+        /// Ethernet link modes of the first family that the link partner advertised. `0x30`
         eth_proto_lp_advertise set_eth_proto_lp_advertise: number(u32, 384, 32);
     }
 }
@@ -1174,7 +1174,7 @@ structure! {
         swid set_swid: number(u8, 0, 8);
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// State that the port is set to. `0x00.11:8`
+        /// Configured state of the port. `0x00.11:8`
         admin_status set_admin_status: named(PortStatus(u8), 20, 4);
         /// Current state of the port. `0x00.3:0`
         oper_status set_oper_status: named(PortStatus(u8), 28, 4);
@@ -1198,7 +1198,7 @@ structure! {
         local_port set_local_port: number(u8, 8, 8);
         /// Largest MTU that the port supports. `0x04.31:16`
         max_mtu set_max_mtu: number(u16, 32, 16);
-        /// MTU that the port is set to. `0x08.31:16`
+        /// Configured MTU. `0x08.31:16`
         admin_mtu set_admin_mtu: number(u16, 64, 16);
         /// Current MTU. `0x0c.31:16`
         oper_mtu set_oper_mtu: number(u16, 96, 16);
@@ -1217,7 +1217,7 @@ structure! {
         local_port set_local_port: number(u8, 8, 8);
         /// Virtual lanes that the port has. `0x04.3:0`
         vl_hw_cap set_vl_hw_cap: number(u8, 60, 4);
-        /// Virtual lanes that the port is set to. `0x08.3:0`
+        /// Configured virtual lanes. `0x08.3:0`
         vl_admin set_vl_admin: number(u8, 92, 4);
         /// Current virtual lanes. `0x0c.3:0`
         vl_operational set_vl_operational: number(u8, 124, 4);
@@ -1462,7 +1462,7 @@ structure! {
         npps_period set_npps_period: flag(95);
         /// MFRL reports reset_state. `0x0c.21`
         reset_state set_reset_state: flag(106);
-        /// The relation of real time to the cycle counter can be set. `0x0c.20`
+        /// The conversion from cycle counter to real time can be modified. `0x0c.20`
         ptpcyc2realtime_modify set_ptpcyc2realtime_modify: flag(107);
         /// MPEIN reports PCI status and power. `0x0c.17`
         pci_status_and_power set_pci_status_and_power: flag(110);
@@ -1520,7 +1520,7 @@ structure! {
         qpts set_qpts: flag(125);
         /// Register QCAP. `0x0c.1`
         qcap set_qcap: flag(126);
-        /// Another register. `0x0c.0`
+        /// Bit 0: another register. `0x0c.0`
         qcam_access_reg_cap_mask_0 set_qcam_access_reg_cap_mask_0: flag(127);
     }
 }
@@ -1745,11 +1745,11 @@ structure! {
         node set_node: number(u8, 16, 8);
         /// Bitmask of the properties that the link can report. `0x04`
         capability_mask set_capability_mask: number(u32, 32, 32);
-        /// Largest number of lanes enabled. `0x08.23:16`
+        /// Largest enabled link width, in lanes. `0x08.23:16`
         link_width_enabled set_link_width_enabled: number(u8, 72, 8);
         /// Bitmask of the speeds enabled; bit n is PCI generation n + 1. `0x08.15:0`
         link_speed_enabled set_link_speed_enabled: number(u16, 80, 16);
-        /// Physical lane that is lane 0. `0x0c.31:24`
+        /// Physical position of lane 0. `0x0c.31:24`
         lane0_physical_position set_lane0_physical_position: number(u8, 96, 8);
         /// Number of lanes in use. `0x0c.23:16`
         link_width_active set_link_width_active: number(u8, 104, 8);
@@ -1790,7 +1790,7 @@ structure! {
     DtorReg, DtorRegLayout, 0x40 bytes = "dtor_reg" {
         sources: ["linux: mlx5_ifc_dtor_reg_bits"];
         reserved: [(0, 32), (64, 96), (480, 32)];
-        /// Timeout of the PCI link's return after a toggle. `0x04`
+        /// Timeout for the PCI link to come back after a toggle. `0x04`
         pcie_toggle_to pcie_toggle_to_mut: nested(DefaultTimeout, 32);
         /// Time between two polls of the health counter. `0x14`
         health_poll_to health_poll_to_mut: nested(DefaultTimeout, 160);
@@ -1906,7 +1906,7 @@ structure! {
         reserved: [(0, 34), (43, 1)];
         /// Start a reset of all hosts. `0x04.29`
         pci_sync_for_fw_update_start set_pci_sync_for_fw_update_start: flag(34);
-        /// Answer to a reset of all hosts. `0x04.28:27`
+        /// This host's response to a reset of all hosts. `0x04.28:27`
         pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp:
             named(MfrlSyncResponse(u8), 35, 2);
         /// Kind of the reset, as a bit number of reset_type. `0x04.26:24`
@@ -1960,9 +1960,9 @@ structure! {
 }
 
 structure! {
-    /// Forward error correction of a port: the modes that it supports, is set to, and uses. Each
-    /// nibble or half word is a bitmask: of no FEC, Firecode and RS for the old speeds, of the FEC
-    /// numbers for the newer ones.
+    /// Forward error correction (FEC) of a port: supported, configured and current modes. Each
+    /// nibble or half word is a bitmask: for the old speeds of no FEC, Firecode and RS; for the
+    /// newer speeds of FEC numbers.
     ///
     /// Source: linux: mlx5_ifc_pplm_reg_bits.
     PplmReg, PplmRegLayout, 0x78 bytes = "pplm_reg" {

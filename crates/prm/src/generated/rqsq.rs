@@ -847,7 +847,7 @@ structure! {
         qos_para_vport_number set_qos_para_vport_number: number(u16, 224, 16);
         /// Index of the rate limit that paces this SQ; 0 none. `0x1c.15:0`
         packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: number(u16, 240, 16);
-        /// Number of TISs; 1 for all but non-wire queues. `0x20.31:16`
+        /// Number of TISs: 1, except for non-wire SQs. `0x20.31:16`
         tis_lst_sz set_tis_lst_sz: number(u16, 256, 16);
         /// Scheduling queue group of the SQ. `0x20.15:0`
         qos_queue_group_id set_qos_queue_group_id: number(u16, 272, 16);
@@ -956,8 +956,8 @@ structure! {
         indirect_table set_indirect_table: number(u32, 264, 24);
         /// Hash function. `0x24.31:28`
         rx_hash_fn set_rx_hash_fn: named(RxHashFn(u8), 288, 4);
-        /// Own packets of the transport domain that loop back: bit 0 unicast, bit 1 multicast.
-        /// Despite the name, drivers set a bit to receive them. `0x24.25:24`
+        /// Loopback of the transport domain's own packets: bit 0 unicast, bit 1 multicast. Despite
+        /// the name, drivers set a bit to receive them. `0x24.25:24`
         self_lb_block set_self_lb_block: number(u8, 294, 2);
         /// Transport domain number. `0x24.23:0`
         transport_domain set_transport_domain: number(u32, 296, 24);
@@ -981,8 +981,8 @@ structure! {
         reserved: [(0, 59)];
         /// Take self_lb_block from the new context: which own packets loop back. `0x04.4`
         self_lb_en set_self_lb_en: flag(59);
-        /// Take tunneled_offload_en from the new context, by its position; DPDK says that it cannot
-        /// be modified. `0x04.3`
+        /// Take tunneled_offload_en from the new context, as the position of this bit suggests;
+        /// DPDK states that the field cannot be modified. `0x04.3`
         ///
         /// Source: dpdk: enum MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_\*.
         tunneled_offload_en set_tunneled_offload_en: flag(60);

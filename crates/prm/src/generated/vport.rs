@@ -16,7 +16,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// State that an administrator set a virtual port to.
+    /// Administrative state of a virtual port.
     ///
     /// Source: linux: MLX5_VPORT_ADMIN_STATE_\*.
     pub struct VportAdminState(pub u8) = "vport_admin_state", 4 bits {
@@ -56,7 +56,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Headers that a send WQE has to carry inline.
+    /// Packet headers that a send WQE must carry inline.
     ///
     /// Source: linux: MLX5_INLINE_MODE_\*; dpdk: MLX5_INLINE_MODE_\*.
     pub struct MinInlineMode(pub u8) = "min_inline_mode", 3 bits {
@@ -759,8 +759,8 @@ structure! {
         event_on_uc_address_change set_event_on_uc_address_change: flag(63);
         /// Kind of affiliated_vhca_id. `0x08.31`
         vhca_id_type set_vhca_id_type: named(VhcaIdType(u8), 64, 1);
-        /// Criterion by which the two virtual ports are affiliated; one of
-        /// hca_cap.affiliate_nic_vport_criteria, 0 ends it. `0x08.19:16`
+        /// Criterion by which the two virtual ports are affiliated, one of
+        /// hca_cap.affiliate_nic_vport_criteria; 0 ends the affiliation. `0x08.19:16`
         affiliation_criteria set_affiliation_criteria: number(u8, 76, 4);
         /// Virtual HCA whose RDMA device also serves this port (multi-port RoCE). `0x08.15:0`
         affiliated_vhca_id set_affiliated_vhca_id: number(u16, 80, 16);

@@ -65,7 +65,7 @@ enumeration! {
         RCHECK_PSV = 0x27,
         /// Change a tag matching list.
         TAG_MATCHING = 0x28,
-        /// Many Ethernet packets in one WQE.
+        /// Send many Ethernet packets with one WQE.
         ENHANCED_MPSW = 0x29,
         /// Change a steering entry.
         FLOW_TABLE_ACCESS = 0x2c,
@@ -165,7 +165,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Conditions that fail a UMR WQE before it changes anything.
+    /// Checks that a UMR WQE makes first; if one fails, the WQE fails and changes nothing.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_UMR_CHECK_\*.
     pub struct UmrCheck(pub u8) = "umr_check", 2 bits {
@@ -365,8 +365,8 @@ view! {
     DataSegment, 0x10 bytes = "data_segment" {
         sources: ["linux: struct mlx5_wqe_data_seg", "rdma-core: struct mlx5_wqe_data_seg"];
         reserved: [(0, 1)];
-        /// Length in bytes; 0 stands for 2 GiB in a send WQE and for an unused entry in a receive
-        /// WQE. `0x00.30:0`
+        /// Length in bytes; 0 means 2 GiB in a send WQE, and an unused entry in a receive WQE.
+        /// `0x00.30:0`
         byte_count set_byte_count: number(u32, 1, 31);
         /// Local key; 0x100 ends a scatter list. `0x04`
         lkey set_lkey: number(u32, 32, 32);
@@ -579,8 +579,9 @@ structure! {
 }
 
 structure! {
-    /// Header of a strided layout in the translation entries of a key: the device takes the entries
-    /// after it (umr_repeat_entry) in turn, round after round.
+    /// Header of a strided (interleaved) layout in the translation entries of an mkey. Each round
+    /// covers one block of every umr_repeat_entry that follows; the device runs repeat_count
+    /// rounds.
     ///
     /// Source: rdma-core: struct mlx5_wqe_umr_repeat_block_seg; linux: struct
     /// mlx5_stride_block_ctrl_seg.

@@ -180,8 +180,8 @@ impl CqUsers {
         }
         if users.receivers.contains(&user_index) {
             let hint = format!(
-                "another one with the user index {user_index:#x} completes in this completion \
-                 queue: set `user_index`, by which their CQEs are told apart"
+                "another receive queue with the user index {user_index:#x} completes in this CQ: \
+                 set another `user_index`, by which a CQE names its queue"
             );
             return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }

@@ -55,7 +55,7 @@ impl Cleaners {
         let cleaners = std::iter::once(&self.send).chain(&self.receive);
         for (cleaner, reports) in cleaners.zip(self.uses.iter().flatten()) {
             reports.retire(match &self.returns {
-                Some(returns) => cleaner.clean_shared(qpn, returns),
+                Some(returns) => cleaner.clean_with_srq(qpn, returns),
                 None => cleaner.clean(qpn),
             });
         }

@@ -211,8 +211,8 @@ impl Domain {
         const WHAT: &str = "making a receive queue of frames";
         let caps = self.device.caps();
         if caps.general.cqe_version() == 0 {
-            let hint = "this device's completions have no user index (capability cqe_version 0), \
-                        which tells whose a frame is";
+            let hint = "this device's CQEs have no user index (hca_cap.cqe_version is 0), which \
+                        identifies a frame's receive queue";
             return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }
         let of_stride = (1_usize << caps.general.log_max_stride_sz_rq().min(9)) / 16;

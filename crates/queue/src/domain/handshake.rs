@@ -158,7 +158,7 @@ pub(crate) fn peer(service: u8, head: &[u8; HEAD], rest: &[u8]) -> Result<Peer, 
     let [_, _, _, _, _, theirs, _, _, address @ ..] = *head;
     let (data, sum) = rest.split_at(rest.len().saturating_sub(SUM));
     if checksum(&[head, data].concat()).to_be_bytes() != *sum {
-        return Err(refuse("its checksum is wrong: the greeting was damaged on its way".into()));
+        return Err(refuse("its checksum is wrong: the greeting was damaged in transit".into()));
     }
     if theirs != service {
         return Err(refuse(format!(

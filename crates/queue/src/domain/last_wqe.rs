@@ -82,7 +82,7 @@ impl TimeoutCount {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How long the next wait may take.
+    /// Time limit for the next wait.
     fn patience(&self) -> Duration {
         match self.0.load(Ordering::Relaxed) {
             MISSES.. => LITTLE_PATIENCE,

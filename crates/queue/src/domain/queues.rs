@@ -314,7 +314,7 @@ impl Domain {
     ) -> Result<QpParts<S>, Error> {
         self.check(config)?;
         if S::TYPE == Eth::TYPE {
-            let hint = "raw Ethernet has no queue pairs, but send queues and receive queues apart";
+            let hint = "raw Ethernet has no queue pairs: create a send queue and a receive queue";
             return Err(Error::new(ErrorKind::InvalidInput, "making a queue pair", hint));
         }
         let wqebbs = self.send_wqebbs::<S>(config)?;

@@ -46,8 +46,8 @@ impl CqCleaner {
             let request = RequestId::read(view);
             let [word, _] = view.user_index_and_immediate();
             let opcode = OpOwn::from_bits(view.op_own()).opcode();
-            let ours = CqeUserIndex::from_raw(word).srqn_uidx() == user_index;
-            let retires = ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED;
+            let is_of_queue = CqeUserIndex::from_raw(word).srqn_uidx() == user_index;
+            let retires = is_of_queue && is_receive(opcode) && request.opcode_qpn.get() != RETIRED;
             if retires {
                 view.retire_eth(word);
             }
@@ -57,8 +57,8 @@ impl CqCleaner {
 
     /// [`clean`](Self::clean) for a queue pair on a shared receive queue: the WQEs of removed
     /// receive CQEs go back to that queue.
-    pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) -> Retired {
-        self.each(qpn, true, |index| returns.give(index))
+    pub fn clean_with_srq(&self, qpn: Qpn, returns: &SrqReturns) -> Retired {
+        self.each(qpn, true, |index| returns.push(index))
     }
 
     /// The consumer index in the doorbell record, modulo 2^24: CQEs taken.
@@ -104,21 +104,21 @@ impl CqCleaner {
     ///
     /// The scan starts at the consumer index in the doorbell record. Some CQEs from there may have
     /// been polled; retiring them does no harm. If the index moves meanwhile, the device may have
-    /// overwritten entries, so the first entry that is not ours is not the end.
+    /// overwritten entries, so the first device-owned entry is not the end.
     fn entries(&self, mut retire: impl FnMut(&CqeView<'_>) -> bool) -> Retired {
         let first = self.consumer.load();
         let mut retired = Retired { count: 0, end: first & 0xff_ffff };
         let mut moved = self.overwrites;
         for index in 0..self.ring.entries() {
             let view = self.ring.view(first.wrapping_add(index));
-            let ours = !view.is_device_owned();
-            if !ours && !moved {
+            let software_owned = !view.is_device_owned();
+            if !software_owned && !moved {
                 moved = self.consumer.load() != first;
                 if !moved {
                     break;
                 }
             }
-            if (ours || self.overwrites) && retire(&view) {
+            if (software_owned || self.overwrites) && retire(&view) {
                 retired.count += 1;
                 retired.end = first.wrapping_add(index + 1) & 0xff_ffff;
             }

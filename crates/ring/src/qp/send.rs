@@ -113,7 +113,7 @@ impl SendSlot {
 }
 
 /// The fence after a change of a key, in [`SendQueue::flags`].
-const BEHIND_KEY_CHANGE: u64 = CtrlFlags::new().with_fm(Fence::Small as u8).to_raw();
+const AFTER_KEY_CHANGE: u64 = CtrlFlags::new().with_fm(Fence::Small as u8).to_raw();
 
 /// The lowest bit of the WQE index in a [`CtrlWord`].
 const WQE_INDEX: u32 = CtrlWord::new().with_wqe_index(1).into_bits().trailing_zeros();
@@ -165,7 +165,7 @@ impl<S: Service> SendQueue<S> {
         let copied = parts.doorbell.copy_limit();
         let ce = if parts.signal_all { completion::ALWAYS } else { completion::ON_ERROR };
         Ok(Self {
-            slots: Slots::of(ring.wqebbs(), SendSlot::empty(parts.qpn)),
+            slots: Slots::filled(ring.wqebbs(), SendSlot::empty(parts.qpn)),
             producer: 0,
             limit: ring.wqebbs(),
             wqebbs: ring.wqebbs(),
@@ -197,7 +197,7 @@ impl<S: Service> SendQueue<S> {
     /// posted requests. Only for a queue pair in RESET: see [`super::QueuePair::reset`].
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
-        self.flags &= !BEHIND_KEY_CHANGE;
+        self.flags &= !AFTER_KEY_CHANGE;
         (self.limit, self.done_closed) = (self.wqebbs, 0);
         self.slots.fill(SendSlot::empty(self.qpn()));
         self.record.store(0);
@@ -537,7 +537,7 @@ impl<S: Service> SendQueue<S> {
         let word = control.to_be();
         wqe.store(0, [word, common | flags]);
         if matches!(W::INFO.operation, WcOpcode::Umr) {
-            self.flags |= BEHIND_KEY_CHANGE;
+            self.flags |= AFTER_KEY_CHANGE;
         }
         let end = index.wrapping_add(wqebbs);
         self.producer = end;

@@ -80,7 +80,7 @@ impl CqRing {
 
     /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
     pub(crate) fn view(&self, index: u32) -> CqeView<'_> {
-        // In odd laps of the ring the owner bit of an entry that is ours is 1.
+        // In odd laps of the ring the owner bit of a software-owned entry is 1.
         let lap = u8::from(index & self.entries != 0);
         CqeView::new(self.slot(index), lap)
     }
@@ -165,8 +165,8 @@ impl Cursor {
 #[derive(Clone, Copy)]
 pub(crate) struct CqeView<'r> {
     slot: CqeSlot<'r>,
-    /// The last byte (opcode, format, solicited and owner bit), XORed with the owner bit of an
-    /// entry that is ours.
+    /// The last byte (opcode, format, solicited and owner bit), XORed with the owner bit of a
+    /// software-owned entry.
     difference: u8,
     lap: u8,
 }
@@ -179,21 +179,21 @@ impl<'r> CqeView<'r> {
 }
 
 impl CqeView<'_> {
-    /// Whether the entry is ours, of a successful request, and without inline data, the usual CQE.
+    /// Whether the entry is software-owned, of a successful request, and without inline data.
     /// The solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_request(&self) -> bool {
         self.difference & 0xfd == 0
     }
 
-    /// Whether the entry is ours, of a successful receive, without inline data and immediate, the
-    /// usual receive CQE. The solicited bit may be set.
+    /// Whether the entry is software-owned, of a successful receive, without inline data and
+    /// immediate. The solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_receive(&self) -> bool {
         self.difference & 0xfd == cqe_opcode::RESPONDER_SEND << 4
     }
 
-    /// The opcode of a CQE that is ours and has no inline data; an invalid opcode for others. The
+    /// The opcode of a software-owned CQE without inline data; an invalid opcode for others. The
     /// solicited bit may be set.
     #[inline(always)]
     pub(crate) fn plain_opcode(&self) -> u8 {

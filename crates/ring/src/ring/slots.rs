@@ -19,11 +19,11 @@ impl<T: Copy + Default> Slots<T> {
 
     /// At least `count` slots, at most 2^16.
     pub(crate) fn new(count: u32) -> Self {
-        Self::of(count, T::default())
+        Self::filled(count, T::default())
     }
 
     /// Slots for `count` entries, each with this value.
-    pub(crate) fn of(count: u32, value: T) -> Self {
+    pub(crate) fn filled(count: u32, value: T) -> Self {
         let count = count.next_power_of_two().min(1 << 16);
         let mask = (count - 1) << Self::LOG_BYTES;
         Self { slots: vec![value; count as usize].into(), mask }

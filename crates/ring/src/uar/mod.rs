@@ -66,7 +66,7 @@ impl UarPage {
     /// (a power of two from 256; half of the size in the capability `log_bf_reg_size`), for one
     /// queue until it is dropped.
     ///
-    /// The page must be mapped write-combining for a copy to arrive in one piece; see
+    /// The page must be mapped write-combining for a copy to arrive as one write; see
     /// [`UarPage::doorbell`] if it is not.
     pub fn blueflame(&self, offset: usize, buffer: usize) -> Result<SendDoorbell, LayoutError> {
         if !buffer.is_power_of_two() || !(BLUEFLAME_BUFFER..=1024).contains(&buffer) {
@@ -249,7 +249,7 @@ unsafe fn store_wqebb(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
 
 /// Stores the eight words of a WQEBB by four consecutive instructions. If a load or another
 /// instruction comes between, Neoverse cores write out a partial buffer, and the device gets the
-/// request in pieces (Linux's `__iowrite64_copy` for arm64).
+/// WQE in several writes (Linux's `__iowrite64_copy` for arm64).
 ///
 /// # Safety
 /// `at` is 64 bytes of a page, aligned.

@@ -44,7 +44,7 @@ pub struct EthSend<'a, P: Payload> {
     /// The checksums that the device computes: [`EthChecksums`].
     checksums: u8,
     /// The VLAN tag to insert, or nothing: [`EthVlan`].
-    start: u32,
+    vlan: u32,
     options: Options,
 }
 
@@ -55,7 +55,7 @@ impl<'a, P: Payload> EthSend<'a, P> {
     #[inline(always)]
     pub const fn new(header: &'a [u8], body: P) -> Self {
         let options = Options { fence: Fence::None, signaled: false, solicited: false };
-        Self { header, body, checksums: 0, start: 0, options }
+        Self { header, body, checksums: 0, vlan: 0, options }
     }
 
     /// Requests a completion. Without it, only a failed request has one.
@@ -84,7 +84,7 @@ impl<'a, P: Payload> EthSend<'a, P> {
     /// a frame without inline header, because the tag uses the header's field in the WQE.
     #[inline(always)]
     pub const fn vlan(mut self, tci: u16) -> Self {
-        self.start = EthVlan::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
+        self.vlan = EthVlan::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
         self
     }
 
@@ -93,7 +93,7 @@ impl<'a, P: Payload> EthSend<'a, P> {
     #[inline(always)]
     pub const fn service_vlan(mut self, tci: u16) -> Self {
         self = self.vlan(tci);
-        self.start |= EthVlan::new().with_insert_svlan(true).into_bits();
+        self.vlan |= EthVlan::new().with_insert_svlan(true).into_bits();
         self
     }
 
@@ -109,7 +109,7 @@ impl<'a, P: Payload> EthSend<'a, P> {
         if self.checksums != 0 && !limits.has(Capability::FrameChecksums) {
             return Err(PostError::NoChecksums);
         }
-        if self.start != 0 {
+        if self.vlan != 0 {
             if !limits.has(Capability::VlanInsertion) {
                 return Err(PostError::NoVlanInsertion);
             }
@@ -154,7 +154,7 @@ impl<P: Payload> Encode for EthSend<'_, P> {
         let length = self.header.len();
         // A WQE of these lengths is known to fit.
         let usual = length >= limits.header as usize && length <= limits.inline as usize;
-        let usual = usual && USUAL.contains(&length) && self.start == 0;
+        let usual = usual && USUAL.contains(&length) && self.vlan == 0;
         if !usual || (self.checksums != 0 && !limits.has(Capability::FrameChecksums)) {
             return None;
         }
@@ -171,7 +171,7 @@ impl<P: Payload> Encode for EthSend<'_, P> {
         };
         let length = self.header.len() as u16;
         let inlined = EthInline::new().with_inline_hdr_sz(length).with_inline_hdr_start(start);
-        let start = self.start | inlined.into_bits();
+        let start = self.vlan | inlined.into_bits();
         wqe.store(
             at,
             [(u64::from(self.checksums) << CHECKSUMS_SHIFT).to_be(), u64::from(start).to_be()],

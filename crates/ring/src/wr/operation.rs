@@ -46,7 +46,7 @@ mod tests {
         for &operation in WcOpcode::ALL {
             let is_request = operation as u8 & 0x80 == 0;
             assert_eq!(posted(operation), is_request, "{operation:?}");
-            assert_eq!(WcOpcode::of_number(operation as u8), operation);
+            assert_eq!(WcOpcode::from_number(operation as u8), operation);
         }
     }
 

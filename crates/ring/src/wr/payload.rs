@@ -91,7 +91,7 @@ impl Segment for Sge {
     }
 
     /// Stores an empty SGE too where it does no harm: after the end of the WQE, but in its first
-    /// wqebb, which is ours.
+    /// wqebb, which belongs to this WQE.
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         if at < WQEBB / OCTOWORD || self.length != 0 {

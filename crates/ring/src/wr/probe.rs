@@ -31,4 +31,4 @@ elsewhere {}
 }
 
 /// The segment that follows the payload.
-pub(crate) const BEHIND: RemoteAddr = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));
+pub(crate) const TRAILER: RemoteAddr = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));

@@ -3,7 +3,7 @@
 
 use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_lid};
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_ring::address::HEADER_BYTES;
+use verbless_ring::address::GRH_BYTES;
 use verbless_ring::completion::InvalidCqe;
 use verbless_ring::qp::BlueFlame;
 use verbless_ring::wr::{EthSend, Inline, Nop, PostError, Send, SendImm};
@@ -254,7 +254,7 @@ fn received_datagram_has_source() {
     let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::SEND_IMM, 0);
     device.push(cqe);
     let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
-    cqe.set_rqpn(0x99_aabb).set_byte_cnt(HEADER_BYTES as u32 + 5);
+    cqe.set_rqpn(0x99_aabb).set_byte_cnt(GRH_BYTES as u32 + 5);
     device.push(cqe);
     let sent = pair.poll_datagram(&mut device.queue).unwrap().unwrap();
     assert_eq!((sent.completion.cookie, sent.source, sent.message_len()), (1, None, 0));

@@ -193,8 +193,8 @@ fn srq_gets_receives_of_retired_qp_back() {
     let request = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 7);
     device.push(of(request, GONE));
     assert_eq!(pool.post([], 0), Err(PostError::Full));
-    cleaner.clean_shared(Qpn(GONE), &pool.returns());
-    cleaner.clean_shared(Qpn(GONE), &pool.returns());
+    cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
+    cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
     assert_eq!(pool.free(), 3);
     assert_eq!(pool.take_returned(), Some(3));
     assert_eq!(pool.free(), 3, "the WQE is free without a call");
@@ -224,8 +224,8 @@ fn overwriting_cq_is_cleaned_of_every_lap() {
             device.push(of(cqe, if index % 4 == 3 { OTHER } else { GONE }));
         }
         let cleaner = device.queue.cleaner().overwriting(true);
-        cleaner.clean_shared(Qpn(GONE), &pool.returns());
-        cleaner.clean_shared(Qpn(GONE), &pool.returns());
+        cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
+        cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
         let mut back: Vec<_> = std::iter::from_fn(|| pool.take_returned()).collect();
         back.sort_unstable();
         assert_eq!(back, [4, 5, 6, 8, 9, 10], "from {start}");
@@ -245,7 +245,7 @@ fn overwriting_cq_returns_no_unwritten_receives() {
     pool.post(Sge::new(0, 8, Lkey(1)), 1).unwrap();
     let device = Completer::with(0, 8, 64);
     let cleaner = device.queue.cleaner().overwriting(true);
-    cleaner.clean_shared(Qpn(0), &pool.returns());
+    cleaner.clean_with_srq(Qpn(0), &pool.returns());
     assert_eq!(pool.take_returned(), None);
 }
 
@@ -260,7 +260,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     }
     let mut queues = Dispatcher::new();
     queues.insert(OTHER, queue).unwrap();
-    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
+    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none());
     for (opcode, index, qpn) in [
         (cqe_opcode::RESPONDER_SEND, 2, OTHER),
         (cqe_opcode::REQUESTER, 0, OTHER),
@@ -274,7 +274,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
         let cqe = device.cqe(opcode, opcode::NOP, index);
         device.push(of(cqe, qpn));
     }
-    let mut next = || queues.poll_shared(&mut device.queue, &mut pool).unwrap();
+    let mut next = || queues.poll_with_srq(&mut device.queue, &mut pool).unwrap();
     let cookie = |(qpn, done): Dispatched| (qpn, done.unwrap().cookie);
     assert_eq!(cookie(next()), (OTHER, 120));
     assert_eq!(cookie(next()), (OTHER, 10));
@@ -293,13 +293,13 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     let twice = CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(1)));
     assert_eq!(next(), (OTHER, Err(twice)));
     assert_eq!(cookie(next()), (OTHER, 11));
-    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
+    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none());
     assert_eq!((pool.free(), recorded_consumer(&device)), (6, 7));
 
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 3);
     device.push(of(cqe, OTHER));
-    device.queue.cleaner().clean_shared(Qpn(OTHER), &pool.returns());
-    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none(), "its queue is gone");
+    device.queue.cleaner().clean_with_srq(Qpn(OTHER), &pool.returns());
+    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none(), "its queue is gone");
     assert_eq!(pool.take_returned(), Some(130));
 }
 

@@ -64,17 +64,17 @@ pub(super) fn victim(role: &mut Role) -> Result<(), Stop> {
         end.receive(64 * slot, 64, slot as u64)?;
     }
     role.point("receives posted")?;
-    let piece = end.sge(0, LENGTH)?;
+    let sge = end.sge(0, LENGTH)?;
     end.fill(0, &pattern(3, LENGTH))?;
     for cookie in 0..16 {
-        end.qp.post(&Write::new(piece, there).signaled(), cookie)?;
+        end.qp.post(&Write::new(sge, there).signaled(), cookie)?;
     }
     role.point("writing")?;
     for _ in 0..16 {
         end.sent()??;
     }
     for cookie in 0..16 {
-        end.qp.post(&Read::new(piece, there).signaled(), cookie)?;
+        end.qp.post(&Read::new(sge, there).signaled(), cookie)?;
     }
     role.point("reading")?;
     Err(Stop::fail("it was not killed at any of its points"))
@@ -133,12 +133,12 @@ fn writes_on(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
     end.fill(0, &pattern(4, LENGTH))?;
-    let piece = end.sge(0, LENGTH)?;
+    let sge = end.sge(0, LENGTH)?;
     let (mut posted, mut done) = (0, 0);
     let mut failure = None;
     while failure.is_none() {
         while posted - done < 8 {
-            end.qp.post(&Write::new(piece, there).signaled(), posted)?;
+            end.qp.post(&Write::new(sge, there).signaled(), posted)?;
             posted += 1;
         }
         match end.sent()? {

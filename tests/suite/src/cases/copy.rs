@@ -159,9 +159,9 @@ fn batched_copies_complete_in_order(lab: &Lab) -> Result<(), Stop> {
 fn copy_gathers_through_indirect_mkey(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(2, 3000))?;
-    // A key over pieces of another key: the device copies through it as through one range.
-    let pieces = [2000, 0, 1000].map(|at| (copier.from.clone(), at, 1000));
-    let strung = copier.domain.indirect_key(&pieces, KeyAccess::LOCAL)?;
+    // A key over ranges of another key: the device copies through it as through one range.
+    let ranges = [2000, 0, 1000].map(|at| (copier.from.clone(), at, 1000));
+    let strung = copier.domain.indirect_key(&ranges, KeyAccess::LOCAL)?;
     let to = copier.to.sge(0, 3000)?;
     copier.copy(Sge::new(0, 3000, strung.lkey()), to)?;
     copier.done()??;

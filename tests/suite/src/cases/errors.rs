@@ -194,11 +194,11 @@ fn qp_without_access_right_rejects_permitting_rkey(lab: &Lab) -> Result<(), Stop
     let operations = if lab.device()?.caps().atomics { 3 } else { 2 };
     for operation in 0..operations {
         let mut pair = Pair::connected(lab, &QpConfig::new(4, 4), 4096, &options)?;
-        let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+        let (sge, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
         match operation {
-            0 => pair.a.qp.post(&Write::new(piece, at).signaled(), 0)?,
-            1 => pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?,
-            _ => pair.a.qp.post(&FetchAdd::new(piece, at, 1).signaled(), 0)?,
+            0 => pair.a.qp.post(&Write::new(sge, at).signaled(), 0)?,
+            1 => pair.a.qp.post(&Read::new(sge, at).signaled(), 0)?,
+            _ => pair.a.qp.post(&FetchAdd::new(sge, at, 1).signaled(), 0)?,
         };
         // The responder may report an unknown operation or a forbidden one.
         match pair.a.sent()? {
@@ -224,9 +224,9 @@ fn misaligned_atomic_is_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A WRITE from this SGE, which must fail on the requester.
-fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
+fn fails_here(pair: &mut Pair, sge: Sge) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
-    pair.a.qp.post(&Write::new(piece, to).signaled(), 0)?;
+    pair.a.qp.post(&Write::new(sge, to).signaled(), 0)?;
     failed(pair.a.sent()?, WcStatus::LocalProtection)?;
     ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the peer's memory");
     pair.restart()
@@ -258,10 +258,10 @@ fn sge_past_region_fails_with_local_protection_error(lab: &Lab) -> Result<(), St
 fn read_into_read_only_lkey_fails_locally(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let read_only = pair.a.domain.region(4096, KeyAccess::LOCAL_READ)?;
-    let (piece, at) = (read_only.sge(0, 8)?, pair.b.remote(0)?);
-    pair.a.perform(&Write::new(piece, at).signaled())?;
+    let (sge, at) = (read_only.sge(0, 8)?, pair.b.remote(0)?);
+    pair.a.perform(&Write::new(sge, at).signaled())?;
     pair.b.fill(0, b"not mine")?;
-    pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?;
+    pair.a.qp.post(&Read::new(sge, at).signaled(), 0)?;
     failed(pair.a.sent()?, WcStatus::LocalProtection)?;
     let mut found = [1; 8];
     read_only.read_at(0, &mut found)?;

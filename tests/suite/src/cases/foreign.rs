@@ -287,10 +287,10 @@ fn alias_has_access_rights_of_its_mkey(lab: &Lab) -> Result<(), Stop> {
     let read_only = a.domain.region(4096, KeyAccess::LOCAL_READ)?;
     read_only.write_at(0, &pattern(6, 4096))?;
     let imported = b.domain.import(&a.domain.share(&read_only, &SECRET)?, &SECRET)?;
-    let piece = imported.sge(0, 64)?;
-    ensure_eq!(functions.reads_from(piece)?, None, "reading");
+    let sge = imported.sge(0, 64)?;
+    ensure_eq!(functions.reads_from(sge)?, None, "reading");
     let Pair { a, b } = &mut functions.pair;
-    b.qp.post(&Read::new(piece, a.remote(0)?).signaled(), 1)?;
+    b.qp.post(&Read::new(sge, a.remote(0)?).signaled(), 1)?;
     failed(b.sent()?, WcStatus::LocalProtection)?;
     let mut bytes = vec![0; 4096];
     read_only.read_at(0, &mut bytes)?;

@@ -487,15 +487,15 @@ fn klm_mkey_concatenates_ranges_of_any_length(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let one = Arc::new(pair.b.domain.region(1000, KeyAccess::ALL)?);
     let two = Arc::new(pair.b.domain.region(8192, KeyAccess::ALL)?);
-    let pieces =
+    let ranges =
         [(one.clone(), 10, 990), (two.clone(), 4095, 3), (one.clone(), 0, 7), (two, 0, 500)];
-    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::READ_WRITE)?;
+    let key = pair.b.domain.indirect_key(&ranges, KeyAccess::READ_WRITE)?;
     let sent = round_trip(&mut pair, RemoteAddr::new(0, key.rkey()), 1500)?;
     let mut at = 0;
-    for (region, offset, length) in &pieces {
+    for (region, offset, length) in &ranges {
         let mut found = vec![0; *length];
         region.read_at(*offset, &mut found)?;
-        ensure!(found == sent[at..at + length], "the piece of {length} bytes");
+        ensure!(found == sent[at..at + length], "the range of {length} bytes");
         at += length;
     }
     Ok(())
@@ -505,7 +505,7 @@ fn ksm_mkey_concatenates_equal_ranges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let regions: Vec<_> =
         (0..3).map(|_| pair.b.domain.region(8192, KeyAccess::ALL)).collect::<Result<_, _>>()?;
-    let pieces = regions
+    let ranges = regions
         .iter()
         .map(|region| Klm { key: region.lkey(), address: region.address() + 4096, length: 0 })
         .collect();
@@ -514,12 +514,12 @@ fn ksm_mkey_concatenates_equal_ranges(lab: &Lab) -> Result<(), Stop> {
         access: KeyAccess::READ_WRITE,
         start: 0,
         length: 3 * 4096,
-        memory: KeyMemory::Ksms { log_length: 12, klms: pieces },
+        memory: KeyMemory::Ksms { log_length: 12, klms: ranges },
     })?;
     let sent = round_trip(&mut pair, RemoteAddr::new(100, key.rkey()), 3 * 4096 - 100)?;
     let mut found = vec![0; 4096];
     regions[1].read_at(4096, &mut found)?;
-    ensure!(found == sent[4096 - 100..8192 - 100], "the piece in the middle");
+    ensure!(found == sent[4096 - 100..8192 - 100], "the range in the middle");
     Ok(())
 }
 
@@ -531,10 +531,10 @@ fn indirect_mkey_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop
     for length in [1, unit - 1, unit + 1] {
         let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
         let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
-        let told = says.as_ref().is_some_and(|(kind, text)| {
+        let explained = says.as_ref().is_some_and(|(kind, text)| {
             *kind == ErrorKind::InvalidInput && text.contains(&format!("multiple of {unit} bytes"))
         });
-        ensure!(told, "{length} bytes: {says:?}");
+        ensure!(explained, "{length} bytes: {says:?}");
     }
     let ranges = [(region.clone(), 64, unit), (region.clone(), 0, unit)];
     let key = domain.indirect_key(&ranges, KeyAccess::ALL)?;
@@ -553,13 +553,13 @@ fn nested_indirect_mkeys_are_followed(lab: &Lab) -> Result<(), Stop> {
     let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
     let inner = domain
         .indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::READ_WRITE)?;
-    let piece = |address, length| Klm { key: inner.lkey(), address, length };
+    let klm = |address, length| Klm { key: inner.lkey(), address, length };
     let outer = pair.b.device.create_mkey(MkeyAttr {
         pd: domain.pd().clone(),
         access: KeyAccess::READ_WRITE,
         start: 0,
         length: 150,
-        memory: KeyMemory::Klms(vec![piece(120, 50), piece(0, 100)]),
+        memory: KeyMemory::Klms(vec![klm(120, 50), klm(0, 100)]),
     })?;
     round_trip(&mut pair, RemoteAddr::new(0, outer.rkey()), 150)?;
     Ok(())
@@ -600,13 +600,13 @@ fn indirect_mkey_ends_with_its_klms(lab: &Lab) -> Result<(), Stop> {
 fn indirect_mkey_may_end_before_its_klms(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = pair.b.domain.region(4096, KeyAccess::ALL)?;
-    let piece = Klm { key: region.lkey(), address: region.address(), length: 4096 };
+    let klm = Klm { key: region.lkey(), address: region.address(), length: 4096 };
     let key = pair.b.device.create_mkey(MkeyAttr {
         pd: pair.b.domain.pd().clone(),
         access: KeyAccess::READ_WRITE,
         start: 0x1000,
         length: 100,
-        memory: KeyMemory::Klms(vec![piece]),
+        memory: KeyMemory::Klms(vec![klm]),
     })?;
     round_trip(&mut pair, RemoteAddr::new(0x1000, key.rkey()), 100)?;
     for (address, length) in [(0x1000 + 99, 2), (0x1000 + 100, 1), (0xfff, 1), (0x1000, 101)] {

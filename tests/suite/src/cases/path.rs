@@ -45,8 +45,8 @@ fn exchange(pair: &mut Pair) -> Result<(), Stop> {
         let Pair { a, b } = &mut *pair;
         let (from, to) = if forth { (a, b) } else { (b, a) };
         from.fill(0, &data)?;
-        let (piece, at) = (from.sge(0, data.len())?, to.remote(32 << 10)?);
-        from.perform(&Write::new(piece, at).signaled())?;
+        let (sge, at) = (from.sge(0, data.len())?, to.remote(32 << 10)?);
+        from.perform(&Write::new(sge, at).signaled())?;
         ensure!(to.bytes(32 << 10, data.len())? == data, "other data arrived");
         to.receive(60 << 10, 64, 1)?;
         from.perform(&Send::new(Inline(b"that is all")).signaled())?;

@@ -140,24 +140,24 @@ fn receive_larger_than_message_keeps_its_rest(lab: &Lab) -> Result<(), Stop> {
 fn invalid_wqe_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { send_sges: 2, receive_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
     let mut pair = Pair::with(lab, &config, 4096)?;
-    let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
-    let long = Sge { length: 0x8000_0000, ..piece };
-    let short = Sge { length: 4, ..piece };
+    let (sge, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+    let long = Sge { length: 0x8000_0000, ..sge };
+    let short = Sge { length: 4, ..sge };
     let free = pair.a.qp.send.free();
     let qp = &mut pair.a.qp;
     let refused = [
-        (qp.post(&Write::new([piece; 3], at), 0), PostError::TooManySges),
+        (qp.post(&Write::new([sge; 3], at), 0), PostError::TooManySges),
         (qp.post(&Write::new(Inline(&[0; 33]), at), 0), PostError::InlineTooLong),
         (qp.post(&Write::new(long, at), 0), PostError::SgeTooLong),
         (qp.post(&FetchAdd::new(short, at, 1), 0), PostError::AtomicLength),
-        (qp.post_receive([piece; 3], 0), PostError::TooManySges),
+        (qp.post_receive([sge; 3], 0), PostError::TooManySges),
         (qp.post_receive(long, 0), PostError::SgeTooLong),
     ];
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");
     }
     ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs");
-    pair.a.perform(&Write::new(piece, at).signaled())?;
+    pair.a.perform(&Write::new(sge, at).signaled())?;
     Ok(())
 }
 

@@ -64,7 +64,7 @@ fn inline_messages_of_every_length_arrive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// `count` SGEs of a region, of 1 to 13 bytes, apart from each other and in no order; and their
+/// `count` SGEs of a region, of 1 to 13 bytes, not adjacent and in no order; and their
 /// total length.
 fn scattered_sges(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
     let mut sges = Vec::new();

@@ -150,9 +150,8 @@ fn message_consumes_next_receive(lab: &Lab) -> Result<(), Stop> {
 fn message_is_scattered_over_receive_sges(lab: &Lab) -> Result<(), Stop> {
     let config = SrqConfig { sges: 3, ..SrqConfig::new(4) };
     let mut rig = Rig::<Rc>::of(lab, &config, &ConnectOptions::default())?;
-    let piece = |at, length| rig.side.region.sge(at, length);
-    let (all, two) =
-        ([piece(0, 3)?, piece(100, 0)?, piece(200, 60)?], [piece(300, 1)?, piece(400, 90)?]);
+    let sge = |at, length| rig.side.region.sge(at, length);
+    let (all, two) = ([sge(0, 3)?, sge(100, 0)?, sge(200, 60)?], [sge(300, 1)?, sge(400, 90)?]);
     rig.side.receives.post(all, 1)?;
     rig.side.receives.post(two, 2)?;
     let text = pattern(7, 60);
@@ -312,31 +311,31 @@ fn full_srq_rejects_until_completion(lab: &Lab) -> Result<(), Stop> {
     for slot in 0..capacity as usize {
         rig.side.post(slot)?;
     }
-    let piece = rig.side.region.sge(0, SLOT)?;
-    ensure_eq!(rig.side.receives.post(piece, 0), Err(PostError::Full), "one more");
-    ensure_eq!(rig.side.receives.post([piece; 2], 0), Err(PostError::TooManySges), "two pieces");
+    let sge = rig.side.region.sge(0, SLOT)?;
+    ensure_eq!(rig.side.receives.post(sge, 0), Err(PostError::Full), "one more");
+    ensure_eq!(rig.side.receives.post([sge; 2], 0), Err(PostError::TooManySges), "two sges");
     rig.send(0, b"room")?;
     rig.side.receive(0)??;
     rig.side.post(0)?;
-    ensure_eq!(rig.side.receives.post(piece, 0), Err(PostError::Full), "one more");
+    ensure_eq!(rig.side.receives.post(sge, 0), Err(PostError::Full), "one more");
     Ok(())
 }
 
 fn dropped_batch_posts_nothing(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::<Rc>::new(lab)?;
-    let pieces = [rig.side.region.sge(0, SLOT)?, rig.side.region.sge(SLOT, SLOT)?];
+    let sges = [rig.side.region.sge(0, SLOT)?, rig.side.region.sge(SLOT, SLOT)?];
     for _ in 0..3 {
         let mut batch = rig.side.receives.batch();
         for _ in 0..15 {
-            batch.post(pieces[1], 77)?;
+            batch.post(sges[1], 77)?;
         }
-        ensure_eq!(batch.post(pieces[1], 77), Err(PostError::Full), "a sixteenth");
+        ensure_eq!(batch.post(sges[1], 77), Err(PostError::Full), "a sixteenth");
         drop(batch);
         ensure_eq!(rig.side.receives.free(), 15, "free receives");
     }
     let mut batch = rig.side.receives.batch();
-    batch.post(pieces[0], 1)?;
-    batch.post(pieces[1], 2)?;
+    batch.post(sges[0], 1)?;
+    batch.post(sges[1], 2)?;
     batch.ring();
     for cookie in [1, 2] {
         rig.send(0, b"posted")?;

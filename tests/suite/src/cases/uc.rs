@@ -47,8 +47,8 @@ fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
     pair.b.fill(0, &vec![0; text.len()])?;
     pair.b.receive(0, text.len(), 7)?;
     pair.a.fill(0, text)?;
-    let piece = pair.a.sge(0, text.len())?;
-    pair.a.perform(&Send::new(piece).signaled())?;
+    let sge = pair.a.sge(0, text.len())?;
+    pair.a.perform(&Send::new(sge).signaled())?;
     let done = pair.b.received()??;
     ensure_eq!((done.cookie, done.operation()), (7, WcOpcode::Receive), "completion");
     ensure_eq!(done.byte_len() as usize, text.len(), "bytes received");
@@ -164,8 +164,8 @@ fn write_with_wrong_rkey_is_lost(lab: &Lab) -> Result<(), Stop> {
 
 /// Makes a request of `a` fail, with another one queued behind it.
 fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
-    let piece = pair.a.sge(0, 64)?;
-    let wrong = Sge { length: 4 << 20, ..piece };
+    let sge = pair.a.sge(0, 64)?;
+    let wrong = Sge { length: 4 << 20, ..sge };
     let mut batch = pair.a.qp.batch();
     batch.post(&Send::new(wrong), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;

@@ -5,7 +5,7 @@ use verbless_command::{
 };
 use verbless_devx::{ErrorKind, LinkLayer};
 use verbless_prm::QpState;
-use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::address::GRH_BYTES;
 use verbless_queue::wr::{Inline, Nop, PostError, Send, SendImm};
 use verbless_queue::{
     ConnectOptions, Datagram, DatagramOptions, Destination, NetworkHeader, PeerAddress, QpConfig,
@@ -46,7 +46,7 @@ cases!(
 
 const KEY: QKey = QKey(0x1122_3344);
 /// Bytes of a slot for a message, its header's room included.
-const SLOT: usize = HEADER_BYTES + 4096;
+const SLOT: usize = GRH_BYTES + 4096;
 
 fn pair(lab: &Lab) -> Result<Pair<Ud>, Stop> {
     pair_of(lab, &QpConfig::new(64, 64))
@@ -82,15 +82,15 @@ fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
     pair.b.fill(0, &[0; SLOT])?;
     pair.b.receive(0, SLOT, 3)?;
     pair.a.fill(0, text)?;
-    let piece = pair.a.sge(0, text.len())?;
-    pair.a.qp.post(&Send::new(piece).signaled().to(&to), 4)?;
+    let sge = pair.a.sge(0, text.len())?;
+    pair.a.qp.post(&Send::new(sge).signaled().to(&to), 4)?;
     let sent = pair.a.sent()??;
     ensure_eq!((sent.cookie, sent.operation()), (4, WcOpcode::Send), "completion of the send");
     let got = next(&mut pair.b)?;
     ensure_eq!(got.completion.cookie, 3, "cookie of the receive");
     ensure_eq!(got.message_len() as usize, text.len(), "bytes of the message");
-    ensure_eq!(got.completion.byte_len() as usize, HEADER_BYTES + text.len(), "bytes received");
-    ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "other data arrived");
+    ensure_eq!(got.completion.byte_len() as usize, GRH_BYTES + text.len(), "bytes received");
+    ensure!(pair.b.bytes(GRH_BYTES, text.len())? == text, "other data arrived");
     Ok(got)
 }
 
@@ -113,7 +113,7 @@ fn datagram_lands_behind_grh_room(lab: &Lab) -> Result<(), Stop> {
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
     ensure_eq!((got.completion.operation(), got.message_len()), (WcOpcode::Receive, 5), "receive");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"hello\xee", "the arrived bytes");
+    ensure_eq!(pair.b.bytes(GRH_BYTES, 6)?, b"hello\xee", "the arrived bytes");
     Ok(())
 }
 
@@ -183,7 +183,7 @@ fn ring_wraps_under_many_datagrams(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(pair.a.sent()??.cookie, round as u64, "cookie of the send");
         let got = next(&mut pair.b)?;
         ensure_eq!(got.completion.cookie, round as u64, "cookie of the receive");
-        ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "round {round}: other bytes");
+        ensure!(pair.b.bytes(GRH_BYTES, text.len())? == text, "round {round}: other bytes");
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ fn qp_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
     pair.a.sent()??;
     let got = next(&mut pair.a)?;
     ensure_eq!(source(&got)?.qpn(), pair.a.qp.qpn(), "number of the sender");
-    ensure_eq!(pair.a.bytes(HEADER_BYTES, 2)?, b"me", "the arrived bytes");
+    ensure_eq!(pair.a.bytes(GRH_BYTES, 2)?, b"me", "the arrived bytes");
     Ok(())
 }
 
@@ -224,7 +224,7 @@ fn one_qp_sends_to_several_peers(lab: &Lab) -> Result<(), Stop> {
     for (number, end) in (0..).zip(&mut others) {
         for round in 0..8u8 {
             ensure_eq!(next(end)?.completion.cookie, u64::from(round), "cookie");
-            let there = end.bytes(512 * usize::from(round) + HEADER_BYTES, 2)?;
+            let there = end.bytes(512 * usize::from(round) + GRH_BYTES, 2)?;
             ensure_eq!(there, [number, round], "message");
         }
     }
@@ -267,7 +267,7 @@ fn reply_address_follows_from_receive(lab: &Lab) -> Result<(), Stop> {
     pair.b.qp.post(&Send::new(Inline(b"here")).signaled().to(&back), 9)?;
     ensure_eq!(pair.b.sent()??.cookie, 9, "cookie of the answer");
     ensure_eq!(next(&mut pair.a)?.completion.cookie, 8, "cookie of its receive");
-    ensure_eq!(pair.a.bytes(HEADER_BYTES, 4)?, b"here", "the answer");
+    ensure_eq!(pair.a.bytes(GRH_BYTES, 4)?, b"here", "the answer");
     Ok(())
 }
 
@@ -285,12 +285,12 @@ fn infiniband_datagram_may_have_grh(lab: &Lab) -> Result<(), Stop> {
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
     ensure!(source(&got)?.has_header(), "the receive does not say that there was a header");
-    let header = pair.b.bytes(0, HEADER_BYTES)?;
+    let header = pair.b.bytes(0, GRH_BYTES)?;
     ensure_eq!(header[..4], [0x65, 0xa1, 0x23, 0x45], "version, traffic class, flow label");
     ensure_eq!(header[6], 0x1b, "next header");
     ensure_eq!(header[8..24], here.gid.0, "source GID");
     ensure_eq!(header[24..], peer.gid.0, "destination GID");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"routed", "the arrived bytes");
+    ensure_eq!(pair.b.bytes(GRH_BYTES, 6)?, b"routed", "the arrived bytes");
     Ok(())
 }
 
@@ -311,7 +311,7 @@ fn roce_datagram_has_network_header(lab: &Lab) -> Result<(), Stop> {
         RoceVersion::V2 => NetworkHeader::Ipv6,
     };
     ensure_eq!(source(&got)?.network_header(), expected, "network header");
-    let header = pair.b.bytes(0, HEADER_BYTES)?;
+    let header = pair.b.bytes(0, GRH_BYTES)?;
     if is_v4 {
         ensure_eq!(header[32..36], gid.0[12..], "source address");
     } else {
@@ -367,7 +367,7 @@ fn qkey_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     let fresh = pair.a.domain.destination(&peer, other, &options)?;
     pair.a.qp.post(&Send::new(Inline(b"fresh")).to(&fresh), 2)?;
     ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
-    ensure_eq!(pair.b.bytes(HEADER_BYTES, 5)?, b"fresh", "the arrived bytes");
+    ensure_eq!(pair.b.bytes(GRH_BYTES, 5)?, b"fresh", "the arrived bytes");
     Ok(())
 }
 
@@ -401,10 +401,10 @@ fn datagram_to_unknown_qpn_succeeds(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// `a`'s send fails with this status; then it recovers.
-fn fails(pair: &mut Pair<Ud>, piece: Sge, status: WcStatus) -> Result<(), Stop> {
+fn fails(pair: &mut Pair<Ud>, sge: Sge, status: WcStatus) -> Result<(), Stop> {
     let to = way(&pair.a, &pair.b)?;
     let mut batch = pair.a.qp.batch();
-    batch.post(&Send::new(piece).to(&to), 1)?;
+    batch.post(&Send::new(sge).to(&to), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
@@ -418,8 +418,8 @@ fn fails(pair: &mut Pair<Ud>, piece: Sge, status: WcStatus) -> Result<(), Stop> 
 fn datagram_above_mtu_fails(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for length in [4097, 100_000] {
-        let piece = pair.a.sge(0, length)?;
-        fails(&mut pair, piece, WcStatus::LocalLength)?;
+        let sge = pair.a.sge(0, length)?;
+        fails(&mut pair, sge, WcStatus::LocalLength)?;
     }
     Ok(())
 }
@@ -466,12 +466,12 @@ fn invalid_wqe_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { send_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
     let mut pair = pair_of(lab, &config)?;
     let to = way(&pair.a, &pair.b)?;
-    let piece = pair.a.sge(0, 8)?;
-    let long = Sge { length: 0x8000_0000, ..piece };
+    let sge = pair.a.sge(0, 8)?;
+    let long = Sge { length: 0x8000_0000, ..sge };
     let qp = &mut pair.a.qp;
     let free = qp.send.free();
     let refused = [
-        (qp.post(&Send::new([piece; 3]).to(&to), 0), PostError::TooManySges),
+        (qp.post(&Send::new([sge; 3]).to(&to), 0), PostError::TooManySges),
         (qp.post(&Send::new(Inline(&[0; 33])).to(&to), 0), PostError::InlineTooLong),
         (qp.post(&SendImm::new(long, 1).to(&to), 0), PostError::SgeTooLong),
     ];

@@ -172,7 +172,7 @@ fn device_with_short_copy_limit_never_takes_fast_path() {
             rig.end();
             if round == 1 {
                 // The same holds after its queue has failed and recovered.
-                rig.copier.stand_still(CopierState::Failed, rig.copier.next, &rig.device_cq);
+                rig.copier.halt(CopierState::Failed, rig.copier.next, &rig.device_cq);
                 assert!(!rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap());
                 assert!(rig.copier.progress(&mut rig.device_cq).is_none());
                 rig.end();
@@ -188,7 +188,7 @@ fn has_read_holds_for_empty_or_wrapped_cq() {
     let first = rig.device_cq.cq.consumer_index();
     assert!(rig.device_cq.has_read(first));
     for read in 0..=entries {
-        rig.copier.queue.nothing(0).unwrap();
+        rig.copier.queue.nop(0).unwrap();
         rig.model.run_until_idle();
         assert_eq!(rig.device_cq.has_read(first), read == entries, "{read}");
         let cqe = rig.device_cq.cq.poll().unwrap();

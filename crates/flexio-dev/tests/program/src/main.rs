@@ -135,7 +135,7 @@ fn begins_with(at: u64) {
     let metadata = context.metadata();
     let windows = [WindowEntity::Primary, WindowEntity::Secondary]
         .map(|it| context.window(it).map_or(ThreadContext::NONE, |window| window.id()));
-    let told = [
+    let results = [
         metadata.as_ref().map_or(u64::MAX, |it| it.id.into()),
         metadata.as_ref().map_or(0, |it| it.storage),
         context.outbox_id().into(),
@@ -143,7 +143,7 @@ fn begins_with(at: u64) {
         windows[1].into(),
         metadata.is_some_and(|it| it.name() == "worker").into(),
     ];
-    for (place, value) in (at..).step_by(8).zip(told) {
+    for (place, value) in (at..).step_by(8).zip(results) {
         word::<AtomicU64>(place).store(value, Ordering::Relaxed);
     }
 }

@@ -20,7 +20,7 @@ type Test = fn(&Device) -> Result;
 const TESTS: &[(&str, Test)] = &[
     ("functions are called with their own types", types),
     ("a process that ended is a fatal error, again and again", fatal),
-    ("a call that takes too long is ended and the process goes on", timeout),
+    ("a call that takes too long is ended and the process continues", timeout),
     ("a function that the program does not have is refused by name", names),
     ("a device without a DPA is refused", no_dpa),
     ("a file that is not a program is rejected", no_program),

@@ -11,7 +11,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// How many groups there are.
+    /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }

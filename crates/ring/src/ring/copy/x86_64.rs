@@ -175,12 +175,12 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
 /// Whether the CPU has AVX. CPUID is slow in a virtual machine, so it runs only once.
 #[inline]
 fn has_avx() -> bool {
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    static CACHED: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const YES: u8 = 1;
     const NO: u8 = 2;
     #[cold]
-    fn ask() -> bool {
+    fn detect() -> bool {
         // Intel's manual, volume 1, 14.3: AVX, and an operating system that saves its registers.
         const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
         const SSE_AND_AVX_STATE: u32 = 1 << 1 | 1 << 2;
@@ -200,10 +200,10 @@ fn has_avx() -> bool {
         }
         saved & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE
     }
-    match ANSWER.load(Relaxed) {
+    match CACHED.load(Relaxed) {
         UNKNOWN => {
-            let answer = ask();
-            ANSWER.store(if answer { YES } else { NO }, Relaxed);
+            let answer = detect();
+            CACHED.store(if answer { YES } else { NO }, Relaxed);
             answer
         }
         answer => answer == YES,

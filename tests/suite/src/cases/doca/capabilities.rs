@@ -123,8 +123,8 @@ fn sync_event_dpu_export_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let devices = devices(lab)?;
     let mut exported = Vec::new();
     for dev in &devices {
-        ensure!(!is_supported(SyncEvent::export_to_dpa_supported(dev))?, "a DPA takes part");
-        ensure!(!is_supported(SyncEvent::export_to_gpu_supported(dev))?, "a GPU takes part");
+        ensure!(!is_supported(SyncEvent::export_to_dpa_supported(dev))?, "a DPA can use it");
+        ensure!(!is_supported(SyncEvent::export_to_gpu_supported(dev))?, "a GPU can use it");
         let own = configured(dev)?.start()?;
         let made = own.export_to_dpu();
         if let Ok(descriptor) = &made {

@@ -441,8 +441,8 @@ fn window_word_accesses_are_single_copy_atomic(lab: &Lab) -> Result<(), Stop> {
             before = now;
         }
     }
-    ensure_eq!(dpa.wait(&call)?, 0, "words that the program saw in pieces");
-    ensure_eq!(broken, 0, "words that the host saw in pieces");
+    ensure_eq!(dpa.wait(&call)?, 0, "torn words that the program saw");
+    ensure_eq!(broken, 0, "torn words that the host saw");
     ensure!(changes.iter().all(|&it| it > 0), "the host saw no change: {changes:?}");
     Ok(())
 }

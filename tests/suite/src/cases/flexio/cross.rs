@@ -465,8 +465,8 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     )?;
     failed("a CQ without a UAR", cq(&DpaCqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
     let element = CqElement::Thread(cross.rig.handler("drain")?);
-    let heard = cq(&DpaCqConfig { element, ..good.clone() });
-    failed("a CQ that its host would arm", heard, "armed by its program")?;
+    let refused_cq = cq(&DpaCqConfig { element, ..good.clone() });
+    failed("a CQ that its host would arm", refused_cq, "armed by its program")?;
     let far = cq(&good)?;
     let mut config = DpaQpConfig::rc(&far, &far, 2);
     (config.ring, config.record) = (places.at(2), places.at(3));

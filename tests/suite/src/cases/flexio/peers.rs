@@ -10,7 +10,7 @@ use verbless_flexio::{
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::ServiceType;
-use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::address::GRH_BYTES;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, QpConfig, Uc, Ud, WcOpcode};
 
@@ -174,7 +174,7 @@ fn program_sends_datagrams_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     type Arguments = (u64, u32, u16, u64, u64, u64, u32, u32);
     const KEY: QKey = QKey(0x1122_3344);
     const LENGTH: usize = 100;
-    const SLOT: usize = HEADER_BYTES + LENGTH;
+    const SLOT: usize = GRH_BYTES + LENGTH;
     /// Byte and bit of an address vector's extension flag.
     const EXTENDED: (usize, u8) = (8, 0x80);
     let rig = Rig::new(lab)?;
@@ -236,7 +236,7 @@ fn program_sends_datagrams_to_host_peer(lab: &Lab) -> Result<(), Stop> {
         let source = datagram.source.ok_or_else(|| Stop::fail("no source QPN"))?;
         ensure_eq!(source.qpn().0, qp.number().0, "source QPN of datagram {index}");
         let mut came = [0; LENGTH];
-        memory.read_at(HEADER_BYTES, &mut came)?;
+        memory.read_at(GRH_BYTES, &mut came)?;
         ensure!(came[..] == message, "datagram {index} has other bytes");
         host.post_receive(memory.sge(0, SLOT)?, 0)?;
     }

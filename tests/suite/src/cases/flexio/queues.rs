@@ -155,8 +155,8 @@ fn always_armed_cq_makes_event_per_cqe(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(cq.object().query()?.st(), CqState::ALWAYS_ARMED, "the state");
     for pairs in 1..=5_u32 {
         trigger(&rig, &cq)?;
-        let heard = || handler.query().ok().filter(|it| it.events == 2 * pairs);
-        until("two events for two CQEs", heard)?;
+        let received = || handler.query().ok().filter(|it| it.events == 2 * pairs);
+        until("two events for two CQEs", received)?;
     }
     Ok(())
 }

@@ -322,7 +322,7 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         } else {
             ensure_eq!(segments, 2 * written, "segments that came or are lost by {transport:?}");
         }
-        // And it goes on.
+        // The stream continues.
         ensure_eq!(process.call(says_to(), (stream.id().0, 2, 0))?, 2, "messages after that");
         stream.flush()?;
         let last = seen.texts().split_off(texts.len());

@@ -94,12 +94,12 @@ fn frame_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1000, 5);
     let from = &hosts.from.region;
     from.write_at(0, &bytes)?;
-    let piece = |at, length| from.sge(at, length);
-    let pieces = [piece(18, 1)?, piece(19, 63)?, piece(82, 500)?, piece(582, 417)?, piece(999, 1)?];
+    let sge = |at, length| from.sge(at, length);
+    let sges = [sge(18, 1)?, sge(19, 63)?, sge(82, 500)?, sge(582, 417)?, sge(999, 1)?];
     let into = &hosts.into.region;
     let places = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
     hosts.receiver.post(places, 9)?;
-    hosts.sender.post(&EthSend::new(&bytes[..18], pieces).signaled(), 0)?;
+    hosts.sender.post(&EthSend::new(&bytes[..18], sges).signaled(), 0)?;
     hosts.sent()??;
     let done = until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
     ensure_eq!((done.cookie, done.byte_len()), (9, 1000), "cookie and length");

@@ -1,6 +1,6 @@
 //! Differences between services: connecting, and the requests that a queue pair takes.
 
-use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::address::GRH_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{
@@ -260,7 +260,7 @@ fn put_datagram<P: Payload>(
 
 impl Carry for Ud {
     type Way = Destination;
-    const HEADER: usize = HEADER_BYTES;
+    const HEADER: usize = GRH_BYTES;
     const NEEDS: &'static [Need] = &[cap!(ud), Need::Lossless];
 
     fn connect(pair: &mut Pair<Self>) -> Result<Destination, Stop> {

@@ -48,10 +48,10 @@ impl Memory {
         if form == Form::IndirectKey {
             for at in 0..REQUESTS {
                 // A key spans at least one byte, even for an empty message.
-                let pieces = [(9000, 5000), (104, 6000)];
-                let pieces =
-                    pieces.map(|(offset, bytes)| (region.clone(), at * SLOT + offset, bytes));
-                keys.push(domain.indirect_key(&pieces, KeyAccess::ALL)?);
+                let ranges = [(9000, 5000), (104, 6000)];
+                let ranges =
+                    ranges.map(|(offset, bytes)| (region.clone(), at * SLOT + offset, bytes));
+                keys.push(domain.indirect_key(&ranges, KeyAccess::ALL)?);
             }
         }
         Ok(Self { region, places, keys })

@@ -11,7 +11,7 @@ use crate::context::failure::JobType;
 use crate::types::UserData;
 
 /// The jobs of one queue.
-pub(super) struct Lane {
+pub(super) struct JobQueue {
     /// The numbers of the next job and of the first in flight, modulo 2^32. A job in between is at
     /// its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     pub(super) next: u32,
@@ -26,14 +26,14 @@ pub(super) struct Lane {
 /// handle create and drop them: the engine only exchanges them, without allocation.
 pub(super) struct StartQueues {
     pub(super) queues: QpQueues,
-    pub(super) sends: Lane,
-    pub(super) receives: Lane,
+    pub(super) sends: JobQueue,
+    pub(super) receives: JobQueue,
 }
 
 impl StartQueues {
     pub(super) fn new(queues: QpQueues, properties: &Properties) -> Self {
-        let lanes = [properties.send_queue_size, properties.recv_queue_size];
-        let [sends, receives] = lanes.map(Lane::new);
+        let job_queues = [properties.send_queue_size, properties.recv_queue_size];
+        let [sends, receives] = job_queues.map(JobQueue::new);
         Self { queues, sends, receives }
     }
 }
@@ -85,7 +85,7 @@ impl JobPlace {
     }
 }
 
-impl Lane {
+impl JobQueue {
     pub(super) fn new(most: u32) -> Self {
         let places = most.next_power_of_two();
         let jobs = (0..places).map(|_| JobPlace::default()).collect();
@@ -143,23 +143,26 @@ mod tests {
 
     #[test]
     fn lane_is_bounded_and_fifo() {
-        let mut lane = Lane::new(3);
+        let mut job_queue = JobQueue::new(3);
         // Wraps around the end of the slots, and of the numbers.
-        (lane.next, lane.first) = (u32::MAX - 5, u32::MAX - 5);
+        (job_queue.next, job_queue.first) = (u32::MAX - 5, u32::MAX - 5);
         for round in 0..4 {
             for number in 0..3 {
-                assert!(!lane.is_full());
-                assert_eq!(lane.in_flight(), number);
-                lane.put(job(10 * round + u64::from(number)));
+                assert!(!job_queue.is_full());
+                assert_eq!(job_queue.in_flight(), number);
+                job_queue.put(job(10 * round + u64::from(number)));
             }
-            assert!(lane.is_full());
-            assert_eq!(lane.take_last().map(|it| it.user_data.0), Some(10 * round + 2));
-            assert!(!lane.is_full());
+            assert!(job_queue.is_full());
+            assert_eq!(job_queue.take_last().map(|it| it.user_data.0), Some(10 * round + 2));
+            assert!(!job_queue.is_full());
             for number in 0..2 {
-                assert_eq!(lane.take_first().map(|it| it.user_data.0), Some(10 * round + number));
+                assert_eq!(
+                    job_queue.take_first().map(|it| it.user_data.0),
+                    Some(10 * round + number)
+                );
             }
-            assert!(lane.take_first().is_none());
-            assert_eq!((lane.in_flight(), lane.left), (0, 3));
+            assert!(job_queue.take_first().is_none());
+            assert_eq!((job_queue.in_flight(), job_queue.left), (0, 3));
         }
     }
 }

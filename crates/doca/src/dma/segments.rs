@@ -8,7 +8,7 @@ use crate::memory::CachedKey;
 /// Maximum number of buffers in the chain of a source or destination.
 pub(super) const MAX_LIST: u32 = 64;
 /// Maximum bytes of one request: no SGE has 2 GiB.
-pub(super) const MAX_PIECE: u64 = 1 << 30;
+pub(super) const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// The refusal of a job, for the data path.
 pub(super) const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
@@ -19,7 +19,7 @@ pub(super) const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
 pub(super) fn check(
     (source, destination): (&Buf, &Buf),
     dev: &Dev,
-    longest: u64,
+    max_bytes: u64,
 ) -> Result<(u64, u32)> {
     if !source.is_sole() || !destination.is_sole() {
         let text = "a buffer with several references can be in no job: drop the others first";
@@ -41,7 +41,7 @@ pub(super) fn check(
         let text = "the destination's tailroom is shorter than the source's data";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
-    if bytes > longest {
+    if bytes > max_bytes {
         let text = "the source has more data than the device copies at a time: max_buf_size";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
@@ -49,10 +49,10 @@ pub(super) fn check(
         let text = "a chain has more buffers than a copy takes: max_list_buf_num_elem";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
-    Ok((bytes, (pieces(source, destination, bytes).count() as u32).max(1)))
+    Ok((bytes, (segments(source, destination, bytes).count() as u32).max(1)))
 }
 
-/// How the device reaches a buffer, if the job has the permission.
+/// The key by which the device reaches a buffer, if the job has the permission.
 pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKey> {
     let chunk = link.chunk();
     if written && !chunk.is_writable() {
@@ -71,8 +71,8 @@ pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKe
     Ok(chunk.reach_by(key))
 }
 
-/// A piece of a copy, from one buffer to one buffer.
-pub(super) struct Piece<'b> {
+/// A segment of a copy, from one buffer to one buffer.
+pub(super) struct CopySegment<'b> {
     pub(super) source: Link<'b>,
     pub(super) destination: Link<'b>,
     pub(super) from: u64,
@@ -80,12 +80,12 @@ pub(super) struct Piece<'b> {
     pub(super) length: u64,
 }
 
-/// The pieces of a copy of `bytes`, none of them empty.
-pub(super) fn pieces<'b>(
+/// The segments of a copy of `bytes`, none of them empty.
+pub(super) fn segments<'b>(
     source: &'b Buf,
     destination: &'b Buf,
     bytes: u64,
-) -> impl Iterator<Item = Piece<'b>> {
+) -> impl Iterator<Item = CopySegment<'b>> {
     let (mut from, mut to) = (source.first(), destination.first());
     let (mut taken, mut put, mut left) = (0, 0, bytes);
     std::iter::from_fn(move || {
@@ -99,8 +99,9 @@ pub(super) fn pieces<'b>(
         while put == to.tail().1 {
             (to, put) = (to.next()?, 0);
         }
-        let length = (from.data().1 - taken).min(to.tail().1 - put).min(left).min(MAX_PIECE);
-        let piece = Piece {
+        let length =
+            (from.data().1 - taken).min(to.tail().1 - put).min(left).min(MAX_SEGMENT_BYTES);
+        let segment = CopySegment {
             source: from,
             destination: to,
             from: from.data().0 + taken,
@@ -108,6 +109,6 @@ pub(super) fn pieces<'b>(
             length,
         };
         (taken, put, left) = (taken + length, put + length, left - length);
-        Some(piece)
+        Some(segment)
     })
 }

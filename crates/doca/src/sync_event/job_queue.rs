@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A job as a request of the device's queue.
 #[derive(Clone, Copy)]
-pub(super) struct LaneRequest {
+pub(super) struct QueuedRequest {
     /// The slot of the job, which is the cookie.
     pub(super) slot: u32,
     pub(super) operation: LinkOperation,
@@ -26,9 +26,9 @@ pub(super) struct LaneRequest {
     pub(super) order: u64,
 }
 
-/// What happens to flushed requests.
+/// The handling of flushed requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LaneState {
+enum JobQueueState {
     Works,
     /// The device flushes its requests, and has executed none of those.
     Returns,
@@ -37,11 +37,11 @@ enum LaneState {
 }
 
 /// A queue.
-pub(super) struct Lane {
+pub(super) struct JobQueue {
     link: Link,
     /// Whether the queue executes only waits.
     of_waits: bool,
-    state: LaneState,
+    state: JobQueueState,
     /// Posted requests.
     in_flight: u32,
     /// Completed requests, modulo 2^32.
@@ -49,25 +49,25 @@ pub(super) struct Lane {
     /// The order of the last posted request.
     last: u64,
     /// Requests that are not posted, in order.
-    held: Vec<LaneRequest>,
+    held: Vec<QueuedRequest>,
 }
 
 /// The outcome of a completion for the job in a slot.
-pub(super) enum LaneOutcome {
+pub(super) enum JobOutcome {
     Done(u64),
     Failed(FailedRequest),
     /// The request was not executed, and is posted again unless the job fails.
     Returned(FailedRequest),
 }
 
-impl Lane {
+impl JobQueue {
     pub(super) fn new(word: &CounterWord, place: &EngineArgs<'_>, of_waits: bool) -> Result<Self> {
         let link = Link::new(word, &place.device_cq.cq, place.depth, place.user_index)?;
         let held = Vec::with_capacity(place.depth as usize);
         Ok(Self {
             link,
             of_waits,
-            state: LaneState::Works,
+            state: JobQueueState::Works,
             in_flight: 0,
             completed: 0,
             last: 0,
@@ -80,20 +80,20 @@ impl Lane {
     }
 
     /// Accepts a job.
-    pub(super) fn take(&mut self, word: &CounterWord, request: LaneRequest) -> Result<()> {
-        if self.state == LaneState::Works && self.in_flight > 0 && request.order < self.last {
+    pub(super) fn take(&mut self, word: &CounterWord, request: QueuedRequest) -> Result<()> {
+        if self.state == JobQueueState::Works && self.in_flight > 0 && request.order < self.last {
             self.link.qp.to_error()?;
-            self.state = LaneState::Returns;
+            self.state = JobQueueState::Returns;
         }
         match self.state {
-            LaneState::Works => self.post(word, &request)?,
-            LaneState::Returns | LaneState::Loses => self.hold(request),
+            JobQueueState::Works => self.post(word, &request)?,
+            JobQueueState::Returns | JobQueueState::Loses => self.hold(request),
         }
         Ok(())
     }
 
-    fn post(&mut self, word: &CounterWord, request: &LaneRequest) -> Result<()> {
-        let &LaneRequest { slot, operation, into, order } = request;
+    fn post(&mut self, word: &CounterWord, request: &QueuedRequest) -> Result<()> {
+        let &QueuedRequest { slot, operation, into, order } = request;
         self.link.post(word, operation, into, slot.into())?;
         self.in_flight += 1;
         self.last = order;
@@ -101,13 +101,13 @@ impl Lane {
     }
 
     /// Keeps a job until it can be posted. There is room for all jobs.
-    pub(super) fn hold(&mut self, request: LaneRequest) {
+    pub(super) fn hold(&mut self, request: QueuedRequest) {
         let at = self.held.partition_point(|held| held.order <= request.order);
         self.held.insert(at, request);
     }
 
     /// The first job that is not posted.
-    pub(super) fn take_held(&mut self) -> Option<LaneRequest> {
+    pub(super) fn take_held(&mut self) -> Option<QueuedRequest> {
         (!self.held.is_empty()).then(|| self.held.remove(0))
     }
 
@@ -116,9 +116,9 @@ impl Lane {
     }
 
     /// The outcome of a completed request.
-    pub(super) fn complete(&mut self, cqe: Cqe) -> Result<LaneOutcome> {
+    pub(super) fn complete(&mut self, cqe: Cqe) -> Result<JobOutcome> {
         let ended = match self.link.qp.complete(cqe) {
-            Ok(completion) => LaneOutcome::Done(completion.cookie),
+            Ok(completion) => JobOutcome::Done(completion.cookie),
             Err(CompletionError::Failed(failure)) => self.failed(failure),
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());
@@ -135,8 +135,8 @@ impl Lane {
         (self.in_flight > 0).then_some(self.completed)
     }
 
-    fn failed(&mut self, failure: FailedRequest) -> LaneOutcome {
-        if self.state == LaneState::Works {
+    fn failed(&mut self, failure: FailedRequest) -> JobOutcome {
+        if self.state == JobQueueState::Works {
             // A responder that refuses a request executes none of those after it. After any other
             // failure the answer to an executed add may be lost: it must not be executed twice. A
             // wait changes nothing.
@@ -144,22 +144,25 @@ impl Lane {
                 failure.status,
                 WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation
             );
-            self.state =
-                if refused || self.of_waits { LaneState::Returns } else { LaneState::Loses };
+            self.state = if refused || self.of_waits {
+                JobQueueState::Returns
+            } else {
+                JobQueueState::Loses
+            };
         }
         match (failure.status, self.state) {
-            (WcStatus::Flushed, LaneState::Returns) => LaneOutcome::Returned(failure),
-            _ => LaneOutcome::Failed(failure),
+            (WcStatus::Flushed, JobQueueState::Returns) => JobOutcome::Returned(failure),
+            _ => JobOutcome::Failed(failure),
         }
     }
 
     /// Posts the held jobs again, once the device has flushed all requests.
-    pub(super) fn go_on(&mut self, word: &CounterWord) -> Result<()> {
-        if self.state == LaneState::Works || self.in_flight > 0 {
+    pub(super) fn resume(&mut self, word: &CounterWord) -> Result<()> {
+        if self.state == JobQueueState::Works || self.in_flight > 0 {
             return Ok(());
         }
         self.link.recover(word)?;
-        self.state = LaneState::Works;
+        self.state = JobQueueState::Works;
         let held = std::mem::take(&mut self.held);
         let mut posted = 0;
         let result = held.iter().try_for_each(|request| {

@@ -37,7 +37,7 @@ pub enum PostError {
     Access,
     /// A UMR that gives the atomic right, on a device whose UMRs cannot change it.
     AtomicAccess,
-    /// A KLM of no bytes, or of more than 0x7fff_ffff.
+    /// A KLM of no bytes, or of more than 2 GiB.
     KlmLength,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
@@ -96,7 +96,7 @@ impl fmt::Display for PostError {
                  `umr_modify_atomic_disabled` 0): leave out `remote.atomic`"
             }
             Self::KlmLength => {
-                "a KLM entry has 1 to 0x7fffffff bytes: leave out empty ones, split longer ones"
+                "a KLM entry has 1 byte to 2 GiB: leave out empty ones, split longer ones"
             }
             Self::TooManyKlms => {
                 "more than 52 KLM entries in one request: put the list into memory"

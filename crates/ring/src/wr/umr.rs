@@ -16,7 +16,7 @@
 //! (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
-use verbless_prm::{MkeyContext, UmrMkeyMask};
+use verbless_prm::{Klm, MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
 use super::capability::Capability;
@@ -148,7 +148,7 @@ impl Encode for Umr<'_> {
             KlmSource::Unchanged => Ok(HEAD),
             KlmSource::Inline(klms) if klms.len() <= Self::MAX_INLINE => {
                 // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
-                match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
+                match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= Klm::MAX_BYTES) {
                     true => Err(PostError::KlmLength),
                     false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
                 }

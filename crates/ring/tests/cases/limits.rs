@@ -126,7 +126,7 @@ fn invalid_umr_is_rejected() {
         (Umr::map_from(key, atomics, Sge::new(0x800, 64, Lkey(1)), 1), PostError::Access),
         (Umr::rights(key, writes), PostError::Access),
         (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
-        (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::KlmLength),
+        (Umr::map(key, access, &[sge(1), sge(0x8000_0001)]), PostError::KlmLength),
         (Umr::map(key, access, &[sge(1), sge(0), sge(1)]), PostError::KlmLength),
         (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
         (Umr::map_from(key, access, Sge::new(0x800, 48, Lkey(1)), 1), PostError::BadList),
@@ -139,7 +139,7 @@ fn invalid_umr_is_rejected() {
     let most = 65_532 * Umr::ENTRY_BYTES as u32;
     for (request, wqebbs) in [
         (Umr::map(key, access, &[sge(1); Umr::MAX_INLINE]), 15),
-        (Umr::map(key, access, &[sge(0x7fff_ffff)]), 3),
+        (Umr::map(key, access, &[sge(0x8000_0000)]), 3),
         (Umr::map_from(key, access, Sge::new(0x800, most, Lkey(1)), 1), 3),
     ] {
         let free = sender.queue.free();

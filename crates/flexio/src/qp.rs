@@ -363,7 +363,7 @@ impl DpaQp {
             record: record.for_command(),
             log_send_wqebbs: config.log_sq_depth,
             log_receive_wqes,
-            shared,
+            rmp: shared,
             log_receive_stride: 4,
             user_index: config.user_index,
             dma_mmo: false,
@@ -522,7 +522,7 @@ impl DpaQp {
         self.process.alive()?;
         let domain = &self.domain;
         if options.psn.is_none() {
-            self.object.check_announced()?;
+            self.object.check_advertised_psn()?;
         }
         let own = domain.address_of(&self.object, options)?;
         let path = domain.path(peer, options)?;

@@ -80,7 +80,7 @@ impl Sender {
             record: QueueMemory::at(&records, 64).for_command(),
             log_send_wqebbs: Some(log_wqebbs),
             log_receive_wqes: None,
-            shared: None,
+            rmp: None,
             log_receive_stride: 4,
             user_index: 0,
             dma_mmo: false,

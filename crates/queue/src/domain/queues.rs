@@ -340,7 +340,7 @@ impl Domain {
             record: record_place,
             log_send_wqebbs: Some(wqebbs.ilog2() as u8),
             log_receive_wqes,
-            shared,
+            rmp: shared,
             log_receive_stride,
             user_index: config.user_index,
             dma_mmo: config.dma_mmo,

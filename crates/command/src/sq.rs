@@ -73,7 +73,8 @@ impl Device {
             return Err(limit("CREATE_SQ", what, attr.log_wqebbs.into(), most.into()));
         }
         if attr.tis.is_none() && !caps.general.non_wire_sq() {
-            let what = "an SQ without a TIS needs the capability non_wire_sq: set `tis` (non_wire_sq is 0)";
+            let what = "an SQ without a TIS needs the capability non_wire_sq: set `tis` \
+                        (non_wire_sq is 0)";
             return Err(invalid("CREATE_SQ", what));
         }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;

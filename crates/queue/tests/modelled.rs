@@ -755,7 +755,7 @@ fn connect_after_reset_needs_new_address() {
     queues.reset().expect("the device agrees");
     control.to_init(&options).expect("it is in RESET");
     let refused = control.connect(&domain, &theirs, &options).expect_err("the old one is out");
-    assert!(refused.to_string().contains("take its address again"), "{refused}");
+    assert!(refused.to_string().contains("Send the new address"), "{refused}");
 }
 
 #[test]

@@ -96,11 +96,7 @@ fn failures(device: &Device, app: &App) -> Result {
 
     // Outbox 200 does not exist: the RPC returns u32::MAX instead of crashing.
     let make_events = Function::<(u16, u32, u32), u32>::named("make_events");
-    expect(
-        "result of an RPC with an unknown outbox",
-        process.call(make_events, (200, 0, 1))?,
-        u32::MAX,
-    )?;
+    expect("result with an unknown outbox", process.call(make_events, (200, 0, 1))?, u32::MAX)?;
 
     let give_up = Function::<(u8,), u64>::named("give_up");
     let error = process.call(give_up, (200,)).err().ok_or("a call that returned")?;

@@ -169,7 +169,7 @@ fn window_access_beyond_mkey_ends_process(lab: &Lab) -> Result<(), Stop> {
     let address = dpa.through_window(read_only.lkey().0, dpa.rig.host.umem.address())?;
     ensure_eq!(dpa.call("load64", [address, 0, 0])?, 0, "what may be read");
     dpa.dies("store64", [address, 1, 0], DpaFault::WINDOW.0, address)?;
-    // Behind the end of the key, and by a key that does not exist.
+    // Past the end of the key, and by a key that does not exist.
     let length = dpa.rig.host.umem.length();
     for (key, offset) in [(read_only.lkey().0, length), (read_only.lkey().0 ^ 1, 0), (0, 0)] {
         let dpa = Dpa::of(dpa.rig.clone(), 0)?;

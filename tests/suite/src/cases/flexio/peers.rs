@@ -105,7 +105,7 @@ fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
         })??;
         ensure_eq!(answer.operation(), WcOpcode::ReceiveWriteImm, "the answer's operation");
         let slot = index % DEPTH;
-        ensure_eq!(answer.immediate(), Some(slot as u32), "the place of answer {index}");
+        ensure_eq!(answer.immediate(), Some(slot as u32), "the slot of answer {index}");
         let mut answered = [0; LENGTH];
         replies.read_at(slot * LENGTH, &mut answered)?;
         let turned: Vec<u8> = message.iter().map(|byte| !byte).collect();

@@ -65,8 +65,8 @@ const EMBEDDED: [&str; 5] =
 /// Crates of which a program compiles less than the workspace does, unless it requests features.
 const REDUCED: [&str; 2] = ["verbless-command", "verbless-model"];
 
-/// The steps in the order of their start, as far as their resources allow (see [`lanes`]): steps that
-/// find mistakes soonest come first, and long steps before short ones.
+/// The steps in the order of their start, as far as their resources allow (see [`lanes`]): steps
+/// that find mistakes soonest come first, and long steps before short ones.
 const STEPS: &[Step] = &[
     Step { name: "format", resource: Resource::Debug, run: format },
     Step { name: "dependencies", resource: Resource::Debug, run: dependencies },

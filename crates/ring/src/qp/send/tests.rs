@@ -219,7 +219,7 @@ fn posted(payload: impl Payload) -> Vec<u8> {
     let ring = memory(64 * 8);
     ring.fill(0xee);
     let mut queue = queue_over(&ring);
-    let probe = probe::Probe::new(payload, probe::BEHIND, 0xcafe).signaled();
+    let probe = probe::Probe::new(payload, probe::AFTER, 0xcafe).signaled();
     queue.post(&probe, 9).unwrap();
     let mut bytes = vec![0; 64 * 8];
     ring.read_at(0, &mut bytes).unwrap();
@@ -264,7 +264,7 @@ const PROBE_TO: &str = "probe to a destination";
 #[test]
 fn operation_without_capability_is_rejected() {
     let mut queue = queue();
-    let probe = probe::Probe::new(Inline(&[1]), probe::BEHIND, 0);
+    let probe = probe::Probe::new(Inline(&[1]), probe::AFTER, 0);
     let info = <probe::Probe<Sge> as Request>::INFO;
     assert_eq!(queue.supports(&info), Ok(()));
     queue.set_capabilities(|capability| capability != Capability::Atomics);

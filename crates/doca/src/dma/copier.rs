@@ -440,7 +440,7 @@ impl Copier {
 /// The error for a job that is submitted after the context was aborted.
 #[cold]
 fn shut_down(given_up: &JobError) -> Error {
-    let text = match given_up.why() {
+    let text = match given_up.message() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
             "the context gave up on this work queue, as its queue on the device could not be put \

@@ -1,7 +1,7 @@
 //! DPA execution units (EUs): EU groups and EU partitions. They are set through access registers
 //! (`register`); mstflint publishes the layouts.
 
-use verbless_devx::Error;
+use verbless_devx::{DestroyError, Error};
 use verbless_prm as prm;
 use verbless_prm::{
     NicCapExtReg, NicDpaEuPartitionModify, NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg,
@@ -40,7 +40,7 @@ pub struct DpaEuGroup {
     device: Device,
     id: u16,
     partition: Option<u16>,
-    /// DESTROY was sent: the id may belong to a new group.
+    /// The group is destroyed: the id may belong to a new one.
     destroyed: bool,
 }
 
@@ -225,27 +225,31 @@ impl DpaEuGroup {
         self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
     }
 
-    /// Destroys the group. On failure it stays on the device.
+    /// Destroys the group.
     ///
     /// # Errors
-    /// Threads or calls are bound to it.
-    pub fn destroy(mut self) -> Result<(), Error> {
-        self.destroy_once()
+    /// Threads or calls are bound to it. The error has the group, for another try.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        match self.send_destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DestroyError { object: self, error }),
+        }
     }
 
-    fn destroy_once(&mut self) -> Result<(), Error> {
-        if std::mem::replace(&mut self.destroyed, true) {
-            return Ok(());
-        }
+    fn send_destroy(&mut self) -> Result<(), Error> {
         let mut register = self.register(NicDpaOperation::DESTROY);
-        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
+        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)?;
+        self.destroyed = true;
+        Ok(())
     }
 }
 
 impl Drop for DpaEuGroup {
     fn drop(&mut self) {
-        // Fails if threads are bound to the group; a drop cannot return the error.
-        let _ = self.destroy_once();
+        if !self.destroyed {
+            // Fails if threads are bound to the group; a drop cannot return the error.
+            let _ = self.send_destroy();
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use verbless_prm::dump::{Dumped, parse_log, write_command};
 
 use crate::vm::fetch::{self, Kernel, LIBRARIES};
 use crate::vm::program;
-use crate::vm::series::{Selection, Series, Sort};
+use crate::vm::series::{KernelFlavour, Selection, Series};
 use crate::workspace::{Result, workspace_root};
 
 /// Options of `cargo xtask capture`.
@@ -72,7 +72,7 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     if !output.status.success() || requests.is_empty() {
         return Err(format!("the guest with Linux {series} did not finish the cases").into());
     }
-    let release = Kernel::get(series, Sort::Cloud)?.release;
+    let release = Kernel::get(series, KernelFlavour::Cloud)?.release;
     let rdma_core = rdma_core_version(series)?;
     let origin = format!(
         "from Linux {release} of Debian's {} with rdma-core {rdma_core}, in a guest on the model;\n\

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_dependency_is_reported_with_place() {
+    fn unused_dependency_is_reported_with_location() {
         let root = tree(
             "unused",
             &[

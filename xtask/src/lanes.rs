@@ -31,13 +31,16 @@ pub(crate) enum Resource {
     Alone,
 }
 
-/// Runs `work` for the index of each place, and returns its results, in the same order; the flag
+/// Runs `work` for the index of each resource, and returns its results, in the same order; the flag
 /// asks `work` to use only spare time.
-pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize, bool) -> T + Sync) -> Vec<T> {
-    let steps = places.iter().copied().enumerate().collect();
+pub(crate) fn run<T: Send>(
+    resources: &[Resource],
+    work: impl Fn(usize, bool) -> T + Sync,
+) -> Vec<T> {
+    let steps = resources.iter().copied().enumerate().collect();
     let lanes =
         Lanes { state: Mutex::new(State { steps, busy: Vec::new() }), free: Condvar::new() };
-    let results = Mutex::new(places.iter().map(|_| None).collect::<Vec<Option<T>>>());
+    let results = Mutex::new(resources.iter().map(|_| None).collect::<Vec<Option<T>>>());
     std::thread::scope(|scope| {
         let (lanes, work, results) = (&lanes, &work, &results);
         for spare in [false; WORKERS].into_iter().chain([true]) {
@@ -68,22 +71,22 @@ impl State {
     /// The step that may run next: the first one. Steps that only compile go to the spare-time
     /// worker, or to a worker without other steps; the spare-time worker takes no others.
     fn next(&self, spare: bool) -> Option<usize> {
-        let others = self.steps.iter().any(|&(_, place)| place != Resource::Alone);
-        let may = |place| match place {
+        let others = self.steps.iter().any(|&(_, resource)| resource != Resource::Alone);
+        let may = |resource| match resource {
             Resource::Alone => self.busy.is_empty() && !others,
             Resource::Own | Resource::Spare => !self.busy.contains(&Resource::Alone),
-            _ => !self.busy.contains(&place) && !self.busy.contains(&Resource::Alone),
+            _ => !self.busy.contains(&resource) && !self.busy.contains(&Resource::Alone),
         };
         let first = |compiles: bool| {
-            let is = |place| may(place) && compiles == (place == Resource::Spare);
-            self.steps.iter().position(|&(_, place)| is(place))
+            let is = |resource| may(resource) && compiles == (resource == Resource::Spare);
+            self.steps.iter().position(|&(_, resource)| is(resource))
         };
         if spare { first(true) } else { first(false).or_else(|| first(true)) }
     }
 
     /// Whether no step is left for a worker.
     fn is_over(&self, spare: bool) -> bool {
-        !self.steps.iter().any(|&(_, place)| !spare || place == Resource::Spare)
+        !self.steps.iter().any(|&(_, resource)| !spare || resource == Resource::Spare)
     }
 }
 
@@ -99,25 +102,26 @@ impl Lanes {
             if state.is_over(spare) {
                 return None;
             }
-            if let Some((index, place)) = state.next(spare).and_then(|at| state.steps.remove(at)) {
-                state.busy.push(place);
-                return Some((index, Taken { lanes: self, place }));
+            if let Some((index, resource)) = state.next(spare).and_then(|at| state.steps.remove(at))
+            {
+                state.busy.push(resource);
+                return Some((index, Taken { lanes: self, resource }));
             }
             state = self.free.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-/// A place in use, until this is dropped.
+/// A resource in use, until this is dropped.
 struct Taken<'a> {
     lanes: &'a Lanes,
-    place: Resource,
+    resource: Resource,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut state = self.lanes.state();
-        if let Some(at) = state.busy.iter().position(|&place| place == self.place) {
+        if let Some(at) = state.busy.iter().position(|&resource| resource == self.resource) {
             state.busy.swap_remove(at);
         }
         self.lanes.free.notify_all();
@@ -132,10 +136,10 @@ mod tests {
     use super::*;
 
     /// The steps that ran beside each step, by index; each takes a moment.
-    fn beside(places: &[Resource]) -> Vec<Vec<usize>> {
+    fn beside(resources: &[Resource]) -> Vec<Vec<usize>> {
         let running = Mutex::new(Vec::new());
-        let seen = Mutex::new(vec![Vec::new(); places.len()]);
-        let order = run(places, |index, _| {
+        let seen = Mutex::new(vec![Vec::new(); resources.len()]);
+        let order = run(resources, |index, _| {
             let mut now = running.lock().unwrap();
             now.push(index);
             for &one in now.iter() {
@@ -147,14 +151,14 @@ mod tests {
             running.lock().unwrap().retain(|&other| other != index);
             index
         });
-        assert_eq!(order, (0..places.len()).collect::<Vec<_>>(), "each ran, once");
+        assert_eq!(order, (0..resources.len()).collect::<Vec<_>>(), "each ran, once");
         seen.into_inner().unwrap()
     }
 
     /// Begins the next step that may run; returns its index.
     fn begin(state: &mut State) -> Option<usize> {
-        let (index, place) = state.next(false).and_then(|at| state.steps.remove(at))?;
-        state.busy.push(place);
+        let (index, resource) = state.next(false).and_then(|at| state.steps.remove(at))?;
+        state.busy.push(resource);
         Some(index)
     }
 
@@ -163,10 +167,10 @@ mod tests {
         use Resource::{Debug, Guest, Own};
         let steps = [Debug, Debug, Guest, Own, Own].into_iter().enumerate().collect();
         let mut state = State { steps, busy: Vec::new() };
-        // The first steps that may run; a second step of a place in use may not.
+        // The first steps that may run; a second step of a resource in use may not.
         let begun: Vec<_> = std::iter::from_fn(|| begin(&mut state)).collect();
         assert_eq!(begun, [0, 2, 3, 4]);
-        state.busy.retain(|place| *place != Debug);
+        state.busy.retain(|resource| *resource != Debug);
         assert_eq!(begin(&mut state), Some(1));
 
         let beside = beside(&[Debug; 3]);
@@ -207,9 +211,9 @@ mod tests {
 
     #[test]
     fn measuring_step_runs_alone_and_last() {
-        let places =
+        let resources =
             [Resource::Alone, Resource::Own, Resource::Alone, Resource::Release, Resource::Debug];
-        let beside = beside(&places);
+        let beside = beside(&resources);
         assert!(beside[0].is_empty() && beside[2].is_empty(), "{beside:?}");
         let state =
             State { steps: [(0, Resource::Alone), (1, Resource::Own)].into(), busy: vec![] };
@@ -220,9 +224,9 @@ mod tests {
 
     #[test]
     fn panicking_step_ends_run() {
-        let places = [Resource::Debug, Resource::Debug, Resource::Alone];
+        let resources = [Resource::Debug, Resource::Debug, Resource::Alone];
         let ended = std::panic::catch_unwind(|| {
-            run(&places, |index, _| assert!(index != 0, "the step is broken"));
+            run(&resources, |index, _| assert!(index != 0, "the step is broken"));
         });
         assert!(ended.is_err());
     }

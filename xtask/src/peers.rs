@@ -99,16 +99,16 @@ const SLOW: &str = "[[link]]\nbandwidth = \"400Mb/s\"\nloopback = true\n";
 /// A file server and its clients.
 fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let (serve, get) = (example("rdma_serve")?, example("rdma_get")?);
-    let place = target().join(format!("xtask-{}-files", std::process::id()));
-    let dir = place.join("dir");
+    let folder = target().join(format!("xtask-{}-files", std::process::id()));
+    let dir = folder.join("dir");
     std::fs::create_dir_all(&dir)?;
     for (name, length) in [("empty", 0), ("one", 1), ("some", 5_000_000), ("long", 30_000_000)] {
         let bytes: Vec<u8> = (0_u32..length).map(|at| (at * 7 + (at >> 8)) as u8).collect();
         std::fs::write(dir.join(name), bytes)?;
     }
-    std::fs::write(place.join("slow.toml"), SLOW)?;
+    std::fs::write(folder.join("slow.toml"), SLOW)?;
     std::os::unix::fs::symlink("/etc/passwd", dir.join("out"))?;
-    let (plan, here) = (place.join("slow.toml").display().to_string(), place.display());
+    let (plan, here) = (folder.join("slow.toml").display().to_string(), folder.display());
     let mut port = 18680;
     let mut with_server = |commands: &str| {
         port += 1;
@@ -143,7 +143,7 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         &[0, 0, 0, 4, b'O', b'o', b'n', b'e'],
     ];
     for (number, bytes) in hostile.iter().enumerate() {
-        std::fs::write(place.join(format!("hostile.{number}")), bytes)?;
+        std::fs::write(folder.join(format!("hostile.{number}")), bytes)?;
     }
     let sent = "for it in hostile.*; do exec 3<>/dev/tcp/${at/:/\\/} && cat $it >&3; \
                 timeout 1 cat <&3 >/dev/null; exec 3>&-; done; \
@@ -159,7 +159,7 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let other = "\"$get\" $at long --out got1 & one=$!; get long --out got2 & two=$!; \
                  part got1 $one && kill -9 $one; wait $two && cmp got2 dir/long";
     checks.run(model, &slow, "a client dies, and another continues", &with_server(other));
-    std::fs::remove_dir_all(&place)?;
+    std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

@@ -166,8 +166,8 @@ pub(crate) fn check() -> Result<Outcome> {
         .filter_map(|line| Skip::parse(line).transpose())
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let model = model()?;
-    let place = tests()?;
-    let names = names(&place)?;
+    let tree = tests()?;
+    let names = names(&tree)?;
     if let Some(skip) = skips.iter().find(|skip| {
         let is_about = |test: &String| Link::ALL.iter().any(|&link| skip.is_about(link, test));
         !names.iter().any(is_about)
@@ -182,7 +182,7 @@ pub(crate) fn check() -> Result<Outcome> {
         };
         let listed: Vec<&str> = names.iter().filter(skips).map(String::as_str).collect();
         // If any of them did not skip, each runs by itself.
-        let (success, text) = run(&model, &place, link, &listed);
+        let (success, text) = run(&model, &tree, link, &listed);
         let skipped: Vec<&str> =
             listed.into_iter().filter(|test| success && did_skip(&text, test)).collect();
         counts[link as usize][1] += skipped.len() as u64;
@@ -196,7 +196,7 @@ pub(crate) fn check() -> Result<Outcome> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some((link, test)) = lock(&jobs).pop_front() {
-                    let (success, text) = run(&model, &place, link, &[test]);
+                    let (success, text) = run(&model, &tree, link, &[test]);
                     let verdict = Verdict::of(success, &text);
                     let complaint = complaint(&skips, link, test, &verdict);
                     let column = match (&complaint, &verdict) {
@@ -252,10 +252,10 @@ fn installed() -> Option<String> {
 /// A directory with the tests, unpacked. They come from the package's documentation, or, if that is
 /// not installed (as in many containers), from the package itself.
 fn tests() -> Result<PathBuf> {
-    let place = workspace_root().join("target/pyverbs");
-    let tests = place.join("tests");
+    let tree = workspace_root().join("target/pyverbs");
+    let tests = tree.join("tests");
     if tests.join("run_tests.py").exists() {
-        return Ok(place);
+        return Ok(tree);
     }
     let mut from = Path::new("/").join(TESTS);
     if !from.join("run_tests.py").exists() {
@@ -264,7 +264,7 @@ fn tests() -> Result<PathBuf> {
             .unpack_one(PACKAGE, RELEASE, &package)?;
         from = package.join(TESTS);
     }
-    let unfinished = place.join("unfinished");
+    let unfinished = tree.join("unfinished");
     fs::create_dir_all(&unfinished)?;
     for entry in fs::read_dir(&from)? {
         let file = entry?.path();
@@ -276,19 +276,19 @@ fn tests() -> Result<PathBuf> {
         return Err("gunzip does not unpack the tests".into());
     }
     fs::rename(unfinished, tests)?;
-    Ok(place)
+    Ok(tree)
 }
 
 /// Python with the tests as a program, without arguments yet.
-fn python(mut command: Command, place: &Path) -> Command {
-    command.arg("tests/run_tests.py").current_dir(place).env("PYTHONPATH", "tests");
+fn python(mut command: Command, tree: &Path) -> Command {
+    command.arg("tests/run_tests.py").current_dir(tree).env("PYTHONPATH", "tests");
     command.stdin(Stdio::null());
     command
 }
 
 /// The names of all tests. This also leaves them compiled.
-fn names(place: &Path) -> Result<Vec<String>> {
-    let output = python(Command::new(PYTHON), place).arg("--list-tests").output()?;
+fn names(tree: &Path) -> Result<Vec<String>> {
+    let output = python(Command::new(PYTHON), tree).arg("--list-tests").output()?;
     let text = String::from_utf8(output.stdout)?;
     let names: Vec<String> =
         text.lines().filter(|line| line.starts_with("tests.")).map(str::to_string).collect();
@@ -300,12 +300,12 @@ fn names(place: &Path) -> Result<Vec<String>> {
 }
 
 /// Runs tests; returns whether none failed, and their output.
-fn run(model: &Path, place: &Path, link: Link, tests: &[&str]) -> (bool, String) {
+fn run(model: &Path, tree: &Path, link: Link, tests: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", LIMIT]).arg(model);
     command.args(["run", "--link", link.name(), "--", PYTHON]);
     let output =
-        python(command, place).arg("-v").args(tests).env("PYTHONDONTWRITEBYTECODE", "1").output();
+        python(command, tree).arg("-v").args(tests).env("PYTHONDONTWRITEBYTECODE", "1").output();
     match output {
         Ok(output) => {
             let text = format!(

@@ -14,7 +14,7 @@ const NEEDED: &str = "bwrap";
 /// The program that runs there.
 const PROGRAM: &str = "ibv_devinfo | grep -q PORT_ACTIVE";
 
-/// A way to start a program in a place: a command, up to the program's name.
+/// A way to start a program in a sandbox: a command, up to the program's name.
 struct Sandbox {
     name: &'static str,
     command: &'static str,
@@ -27,7 +27,7 @@ impl Sandbox {
     }
 }
 
-const PLACES: &[Sandbox] = &[
+const SANDBOXES: &[Sandbox] = &[
     Sandbox {
         name: "bubblewrap, nothing shared",
         command: "bwrap --unshare-all --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp",
@@ -63,22 +63,23 @@ pub(crate) fn check() -> Result<Outcome> {
     }
     let model = model()?;
     let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
-    for place in PLACES {
-        let bare = start(place, Path::new("true"), &[])?;
+    for sandbox in SANDBOXES {
+        let bare = start(sandbox, Path::new("true"), &[])?;
         if !bare.status.success() {
             let errors = String::from_utf8_lossy(&bare.stderr);
             let reason = errors.lines().last().unwrap_or("it does not start, and says nothing");
-            println!("skip  {}: {reason}", place.name);
-            skips.push(Skip { name: place.name.into(), reason: reason.into() });
+            println!("skip  {}: {reason}", sandbox.name);
+            skips.push(Skip { name: sandbox.name.into(), reason: reason.into() });
             continue;
         }
-        let mut outputs = vec![("run", start(place, &model, &["run", "--", "sh", "-c", PROGRAM])?)];
-        if place.is_of_a_user() {
-            outputs.push(("program", start_within(place, &model)?));
+        let mut outputs =
+            vec![("run", start(sandbox, &model, &["run", "--", "sh", "-c", PROGRAM])?)];
+        if sandbox.is_of_a_user() {
+            outputs.push(("program", start_within(sandbox, &model)?));
         }
         for (what, output) in outputs {
             let good = output.status.success();
-            println!("{}  {}: {what}", if good { "pass" } else { "FAIL" }, place.name);
+            println!("{}  {}: {what}", if good { "pass" } else { "FAIL" }, sandbox.name);
             if good {
                 passed += 1;
             } else {
@@ -93,29 +94,29 @@ pub(crate) fn check() -> Result<Outcome> {
 /// Whether a sandbox of this name exists.
 #[cfg(test)]
 pub(crate) fn has(name: &str) -> bool {
-    PLACES.iter().any(|place| place.name == name)
+    SANDBOXES.iter().any(|sandbox| sandbox.name == name)
 }
 
-/// Starts the program in a place, with `run` outside of it.
-fn start_within(place: &Sandbox, model: &Path) -> Result<Output> {
+/// Starts the program in a sandbox, with `run` outside of it.
+fn start_within(sandbox: &Sandbox, model: &Path) -> Result<Output> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]).arg(model).args(["run", "--"]);
-    command.args(place.command.split_whitespace()).args(["sh", "-c", PROGRAM]);
+    command.args(sandbox.command.split_whitespace()).args(["sh", "-c", PROGRAM]);
     Ok(command.env_remove("TMPDIR").stdin(Stdio::null()).output()?)
 }
 
-fn start(place: &Sandbox, program: &Path, arguments: &[&str]) -> Result<Output> {
+fn start(sandbox: &Sandbox, program: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]);
-    if place.command.starts_with("podman")
+    if sandbox.command.starts_with("podman")
         && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
     {
         command.args(["unshare", "--mount", "sh", "-c", UNIFIED, "sh"]);
     }
-    let words = place.command.replace("ROOT", ROOT);
+    let words = sandbox.command.replace("ROOT", ROOT);
     command.args(words.split_whitespace());
     // The sandbox has a /tmp of its own, which may hide the program.
-    if place.is_of_a_user() && program.is_absolute() {
+    if sandbox.is_of_a_user() && program.is_absolute() {
         command.arg("--ro-bind").arg(program).arg(SHOWN);
         command.arg(SHOWN).args(arguments);
     } else {

@@ -45,7 +45,7 @@ pub(crate) struct Options {
 
 struct Step {
     name: &'static str,
-    place: Resource,
+    resource: Resource,
     run: fn() -> Result<Outcome>,
 }
 
@@ -65,57 +65,57 @@ const EMBEDDED: [&str; 5] =
 /// Crates of which a program compiles less than the workspace does, unless it requests features.
 const REDUCED: [&str; 2] = ["verbless-command", "verbless-model"];
 
-/// The steps in the order of their start, as far as their places allow (see [`lanes`]): steps that
-/// find mistakes soonest come first, and long steps before short ones.
+/// The steps in the order of their start, as far as their resources allow (see [`lanes`]): steps
+/// that find mistakes soonest come first, and long steps before short ones.
 const STEPS: &[Step] = &[
-    Step { name: "format", place: Resource::Debug, run: format },
-    Step { name: "dependencies", place: Resource::Debug, run: dependencies },
-    Step { name: "prm check", place: Resource::Debug, run: || once(xtask(&["prm", "check"])) },
-    Step { name: "prm verify", place: Resource::Debug, run: prm_verify },
-    Step { name: "clippy", place: Resource::Debug, run: clippy },
-    Step { name: "unit tests", place: Resource::Debug, run: unit_tests },
-    Step { name: SUITE_IN_PROCESS, place: Resource::Debug, run: suite_in_process },
-    Step { name: "tests", place: Resource::Debug, run: tests },
-    Step { name: "features", place: Resource::Debug, run: features },
-    Step { name: "engine in packets", place: Resource::Debug, run: engine_in_packets },
-    Step { name: "rustdoc", place: Resource::Debug, run: rustdoc },
-    Step { name: "run: rdma-core", place: Resource::Release, run: crate::run::rdma_core },
-    Step { name: "run: pyverbs", place: Resource::Release, run: crate::pyverbs::check },
-    Step { name: "run: clients", place: Resource::Release, run: crate::clients::clients },
-    Step { name: "run: peers", place: Resource::Release, run: crate::peers::under_run },
-    Step { name: "run: chaos", place: Resource::Release, run: crate::run::chaos },
-    Step { name: "hwtest on the model", place: Resource::Release, run: hwtest_on_the_model },
-    Step { name: "hwtest in packets", place: Resource::Release, run: hwtest_in_packets },
-    Step { name: "capability sweep", place: Resource::Release, run: sweep },
-    Step { name: "run: process", place: Resource::Release, run: crate::run::process },
-    Step { name: "run: sandboxes", place: Resource::Release, run: crate::sandbox::check },
+    Step { name: "format", resource: Resource::Debug, run: format },
+    Step { name: "dependencies", resource: Resource::Debug, run: dependencies },
+    Step { name: "prm check", resource: Resource::Debug, run: || once(xtask(&["prm", "check"])) },
+    Step { name: "prm verify", resource: Resource::Debug, run: prm_verify },
+    Step { name: "clippy", resource: Resource::Debug, run: clippy },
+    Step { name: "unit tests", resource: Resource::Debug, run: unit_tests },
+    Step { name: SUITE_IN_PROCESS, resource: Resource::Debug, run: suite_in_process },
+    Step { name: "tests", resource: Resource::Debug, run: tests },
+    Step { name: "features", resource: Resource::Debug, run: features },
+    Step { name: "engine in packets", resource: Resource::Debug, run: engine_in_packets },
+    Step { name: "rustdoc", resource: Resource::Debug, run: rustdoc },
+    Step { name: "run: rdma-core", resource: Resource::Release, run: crate::run::rdma_core },
+    Step { name: "run: pyverbs", resource: Resource::Release, run: crate::pyverbs::check },
+    Step { name: "run: clients", resource: Resource::Release, run: crate::clients::clients },
+    Step { name: "run: peers", resource: Resource::Release, run: crate::peers::under_run },
+    Step { name: "run: chaos", resource: Resource::Release, run: crate::run::chaos },
+    Step { name: "hwtest on the model", resource: Resource::Release, run: hwtest_on_the_model },
+    Step { name: "hwtest in packets", resource: Resource::Release, run: hwtest_in_packets },
+    Step { name: "capability sweep", resource: Resource::Release, run: sweep },
+    Step { name: "run: process", resource: Resource::Release, run: crate::run::process },
+    Step { name: "run: sandboxes", resource: Resource::Release, run: crate::sandbox::check },
     Step {
         name: "run: hwtest",
-        place: Resource::Release,
+        resource: Resource::Release,
         run: || counted(crate::run::conformance()?),
     },
-    Step { name: "instruction counts", place: Resource::Release, run: bench },
-    Step { name: "VM: hwtest", place: Resource::Guest, run: hwtest_in_a_vm },
-    Step { name: "VM: frames", place: Resource::Guest, run: frames_in_a_vm },
-    Step { name: "VM: Ethernet", place: Resource::Guest, run: ethernet_in_a_vm },
-    Step { name: "VM: process", place: Resource::Guest, run: process_in_a_vm },
+    Step { name: "instruction counts", resource: Resource::Release, run: bench },
+    Step { name: "VM: hwtest", resource: Resource::Guest, run: hwtest_in_a_vm },
+    Step { name: "VM: frames", resource: Resource::Guest, run: frames_in_a_vm },
+    Step { name: "VM: Ethernet", resource: Resource::Guest, run: ethernet_in_a_vm },
+    Step { name: "VM: process", resource: Resource::Guest, run: process_in_a_vm },
     Step {
         name: "VM: rdma-core",
-        place: Resource::Guest,
+        resource: Resource::Guest,
         run: || in_a_vm("connectx6dx", &["--rdma-core-suite"]),
     },
-    Step { name: "VM: peers", place: Resource::Guest, run: peers_in_a_vm },
-    Step { name: "VM: rxe", place: Resource::Guest, run: rxe },
-    Step { name: "thread sanitizer", place: Resource::Own, run: sanitizers::thread },
-    Step { name: "address sanitizer", place: Resource::Own, run: sanitizers::address },
-    Step { name: "fuzz targets", place: Resource::Spare, run: fuzz_targets },
-    Step { name: "aarch64 barriers", place: Resource::Spare, run: aarch64_barriers },
-    Step { name: "aarch64", place: Resource::Spare, run: aarch64 },
-    Step { name: "riscv64imac", place: Resource::Spare, run: riscv64imac },
-    Step { name: "packages", place: Resource::Spare, run: crate::packages::check },
-    Step { name: "dpa", place: Resource::Guest, run: crate::dpa::test },
-    Step { name: "rates", place: Resource::Alone, run: rates },
-    Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
+    Step { name: "VM: peers", resource: Resource::Guest, run: peers_in_a_vm },
+    Step { name: "VM: rxe", resource: Resource::Guest, run: rxe },
+    Step { name: "thread sanitizer", resource: Resource::Own, run: sanitizers::thread },
+    Step { name: "address sanitizer", resource: Resource::Own, run: sanitizers::address },
+    Step { name: "fuzz targets", resource: Resource::Spare, run: fuzz_targets },
+    Step { name: "aarch64 barriers", resource: Resource::Spare, run: aarch64_barriers },
+    Step { name: "aarch64", resource: Resource::Spare, run: aarch64 },
+    Step { name: "riscv64imac", resource: Resource::Spare, run: riscv64imac },
+    Step { name: "packages", resource: Resource::Spare, run: crate::packages::check },
+    Step { name: "dpa", resource: Resource::Guest, run: crate::dpa::test },
+    Step { name: "rates", resource: Resource::Alone, run: rates },
+    Step { name: "fuzz smoke", resource: Resource::Alone, run: fuzz_smoke },
 ];
 
 /// The steps of `--fast`.
@@ -151,8 +151,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let start = Instant::now();
     crate::steps::end_all_when_interrupted()?;
-    let places: Vec<Resource> = steps.iter().map(|step| step.place).collect();
-    let reports = lanes::run(&places, |index, spare| crate::steps::run(steps[index].name, spare));
+    let resources: Vec<Resource> = steps.iter().map(|step| step.resource).collect();
+    let reports =
+        lanes::run(&resources, |index, spare| crate::steps::run(steps[index].name, spare));
     for (step, report) in steps.iter().zip(&reports).filter(|it| it.1.failed > 0) {
         println!("=== what failed of {}", step.name);
         report.trouble().for_each(|line| println!("{line}"));

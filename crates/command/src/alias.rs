@@ -171,7 +171,7 @@ impl AliasKey {
 
     /// The attributes that the alias was created with.
     pub fn attr(&self) -> &AliasAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// DESTROY_GENERAL_OBJECT. The owner's mkey stays.

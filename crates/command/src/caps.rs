@@ -69,7 +69,7 @@ pub struct Caps {
     pub relaxed_reads: bool,
     /// Keys state how reads are ordered after writes (`mkc_order_read_after_write`). A key with
     /// relaxed ordering then lets reads pass writes.
-    pub reads_behind_writes: bool,
+    pub reads_after_writes: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default if only
     /// real time exists.
     pub qp_timestamps: TimestampFormat,
@@ -93,8 +93,8 @@ pub struct Caps {
 /// free-running clock if the device has it, else the device's default. A device set to real time
 /// only refuses the free-running clock, whose value is 0, like an unset field. Linux chooses in the
 /// same way (`get_ts_format` of mlx5_ib).
-const fn timestamp_format(check_timestamp_format: TimestampFormatCap) -> TimestampFormat {
-    match check_timestamp_format {
+const fn timestamp_format(cap: TimestampFormatCap) -> TimestampFormat {
+    match cap {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
         _ => TimestampFormat::FREE_RUNNING,
     }
@@ -104,20 +104,18 @@ const fn timestamp_format(check_timestamp_format: TimestampFormatCap) -> Timesta
 pub(crate) fn check_timestamp_format(
     command: &'static str,
     format: TimestampFormat,
-    check_timestamp_format: TimestampFormatCap,
+    cap: TimestampFormatCap,
 ) -> Result<(), Error> {
     fits(command, "the timestamp format", format.0.into(), 2)?;
     let has = match format {
-        TimestampFormat::FREE_RUNNING => check_timestamp_format != TimestampFormatCap::REAL_TIME,
-        TimestampFormat::REAL_TIME => check_timestamp_format != TimestampFormatCap::FREE_RUNNING,
+        TimestampFormat::FREE_RUNNING => cap != TimestampFormatCap::REAL_TIME,
+        TimestampFormat::REAL_TIME => cap != TimestampFormatCap::FREE_RUNNING,
         _ => true,
     };
     if has {
         return Ok(());
     }
-    let what = format!(
-        "the device has no clock {format:?} for such queues: it has {check_timestamp_format:?}"
-    );
+    let what = format!("the device has no clock {format:?} for such queues: it has {cap:?}");
     Err(refused(command, what))
 }
 
@@ -194,7 +192,7 @@ impl Caps {
             relaxed_writes: g.relaxed_ordering_write(),
             relaxed_writes_only: g.mkc_order_write_after_write_ro_only(),
             relaxed_reads: g.relaxed_ordering_read(),
-            reads_behind_writes: g.mkc_order_read_after_write(),
+            reads_after_writes: g.mkc_order_read_after_write(),
             general,
             general_2,
             atomic,

@@ -28,7 +28,7 @@ impl Device {
 }
 
 impl QCounter {
-    /// The counter's number.
+    /// The counter_set_id for queue contexts.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -46,10 +46,10 @@ impl QCounter {
         Ok(output)
     }
 
-    /// DEALLOC_Q_COUNTER. The device refuses it while a queue uses the counter.
+    /// DEALLOC_Q_COUNTER.
     ///
     /// # Errors
-    /// The device refuses.
+    /// A queue still uses the counter.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }

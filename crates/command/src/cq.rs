@@ -11,7 +11,7 @@ use verbless_prm::{
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
 use crate::execute;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, memory_parts, set_record};
 use crate::owned::Owned;
 use verbless_prm::number::{Cqn, Eqn};
 
@@ -169,12 +169,8 @@ impl Device {
         if let Some(format) = options.compression {
             self.check_compression(format, attr.cqe_size)?;
         }
-        let parts = [
-            ("UAR", attr.uar.context()),
-            ("memory of the ring", attr.ring.umem().context()),
-            ("memory of the doorbell record", attr.record.umem().context()),
-        ];
-        all_of(self, "CREATE_CQ", parts)?;
+        let parts = [("UAR", attr.uar.context())];
+        all_of(self, "CREATE_CQ", parts.into_iter().chain(memory_parts(&attr.ring, &attr.record)))?;
         let mut input = CreateCqIn::new();
         input.set_cq_umem_valid(true);
         emit_ring(&attr, &mut input);
@@ -253,21 +249,19 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
         .set_uar_page(attr.uar.page_id())
         .set_apu_cq(apu)
         .set_ext_element_type(element_type)
-        .set_c_eqn_or_apu_element(element)
-        .set_dbr_umem_id(attr.record.umem().id())
-        .set_dbr_umem_valid(true)
-        .set_dbr_addr(attr.record.offset());
+        .set_c_eqn_or_apu_element(element);
+    set_record!(input.cq_context_mut(), attr.record);
 }
 
 impl CqObject {
-    /// The queue's number.
+    /// The CQ's number, for queue contexts and doorbells.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
     /// The attributes that the queue was created with.
     pub fn attr(&self) -> &CqAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object, for subscribing to its events.

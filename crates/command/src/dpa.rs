@@ -373,10 +373,10 @@ impl Device {
 
 pub(crate) fn make<S: Structure>(
     device: &Device,
-    kind: GeneralObjectType,
+    obj_type: GeneralObjectType,
     context: &S,
 ) -> Result<GeneralObject, Error> {
-    device.create_general_object(kind, context.as_bytes())
+    device.create_general_object(obj_type, context.as_bytes())
 }
 
 pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {

@@ -1,7 +1,7 @@
-//! The execution units of a DPA: groups of units, and partitions of them among the functions of a
-//! card. The commands are registers (`register`; layouts published in mstflint).
+//! DPA execution units (EUs): EU groups and EU partitions. They are set through access registers
+//! (`register`); mstflint publishes the layouts.
 
-use verbless_devx::Error;
+use verbless_devx::{DestroyError, Error};
 use verbless_prm as prm;
 use verbless_prm::{
     NicCapExtReg, NicDpaEuPartitionModify, NicDpaEuPartitionReg, NicDpaEugModify, NicDpaEugReg,
@@ -12,9 +12,11 @@ use crate::device::Device;
 use crate::error::limit;
 
 /// The operation in error messages.
-const UNITS: &str = "sharing execution units of the DPA";
-/// Maximum number of units in a mask.
+const ATTEMPTED: &str = "sharing execution units of the DPA";
+/// Number of EUs in a member mask.
 const MAX_UNITS: u16 = 1024;
+/// `cap_group` of [`DpaCap`](prm::DpaCap).
+const DPA_CAP_GROUP: u16 = 1;
 
 /// The size of a device's DPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,22 +24,24 @@ pub struct DpaCaps {
     /// Execution units.
     pub units: u16,
     /// Maximum number of groups.
-    pub groups: u16,
+    pub max_groups: u16,
     /// Maximum number of units in a group.
-    pub units_per_group: u16,
+    pub max_units_per_group: u16,
     /// Maximum number of partitions, besides the default one.
-    pub partitions: u16,
+    pub max_partitions: u16,
     /// Maximum number of functions in a partition.
-    pub functions_per_partition: u16,
+    pub max_functions_per_partition: u16,
 }
 
-/// A group of execution units, to which threads and calls can be bound. A drop destroys it; if
-/// threads are bound to it then, it stays, even after the context closes.
+/// A group of execution units, to which threads and calls can be bound. A drop sends DESTROY and
+/// ignores the error. If threads are still bound to the group, it outlives the context.
 #[derive(Debug)]
 pub struct DpaEuGroup {
     device: Device,
     id: u16,
     partition: Option<u16>,
+    /// The group is destroyed: the id may belong to a new one.
+    destroyed: bool,
 }
 
 /// A partition of execution units: an isolated pool for its functions. A card keeps it until a
@@ -57,7 +61,7 @@ pub struct DpaEuPartitionAttr {
     /// partition.
     pub functions: Vec<u16>,
     /// Maximum number of groups of these units.
-    pub groups: u16,
+    pub max_groups: u16,
 }
 
 impl Device {
@@ -68,16 +72,15 @@ impl Device {
     /// ([`register_access`](Self::register_access)).
     pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
         let mut register = NicCapExtReg::default();
-        // The capabilities of the DPA.
-        register.set_cap_group(1);
+        register.set_cap_group(DPA_CAP_GROUP);
         self.read_register(RegisterId::NIC_CAP_EXT, &mut register)?;
         let cap = prm::DpaCap::from_prefix(register.cap_data()).copied().unwrap_or_default();
         Ok(DpaCaps {
             units: cap.max_num_dpa_eu(),
-            groups: cap.max_num_dpa_eug(),
-            units_per_group: cap.max_num_dpa_eu_per_group(),
-            partitions: cap.max_num_dpa_eu_partition(),
-            functions_per_partition: cap.max_num_partition_vhca_id(),
+            max_groups: cap.max_num_dpa_eug(),
+            max_units_per_group: cap.max_num_dpa_eu_per_group(),
+            max_partitions: cap.max_num_dpa_eu_partition(),
+            max_functions_per_partition: cap.max_num_partition_vhca_id(),
         })
     }
 
@@ -86,7 +89,7 @@ impl Device {
     ///
     /// # Errors
     /// A unit is outside of the partition or in another group; the limit of groups is reached; the
-    /// user lacks the permission.
+    /// process may not access registers ([`register_access`](Self::register_access)).
     pub fn create_dpa_group(&self, name: &str, units: &[u16]) -> Result<DpaEuGroup, Error> {
         self.create_dpa_group_of(None, name, units)
     }
@@ -101,11 +104,10 @@ impl Device {
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         register.set_eug_name(&bytes);
-        for (index, word) in mask(units)?.into_iter().enumerate() {
-            register.set_member_mask(index, word);
-        }
+        set_members(&mut register, units)?;
         self.write_register(RegisterId::NIC_DPA_EUG, &mut register)?;
-        Ok(DpaEuGroup { device: self.clone(), id: register.eug_id(), partition })
+        let id = register.eug_id();
+        Ok(DpaEuGroup { device: self.clone(), id, partition, destroyed: false })
     }
 
     /// Creates a partition of execution units (register NIC_DPA_EU_PARTITION).
@@ -115,8 +117,8 @@ impl Device {
     /// in use; the limit of partitions is reached.
     pub fn create_dpa_partition(&self, attr: &DpaEuPartitionAttr) -> Result<DpaEuPartition, Error> {
         let mut register = NicDpaEuPartitionReg::default();
-        register.set_operation(NicDpaOperation::CREATE).set_max_num_eug(attr.groups);
-        set_units(&mut register, &attr.units)?;
+        register.set_operation(NicDpaOperation::CREATE).set_max_num_eug(attr.max_groups);
+        set_members(&mut register, &attr.units)?;
         set_functions(&mut register, &attr.functions)?;
         self.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)?;
         Ok(DpaEuPartition { device: self.clone(), id: register.eu_partition_id() })
@@ -128,36 +130,51 @@ impl Device {
     }
 }
 
-/// The bit mask of these units, as elements of the register.
-fn mask(units: &[u16]) -> Result<[u32; 32], Error> {
-    let mut words = [0; 32];
+/// A register with a member mask: one bit per EU, in 32-bit words.
+trait MemberMask {
+    fn word(&self, index: usize) -> u32;
+    fn set_word(&mut self, index: usize, word: u32);
+}
+
+macro_rules! member_mask {
+    ($($register:ty),*) => {$(
+        impl MemberMask for $register {
+            fn word(&self, index: usize) -> u32 {
+                self.member_mask(index)
+            }
+
+            fn set_word(&mut self, index: usize, word: u32) {
+                self.set_member_mask(index, word);
+            }
+        }
+    )*};
+}
+
+member_mask!(NicDpaEugReg, NicDpaEuPartitionReg);
+
+/// Adds these EUs to the register's member mask.
+fn set_members(register: &mut impl MemberMask, units: &[u16]) -> Result<(), Error> {
     for &unit in units {
         if unit >= MAX_UNITS {
-            let most = MAX_UNITS.into();
-            return Err(limit(UNITS, "a unit's number", unit.into(), most));
+            let most = u64::from(MAX_UNITS) - 1;
+            return Err(limit(ATTEMPTED, "a unit's number", unit.into(), most));
         }
-        words[usize::from(unit / 32)] |= 1 << (unit % 32);
-    }
-    Ok(words)
-}
-
-/// The units whose bits are set in a mask, given by its elements.
-fn units(word: impl Fn(usize) -> u32) -> Vec<u16> {
-    let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
-    (0..MAX_UNITS).filter(named).collect()
-}
-
-fn set_units(register: &mut NicDpaEuPartitionReg, units: &[u16]) -> Result<(), Error> {
-    for (index, word) in mask(units)?.into_iter().enumerate() {
-        register.set_member_mask(index, word);
+        let index = usize::from(unit / 32);
+        register.set_word(index, register.word(index) | 1 << (unit % 32));
     }
     Ok(())
+}
+
+/// The EUs of the register's member mask.
+fn members(register: &impl MemberMask) -> Vec<u16> {
+    let is_member = |unit: &u16| register.word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
+    (0..MAX_UNITS).filter(is_member).collect()
 }
 
 fn set_functions(register: &mut NicDpaEuPartitionReg, functions: &[u16]) -> Result<(), Error> {
     let count = u8::try_from(functions.len()).map_err(|_| {
         let most = u8::MAX.into();
-        limit(UNITS, "functions of a partition", functions.len() as u64, most)
+        limit(ATTEMPTED, "functions of a partition", functions.len() as u64, most)
     })?;
     register.set_num_vhca_id(count);
     for (index, &vhca_id) in functions.iter().enumerate() {
@@ -166,7 +183,8 @@ fn set_functions(register: &mut NicDpaEuPartitionReg, functions: &[u16]) -> Resu
     Ok(())
 }
 
-/// The register of a group of a partition, or of the function's own.
+/// NIC_DPA_EUG with the operation and the partition id, if there is one. Without it, the device
+/// takes the partition of the function.
 fn group_register(operation: NicDpaOperation, partition: Option<u16>) -> NicDpaEugReg {
     let mut register = NicDpaEugReg::default();
     register.set_operation(operation);
@@ -192,7 +210,7 @@ impl DpaEuGroup {
     pub fn units(&self) -> Result<Vec<u16>, Error> {
         let mut register = self.register(NicDpaOperation::default());
         self.device.read_register(RegisterId::NIC_DPA_EUG, &mut register)?;
-        Ok(units(|index| register.member_mask(index)))
+        Ok(members(&register))
     }
 
     /// Replaces the group's units. Threads and calls on a removed unit finish their current run
@@ -203,26 +221,35 @@ impl DpaEuGroup {
     pub fn set_units(&self, units: &[u16]) -> Result<(), Error> {
         let mut register = self.register(NicDpaOperation::MODIFY);
         register.set_modify_field_select(NicDpaEugModify::MEMBER_MASK.0);
-        for (index, word) in mask(units)?.into_iter().enumerate() {
-            register.set_member_mask(index, word);
-        }
+        set_members(&mut register, units)?;
         self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
     }
 
     /// Destroys the group.
     ///
     /// # Errors
-    /// Threads or calls are bound to it.
-    pub fn destroy(&self) -> Result<(), Error> {
+    /// Threads or calls are bound to it. The error has the group, for another try.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        match self.send_destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DestroyError { object: self, error }),
+        }
+    }
+
+    fn send_destroy(&mut self) -> Result<(), Error> {
         let mut register = self.register(NicDpaOperation::DESTROY);
-        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)
+        self.device.write_register(RegisterId::NIC_DPA_EUG, &mut register)?;
+        self.destroyed = true;
+        Ok(())
     }
 }
 
 impl Drop for DpaEuGroup {
     fn drop(&mut self) {
-        // If it is already destroyed, or threads are bound to it, a drop cannot report the error.
-        let _ = self.destroy();
+        if !self.destroyed {
+            // Fails if threads are bound to the group; a drop cannot return the error.
+            let _ = self.send_destroy();
+        }
     }
 }
 
@@ -242,9 +269,9 @@ impl DpaEuPartition {
         self.device.read_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)?;
         let count = usize::from(register.num_vhca_id());
         Ok(DpaEuPartitionAttr {
-            units: units(|index| register.member_mask(index)),
+            units: members(&register),
             functions: (0..count).map(|index| register.vhca_id(index)).collect(),
-            groups: register.max_num_eug(),
+            max_groups: register.max_num_eug(),
         })
     }
 
@@ -254,7 +281,7 @@ impl DpaEuPartition {
     /// As for [`create_dpa_partition`](Device::create_dpa_partition).
     pub fn set_units(&self, units: &[u16]) -> Result<(), Error> {
         let mut register = self.modify(NicDpaEuPartitionModify::MEMBER_MASK);
-        set_units(&mut register, units)?;
+        set_members(&mut register, units)?;
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
@@ -272,9 +299,9 @@ impl DpaEuPartition {
     ///
     /// # Errors
     /// More groups exist.
-    pub fn set_groups(&self, groups: u16) -> Result<(), Error> {
+    pub fn set_max_groups(&self, max_groups: u16) -> Result<(), Error> {
         let mut register = self.modify(NicDpaEuPartitionModify::MAX_NUM_EUG);
-        register.set_max_num_eug(groups);
+        register.set_max_num_eug(max_groups);
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 

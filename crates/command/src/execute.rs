@@ -45,8 +45,8 @@ pub(crate) fn modify_object<I: CommandInput>(object: &DevxObject, input: &I) -> 
     object.modify(input.as_bytes(), output.as_mut_bytes())
 }
 
-/// Moves a queue to the state `to` from its current one. The queue may change to ERR by itself
-/// between the query and the modify command; then it is moved from there.
+/// Moves a queue to the state `to` from its current one. If the queue changes to ERR between the
+/// query and the modify command, it is moved from ERR.
 pub(crate) fn move_to_state<S: Copy + PartialEq>(
     to: S,
     current: impl Fn() -> Result<S>,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn leave_to_follows_a_state_that_changes_once() {
+    fn move_to_state_follows_a_state_that_changes_once() {
         let state = Cell::new(1);
         let modify = |from| {
             // It fails by itself before the first command.

@@ -21,35 +21,35 @@ use crate::owned::Owned;
 #[derive(Debug)]
 pub struct GeneralObject {
     id: u32,
-    kind: GeneralObjectType,
+    obj_type: GeneralObjectType,
     owned: Owned<()>,
 }
 
 impl Device {
-    /// CREATE_GENERAL_OBJECT of `kind` with the object's own layout in `body`.
+    /// CREATE_GENERAL_OBJECT of type `obj_type` with the object's own layout in `body`.
     pub fn create_general_object(
         &self,
-        kind: GeneralObjectType,
+        obj_type: GeneralObjectType,
         body: &[u8],
     ) -> Result<GeneralObject, Error> {
         let mut head = CreateGeneralObjectIn::new();
-        head.set_obj_type(kind);
+        head.set_obj_type(obj_type);
         let mut output = CreateGeneralObjectOut::zeroed();
         let object = self.obj_create(&[head.as_bytes(), body].concat(), output.as_bytes_mut())?;
-        Ok(GeneralObject { id: output.obj_id(), kind, owned: Owned::new(object, ()) })
+        Ok(GeneralObject { id: output.obj_id(), obj_type, owned: Owned::new(object, ()) })
     }
 
     /// ALLOW_OTHER_VHCA_ACCESS: lets another function with `key` create an alias of one of our
     /// objects.
     pub fn allow_other_vhca_access(
         &self,
-        kind: GeneralObjectType,
+        obj_type: GeneralObjectType,
         id: u32,
         key: &[u8; 32],
     ) -> Result<(), Error> {
         let mut input = prm::AllowOtherVhcaAccessIn::new();
         input
-            .set_object_type_to_be_accessed(kind)
+            .set_object_type_to_be_accessed(obj_type)
             .set_object_id_to_be_accessed(id)
             .set_access_key(key);
         execute::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
@@ -70,7 +70,7 @@ impl GeneralObject {
     /// QUERY_GENERAL_OBJECT: `bytes` of the object's own layout.
     pub fn query(&self, bytes: usize) -> Result<Vec<u8>, Error> {
         let mut head = QueryGeneralObjectIn::new();
-        head.set_obj_type(self.kind).set_obj_id(self.id);
+        head.set_obj_type(self.obj_type).set_obj_id(self.id);
         let mut output = vec![0; QueryGeneralObjectOut::BYTES + bytes];
         self.owned.object().query(head.as_bytes(), &mut output)?;
         Ok(output.split_off(QueryGeneralObjectOut::BYTES))
@@ -80,7 +80,7 @@ impl GeneralObject {
     /// change.
     pub fn modify(&self, body: &[u8]) -> Result<(), Error> {
         let mut head = ModifyGeneralObjectIn::new();
-        head.set_obj_type(self.kind).set_obj_id(self.id);
+        head.set_obj_type(self.obj_type).set_obj_id(self.id);
         let mut output = ModifyGeneralObjectOut::zeroed();
         self.owned.object().modify(&[head.as_bytes(), body].concat(), output.as_bytes_mut())
     }

@@ -33,11 +33,13 @@ mod owned;
 mod path;
 mod qp;
 mod query;
+mod random;
 #[cfg(feature = "dpa")]
 mod register;
 mod rmp;
 mod rq;
 mod sq;
+mod state;
 mod transport;
 
 pub use alias::{AccessKey, AliasAttr, AliasKey};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use verbless_devx::{Context, Umem, page_size};
+use verbless_prm::WqContext;
 
 /// A registration and the owner of its memory, which is dropped only after deregistration.
 ///
@@ -65,10 +66,10 @@ impl UserMemory {
         self.length
     }
 
-    /// The offset of byte `offset` within a page of the registration, as far as known, and the
-    /// largest page of the registration. Pages larger than the system's begin at the memory's first
-    /// byte, whatever its address.
-    pub(crate) fn place(&self, offset: u64) -> (u64, u64) {
+    /// The offset of byte `offset` in its UMEM page, and the size of the largest UMEM page. If the
+    /// kernel may use pages larger than PAGE_SIZE, the first page begins at the first byte of the
+    /// UMEM.
+    pub(crate) fn page_offset(&self, offset: u64) -> (u64, u64) {
         let limit = self.page_limit;
         let first = if limit > page_size() as u64 { 0 } else { self.address };
         (first.wrapping_add(offset) & (limit - 1), limit)
@@ -79,8 +80,8 @@ impl Drop for UserMemory {
     fn drop(&mut self) {
         if let Some(Err(failed)) = self.umem.take().map(Umem::destroy) {
             let context = failed.object.context().clone();
-            // Dropping the registration tries once more and counts a failure. If the device refuses
-            // again and is not removed, its file never closes.
+            // The drop of `failed` deregisters again and counts a leak if that fails. A leaked UMEM
+            // keeps the device file open, so `owner` is never dropped.
             drop(failed);
             if let Some(owner) = self.owner.take() {
                 context.hold_until_closed(owner);
@@ -142,4 +143,33 @@ impl fmt::Debug for QueueMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "umem {:#x} + {:#x}", self.umem.id(), self.offset)
     }
+}
+
+/// Sets the doorbell record of a queue's context.
+macro_rules! set_record {
+    ($context:expr, $record:expr) => {
+        $context
+            .set_dbr_umem_id($record.umem().id())
+            .set_dbr_addr($record.offset())
+            .set_dbr_umem_valid(true)
+    };
+}
+
+pub(crate) use set_record;
+
+/// Sets the ring and the doorbell record of an SQ, RQ or RMP.
+pub(crate) fn set_wq_memory(wq: &mut WqContext, ring: &QueueMemory, record: &QueueMemory) {
+    wq.set_wq_umem_id(ring.umem().id()).set_wq_umem_offset(ring.offset()).set_wq_umem_valid(true);
+    set_record!(wq, record);
+}
+
+/// The device contexts of a queue's memory, with names for error messages.
+pub(crate) fn memory_parts<'a>(
+    ring: &'a QueueMemory,
+    record: &'a QueueMemory,
+) -> [(&'static str, &'a Context); 2] {
+    [
+        ("memory of the ring", ring.umem().context()),
+        ("memory of the doorbell record", record.umem().context()),
+    ]
 }

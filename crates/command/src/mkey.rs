@@ -1,6 +1,5 @@
-//! Memory keys: they give a queue pair, and the peer's, access to memory.
+//! Memory keys: a queue pair and its peer access memory through them.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -14,6 +13,7 @@ use crate::error::{all_of, invalid, refused};
 use crate::execute;
 use crate::memory::UserMemory;
 use crate::owned::Owned;
+use crate::random::random_u64;
 use verbless_prm::access::KeyAccess;
 use verbless_prm::number::{Lkey, Rkey};
 
@@ -41,25 +41,25 @@ pub enum KeyMemory {
     /// Ranges of 1 byte to 2 GiB, one after the other. The keys of the entries must outlive this
     /// one.
     Klms(Vec<Klm>),
-    /// Ranges of one power-of-two length (KSM), which the device translates without a search. They
-    /// cover the key from the last multiple of that length at or before its start. The keys of the
-    /// entries must outlive this one.
+    /// KSM: all entries have one power-of-two length, so the device indexes them. The first entry
+    /// begins at `start` rounded down to that length. The keys of the entries must outlive this
+    /// one.
     Ksms {
         /// log2 of the length of each in bytes.
         log_length: u8,
         /// The entries; their `length` is not used.
         klms: Vec<Klm>,
     },
-    /// A key of a function of this device, possibly this one. Addresses are those of that key, and
-    /// `start` is 0. An access needs the rights of both keys. Another function's key must be
-    /// created for it (`KeyAccess::crossing`); a key of this function must be of the same context.
+    /// CROSSING: forwards to the mkey `key` of function `vhca_id`. Addresses are the target's, and
+    /// `start` is 0. Both mkeys check rights. Another function must create the target with
+    /// `KeyAccess::crossing`; a target of this function must belong to this context.
     Crossing {
-        /// The function that owns the key.
+        /// The function that owns the target; it may be this function.
         vhca_id: u16,
-        /// The key there.
+        /// The target.
         key: Rkey,
     },
-    /// None yet: UMR requests set the KLM entries and the rights. The key is free until then; its
+    /// No memory yet: a UMR WQE writes the KLMs and the rights. Until then the mkey is free and
     /// `length` is 0.
     Umr {
         /// Capacity in KLM entries, 1 to 65532.
@@ -91,11 +91,11 @@ pub struct MkeyObject {
     owned: Owned<MkeyAttr>,
 }
 
-/// The variant of the next key: a new key differs from the last one with the same index, so that a
-/// peer's access by the old one fails. The first variant is random, because a restarted program
-/// gets the same indexes.
+/// The variant (bits 7:0) of the next mkey. Two mkeys with the same index differ in it, so an
+/// access by an old rkey fails. The first variant is random, because a restarted program gets the
+/// same indexes.
 fn next_variant() -> u8 {
-    static FIRST: LazyLock<u8> = LazyLock::new(|| RandomState::new().hash_one(0_u8) as u8);
+    static FIRST: LazyLock<u8> = LazyLock::new(|| random_u64() as u8);
     static COUNT: AtomicU8 = AtomicU8::new(0);
     FIRST.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
@@ -105,9 +105,6 @@ const MAX_UMR_KLMS: u32 = 65_532;
 
 /// Any queue pair of the protection domain may use the key.
 const ANY_QP: u32 = 0xff_ffff;
-
-/// Maximum bytes of a KLM entry (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
-const MAX_KLM_BYTES: u32 = 1 << 31;
 
 impl MkeyObject {
     /// Whether the key belongs to the device's context.
@@ -125,11 +122,11 @@ impl Device {
     /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
     /// `remote.atomic` whose start or length is not a multiple of [`Caps::max_atomic_bytes`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
-        check(&attr)?;
-        check_limits(&attr, self.caps())?;
+        check_attr(&attr)?;
+        check_caps(&attr, self.caps())?;
         let crosses = attr.access.crossing || matches!(attr.memory, KeyMemory::Crossing { .. });
         if crosses && !self.caps().general.crossing_vhca_mkey() {
-            let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey)";
+            let what = "the device has no crossing keys (hca_cap.crossing_vhca_mkey is 0)";
             return Err(invalid("CREATE_MKEY", what));
         }
         let umem = match &attr.memory {
@@ -144,9 +141,9 @@ impl Device {
         let (access, caps) = (attr.access, self.caps());
         let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
         let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
-        // Future firmware without write ordering refuses a key that orders reads after writes
-        // (DPDK `mlx5_devx_mkey_attr_set_ordering`).
-        let reads = match relaxed && caps.reads_behind_writes {
+        // Future firmware that does not order writes refuses order_read_after_write STRICT (DPDK
+        // `mlx5_devx_mkey_attr_set_ordering`).
+        let reads = match relaxed && caps.reads_after_writes {
             true => prm::MkeyReadAfterWrite::RELAXED,
             false => prm::MkeyReadAfterWrite::STRICT,
         };
@@ -168,9 +165,9 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The UMEM has the pages, so the key has neither their size nor their number. UCX
-                // writes the 1 into keys that it shares with other functions, as
-                // `crossing_target_mkey`, which overlaps the number of translations.
+                // The UMEM has the pages, so the mkey has neither their size nor their number. UCX
+                // writes the 1 into mkeys that it exports. There the field is crossing_target_mkey,
+                // which shares bits with translations_octword_size.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
                 context.set_translations_octword_size(1);
                 head.set_translations_octword_actual_size(1)
@@ -186,7 +183,8 @@ impl Device {
                 if self.caps().general.umr_indirect_mkey_disabled() {
                     return Err(invalid(
                         "CREATE_MKEY",
-                        "the device lets no UMR change indirect keys",
+                        "UMR cannot change indirect mkeys on this device \
+                         (umr_indirect_mkey_disabled is 1)",
                     ));
                 }
                 set_access_mode(context, prm::MkeyAccessMode::KLMS);
@@ -230,7 +228,7 @@ pub fn check_access(access: KeyAccess) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(attr: &MkeyAttr) -> Result<(), Error> {
+fn check_attr(attr: &MkeyAttr) -> Result<(), Error> {
     if let KeyMemory::Umr { klms, .. } = attr.memory {
         if attr.length != 0 || !(1..=MAX_UMR_KLMS).contains(&klms) {
             let what = "a key for UMR has length 0 until it is mapped, and room for 1 to 65532 KLM \
@@ -252,12 +250,13 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
             if !fits {
                 return Err(invalid("CREATE_MKEY", "the key passes the end of its UMEM"));
             }
-            let (place, page) = umem.place(*offset);
-            if attr.start & (page - 1) != place {
+            let (in_umem, page) = umem.page_offset(*offset);
+            let in_key = attr.start & (page - 1);
+            if in_key != in_umem {
                 let what = format!(
-                    "start {:#x} must have the offset within a page that its memory has in the \
-                     UMEM, {place:#x}, and pages of this UMEM may have {page:#x} bytes: choose \
-                     such a start, or register the memory with smaller pages \
+                    "start {:#x} and the memory differ in their page offset ({in_key:#x} and \
+                     {in_umem:#x}; pages of this UMEM may have {page:#x} bytes): choose a start \
+                     with the offset of the memory, or register the UMEM with smaller pages \
                      (PageSizes::of_address for addresses of this process)",
                     attr.start
                 );
@@ -270,10 +269,10 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
             return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
         }
-        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MAX_KLM_BYTES) => {
+        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > prm::Klm::MAX_BYTES) => {
             return Err(invalid("CREATE_MKEY", "a KLM entry has at most 2 GiB: split the range"));
         }
-        // The device's handling is not public: in a data segment, 0 means 2 GiB.
+        // No public source says what byte_count 0 means in a KLM. In a data segment it means 2 GiB.
         KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length == 0) => {
             return Err(invalid("CREATE_MKEY", "a KLM entry has no bytes: leave it out"));
         }
@@ -283,15 +282,15 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
 }
 
 /// Fails if the key has more KLM entries than this device supports.
-fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
+fn check_klm_count(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
     let (entries, sent) = match memory {
         KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } => (klms.len() as u64, true),
         KeyMemory::Umr { klms, .. } => (u64::from(*klms), false),
         _ => return Ok(()),
     };
     if caps.general.max_indirection() == 0 {
-        let what = "the device has no indirect keys (hca_cap.max_indirection is 0): make a key of \
-                    each region";
+        let what = "the device has no indirect keys (hca_cap.max_indirection is 0): create \
+                    one direct mkey per region";
         return Err(invalid("CREATE_MKEY", what));
     }
     let log = caps.general.log_max_klm_list_size();
@@ -317,11 +316,11 @@ fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
 const MAX_CREATE_KLMS: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
 
 /// Fails if the attributes exceed this device's limits.
-fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
-    check_entries(&attr.memory, caps)?;
+fn check_caps(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
+    check_klm_count(&attr.memory, caps)?;
     match &attr.memory {
         KeyMemory::Umem { umem, offset } => {
-            let (_, page) = umem.place(*offset);
+            let (_, page) = umem.page_offset(*offset);
             let most = caps.log_max_key_page();
             if page.ilog2() > most.into() {
                 let what = format!(
@@ -333,7 +332,7 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
             }
             return Ok(());
         }
-        KeyMemory::Ksms { log_length, klms } => check_fixed(attr, *log_length, klms, caps)?,
+        KeyMemory::Ksms { log_length, klms } => check_ksms(attr, *log_length, klms, caps)?,
         KeyMemory::Klms(_) => {}
         _ => return Ok(()),
     }
@@ -343,9 +342,9 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     let unit = caps.max_atomic_bytes();
     if !attr.start.is_multiple_of(unit) || !attr.length.is_multiple_of(unit) {
         let what = format!(
-            "an indirect key for atomics begins at a multiple of {unit} bytes (the largest atomic \
-             of this device) and has a multiple of them as its length, and this one has {} bytes \
-             from {:#x}: choose such ranges, or leave out `remote.atomic` (KeyAccess::ALL has it)",
+            "start and length of an indirect key with `remote.atomic` must be multiples of {unit} \
+             bytes (the largest atomic of this device); this key has {} bytes from {:#x}: align \
+             them, or use KeyAccess::READ_WRITE",
             attr.length, attr.start
         );
         return Err(refused("CREATE_MKEY", what));
@@ -353,10 +352,10 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails for an entry size that the device does not support, or for entries that do not cover the
-/// key: a device counts them from the last multiple of their size at or before the start (UCX calls
-/// that a workaround for the range check of CREATE_MKEY).
-fn check_fixed(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
+/// Fails if the device does not support the entry size, or if the entries do not cover the key.
+/// CREATE_MKEY counts entries from `start` rounded down to the entry size (UCX works around this
+/// check).
+fn check_ksms(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
     let Some(sizes) = caps.log_fixed_buffers() else {
         let what = "the device has no keys with entries of one size (hca_cap.fixed_buffer_size): \
                     use KeyMemory::Klms";
@@ -373,7 +372,7 @@ fn check_fixed(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<()
     if end > size * klms.len() as u128 {
         let what = format!(
             "{} entries of {size:#x} bytes do not cover {:#x} bytes from {:#x} on, counted from \
-             the multiple of {size:#x} before: add an entry, or align the start",
+             `start` rounded down to {size:#x}: add an entry, or align the start",
             klms.len(),
             attr.length,
             attr.start
@@ -419,7 +418,7 @@ impl MkeyObject {
 
     /// The attributes that the key was created with.
     pub fn attr(&self) -> &MkeyAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object.

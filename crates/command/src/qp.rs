@@ -2,10 +2,9 @@
 //!
 //! CREATE_QP leaves a queue pair in RESET. INIT, RTR (ready to receive) and RTS (ready to send)
 //! follow in this order; each transition has a function that takes its legal attributes only. The
-//! functions take `&mut self`, so the owner of the object and its rings can clean up after a
-//! transition, such as completions of requests that RESET discards.
+//! functions take `&mut self`: the owner of the rings must see each transition, because RESET
+//! discards posted WQEs and the owner must drop their cookies.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,15 +20,16 @@ use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit, refused};
 use crate::execute;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, memory_parts, set_record};
 use crate::owned::Owned;
 use crate::path::Path;
+use crate::random::random_u64;
 use crate::rmp::RmpObject;
 use verbless_prm::access::RemoteAccess;
 use verbless_prm::number::{QKey, Qpn};
 
-/// The optional fields for the peer's rights.
-const fn rights(service: ServiceType) -> u32 {
+/// The opt_param_mask bits of rre, rwe and rae that the service has.
+const fn access_opt_mask(service: ServiceType) -> u32 {
     match service {
         ServiceType::RC => OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0,
         ServiceType::UC => OptParamMask::RWE.0,
@@ -63,15 +63,15 @@ pub struct QpAttr {
     pub log_send_wqebbs: Option<u8>,
     /// log2 of the number of receive WQEs; `None` for no receive queue of its own.
     pub log_receive_wqes: Option<u8>,
-    /// The shared receive memory pool, if the queue pair has no receive queue of its own; `None`:
-    /// it has no receives.
-    pub shared: Option<Arc<RmpObject>>,
+    /// The RMP, if the queue pair has no RQ of its own. If this and `log_receive_wqes` are `None`,
+    /// the queue pair cannot receive.
+    pub rmp: Option<Arc<RmpObject>>,
     /// log2 of the bytes per receive WQE, at least 4 (one data segment).
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether the queue pair can copy memory (`DmaMmo` of verbless-ring); only
-    /// RC queue pairs on devices with `dma_mmo_qp`.
+    /// Whether the queue pair takes DMA MMO WQEs (`DmaMmo` of verbless-ring). It needs the service
+    /// RC, and the capability `dma_mmo_qp` or `dma_mmo_sq`.
     pub dma_mmo: bool,
 }
 
@@ -183,8 +183,8 @@ pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// Whether INIT2RTR forbade reads of the peer. The context's minimum number of outstanding
-    /// reads is one, so the peer's rights forbid them.
+    /// INIT2RTR asked for 0 inbound reads. log_rra_max cannot express 0, so rre and rae are cleared
+    /// instead.
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
@@ -197,11 +197,12 @@ pub struct QpObject {
     lag_port: u8,
     /// See [`QpObject::first_psn`].
     psn: u32,
-    /// The last PSN that went out in an address; [`NO_PSN`] if none has.
-    announced: AtomicU32,
+    /// The last PSN that the peer may have got, in a `PeerAddress` of verbless-queue; [`NO_PSN`] if
+    /// none.
+    advertised_psn: AtomicU32,
     left_reset: bool,
     /// Whether it has reached RTR since its creation or last reset.
-    receives: bool,
+    reached_rtr: bool,
     /// Whether the context enables memory copies: only with `dma_mmo_qp`, not with `dma_mmo_sq`
     /// alone.
     enables_dma_mmo: bool,
@@ -226,8 +227,8 @@ impl Device {
         }
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
         if attr.dma_mmo && (attr.service != ServiceType::RC || !caps.dma_mmo()) {
-            let hint = "only reliable connected queue pairs copy memory, of devices with the \
-                        capability dma_mmo_qp or dma_mmo_sq";
+            let hint = "DMA MMO needs an RC queue pair and the capability dma_mmo_qp or \
+                        dma_mmo_sq";
             return Err(invalid("CREATE_QP", hint));
         }
         let parts = [
@@ -235,11 +236,13 @@ impl Device {
             ("UAR", attr.uar.context()),
             ("CQ of the sends", attr.send_cq.object().context()),
             ("CQ of the receives", attr.receive_cq.object().context()),
-            ("memory of the rings", attr.rings.umem().context()),
-            ("memory of the doorbell record", attr.record.umem().context()),
         ];
-        let pool = attr.shared.as_ref().map(|pool| ("pool of receives", pool.object().context()));
-        all_of(self, "CREATE_QP", parts.into_iter().chain(pool))?;
+        let pool = attr.rmp.as_ref().map(|pool| ("pool of receives", pool.object().context()));
+        all_of(
+            self,
+            "CREATE_QP",
+            parts.into_iter().chain(memory_parts(&attr.rings, &attr.record)).chain(pool),
+        )?;
         let mut input = CreateQpIn::new();
         input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
         input.set_wq_umem_valid(true);
@@ -252,15 +255,13 @@ impl Device {
             .set_uar_page(attr.uar.page_id())
             .set_cqn_snd(attr.send_cq.cqn().0)
             .set_cqn_rcv(attr.receive_cq.cqn().0)
-            .set_user_index(attr.user_index)
-            .set_dbr_umem_id(attr.record.umem().id())
-            .set_dbr_umem_valid(true)
-            .set_dbr_addr(attr.record.offset());
+            .set_user_index(attr.user_index);
+        set_record!(context, attr.record);
         match attr.log_send_wqebbs {
             Some(log) => context.set_log_sq_size(log),
             None => context.set_no_sq(true),
         };
-        match (attr.log_receive_wqes, &attr.shared) {
+        match (attr.log_receive_wqes, &attr.rmp) {
             (Some(_), Some(_)) => {
                 let hint =
                     "a queue pair has either a receive queue of its own or a shared one, not both";
@@ -289,9 +290,9 @@ impl Device {
             pkeys: pkeys(caps),
             lag_port: self.next_lag_port(),
             psn: random_psn(),
-            announced: AtomicU32::new(NO_PSN),
+            advertised_psn: AtomicU32::new(NO_PSN),
             left_reset: false,
-            receives: false,
+            reached_rtr: false,
             enables_dma_mmo: attr.dma_mmo && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
         })
@@ -308,14 +309,14 @@ fn pkeys(caps: &Caps) -> u32 {
 }
 
 impl QpObject {
-    /// The queue pair's number.
+    /// The QPN, for WQEs, doorbells and peers.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
     /// The attributes that the queue pair was created with.
     pub fn attr(&self) -> &QpAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object, for subscribing to its events.
@@ -329,26 +330,26 @@ impl QpObject {
         self.psn
     }
 
-    /// [`QpObject::first_psn`], noted as the one that the peer expects.
-    pub fn announce_psn(&self) -> u32 {
-        self.announced.store(self.psn, Ordering::Relaxed);
+    /// Returns [`QpObject::first_psn`] and records that the peer gets it.
+    pub fn advertise_psn(&self) -> u32 {
+        self.advertised_psn.store(self.psn, Ordering::Relaxed);
         self.psn
     }
 
     /// Fails if the queue pair was reset since its first PSN was last
-    /// [announced](QpObject::announce_psn): its peer would expect the old PSN, and receive nothing.
+    /// [advertised](QpObject::advertise_psn): the peer expects the old PSN, and would receive
+    /// nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](verbless_devx::ErrorKind::InvalidInput).
-    pub fn check_announced(&self) -> Result<(), Error> {
-        let announced = self.announced.load(Ordering::Relaxed);
-        if announced == NO_PSN || announced == self.psn {
+    pub fn check_advertised_psn(&self) -> Result<(), Error> {
+        let old = self.advertised_psn.load(Ordering::Relaxed);
+        if old == NO_PSN || old == self.psn {
             return Ok(());
         }
         let hint = format!(
-            "the peer has an address of QP {} from before its reset, which drew PSN \
-             {:#08x} in place of {announced:#08x}: take its address again, send that to the peer, \
-             and connect then",
+            "QP {} was reset after its address went to the peer: its first PSN is {:#08x}, and the \
+             peer expects {old:#08x}. Send the new address to the peer, then connect",
             self.qpn, self.psn
         );
         Err(refused("connecting a queue pair", hint))
@@ -356,14 +357,14 @@ impl QpObject {
 
     /// RST2INIT_QP: RESET → INIT. Receives may be posted after it.
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
-        self.connected("RST2INIT_QP")?;
-        self.local_end("RST2INIT_QP", attr.port, attr.pkey_index)?;
+        self.check_connected("RST2INIT_QP")?;
+        self.check_port_and_pkey("RST2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         self.no_reads = false;
-        self.access(context, attr.access);
+        self.set_access(context, attr.access);
         context.set_lag_tx_port_affinity(self.lag_port);
         context
             .primary_address_path_mut()
@@ -381,21 +382,21 @@ impl QpObject {
         input.set_qpn(self.qpn.0).set_qpc_ext(true);
         input.set_opt_param_mask_95_32(prm::OptParamMask9532::INIT2INIT_MMO.0);
         input.qpc_data_ext_mut().set_mmo(true);
-        self.service(input.qpc_mut());
+        self.set_service(input.qpc_mut());
         self.modify(&input, "the queue pair must be in INIT")
     }
 
     /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.
     pub fn change_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
-        self.local_end("INIT2INIT_QP", attr.port, attr.pkey_index)?;
+        self.check_port_and_pkey("INIT2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0);
-        self.connected("INIT2INIT_QP")?;
-        let rights = rights(self.owned.parents().service);
+        self.check_connected("INIT2INIT_QP")?;
+        let rights = access_opt_mask(self.owned.attr().service);
         input.set_opt_param_mask(rights | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0);
         let context = input.qpc_mut();
-        self.service(context);
-        self.access(context, attr.access);
+        self.set_service(context);
+        self.set_access(context, attr.access);
         context
             .primary_address_path_mut()
             .set_vhca_port_num(attr.port)
@@ -407,12 +408,12 @@ impl QpObject {
 
     /// RST2INIT_QP of a datagram queue pair. Receives may be posted after it.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
-        self.datagram("RST2INIT_QP")?;
-        self.local_end("RST2INIT_QP", attr.port, attr.pkey_index)?;
+        self.check_datagram("RST2INIT_QP")?;
+        self.check_port_and_pkey("RST2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         context.set_q_key(attr.q_key.0).set_lag_tx_port_affinity(self.lag_port);
         context
             .primary_address_path_mut()
@@ -423,11 +424,11 @@ impl QpObject {
 
     /// INIT2RTR_QP of a datagram queue pair, which can then receive.
     pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
-        self.datagram("INIT2RTR_QP")?;
+        self.check_datagram("INIT2RTR_QP")?;
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         // A message is one packet; the port's MTU limits its length.
         context.set_mtu(prm::PathMtu(Mtu::B4096 as u8)).set_log_msg_max(LOG_DATAGRAM);
         self.init2rtr(&input, "RTR needs INIT")
@@ -436,30 +437,30 @@ impl QpObject {
     /// RTR2RTS_QP of a datagram queue pair: sends may be posted after it. Receivers do not check
     /// its sequence numbers, which begin with `send_psn` (24 bits).
     pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
-        self.datagram("RTR2RTS_QP")?;
+        self.check_datagram("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", send_psn, 24)?;
         let mut input = Rtr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         context.set_next_send_psn(send_psn).set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY);
         self.modify(&input, "RTS needs RTR")
     }
 
     /// RTS2RTS_QP of a datagram queue pair: messages must then carry the new Q_Key.
     pub fn change_q_key(&mut self, q_key: QKey) -> Result<(), Error> {
-        self.datagram("RTS2RTS_QP")?;
+        self.check_datagram("RTS2RTS_QP")?;
         let mut input = Rts2rtsQpIn::new();
         input.set_qpn(self.qpn.0).set_opt_param_mask(OptParamMask::Q_KEY.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         context.set_q_key(q_key.0);
         self.modify(&input, "the queue pair must be in RTS")
     }
 
     /// INIT2RTR_QP: INIT → RTR. The queue pair then answers its peer.
     pub fn to_rtr(&mut self, attr: &RtrAttr) -> Result<(), Error> {
-        self.connected("INIT2RTR_QP")?;
+        self.check_connected("INIT2RTR_QP")?;
         if let Some(problem) = attr.path.problem() {
             return Err(invalid("INIT2RTR_QP", problem));
         }
@@ -476,7 +477,7 @@ impl QpObject {
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         context
             .set_mtu(prm::PathMtu(attr.mtu as u8))
             .set_log_msg_max(self.log_max_message)
@@ -488,11 +489,11 @@ impl QpObject {
         let init = self.init;
         attr.path.emit(init.port, context.primary_address_path_mut());
         if self.is_reliable() {
-            // This transition needs the atomic mode too, not only the one that set it first; the
-            // rights go with it.
+            // INIT2RTR sets the rights and atomic_mode again, as mlx5_ib does for
+            // IB_QP_MAX_DEST_RD_ATOMIC.
             self.no_reads = attr.max_destination_reads == 0;
-            self.access(context, init.access);
-            input.set_opt_param_mask(rights(self.owned.parents().service));
+            self.set_access(context, init.access);
+            input.set_opt_param_mask(access_opt_mask(self.owned.attr().service));
         }
         self.init2rtr(
             &input,
@@ -502,7 +503,7 @@ impl QpObject {
 
     /// RTR2RTS_QP: RTR → RTS. Sends may be posted after it.
     pub fn to_rts(&mut self, attr: &RtsAttr) -> Result<(), Error> {
-        self.connected("RTR2RTS_QP")?;
+        self.check_connected("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", attr.send_psn, 24)?;
         fits("RTR2RTS_QP", "the ACK timeout", attr.ack_timeout.into(), 5)?;
         fits("RTR2RTS_QP", "the retry count", attr.retry_count.into(), 3)?;
@@ -516,7 +517,7 @@ impl QpObject {
         let mut input = Rtr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         context.set_next_send_psn(attr.send_psn).set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY);
         if self.is_reliable() {
             context
@@ -530,7 +531,7 @@ impl QpObject {
 
     /// RTS2RTS_QP: changes attributes of a queue pair in RTS.
     pub fn change(&mut self, change: &RtsChange) -> Result<(), Error> {
-        self.connected("RTS2RTS_QP")?;
+        self.check_connected("RTS2RTS_QP")?;
         if change.min_rnr_timer.is_some() && !self.is_reliable() {
             return Err(invalid("RTS2RTS_QP", "only a reliable service has an RNR timer"));
         }
@@ -538,10 +539,10 @@ impl QpObject {
         input.set_qpn(self.qpn.0);
         let mut mask = 0;
         let context = input.qpc_mut();
-        self.service(context);
+        self.set_service(context);
         if let Some(allowed) = change.access {
-            self.access(context, allowed);
-            mask |= rights(self.owned.parents().service);
+            self.set_access(context, allowed);
+            mask |= access_opt_mask(self.owned.attr().service);
         }
         if let Some(timer) = change.min_rnr_timer {
             fits("RTS2RTS_QP", "the RNR timer", timer.into(), 5)?;
@@ -558,7 +559,7 @@ impl QpObject {
     pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
-        self.service(input.qpc_mut());
+        self.set_service(input.qpc_mut());
         self.modify(
             &input,
             "the queue pair must be in SQER, the state after a failed request of UC or UD",
@@ -579,14 +580,14 @@ impl QpObject {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context was destroyed")?;
-        (self.left_reset, self.receives) = (false, false);
+        (self.left_reset, self.reached_rtr) = (false, false);
         self.psn = random_psn();
         Ok(())
     }
 
-    /// Whether the queue pair may have left RESET since its creation or last reset, and so may have
-    /// written CQEs. It does not see transitions sent as raw commands on [`QpObject::object`]:
-    /// reset such a queue pair before you drop it.
+    /// Whether a transition was sent since creation or the last reset: the queue pair may have
+    /// written CQEs. Raw commands through [`QpObject::object`] are not tracked: reset such a queue
+    /// pair before you drop it.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset
     }
@@ -594,7 +595,7 @@ impl QpObject {
     /// Whether the queue pair has reached RTR since its creation or last reset, and so may have
     /// received.
     pub fn has_reached_rtr(&self) -> bool {
-        self.receives
+        self.reached_rtr
     }
 
     /// QUERY_QP: the current context.
@@ -620,7 +621,8 @@ impl QpObject {
             return Ok(());
         }
         let attempted = format!("waiting for QP {}", self.qpn);
-        let hint = "it is in the error state, and its requests do not complete: reset it";
+        let hint = "it is in ERR, and completes nothing after the flushed requests: poll those, \
+                    then reset it";
         Err(Error::new(ErrorKind::QueueFailed, attempted, hint))
     }
 
@@ -630,18 +632,18 @@ impl QpObject {
     }
 
     /// Every transition repeats the service type and migration state.
-    fn service(&self, context: &mut QpContext) {
-        let service = self.owned.parents().service;
+    fn set_service(&self, context: &mut QpContext) {
+        let service = self.owned.attr().service;
         context.set_st(service).set_pm_state(PathMigrationState::MIGRATED);
     }
 
-    fn access(&self, context: &mut QpContext, mut access: RemoteAccess) {
+    fn set_access(&self, context: &mut QpContext, mut access: RemoteAccess) {
         context.set_rwe(access.write);
         if self.is_reliable() {
             if self.no_reads {
                 (access.read, access.atomic) = (false, false);
             }
-            // A device without atomics refuses the mode that goes with the right.
+            // A device without atomics refuses atomic_mode IB_SPEC.
             access.atomic &= self.atomics;
             context.set_rre(access.read).set_rae(access.atomic).set_atomic_mode(if access.atomic {
                 AtomicMode::IB_SPEC
@@ -652,12 +654,12 @@ impl QpObject {
     }
 
     fn is_reliable(&self) -> bool {
-        self.owned.parents().service == ServiceType::RC
+        self.owned.attr().service == ServiceType::RC
     }
 
     /// Refuses an operation for connected queue pairs only.
-    fn connected(&self, attempted: &'static str) -> Result<(), Error> {
-        match self.owned.parents().service {
+    fn check_connected(&self, attempted: &'static str) -> Result<(), Error> {
+        match self.owned.attr().service {
             ServiceType::UD => Err(invalid(
                 attempted,
                 "a datagram queue pair has no peer: its transitions are those with `datagram` in \
@@ -668,8 +670,8 @@ impl QpObject {
     }
 
     /// Refuses an operation for datagram queue pairs only.
-    fn datagram(&self, attempted: &'static str) -> Result<(), Error> {
-        match self.owned.parents().service {
+    fn check_datagram(&self, attempted: &'static str) -> Result<(), Error> {
+        match self.owned.attr().service {
             ServiceType::UD => Ok(()),
             _ => Err(invalid(
                 attempted,
@@ -680,7 +682,12 @@ impl QpObject {
     }
 
     /// Refuses a port beyond the device's ports, and an index beyond the P_Key table.
-    fn local_end(&self, attempted: &'static str, port: u8, pkey_index: u16) -> Result<(), Error> {
+    fn check_port_and_pkey(
+        &self,
+        attempted: &'static str,
+        port: u8,
+        pkey_index: u16,
+    ) -> Result<(), Error> {
         if !(1..=self.ports).contains(&port) {
             let what = format!("the port is {port}; this device has ports 1 to {}", self.ports);
             return Err(refused(attempted, what));
@@ -696,7 +703,8 @@ impl QpObject {
     /// taken a receive from an SRQ.
     fn init2rtr(&mut self, input: &Init2rtrQpIn, needs: &'static str) -> Result<(), Error> {
         let moved = self.modify(input, needs);
-        self.receives = moved.is_ok() || !matches!(self.state(), Ok(QpState::RST | QpState::INIT));
+        self.reached_rtr =
+            moved.is_ok() || !matches!(self.state(), Ok(QpState::RST | QpState::INIT));
         moved
     }
 
@@ -731,14 +739,13 @@ const NO_PSN: u32 = u32::MAX;
 /// log2 of the number of packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
 
-/// A random PSN of 24 bits: the hash map keys of the standard library come from the system's random
-/// numbers.
+/// A random PSN of 24 bits.
 fn random_psn() -> u32 {
-    (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
+    (random_u64() & 0xff_ffff) as u32
 }
 
-/// log2 of the number of outstanding reads and atomics, rounded up; fails above the device's
-/// capability, a power of two whose log2 fits the field.
+/// log2 of `reads`, rounded up. Fails if `reads` exceeds `most`, the device's limit, which is a
+/// power of two.
 fn log_reads(
     attempted: &'static str,
     capability: &'static str,

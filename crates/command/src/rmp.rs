@@ -9,7 +9,7 @@ use verbless_prm::{
 use crate::device::Device;
 use crate::error::{all_of, invalid, limit};
 use crate::execute;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, memory_parts, set_wq_memory};
 use crate::owned::Owned;
 use verbless_prm::number::Rmpn;
 
@@ -32,7 +32,7 @@ pub struct RmpAttr {
 }
 
 /// A receive memory pool on the device, without its ring; `verbless_queue::Srq` adds the ring.
-/// Queue pairs that use it keep it alive.
+/// QPs and RQs that use it keep it alive.
 #[derive(Debug)]
 pub struct RmpObject {
     rmpn: Rmpn,
@@ -40,15 +40,17 @@ pub struct RmpObject {
 }
 
 impl Device {
-    /// CREATE_RMP: a pool of receives without users.
+    /// CREATE_RMP. No QP or RQ uses the RMP yet.
     pub fn create_rmp(&self, attr: RmpAttr) -> Result<RmpObject, Error> {
         let general = &self.caps().general;
         if general.log_max_rmp() == 0 {
             return Err(invalid(
                 "CREATE_RMP",
-                "the device has no such pools (capability log_max_rmp)",
+                "the device has no RMPs (capability log_max_rmp is 0)",
             ));
         }
+        // Verbs makes an RMP for an SRQ, so this is the limit that mlx5_ib reports as max_srq_wr.
+        // RQs and SQs have log_max_wq_sz.
         let most = general.log_max_srq_sz();
         if attr.log_wqes > most {
             let what = "log2 of the receives";
@@ -57,27 +59,21 @@ impl Device {
         if !(5..=9).contains(&attr.log_stride) {
             return Err(invalid("CREATE_RMP", "the receive stride must be 32 to 512 bytes"));
         }
-        let parts = [
-            ("protection domain", attr.pd.context()),
-            ("memory of the ring", attr.ring.umem().context()),
-            ("memory of the doorbell record", attr.record.umem().context()),
-        ];
-        all_of(self, "CREATE_RMP", parts)?;
+        let parts = [("protection domain", attr.pd.context())];
+        all_of(
+            self,
+            "CREATE_RMP",
+            parts.into_iter().chain(memory_parts(&attr.ring, &attr.record)),
+        )?;
         let mut input = CreateRmpIn::new();
         let context = input.ctx_mut();
         context.set_state(RmpState::RDY);
-        context
-            .wq_mut()
-            .set_wq_type(if attr.cyclic { WqType::CYCLIC } else { WqType::LINKED_LIST })
+        let wq = context.wq_mut();
+        set_wq_memory(wq, &attr.ring, &attr.record);
+        wq.set_wq_type(if attr.cyclic { WqType::CYCLIC } else { WqType::LINKED_LIST })
             .set_pd(attr.pd.pdn())
             .set_log_wq_sz(attr.log_wqes)
-            .set_log_wq_stride(attr.log_stride)
-            .set_wq_umem_id(attr.ring.umem().id())
-            .set_wq_umem_offset(attr.ring.offset())
-            .set_wq_umem_valid(true)
-            .set_dbr_umem_id(attr.record.umem().id())
-            .set_dbr_addr(attr.record.offset())
-            .set_dbr_umem_valid(true);
+            .set_log_wq_stride(attr.log_stride);
         let mut output = CreateRmpOut::zeroed();
         let object = self.create(&input, &mut output)?;
         Ok(RmpObject { rmpn: Rmpn(output.rmpn()), owned: Owned::new(object, attr) })
@@ -85,14 +81,14 @@ impl Device {
 }
 
 impl RmpObject {
-    /// The pool's number.
+    /// The RMP's number, for queue contexts.
     pub fn rmpn(&self) -> Rmpn {
         self.rmpn
     }
 
     /// The attributes that the pool was created with.
     pub fn attr(&self) -> &RmpAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object, for subscribing to its events.

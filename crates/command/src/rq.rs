@@ -14,9 +14,10 @@ use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
 use crate::execute;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, memory_parts, set_wq_memory};
 use crate::owned::Owned;
 use crate::rmp::RmpObject;
+use crate::state::state_transitions;
 use verbless_prm::number::Rqn;
 
 /// Attributes of a receive queue.
@@ -28,8 +29,8 @@ pub struct RqAttr {
     pub wqes: RqWqes,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
-    /// Whether the receives in the queue's own ring complete as flushed in the error state.
-    /// Receives of a pool do not belong to the queue, and stay.
+    /// `flush_in_error_en`: in ERR, posted receives complete as flushed. Ignored with an RMP, whose
+    /// WQEs stay for other queues.
     pub flush_in_error: bool,
     /// Whether frames keep their VLAN tag; otherwise, on a device with `vlan_cap`, the device
     /// strips the tag and reports it in the CQE.
@@ -74,14 +75,15 @@ impl Device {
     pub fn create_rq(&self, attr: RqAttr) -> Result<RqObject, Error> {
         let caps = self.caps();
         if caps.general.log_max_rq() == 0 {
-            let what = "the device has no receive queues but those of QPs (capability log_max_rq)";
+            let what = "the device has no RQ objects (capability log_max_rq is 0): only QPs have \
+                        receive queues";
             return Err(invalid("CREATE_RQ", what));
         }
         fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
         check_timestamp_format("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
         if !attr.keep_vlan && !caps.ethernet.as_ref().is_some_and(|page| page.vlan_cap()) {
-            let what = "the device strips no VLAN tags (capability vlan_cap is 0): let frames keep \
-                        theirs";
+            let what = "the device cannot strip VLAN tags (capability vlan_cap is 0): set \
+                        `keep_vlan`";
             return Err(invalid("CREATE_RQ", what));
         }
         all_of(self, "CREATE_RQ", [("CQ", attr.cq.object().context())])?;
@@ -107,25 +109,15 @@ impl Device {
                 if !(4..=9).contains(log_stride) {
                     return Err(invalid("CREATE_RQ", "the receive stride must be 16 to 512 bytes"));
                 }
-                let parts = [
-                    ("protection domain", pd.context()),
-                    ("memory of the ring", ring.umem().context()),
-                    ("memory of the doorbell record", record.umem().context()),
-                ];
-                all_of(self, "CREATE_RQ", parts)?;
+                let parts = [("protection domain", pd.context())];
+                all_of(self, "CREATE_RQ", parts.into_iter().chain(memory_parts(ring, record)))?;
                 context.set_mem_rq_type(MemRqType::INLINE);
-                context
-                    .wq_mut()
-                    .set_wq_type(WqType::CYCLIC)
+                let wq = context.wq_mut();
+                set_wq_memory(wq, ring, record);
+                wq.set_wq_type(WqType::CYCLIC)
                     .set_pd(pd.pdn())
                     .set_log_wq_sz(*log_wqes)
-                    .set_log_wq_stride(*log_stride)
-                    .set_wq_umem_id(ring.umem().id())
-                    .set_wq_umem_offset(ring.offset())
-                    .set_wq_umem_valid(true)
-                    .set_dbr_umem_id(record.umem().id())
-                    .set_dbr_addr(record.offset())
-                    .set_dbr_umem_valid(true);
+                    .set_log_wq_stride(*log_stride);
             }
             RqWqes::Pool(pool) => {
                 all_of(self, "CREATE_RQ", [("pool of receives", pool.object().context())])?;
@@ -138,52 +130,25 @@ impl Device {
     }
 }
 
+state_transitions! {
+    RqObject, "MODIFY_RQ", "receives", "receives", "";
+    RqState, ModifyRqIn, rqn set_rqn, set_rq_state
+}
+
 impl RqObject {
-    /// The queue's number.
+    /// The RQ's number, for TIRs and CQEs.
     pub fn rqn(&self) -> Rqn {
         self.rqn
     }
 
     /// The attributes that the queue was created with.
     pub fn attr(&self) -> &RqAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object, for subscribing to its events.
     pub fn object(&self) -> &verbless_devx::DevxObject {
         self.owned.object()
-    }
-
-    /// MODIFY_RQ: RST → RDY. It receives after it.
-    pub fn to_ready(&self) -> Result<(), Error> {
-        self.modify(RqState::RST, RqState::RDY)
-    }
-
-    /// MODIFY_RQ to ERR from the current state. With [`RqAttr::flush_in_error`] the posted receives
-    /// complete as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
-    pub fn to_error(&self) -> Result<(), Error> {
-        self.move_to_state(RqState::ERR)
-    }
-
-    /// MODIFY_RQ to RST from the current state: discards posted receives.
-    pub fn to_reset(&self) -> Result<(), Error> {
-        self.move_to_state(RqState::RST)
-    }
-
-    /// MODIFY_RQ from the current state.
-    fn move_to_state(&self, to: RqState) -> Result<(), Error> {
-        execute::move_to_state(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
-    }
-
-    /// MODIFY_RQ from the given current state to another one.
-    pub fn modify(&self, from: RqState, to: RqState) -> Result<(), Error> {
-        for state in [from, to] {
-            fits("MODIFY_RQ", "a state's number", state.0.into(), 4)?;
-        }
-        let mut input = ModifyRqIn::new();
-        input.set_rqn(self.rqn.0).set_rq_state(from);
-        input.ctx_mut().set_state(to);
-        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_RQ: the current context.

@@ -13,13 +13,12 @@ use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
 use crate::execute;
-use crate::memory::QueueMemory;
+use crate::memory::{QueueMemory, memory_parts, set_wq_memory};
 use crate::owned::Owned;
+use crate::state::state_transitions;
 use crate::transport::TisObject;
+use verbless_prm::hot::WQEBB;
 use verbless_prm::number::Qpn;
-
-/// log2 of the bytes of a WQEBB.
-const LOG_WQEBB: u8 = 6;
 
 /// Attributes of a send queue.
 #[derive(Debug, Clone)]
@@ -35,11 +34,11 @@ pub struct SqAttr {
     pub tis: Option<Arc<TisObject>>,
     /// Memory of the ring.
     pub ring: QueueMemory,
-    /// Memory of the doorbell record: 8 bytes; the second word counts posted requests.
+    /// Memory of the doorbell record: 8 bytes; the second word counts posted WQEBBs.
     pub record: QueueMemory,
     /// log2 of the number of WQEBBs (64 bytes).
     pub log_wqebbs: u8,
-    /// The headers of a frame that each WQE must have inline.
+    /// `min_wqe_inline_mode`: the headers of a frame that its WQE must carry inline.
     pub min_inline: MinWqeInlineMode,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
@@ -64,7 +63,8 @@ impl Device {
     pub fn create_sq(&self, attr: SqAttr) -> Result<SqObject, Error> {
         let caps = self.caps();
         if caps.general.log_max_sq() == 0 {
-            let what = "the device has no send queues but those of QPs (capability log_max_sq)";
+            let what = "the device has no SQ objects (capability log_max_sq is 0): only QPs have \
+                        send queues";
             return Err(invalid("CREATE_SQ", what));
         }
         let most = caps.general.log_max_wq_sz();
@@ -73,28 +73,30 @@ impl Device {
             return Err(limit("CREATE_SQ", what, attr.log_wqebbs.into(), most.into()));
         }
         if attr.tis.is_none() && !caps.general.non_wire_sq() {
-            let what = "a send queue needs a TIS: the device has none that send no frames \
-                        (capability non_wire_sq is 0)";
+            let what = "an SQ without a TIS needs the capability non_wire_sq: set `tis` \
+                        (non_wire_sq is 0)";
             return Err(invalid("CREATE_SQ", what));
         }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
-        fits("CREATE_SQ", "the least inline mode", attr.min_inline.0.into(), 3)?;
+        fits("CREATE_SQ", "min_wqe_inline_mode", attr.min_inline.0.into(), 3)?;
         check_timestamp_format("CREATE_SQ", attr.timestamps, caps.general.sq_ts_format())?;
         let several = caps.ethernet.as_ref().is_some_and(|it| it.enhanced_multi_pkt_send_wqe());
         if attr.multi_packet && !several {
-            let what = "the device takes no WQEs of several frames (capability \
-                        enhanced_multi_pkt_send_wqe)";
+            let what = "the device has no multi-packet WQEs (capability \
+                        enhanced_multi_pkt_send_wqe is 0)";
             return Err(invalid("CREATE_SQ", what));
         }
         let parts = [
             ("protection domain", attr.pd.context()),
             ("UAR", attr.uar.context()),
             ("CQ", attr.cq.object().context()),
-            ("memory of the ring", attr.ring.umem().context()),
-            ("memory of the doorbell record", attr.record.umem().context()),
         ];
         let tis = attr.tis.as_ref().map(|tis| ("TIS", tis.context()));
-        all_of(self, "CREATE_SQ", parts.into_iter().chain(tis))?;
+        all_of(
+            self,
+            "CREATE_SQ",
+            parts.into_iter().chain(memory_parts(&attr.ring, &attr.record)).chain(tis),
+        )?;
         let mut input = CreateSqIn::new();
         let context = input.ctx_mut();
         context
@@ -109,72 +111,38 @@ impl Device {
             Some(tis) => context.set_tis_lst_sz(1).set_tis_num_0(tis.tisn().0),
             None => context.set_non_wire(true),
         };
-        context
-            .wq_mut()
-            .set_wq_type(WqType::CYCLIC)
+        let wq = context.wq_mut();
+        set_wq_memory(wq, &attr.ring, &attr.record);
+        wq.set_wq_type(WqType::CYCLIC)
             .set_pd(attr.pd.pdn())
             .set_uar_page(attr.uar.page_id())
-            .set_log_wq_stride(LOG_WQEBB)
-            .set_log_wq_sz(attr.log_wqebbs)
-            .set_wq_umem_id(attr.ring.umem().id())
-            .set_wq_umem_offset(attr.ring.offset())
-            .set_wq_umem_valid(true)
-            .set_dbr_umem_id(attr.record.umem().id())
-            .set_dbr_addr(attr.record.offset())
-            .set_dbr_umem_valid(true);
+            .set_log_wq_stride(WQEBB.ilog2() as u8)
+            .set_log_wq_sz(attr.log_wqebbs);
         let mut output = CreateSqOut::zeroed();
         let object = self.create(&input, &mut output)?;
         Ok(SqObject { sqn: Qpn(output.sqn()), owned: Owned::new(object, attr) })
     }
 }
 
+state_transitions! {
+    SqObject, "MODIFY_SQ", "sends", "requests", ", and the next WQE has index 0";
+    SqState, ModifySqIn, sqn set_sqn, set_sq_state
+}
+
 impl SqObject {
-    /// The queue's number in its WQEs and doorbells.
+    /// The SQ's number. An SQN is a QPN in WQEs, doorbells and CQEs, so it has that type.
     pub fn sqn(&self) -> Qpn {
         self.sqn
     }
 
     /// The attributes that the queue was created with.
     pub fn attr(&self) -> &SqAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// The DevX object, for subscribing to its events.
     pub fn object(&self) -> &verbless_devx::DevxObject {
         self.owned.object()
-    }
-
-    /// MODIFY_SQ: RST → RDY. It sends after it.
-    pub fn to_ready(&self) -> Result<(), Error> {
-        self.modify(SqState::RST, SqState::RDY)
-    }
-
-    /// MODIFY_SQ to ERR from the current state. With `flush_in_error` the posted requests complete
-    /// as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
-    pub fn to_error(&self) -> Result<(), Error> {
-        self.move_to_state(SqState::ERR)
-    }
-
-    /// MODIFY_SQ to RST from the current state: discards posted requests, and the next WQE has
-    /// index 0.
-    pub fn to_reset(&self) -> Result<(), Error> {
-        self.move_to_state(SqState::RST)
-    }
-
-    /// MODIFY_SQ from the current state.
-    fn move_to_state(&self, to: SqState) -> Result<(), Error> {
-        execute::move_to_state(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
-    }
-
-    /// MODIFY_SQ from the given current state to another one.
-    pub fn modify(&self, from: SqState, to: SqState) -> Result<(), Error> {
-        for state in [from, to] {
-            fits("MODIFY_SQ", "a state's number", state.0.into(), 4)?;
-        }
-        let mut input = ModifySqIn::new();
-        input.set_sqn(self.sqn.0).set_sq_state(from);
-        input.ctx_mut().set_state(to);
-        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_SQ: the current context.

@@ -166,7 +166,7 @@ impl TisObject {
 
     /// The attributes that the TIS was created with.
     pub fn attr(&self) -> &TisAttr {
-        self.owned.parents()
+        self.owned.attr()
     }
 
     /// MODIFY_TIS: sets the priority of the frames, 0 to 7.
@@ -202,12 +202,12 @@ impl TirObject {
 
     /// The domain that it belongs to.
     pub fn domain(&self) -> &Arc<TransportDomain> {
-        &self.owned.parents().domain
+        &self.owned.attr().domain
     }
 
     /// The receive queue that the TIR forwards to.
     pub fn rq(&self) -> &Arc<RqObject> {
-        &self.owned.parents().rq
+        &self.owned.attr().rq
     }
 
     /// The DevX object, for flow rules.

@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
     use crate::abi::Header;
-    use crate::abi::frame::VALID_OUTPUT;
+    use crate::abi::request::VALID_OUTPUT;
     use crate::sys::testing::fill;
 
     fn response(length: u32) -> AllocContextResponse {

@@ -100,8 +100,8 @@ mod tests {
 
     use super::*;
     use crate::abi::attr::{devx_other, uhw};
-    use crate::abi::frame::VALID_OUTPUT;
     use crate::abi::mlx5::AllocContextResponse;
+    use crate::abi::request::VALID_OUTPUT;
     use crate::abi::{Header, method};
     use crate::sys::testing;
     use crate::{DeviceInfo, Errno, FwctlScope, Mapping, OpenDevice, OpenFwctl, Protection};

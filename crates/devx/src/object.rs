@@ -68,7 +68,7 @@ impl Context {
         Ok(DevxObject { handle })
     }
 
-    /// Number of the event queue behind a completion vector, for CQ contexts.
+    /// Number of the event queue of a completion vector, for CQ contexts.
     ///
     /// # Errors
     /// The kernel refuses a vector at or above

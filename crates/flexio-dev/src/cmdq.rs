@@ -76,12 +76,12 @@ impl Worker {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let addresses = [self.cqes, self.cq_record, self.rq_record, self.tasks];
-        for (place, address) in bytes.chunks_exact_mut(8).zip(addresses) {
-            place.copy_from_slice(&address.to_le_bytes());
+        for (field, address) in bytes.chunks_exact_mut(8).zip(addresses) {
+            field.copy_from_slice(&address.to_le_bytes());
         }
         let numbers = [self.cqn, self.batch, self.log_depth];
-        for (place, number) in bytes[0x20..].chunks_exact_mut(4).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (field, number) in bytes[0x20..].chunks_exact_mut(4).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
         }
         bytes
     }

@@ -1,5 +1,5 @@
 //! Loads and stores at addresses outside of Rust's memory: registers of outboxes, the configuration
-//! of windows, memory behind windows, and rings and queues of streams.
+//! of windows, memory of windows, and rings and queues of streams.
 //!
 //! The one invariant here: each address comes from the thread context, which the system writes, or
 //! from the control block of a stream, which the host writes, and is a multiple of the access's

@@ -8,7 +8,7 @@ use verbless_prm::hot::{
     EthSegment, EthSwpFlags, InlineHeader, InlineWord, RaddrSegment, SrqNextSegment, U16,
     completion, opcode,
 };
-pub use verbless_prm::hot::{DatagramSegment, WaitDataSegment};
+pub use verbless_prm::hot::{DatagramSegment, WQEBB, WaitDataSegment};
 
 /// log2 of the segments in a WQEBB, the unit of a send queue's depth (`LOG_SQE_NUM_SEGS`).
 pub const LOG_PER_WQEBB: u8 = 2;
@@ -16,6 +16,12 @@ pub const LOG_PER_WQEBB: u8 = 2;
 pub const BYTES: usize = 16;
 /// Maximum bytes of [`Segment::inline`].
 pub const INLINE_BYTES: usize = 12;
+
+/// The 8-byte words of a segment at `address`, with their addresses, for stores to a WQE.
+pub fn words(address: u64, segment: &[u8; BYTES]) -> impl Iterator<Item = (u64, u64)> {
+    let words = segment.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+    (address..).step_by(8).zip(words)
+}
 
 /// Opcode of local memory operations in the DPA's headers, where `verbless-prm` has MMO.
 const LOCAL_MMO: u8 = 0x32;
@@ -97,8 +103,8 @@ impl Segment {
         Self::ctrl_with_imm(pi, number, mode, request, 0)
     }
 
-    /// The control segment with immediate data (in host order), or the request's other value in its
-    /// place.
+    /// The control segment with immediate data (in host order), or the request's other value in the
+    /// same field.
     pub const fn ctrl_with_imm(
         pi: u16,
         number: u32,

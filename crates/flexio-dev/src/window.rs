@@ -23,7 +23,7 @@ pub struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// The window at this place of a thread context.
+    /// The window with this configuration in a thread context.
     pub(crate) const fn at(id: u16, config: u64, base: u64, log_bytes: u8) -> Self {
         Self { id, config, base, log_bytes, alone: PhantomData }
     }

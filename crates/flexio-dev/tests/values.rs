@@ -1,4 +1,4 @@
-//! Numbers and texts of levels and results.
+//! Log levels match the C enum; a result converts to `flexio_dev_status_t`.
 
 use verbless_flexio_dev::{Failed, Level, Status};
 

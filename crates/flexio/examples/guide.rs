@@ -37,13 +37,13 @@ fn guide(device: &Device, app: &App) -> Result {
     let default = MsgStreamConfig::default_stream();
     let stream = MsgStream::create(&process, &default, Output::stdout())?;
 
-    // The call and the handler run at the same time, so each rings by its own outbox.
+    // The call and the handler run concurrently, so each needs its own outbox.
     let outbox = Outbox::create(&process, &OutboxConfig::default())?;
-    let handlers = Outbox::create(&process, &OutboxConfig::default())?;
+    let handler_outbox = Outbox::create(&process, &OutboxConfig::default())?;
     let handler = EventHandler::create(
         &process,
         &EventHandlerConfig {
-            outbox: Some(handlers.clone()),
+            outbox: Some(handler_outbox.clone()),
             ..EventHandlerConfig::new(Handler::named("on_event"))
         },
     )?;
@@ -78,7 +78,7 @@ fn guide(device: &Device, app: &App) -> Result {
     handler.destroy()?;
     work.free()?;
     outbox.destroy()?;
-    handlers.destroy()?;
+    handler_outbox.destroy()?;
     stream.destroy()?;
     process.destroy()?;
 
@@ -94,9 +94,9 @@ fn failures(device: &Device, app: &App) -> Result {
     expect("the status", error.status(), Status::Failed)?;
     println!("{error}");
 
-    // The process has no such outbox: the function continues, and reports it.
+    // Outbox 200 does not exist: the RPC returns u32::MAX instead of crashing.
     let make_events = Function::<(u16, u32, u32), u32>::named("make_events");
-    expect("an outbox of nothing", process.call(make_events, (200, 0, 1))?, u32::MAX)?;
+    expect("result with an unknown outbox", process.call(make_events, (200, 0, 1))?, u32::MAX)?;
 
     let give_up = Function::<(u8,), u64>::named("give_up");
     let error = process.call(give_up, (200,)).err().ok_or("a call that returned")?;
@@ -104,7 +104,7 @@ fn failures(device: &Device, app: &App) -> Result {
     println!("{error}");
     let again = process.alloc(64).err().ok_or("an allocation of a process that has ended")?;
     expect("the status", again.status(), Status::FatalError)?;
-    let crash = process.status()?.crash.ok_or("no crash report")?;
+    let crash = process.status()?.crash.ok_or("the process status has no crash record")?;
     println!("it ended at pc {:#x}, address {:#x}", crash.pc, crash.address);
     let core = std::env::temp_dir().join(format!("guide-core-{}", std::process::id()));
     let core = process.core_dump(Some(&core))?;

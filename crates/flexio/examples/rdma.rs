@@ -122,7 +122,7 @@ fn run(device: &Device, app: &App) -> Result {
             continue;
         }
         let slot = answered % DEPTH;
-        expect("the place of an answer", done.immediate(), Some(slot as u32))?;
+        expect("the slot of an answer", done.immediate(), Some(slot as u32))?;
         let mut reply = vec![0; BYTES];
         replies.read_at(slot * BYTES, &mut reply)?;
         let expected: Vec<u8> = message(answered).iter().map(|byte| !byte).collect();

@@ -91,7 +91,7 @@ fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
     beside.read_at(0, &mut bytes)?;
     expect("bytes of another key", bytes.iter().all(|&byte| byte == 1), true)?;
     let what = match access.local_write {
-        true => "behind the last byte",
+        true => "past the last byte",
         false => "at a store under a key that only reads",
     };
     println!("protection stopped the program {what}, at {:#x}", crash.address);

@@ -182,9 +182,9 @@ impl Worker {
         domain.connect(&mut host, &qp.address(&options)?, &options)?;
         qp.connect(&address, &options)?;
         process.write(qp.record_address(), &count.to_be_bytes())?;
-        let places =
+        let addresses =
             [cq.ring_address(), cq.record_address(), qp.record_address(), buffer.address()];
-        let setup = Setup::new(places, cq.number().0, config.batch_size, log_depth);
+        let setup = Setup::new(addresses, cq.number().0, config.batch_size, log_depth);
         control.write_at(0, &setup.to_bytes())?;
         let staging = domain.region(depth as usize * TASK_BYTES, KeyAccess::LOCAL)?;
         Ok(Self {

@@ -34,7 +34,7 @@ use crate::ids::CqNumber;
 use crate::memory::{MemoryKind, QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
-use crate::wq::cross;
+use crate::wq::check_cross_device;
 
 /// Bytes of a CQE.
 pub(crate) const CQE: usize = 64;
@@ -191,7 +191,7 @@ impl DpaCq {
         device: &Device,
         config: &DpaCqConfig,
     ) -> Result<Self, Error> {
-        cross(process, device, [&config.ring, &config.record], &config.uar, None)?;
+        check_cross_device(process, device, [&config.ring, &config.record], &config.uar, None)?;
         match config.element {
             CqElement::NonDpa { .. } => {}
             CqElement::Thread(_) if config.no_arm || config.always_armed => {}
@@ -318,7 +318,7 @@ impl DpaCq {
         self.object.cqn()
     }
 
-    /// The object of the device (`flexio_cq_get_obj`).
+    /// The [`CqObject`] of `verbless-command` (`flexio_cq_get_obj`).
     pub const fn object(&self) -> &Arc<CqObject> {
         &self.object
     }
@@ -364,8 +364,8 @@ impl DpaCq {
         Ok(CqModeration { max_count: count, period, mode })
     }
 
-    /// Destroys the CQ, and returns whether that worked (`flexio_cq_destroy`); dropping the last
-    /// handle does the same.
+    /// Destroys the CQ (`flexio_cq_destroy`). The drop of the last handle destroys it too, and
+    /// ignores the error.
     ///
     /// # Errors
     /// A queue or a clone keeps it alive; the device refuses.

@@ -196,8 +196,8 @@ impl MsixMap {
         &self.device
     }
 
-    /// Frees the map, and returns whether that worked (`flexio_emulated_device_msix_map_free`);
-    /// dropping it and the vectors made of it does the same.
+    /// Frees the map (`flexio_emulated_device_msix_map_free`). The drop of the map and of its
+    /// vectors frees it too, and ignores the error.
     ///
     /// # Errors
     /// An [`Msix`] of it exists; the device refuses.
@@ -297,8 +297,8 @@ impl Msix {
         self.eq.ring
     }
 
-    /// Destroys the vector, and returns whether that worked
-    /// (`flexio_emulated_device_msix_destroy`); dropping it does the same.
+    /// Destroys the vector (`flexio_emulated_device_msix_destroy`). A drop destroys it too, and
+    /// ignores the error.
     ///
     /// # Errors
     /// Another object keeps its CQ alive; the device refuses.

@@ -62,13 +62,13 @@ impl Error {
 pub struct FreeError {
     error: Box<Error>,
     /// Address and length in bytes.
-    place: (u64, u64),
+    range: (u64, u64),
     pub(crate) buffer: Box<dyn Any + Send + Sync>,
 }
 
 impl FreeError {
-    pub(crate) fn new(error: Error, place: (u64, u64), buffer: impl Any + Send + Sync) -> Self {
-        Self { error: Box::new(error), place, buffer: Box::new(buffer) }
+    pub(crate) fn new(error: Error, range: (u64, u64), buffer: impl Any + Send + Sync) -> Self {
+        Self { error: Box::new(error), range, buffer: Box::new(buffer) }
     }
 
     /// Why the buffer's bytes could not be copied.
@@ -104,7 +104,7 @@ impl fmt::Display for Error {
                  that was to be added was not: ProcessConfig::timeout waits longer, \
                  CmdqConfig::log_depth makes room for more"
             ),
-            Self::NotRecovered(FreeError { error, place: (address, bytes), .. }) => write!(
+            Self::NotRecovered(FreeError { error, range: (address, bytes), .. }) => write!(
                 f,
                 "the recoverable buffer of {bytes} bytes at {address:#x} was not freed, as its \
                  bytes could not be copied to the host, and can be freed again: {error}"

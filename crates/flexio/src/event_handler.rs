@@ -268,8 +268,8 @@ impl EventHandler {
         &self.shared.process
     }
 
-    /// Destroys the handler in any state, and returns whether that worked
-    /// (`flexio_event_handler_destroy`); dropping the last clone does the same.
+    /// Destroys the handler in any state (`flexio_event_handler_destroy`). The drop of the last
+    /// clone destroys it too, and ignores the error.
     ///
     /// # Errors
     /// A CQ or a clone keeps it alive; the device refuses.

@@ -151,11 +151,11 @@ impl Process {
         Ok(signal.get().ok_or_else(|| Error::Failed("no eventfd".into()))?.file.as_fd())
     }
 
-    /// Writes a report of the process's end to stderr and to a file: status, place in the program,
-    /// registers (`flexio_crash_data`). The file's name has the device's number N of the process:
-    /// `flexio_dev.N.crash`, or `path` with `.N.crash` after it. Unless that begins with a slash,
-    /// it is in the current directory, or if that refuses it, in `/tmp`. Only its owner may access
-    /// it, and a symbolic link is refused. Returns the path.
+    /// Writes a report of the process's end to stderr and to a file: status, location in the
+    /// program, registers (`flexio_crash_data`). The file's name has the device's number N of the
+    /// process: `flexio_dev.N.crash`, or `path` with `.N.crash` after it. Unless that begins with a
+    /// slash, it is in the current directory, or if that refuses it, in `/tmp`. Only its owner may
+    /// access it, and a symbolic link is refused. Returns the path.
     ///
     /// # Errors
     /// The process has not ended; the file cannot be written.
@@ -212,7 +212,7 @@ impl Process {
         if let Some(crash) = &info.crash
             && let Some((function, offset)) = self.app().function_at(crash.pc)
         {
-            let _ = writeln!(text, "pc is {offset:#x} bytes behind the begin of {function}");
+            let _ = writeln!(text, "pc is {offset:#x} bytes after the start of {function}");
         }
         text
     }

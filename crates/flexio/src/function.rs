@@ -12,7 +12,7 @@
 //! // Another type than the program's is refused when it is called.
 //! let wrong = Function::<(u64, u64), u64>::named("add");
 //! assert!(process.call(wrong, (40, 2)).is_err());
-//! // A function that events start.
+//! // An event handler.
 //! let config = EventHandlerConfig::new(Handler::named("handler"));
 //! EventHandler::create(&process, &config)?;
 //! # Ok(())
@@ -42,7 +42,7 @@ impl Word for () {
     const NAME: &'static str = "";
 }
 
-/// Maximum of a call's arguments.
+/// Maximum number of arguments of a call.
 pub const MAX_ARGUMENTS: usize = 16;
 
 /// Maximum number of arguments in registers. A call with more packs all of them into a buffer of
@@ -77,7 +77,7 @@ macro_rules! arguments {
             const COUNT: usize = <[usize]>::len(&[$($at),*]);
 
             fn to_words(self) -> [u64; MAX_ARGUMENTS] {
-                #[allow(unused_mut, reason = "of no arguments none is stored")]
+                #[allow(unused_mut, reason = "the zero-argument impl stores nothing")]
                 let mut words = [0; MAX_ARGUMENTS];
                 $(words[$at] = self.$at.to_word();)*
                 words

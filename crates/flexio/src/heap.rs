@@ -67,8 +67,8 @@ impl Heap {
     pub(crate) fn free(&mut self, address: u64) {
         let Some(HeapBlock { mut length, .. }) = self.given.remove(&address) else { return };
         let mut from = address;
-        if let Some(behind) = self.free.remove(&(from + length)) {
-            length += behind;
+        if let Some(after) = self.free.remove(&(from + length)) {
+            length += after;
         }
         if let Some((&before, &room)) = self.free.range(..from).next_back()
             && before + room == from

@@ -110,7 +110,7 @@ pub enum MemoryKind {
 /// short, in the heap of another process, or registered with another device context.
 #[derive(Debug, Clone)]
 pub struct QueueMemory {
-    place: verbless_command::QueueMemory,
+    inner: verbless_command::QueueMemory,
     address: u64,
     /// Bytes to the end of the buffer or registration.
     room: u64,
@@ -137,18 +137,18 @@ impl QueueMemory {
         let in_heap = address - process.heap().info().base;
         let heap = process.heap_memory().clone();
         let lease = buffer.shared.clone();
-        let place = verbless_command::QueueMemory::leased(heap, in_heap, lease);
+        let inner = verbless_command::QueueMemory::leased(heap, in_heap, lease);
         let room = buffer.len().saturating_sub(offset);
         let buffer_key = Some(buffer.key());
-        Self { place, address, room, process: Some(process.clone()), buffer: buffer_key }
+        Self { inner, address, room, process: Some(process.clone()), buffer: buffer_key }
     }
 
     /// Registered memory of the host, from byte `offset` on.
     pub fn host(memory: Arc<UserMemory>, offset: u64) -> Self {
         let address = memory.address().saturating_add(offset);
         let room = memory.length().saturating_sub(offset);
-        let place = verbless_command::QueueMemory::new(memory, offset);
-        Self { place, address, room, process: None, buffer: None }
+        let inner = verbless_command::QueueMemory::new(memory, offset);
+        Self { inner, address, room, process: None, buffer: None }
     }
 
     /// Whether it is memory of the host or of the DPA.
@@ -179,8 +179,8 @@ impl QueueMemory {
     }
 
     /// The UMEM of the memory, and the byte offset in it.
-    pub fn place(&self) -> (u32, u64) {
-        (self.place.umem().id(), self.place.offset())
+    pub fn umem_offset(&self) -> (u32, u64) {
+        (self.inner.umem().id(), self.inner.offset())
     }
 
     /// Allocates memory in the heap, with this content.
@@ -190,13 +190,13 @@ impl QueueMemory {
 
     /// Also keeps `owner` alive until the device has destroyed the queue.
     pub(crate) fn keeping(mut self, owner: Arc<dyn std::any::Any + Send + Sync>) -> Self {
-        self.place = self.place.keeping(owner);
+        self.inner = self.inner.keeping(owner);
         self
     }
 
     /// The same memory for a command.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
-        self.place.clone()
+        self.inner.clone()
     }
 }
 
@@ -268,8 +268,8 @@ impl Process {
             return Err(Error::Failed(why.into()));
         }
         if !attr.is_some_and(|attr| attr.access.remote.write) {
-            let why = "the region of a recoverable buffer has no key that peers may write by \
-                       (KeyAccess::remote): the buffer could not be copied there";
+            let why = "the mkey of a recoverable buffer's region lacks remote write: register the \
+                       region with KeyAccess::ALL";
             return Err(Error::Failed(why.into()));
         }
         let to = into.remote(0, into.len()).map_err(range)?;
@@ -461,8 +461,8 @@ impl Buffer {
         key(&self.shared)
     }
 
-    /// Frees the buffer, and returns whether that worked (`flexio_buf_dev_free`); dropping the last
-    /// clone does the same without a report.
+    /// Frees the buffer (`flexio_buf_dev_free`). The drop of the last clone frees it too, and
+    /// ignores the error.
     ///
     /// # Errors
     /// A clone, a queue or a key keeps it. [`Error::NotRecovered`]: the bytes of a recoverable

@@ -99,7 +99,7 @@ impl Mkey {
         MkeyId(self.object.lkey().0)
     }
 
-    /// The object of the device.
+    /// The [`MkeyObject`] of `verbless-command`.
     pub const fn object(&self) -> &MkeyObject {
         &self.object
     }
@@ -134,8 +134,8 @@ impl Mkey {
         &self.process
     }
 
-    /// Destroys the key, and returns whether that worked (`flexio_device_mkey_destroy`); dropping
-    /// it does the same.
+    /// Destroys the key (`flexio_device_mkey_destroy`). A drop destroys it too, and ignores the
+    /// error.
     ///
     /// # Errors
     /// The device refuses.

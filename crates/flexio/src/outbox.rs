@@ -94,8 +94,8 @@ impl Outbox {
         &self.object
     }
 
-    /// Destroys the outbox, and returns whether that worked (`flexio_outbox_destroy`); dropping the
-    /// last clone does the same.
+    /// Destroys the outbox (`flexio_outbox_destroy`). The drop of the last clone destroys it too,
+    /// and ignores the error.
     ///
     /// # Errors
     /// A clone or an event handler keeps it alive; the device refuses.

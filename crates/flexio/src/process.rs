@@ -197,8 +197,8 @@ impl Process {
         })
     }
 
-    /// Destroys the process, and returns whether that worked (`flexio_process_destroy`). Dropping
-    /// the last clone does the same, without a report.
+    /// Destroys the process (`flexio_process_destroy`). The drop of the last clone destroys it too,
+    /// and ignores the error.
     ///
     /// # Errors
     /// An object of it still exists; the device refuses.
@@ -234,7 +234,7 @@ impl Process {
         self.shared.domain.device()
     }
 
-    /// The object of the device.
+    /// The [`DpaProcess`] of `verbless-command`.
     pub fn object(&self) -> &Arc<DpaProcess> {
         &self.shared.object
     }

@@ -44,10 +44,10 @@ fn file(code: &[u32], data: &[u64], functions: &[(&str, usize)]) -> Vec<u8> {
     let parts = [&code, &data, &symbols, &names];
     let headers = 64 + 2 * 56;
     let mut at = headers;
-    let places = parts.map(|part| {
-        let place = at;
+    let ranges = parts.map(|part| {
+        let offset = at;
         at = (at + part.len()).next_multiple_of(8);
-        (place, part.len())
+        (offset, part.len())
     });
     let sections = at;
     let mut file = vec![0; sections + 3 * 64];
@@ -59,21 +59,21 @@ fn file(code: &[u32], data: &[u64], functions: &[(&str, usize)]) -> Vec<u8> {
     for (index, (flags, address, length)) in
         [(5_u32, CODE, code.len()), (6, DATA, 4096)].into_iter().enumerate()
     {
-        let (place, inside) = places[index];
+        let (offset, length_in_file) = ranges[index];
         let head = 64 + 56 * index;
         put(head, &1_u32.to_le_bytes());
         put(head + 4, &flags.to_le_bytes());
-        put(head + 8, &bytes(&[place as u64, address]));
-        put(head + 32, &bytes(&[inside as u64, length as u64, 1]));
+        put(head + 8, &bytes(&[offset as u64, address]));
+        put(head + 32, &bytes(&[length_in_file as u64, length as u64, 1]));
     }
-    for (place, part) in places.iter().zip(parts) {
-        put(place.0, part);
+    for (range, part) in ranges.iter().zip(parts) {
+        put(range.0, part);
     }
     // Symbols and their names.
     for (index, kind, part, more, each) in [(1, 2_u32, 2, [2_u32, 1], 24), (2, 3, 3, [0, 0], 0)] {
         let head = sections + index * 64;
         put(head + 4, &kind.to_le_bytes());
-        put(head + 24, &bytes(&[places[part].0 as u64, places[part].1 as u64]));
+        put(head + 24, &bytes(&[ranges[part].0 as u64, ranges[part].1 as u64]));
         put(head + 40, more.map(u32::to_le_bytes).as_flattened());
         put(head + 56, &bytes(&[each]));
     }

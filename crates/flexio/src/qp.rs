@@ -40,12 +40,11 @@ use crate::ids::QpNumber;
 use crate::memory::{QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
-use crate::wq::cross;
+use crate::wq::check_cross_device;
 
 mod route;
 
-/// Bytes of a WQEBB, the unit of send queues.
-const WQEBB: u64 = 64;
+const WQEBB: u64 = verbless_flexio_dev::segment::WQEBB as u64;
 
 /// Transport services (`flexio_qp_transport_type`); the first three are supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -313,7 +312,13 @@ impl DpaQp {
         device: &Device,
         config: &DpaQpConfig,
     ) -> Result<Self, Error> {
-        cross(process, device, [&config.ring, &config.record], &config.uar, Some(&config.pd))?;
+        check_cross_device(
+            process,
+            device,
+            [&config.ring, &config.record],
+            &config.uar,
+            Some(&config.pd),
+        )?;
         Self::make(process, Domain::new(device)?, config)
     }
 
@@ -363,7 +368,7 @@ impl DpaQp {
             record: record.for_command(),
             log_send_wqebbs: config.log_sq_depth,
             log_receive_wqes,
-            shared,
+            rmp: shared,
             log_receive_stride: 4,
             user_index: config.user_index,
             dma_mmo: false,
@@ -392,7 +397,7 @@ impl DpaQp {
         self.object.qpn()
     }
 
-    /// The object of the device.
+    /// The [`QpObject`] of `verbless-command`.
     pub const fn object(&self) -> &QpObject {
         &self.object
     }
@@ -522,7 +527,7 @@ impl DpaQp {
         self.process.alive()?;
         let domain = &self.domain;
         if options.psn.is_none() {
-            self.object.check_announced()?;
+            self.object.check_advertised_psn()?;
         }
         let own = domain.address_of(&self.object, options)?;
         let path = domain.path(peer, options)?;
@@ -546,8 +551,8 @@ impl DpaQp {
         Ok(())
     }
 
-    /// Destroys the queue pair, and returns whether that worked (`flexio_qp_destroy`); dropping it
-    /// does the same.
+    /// Destroys the queue pair (`flexio_qp_destroy`). A drop destroys it too, and ignores the
+    /// error.
     ///
     /// # Errors
     /// The device refuses.

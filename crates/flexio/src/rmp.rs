@@ -57,7 +57,7 @@ impl RmpConfig {
 pub struct Rmp {
     object: Arc<RmpObject>,
     process: Process,
-    places: Arc<WqMemory>,
+    memory: Arc<WqMemory>,
     _holding: Arc<Holding>,
 }
 
@@ -83,7 +83,7 @@ impl Rmp {
         device: &Device,
         config: &RmpConfig,
     ) -> Result<Self, Error> {
-        config.wq.cross(process, device)?;
+        config.wq.check_cross_device(process, device)?;
         Self::make(process, device, config)
     }
 
@@ -91,11 +91,11 @@ impl Rmp {
         process.alive()?;
         let RmpConfig { wq, wq_type } = config;
         let log_stride = wq.log_wq_stride.unwrap_or(LOG_LEAST);
-        let places = wq.places(process, device, log_stride)?;
+        let memory = wq.allocate(process, device, log_stride)?;
         let object = device.create_rmp(RmpAttr {
             pd: wq.pd(process).clone(),
-            ring: places.ring.for_command(),
-            record: places.record.for_command(),
+            ring: memory.ring.for_command(),
+            record: memory.record.for_command(),
             log_wqes: wq.log_wq_depth,
             log_stride,
             cyclic: *wq_type == WqType::Cyclic,
@@ -105,10 +105,10 @@ impl Rmp {
         let name = format!("RMP {}", object.rmpn().0);
         let _holding = Arc::new(Holding::new(
             name,
-            [process.key()].into_iter().chain(places.buffers()).collect(),
+            [process.key()].into_iter().chain(memory.buffers()).collect(),
         ));
-        let (object, places) = (Arc::new(object), Arc::new(places));
-        Ok(Self { object, process: process.clone(), places, _holding })
+        let (object, memory) = (Arc::new(object), Arc::new(memory));
+        Ok(Self { object, process: process.clone(), memory, _holding })
     }
 
     /// The number of the pool (`flexio_rmp_get_wq_num`).
@@ -121,19 +121,19 @@ impl Rmp {
         self.object.rmpn()
     }
 
-    /// The object of the device.
+    /// The [`RmpObject`] of `verbless-command`.
     pub const fn object(&self) -> &Arc<RmpObject> {
         &self.object
     }
 
     /// Address of the WQEs for a program.
     pub fn ring_address(&self) -> u64 {
-        self.places.ring.address()
+        self.memory.ring.address()
     }
 
     /// Address of the doorbell record; its first word counts posted WQEs.
     pub fn record_address(&self) -> u64 {
-        self.places.record.address()
+        self.memory.record.address()
     }
 
     /// The process.
@@ -141,8 +141,8 @@ impl Rmp {
         &self.process
     }
 
-    /// Destroys the pool, and returns whether that worked (`flexio_rmp_destroy`); dropping the last
-    /// handle does the same.
+    /// Destroys the pool (`flexio_rmp_destroy`). The drop of the last handle destroys it too, and
+    /// ignores the error.
     ///
     /// # Errors
     /// A queue pair or a clone keeps it alive; the device refuses.

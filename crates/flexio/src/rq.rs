@@ -77,7 +77,7 @@ pub struct DpaRq {
     tir: Arc<TirObject>,
     object: Arc<RqObject>,
     process: Process,
-    places: WqMemory,
+    memory: WqMemory,
     _holding: Holding,
 }
 
@@ -110,7 +110,7 @@ impl DpaRq {
         cq: impl Into<CqHandle>,
         config: &DpaRqConfig,
     ) -> Result<Self, Error> {
-        config.wq.cross(process, device)?;
+        config.wq.check_cross_device(process, device)?;
         Self::make(process, device, cq.into(), config)
     }
 
@@ -136,22 +136,22 @@ impl DpaRq {
             None => TransportDomain::create(device)?,
         };
         let log_stride = config.wq.log_wq_stride.unwrap_or(LOG_SEGMENT);
-        let places = config.wq.places(process, device, log_stride)?;
+        let memory = config.wq.allocate(process, device, log_stride)?;
         let mut holds = vec![process.key(), key(&cq.0), key(td.object())];
-        holds.extend(places.buffers());
+        holds.extend(memory.buffers());
         let object = device.create_rq(RqAttr {
             cq: cq.0,
             wqes: RqWqes::Own {
                 pd: config.wq.pd(process).clone(),
-                ring: places.ring.for_command(),
-                record: places.record.for_command(),
+                ring: memory.ring.for_command(),
+                record: memory.record.for_command(),
                 log_wqes: config.wq.log_wq_depth,
                 log_stride,
             },
             user_index: config.wq.user_index,
             flush_in_error: true,
             keep_vlan: config.vlan_strip_disable,
-            timestamps: config.ts_format.of_context(),
+            timestamps: config.ts_format.to_prm(),
             counter: config.counter.clone(),
         });
         let object = Arc::new(object.map_err(|error| process.fatal_or(error))?);
@@ -160,7 +160,7 @@ impl DpaRq {
         object.to_ready()?;
         crate::log::debug!("made RQ {}", object.rqn().0);
         let _holding = Holding::new(format!("RQ {}", object.rqn().0), holds);
-        Ok(Self { tir: Arc::new(tir), object, process: process.clone(), places, _holding })
+        Ok(Self { tir: Arc::new(tir), object, process: process.clone(), memory, _holding })
     }
 
     /// The number of the receive queue (`flexio_rq_get_wq_num`).
@@ -173,7 +173,7 @@ impl DpaRq {
         self.object.rqn()
     }
 
-    /// The object of the device (`flexio_rq_get_object`).
+    /// The [`RqObject`] of `verbless-command` (`flexio_rq_get_object`).
     pub const fn object(&self) -> &Arc<RqObject> {
         &self.object
     }
@@ -185,12 +185,12 @@ impl DpaRq {
 
     /// Address of the WQEs for a program.
     pub const fn ring_address(&self) -> u64 {
-        self.places.ring.address()
+        self.memory.ring.address()
     }
 
     /// Address of the doorbell record; its first word counts posted WQEs.
     pub const fn record_address(&self) -> u64 {
-        self.places.record.address()
+        self.memory.record.address()
     }
 
     /// The process.
@@ -209,8 +209,8 @@ impl DpaRq {
         Ok(self.object.to_error()?)
     }
 
-    /// Destroys the queue and its TIR, and returns whether that worked (`flexio_rq_destroy`);
-    /// dropping it does the same.
+    /// Destroys the queue and its TIR (`flexio_rq_destroy`). A drop destroys it too, and ignores
+    /// the error.
     ///
     /// # Errors
     /// A flow rule forwards to it; the device refuses.

@@ -20,6 +20,7 @@
 use std::sync::Arc;
 
 use verbless_command::{Device, Qpn, SqAttr, SqObject};
+use verbless_flexio_dev::segment::WQEBB;
 use verbless_queue::Domain;
 
 use crate::cq::CqHandle;
@@ -29,9 +30,6 @@ use crate::ids::SqNumber;
 use crate::process::Process;
 use crate::transport::{SqTis, TransportDomain};
 use crate::wq::{WqConfig, WqMemory, WqTsFormat};
-
-/// log2 of the bytes of a WQEBB.
-const LOG_WQEBB: u8 = 6;
 
 /// Configuration of a send queue (`flexio_wq_attr` with `flexio_wq_sq_attr`).
 #[derive(Debug, Clone)]
@@ -59,9 +57,8 @@ impl DpaSqConfig {
     }
 }
 
-/// Further attributes of a send queue (`flexio_wq_sq_ext_attr`). The C library publishes only the
-/// struct's name; the fields are verbless's own. It is a Rust type without a binary layout, so its
-/// version is the crate's.
+/// Further attributes of a send queue (`flexio_wq_sq_ext_attr`). The public headers declare this
+/// struct without fields, so verbless chose the fields. It has no C layout and no version field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SqExtAttr {
     /// The clock of the CQE timestamps.
@@ -75,7 +72,7 @@ pub struct SqExtAttr {
 pub struct DpaSq {
     object: SqObject,
     process: Process,
-    places: WqMemory,
+    memory: WqMemory,
     inline: u32,
     _holding: Holding,
 }
@@ -85,9 +82,14 @@ impl DpaSq {
     /// (`flexio_sq_create`).
     ///
     /// # Errors
-    /// The process has ended; the TIS is of another device context; the device has no raw Ethernet
-    /// queues, for example because its port is InfiniBand, no such clock, or no multi-packet WQEs;
-    /// the heap has no room. [`Error::CopyTimeout`]: nothing was created.
+    /// - The process has ended.
+    /// - The TIS belongs to another device context.
+    /// - The device has no SQ objects or TISs (capabilities `log_max_sq`, `log_max_tis`), or its
+    ///   port is InfiniBand.
+    /// - The device lacks the clock (`sq_ts_format`), or multi-packet WQEs
+    ///   (`enhanced_multi_pkt_send_wqe`).
+    /// - The heap is full.
+    /// - [`Error::CopyTimeout`]: nothing was created.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -99,8 +101,8 @@ impl DpaSq {
     /// Creates a send queue on another device context than the process's
     /// (`flexio_sq_create_cross_dev`). Ring and record must be in host memory registered there,
     /// which the program accesses through a window; protection domain, UAR
-    /// ([`Uar::extend`](crate::Uar::extend)) and CQ must be of that context too. The program rings
-    /// through an outbox that it switches to the UAR's extension, the host through the page.
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQ must be of that context too. The program
+    /// selects the extended UAR on its outbox and rings there. The host rings the UAR page.
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -111,7 +113,7 @@ impl DpaSq {
         cq: impl Into<CqHandle>,
         config: &DpaSqConfig,
     ) -> Result<Self, Error> {
-        config.wq.cross(process, device)?;
+        config.wq.check_cross_device(process, device)?;
         Self::make(process, device, &Domain::new(device)?, cq.into(), config)
     }
 
@@ -131,28 +133,28 @@ impl DpaSq {
             None => SqTis::create(device, &TransportDomain::create(device)?)?,
         };
         let (min_inline, inline) = domain.min_inline_header()?;
-        let places = config.wq.places(process, device, LOG_WQEBB)?;
+        let memory = config.wq.allocate(process, device, WQEBB.ilog2() as u8)?;
         let mut holds = vec![process.key(), key(&cq.0), key(tis.object())];
-        holds.extend(places.buffers());
+        holds.extend(memory.buffers());
         let object = device.create_sq(SqAttr {
             pd: config.wq.pd(process).clone(),
             uar: config.wq.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),
             cq: cq.0,
             tis: Some(Arc::clone(tis.object())),
-            ring: places.ring.for_command(),
-            record: places.record.for_command(),
+            ring: memory.ring.for_command(),
+            record: memory.record.for_command(),
             log_wqebbs: config.wq.log_wq_depth,
             min_inline,
             user_index: config.wq.user_index,
             flush_in_error: config.ext.flush_in_error,
             multi_packet: config.allow_multi_pkt_send_wqe,
-            timestamps: config.ext.ts_format.of_context(),
+            timestamps: config.ext.ts_format.to_prm(),
         });
         let object = object.map_err(|error| process.fatal_or(error))?;
         object.to_ready()?;
         crate::log::debug!("made SQ {}", object.sqn());
         let _holding = Holding::new(format!("SQ {}", object.sqn().0), holds);
-        Ok(Self { object, process: process.clone(), places, inline, _holding })
+        Ok(Self { object, process: process.clone(), memory, inline, _holding })
     }
 
     /// The number of the send queue (`flexio_sq_get_wq_num`).
@@ -165,22 +167,22 @@ impl DpaSq {
         self.object.sqn()
     }
 
-    /// The object of the device.
+    /// The [`SqObject`] of `verbless-command`.
     pub const fn object(&self) -> &SqObject {
         &self.object
     }
 
     /// Address of the WQEs for a program.
     pub const fn ring_address(&self) -> u64 {
-        self.places.ring.address()
+        self.memory.ring.address()
     }
 
     /// Address of the doorbell record; its second word counts posted WQEBBs.
     pub const fn record_address(&self) -> u64 {
-        self.places.record.address()
+        self.memory.record.address()
     }
 
-    /// Bytes of a frame that a WQE must have inline; 0: none.
+    /// Bytes of each frame that its WQE must carry inline (min_wqe_inline_mode); 0 if none.
     pub const fn inline_bytes(&self) -> u32 {
         self.inline
     }
@@ -190,8 +192,7 @@ impl DpaSq {
         &self.process
     }
 
-    /// Destroys the queue, and returns whether that worked (`flexio_sq_destroy`); dropping it does
-    /// the same.
+    /// Destroys the queue (`flexio_sq_destroy`). A drop destroys it too, and ignores the error.
     ///
     /// # Errors
     /// The device refuses.

@@ -39,7 +39,7 @@ impl TransportDomain {
         Ok(Self { object, device: device.clone() })
     }
 
-    /// The object of the device.
+    /// The `TransportDomain` of `verbless-command`.
     pub const fn object(&self) -> &Arc<Object> {
         &self.object
     }
@@ -49,8 +49,8 @@ impl TransportDomain {
         same(&self.device, device, "the transport domain")
     }
 
-    /// Destroys the transport domain, and returns whether that worked
-    /// (`flexio_transport_domain_destroy`); dropping the last handle does the same.
+    /// Destroys the transport domain (`flexio_transport_domain_destroy`). The drop of the last
+    /// handle destroys it too, and ignores the error.
     ///
     /// # Errors
     /// A TIS, a queue or a clone keeps it alive; the device refuses.
@@ -84,7 +84,7 @@ impl SqTis {
         Ok(Self { object: Arc::new(object), device: device.clone(), _holding })
     }
 
-    /// The object of the device.
+    /// The [`TisObject`] of `verbless-command`.
     pub const fn object(&self) -> &Arc<TisObject> {
         &self.object
     }
@@ -94,8 +94,8 @@ impl SqTis {
         same(&self.device, device, "the TIS")
     }
 
-    /// Destroys the TIS, and returns whether that worked (`flexio_sq_tis_destroy`); dropping the
-    /// last handle does the same.
+    /// Destroys the TIS (`flexio_sq_tis_destroy`). The drop of the last handle destroys it too, and
+    /// ignores the error.
     ///
     /// # Errors
     /// A queue or a clone keeps it alive; the device refuses.

@@ -71,8 +71,8 @@ impl Window {
         &self.object
     }
 
-    /// Destroys the window, and returns whether that worked (`flexio_window_destroy`); dropping the
-    /// last clone does the same.
+    /// Destroys the window (`flexio_window_destroy`). The drop of the last clone destroys it too,
+    /// and ignores the error.
     ///
     /// # Errors
     /// A clone or an event handler keeps it alive; the device refuses.

@@ -48,7 +48,7 @@ pub enum WqTsFormat {
 
 impl WqTsFormat {
     /// The format for queue contexts.
-    pub(crate) const fn of_context(self) -> TimestampFormat {
+    pub(crate) const fn to_prm(self) -> TimestampFormat {
         match self {
             Self::FreeRunning => TimestampFormat::FREE_RUNNING,
             Self::Default => TimestampFormat::DEFAULT,
@@ -97,8 +97,12 @@ impl WqConfig {
 
     /// Checks that all parts of the queue are of `device`, another device context than the
     /// process's.
-    pub(crate) fn cross(&self, process: &Process, device: &Device) -> Result<(), Error> {
-        cross(process, device, [&self.ring, &self.record], &self.uar, Some(&self.pd))
+    pub(crate) fn check_cross_device(
+        &self,
+        process: &Process,
+        device: &Device,
+    ) -> Result<(), Error> {
+        check_cross_device(process, device, [&self.ring, &self.record], &self.uar, Some(&self.pd))
     }
 
     /// The protection domain.
@@ -107,7 +111,7 @@ impl WqConfig {
     }
 
     /// Ring and record for WQEs of 2^`log_stride` bytes, for a queue on that device.
-    pub(crate) fn places(
+    pub(crate) fn allocate(
         &self,
         process: &Process,
         device: &Device,
@@ -146,10 +150,10 @@ impl WqConfig {
 /// Checks that all parts of a queue are of `device`, another device context than the process's.
 ///
 /// `pd` is `None` for a queue without one.
-pub(crate) fn cross(
+pub(crate) fn check_cross_device(
     process: &Process,
     device: &Device,
-    places: [&Option<QueueMemory>; 2],
+    memory: [&Option<QueueMemory>; 2],
     uar: &Option<Uar>,
     pd: Option<&Option<Pd>>,
 ) -> Result<(), Error> {
@@ -158,11 +162,11 @@ pub(crate) fn cross(
                    with `create`";
         return Err(Error::Failed(why.into()));
     }
-    let host = |place: &Option<QueueMemory>| {
-        place.as_ref().is_some_and(|place| place.kind() == MemoryKind::Host)
+    let host = |memory: &Option<QueueMemory>| {
+        memory.as_ref().is_some_and(|memory| memory.kind() == MemoryKind::Host)
     };
     let own = |context: &verbless_devx::Context| context.is(device);
-    if !places.into_iter().all(host) {
+    if !memory.into_iter().all(host) {
         let why = "ring and record of a queue of another device context are memory of the host \
                    that is registered there: a process's heap is its own context's alone";
         return Err(Error::Failed(why.into()));

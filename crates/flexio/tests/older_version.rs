@@ -9,12 +9,12 @@ fn set_version_accepts_one_older_version() {
     // A refused version sets nothing.
     let later = set_version(Version::new(25, 1, 1)).unwrap_err().to_string();
     assert!(later.contains("above 25.1.0") && later.contains("Version::CURRENT"), "{later}");
-    assert_eq!(version(), Version::CURRENT, "behind a refusal");
+    assert_eq!(version(), Version::CURRENT, "after a refusal");
     for _ in 0..2 {
         set_version(older).unwrap();
         assert_eq!(version(), older);
     }
     let another = set_version(Version::CURRENT).unwrap_err().to_string();
     assert!(another.contains("25.1.0 after 24.10.0"), "{another}");
-    assert_eq!(version(), older, "behind another one");
+    assert_eq!(version(), older, "after another one");
 }

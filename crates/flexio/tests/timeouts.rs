@@ -1,5 +1,5 @@
-//! Copies whose completions the device loses or delays: when they time out, and the state after
-//! that.
+//! Copies whose completions the device loses or delays: when they time out, and the state after a
+//! timeout.
 
 mod support;
 
@@ -21,12 +21,12 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Long in comparison to delays of a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// A timed-out operation takes less than this. A copy that restarted its time limit, for its turn
-/// or for each of its requests, would take at least twice the limit. The margin below that allows
-/// for a busy machine, but cannot be guaranteed.
+/// A timed-out operation takes less than this. A copy that restarts its timeout at its turn or at
+/// each request takes at least 2 × TIMEOUT. On a very busy machine a correct copy may exceed this
+/// limit too.
 const TOO_LONG: Duration = TIMEOUT.saturating_mul(2);
-/// Delay of the second operation's start.
-const LATER: Duration = Duration::from_millis(200);
+/// Delay between the starts of operations.
+const STAGGER: Duration = Duration::from_millis(200);
 
 /// A model and a process on it with a copier, created by a first copy.
 fn process() -> Result<(Model, Process)> {
@@ -102,7 +102,7 @@ fn copy_timeout_covers_all_requests() -> Result {
     buffer.write_at(0, &bytes)?;
     let mut back = vec![0; bytes.len()];
     buffer.read_at(0, &mut back)?;
-    assert!(back == bytes, "what a copy in time has written");
+    assert!(back == bytes, "the copy that completed in time wrote other bytes");
     Ok(())
 }
 
@@ -115,7 +115,7 @@ fn copy_timeout_includes_waiting_for_turn() -> Result {
         let first = scope.spawn(|| times_out("the first", || buffer.write_at(0, &[2; 8])));
         // The others start while that one waits, one after another.
         let others = [1, 2, 3].map(|n| {
-            thread::sleep(LATER);
+            thread::sleep(STAGGER);
             let buffer = &buffer;
             scope.spawn(move || {
                 let begun = Instant::now();
@@ -126,16 +126,17 @@ fn copy_timeout_includes_waiting_for_turn() -> Result {
         assert!(is_copy_timeout(&first.join().expect("no panic")));
         for other in others {
             let (copied, took) = other.join().expect("no panic");
-            // The first one times out a little before the others: that may leave them enough time.
+            // The first copy times out up to 3 × STAGGER before the others, so the others may still
+            // complete.
             assert!(copied.as_ref().err().is_none_or(is_copy_timeout), "{copied:?}");
             assert!(took < TOO_LONG, "it took {took:?}");
         }
     });
-    // Copies whose time is over before their turn time out by themselves.
+    // A copy times out while it waits for the copier, even if the copy before it succeeds.
     model.inject(0, Fault::DelayCompletion(TIMEOUT * 7 / 10), 0, 2);
     thread::scope(|scope| {
         let first = scope.spawn(|| buffer.write_at(0, &[2; 8]));
-        thread::sleep(LATER);
+        thread::sleep(STAGGER);
         let second = times_out("the second", || buffer.write_at(0, &[3; 8]));
         assert!(is_copy_timeout(&second));
         assert!(first.join().expect("no panic").is_ok());
@@ -176,7 +177,7 @@ fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     // The request fails, so it has no effect.
     model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS);
     let Err(Error::NotRecovered(unfreed)) = buffer.free() else {
-        panic!("it is freed, and not copied");
+        panic!("free() returned Ok although its copy failed");
     };
     assert_eq!(unfreed.error().status(), Status::Failed);
     let buffer = unfreed.into_buffer();
@@ -195,7 +196,7 @@ fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     buffer.free()?;
     assert_eq!(process.heap_info().requested, 0, "bytes that are allocated");
     region.read_at(0, &mut back)?;
-    assert!(back.iter().all(|&byte| byte == 0x5a), "what came back");
+    assert!(back.iter().all(|&byte| byte == 0x5a), "the region has other bytes than the buffer");
     Ok(())
 }
 
@@ -213,6 +214,6 @@ fn recoverable_buffer_needs_writable_region_in_own_pd() -> Result {
     let backend = InProcess::of(&Model::builder().device(Profile::load("bluefield3")?).build());
     let other = Domain::new(&Device::open(&backend, &backend.find("mlx5_0")?)?)?;
     refused(other.region(length, KeyAccess::ALL)?, "another protection domain");
-    refused(process.domain().region(length, KeyAccess::LOCAL)?, "no key that peers may write by");
+    refused(process.domain().region(length, KeyAccess::LOCAL)?, "lacks remote write");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Programs on the DPA, and watchers of the model that call it back.
+//! DPA programs run while a command watcher calls the model.
 
 mod support;
 
@@ -14,9 +14,9 @@ use support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Starts and destroys runs that count in memory of the host, through a window; returns their
-/// count.
-fn destroy_runs(device: &Device, times: u32) -> Result<u64> {
+/// Starts `times` DPA calls and destroys each while it runs. A call increments a counter in host
+/// memory through a window; returns the counter.
+fn destroy_running_calls(device: &Device, times: u32) -> Result<u64> {
     let process = Process::create(device, &App::new("load", &file())?, &ProcessConfig::default())?;
     let window = Window::create(&process, process.pd())?;
     let memory = process.domain().region(4096, KeyAccess::LOCAL)?;
@@ -47,22 +47,22 @@ fn destroy_of_running_call_survives_command_watcher() -> Result {
     });
     let [first, second] = ["mlx5_0", "mlx5_1"].map(|name| backend.find(name));
     let (first, second) = (Device::open(&backend, &first?)?, Device::open(&backend, &second?)?);
-    let (done, all) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let destroyed = destroy_runs(&first, 500).map_err(|error| error.to_string());
-        done.send(destroyed).expect("somebody waits");
+        let destroyed = destroy_running_calls(&first, 500).map_err(|error| error.to_string());
+        sender.send(destroyed).expect("somebody waits");
     });
     // Commands of the other function; the watcher is called for each.
     let other = std::thread::spawn({
         let second = second.clone();
         move || (0..20_000).try_for_each(|_| second.alloc_pd().map(drop))
     });
-    let Ok(counted) = all.recv_timeout(Duration::from_secs(60)) else {
-        eprintln!("the model is deadlocked: a destroy waits for a run that waits for the watcher");
-        // It cannot be dropped either.
+    let Ok(counted) = receiver.recv_timeout(Duration::from_secs(60)) else {
+        eprintln!("the model is deadlocked: a destroy waits for a call that waits for the watcher");
+        // Dropping the deadlocked model would block too.
         std::process::exit(1);
     };
-    assert!(counted? > 0, "no run has executed anything");
+    assert!(counted? > 0, "no call has executed anything");
     other.join().expect("no panic")?;
     Ok(())
 }

@@ -119,7 +119,7 @@ impl At {
 
     /// The entries of a `reserved` list for a gap.
     pub(crate) fn of_gap(gap: Span) -> Vec<Self> {
-        let (mut start, mut places) = (gap.start, Vec::new());
+        let (mut start, mut positions) = (gap.start, Vec::new());
         while start < gap.end() {
             let left = gap.end() - start;
             let width =
@@ -130,10 +130,10 @@ impl At {
                 (0, 32) => Rest::None,
                 (bit, width) => Rest::Bits(31 - bit, 32 - bit - width),
             };
-            places.push(Self { dword, rest });
+            positions.push(Self { dword, rest });
             start += width;
         }
-        places
+        positions
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_text_round_trips() {
+    fn position_text_round_trips() {
         for text in ["0x00", "0x00.17", "0x00.31:28", "0x30:8", "0x110", "0x100000"] {
             assert_eq!(At::parse(text).unwrap().to_string(), text);
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_place_is_rejected_with_hint() {
+    fn malformed_position_is_rejected_with_hint() {
         for (text, says) in [
             ("12", "byte offset"),
             ("", "byte offset"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn field_place_gives_width_if_ambiguous() {
+    fn field_position_gives_width_if_ambiguous() {
         for (start, width, at, bits) in [
             (32, 32, "0x04", None),
             (40, 8, "0x04.23:16", None),
@@ -198,9 +198,9 @@ mod tests {
             (64, 33, "0x08", Some(33)),
             (64, 0, "0x08", Some(0)),
         ] {
-            let (place, more) = At::of_field(start, width);
-            assert_eq!((place.to_string().as_str(), more), (at, bits), "{start}, {width}");
-            assert_eq!(place.start(), start);
+            let (position, more) = At::of_field(start, width);
+            assert_eq!((position.to_string().as_str(), more), (at, bits), "{start}, {width}");
+            assert_eq!(position.start(), start);
         }
     }
 

@@ -102,8 +102,8 @@ fn restates(name: &str, doc: &str) -> bool {
 /// another Linux version states it: `linux: Linux 6.1 mlx5_ifc_…`.
 pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut problem = |file: &str, place: String, message: String| {
-        problems.push(Problem { file: file.to_owned(), place, message, harmless: true });
+    let mut problem = |file: &str, location: String, message: String| {
+        problems.push(Problem { file: file.to_owned(), location, message, harmless: true });
     };
     let unknown = |source: &str| {
         let name = source.strip_prefix("linux: ")?;
@@ -113,13 +113,13 @@ pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Probl
         })
     };
     for structure in &description.structures {
-        let place = format!("[{}]", structure.name);
+        let location = format!("[{}]", structure.name);
         for message in structure.sources.iter().filter_map(|source| unknown(source)) {
-            problem(&structure.file, place.clone(), message);
+            problem(&structure.file, location.clone(), message);
         }
         for field in &structure.fields {
             for message in field.sources.iter().flatten().filter_map(|source| unknown(source)) {
-                problem(&structure.file, format!("{place} {}", field.name), message);
+                problem(&structure.file, format!("{location} {}", field.name), message);
             }
         }
     }
@@ -144,14 +144,14 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn error(&mut self, file: &str, place: String, message: impl Into<String>) {
+    fn error(&mut self, file: &str, location: String, message: impl Into<String>) {
         let (file, message) = (file.to_owned(), message.into());
-        self.problems.push(Problem { file, place, message, harmless: false });
+        self.problems.push(Problem { file, location, message, harmless: false });
     }
 
-    fn harmless(&mut self, file: &str, place: String, message: &str) {
+    fn harmless(&mut self, file: &str, location: String, message: &str) {
         let (file, message) = (file.to_owned(), message.to_owned());
-        self.problems.push(Problem { file, place, message, harmless: true });
+        self.problems.push(Problem { file, location, message, harmless: true });
     }
 
     fn names(&mut self) {
@@ -173,35 +173,35 @@ impl Check<'_> {
         let mut types: BTreeMap<String, (&str, &str)> = BTreeMap::new();
         let mut names: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, file, is_type) in entries.chain(words) {
-            let place = format!("[{name}]");
+            let location = format!("[{name}]");
             if !is_snake(name) {
-                self.error(file, place, "names are lower case letters, digits and _");
+                self.error(file, location, "names are lower case letters, digits and _");
                 continue;
             }
             if let Some(other) = names.insert(name, file) {
-                self.error(file, place, format!("{other} already has an entry of that name"));
+                self.error(file, location, format!("{other} already has an entry of that name"));
                 continue;
             }
             let other = is_type.then(|| types.insert(type_name(name), (name, file))).flatten();
             if let Some((other, file)) = other {
                 let message =
                     format!("would be `{}` in Rust, as [{other}] in {file}", type_name(name));
-                self.error(file, place, message);
+                self.error(file, location, message);
             }
         }
     }
 
     fn entry(&mut self, file: &str, name: &str, doc: &str, sources: &[String]) {
-        let place = format!("[{name}]");
+        let location = format!("[{name}]");
         if doc.trim().is_empty() {
-            self.harmless(file, place.clone(), "has no doc; describe it in a sentence");
+            self.harmless(file, location.clone(), "has no doc; describe it in a sentence");
         }
         if sources.is_empty() {
             let message = "has no sources; name one, or \"model\"";
-            self.harmless(file, place.clone(), message);
+            self.harmless(file, location.clone(), message);
         }
         if sources.iter().any(|source| source.trim().is_empty()) {
-            self.harmless(file, place, "has an empty source");
+            self.harmless(file, location, "has an empty source");
         }
     }
 
@@ -218,53 +218,53 @@ impl Check<'_> {
     }
 
     fn enumeration(&mut self, e: &Enum) {
-        let place = format!("[{}]", e.name);
+        let location = format!("[{}]", e.name);
         self.entry(&e.file, &e.name, &e.doc, &e.sources);
         if e.bits == 0 || e.bits > 64 {
-            self.error(&e.file, place.clone(), "bits is from 1 to 64");
+            self.error(&e.file, location.clone(), "bits is from 1 to 64");
         }
         if e.values.is_empty() {
-            self.error(&e.file, place.clone(), "has no values");
+            self.error(&e.file, location.clone(), "has no values");
         }
         self.values(&e.file, &e.name, &e.values, e.bits);
     }
 
     /// A doc must say more than the name.
-    fn doc(&mut self, file: &str, place: &str, name: &str, doc: &str) {
+    fn doc(&mut self, file: &str, location: &str, name: &str, doc: &str) {
         if doc.trim().is_empty() {
             return;
         }
         if restates(name, doc) {
             let message = format!("`{doc}` only repeats the name; state what it means");
-            self.harmless(file, place.to_owned(), &message);
+            self.harmless(file, location.to_owned(), &message);
         }
     }
 
     fn values(&mut self, file: &str, entry: &str, values: &[EnumValue], bits: u32) {
         let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
         for value in values {
-            let place = format!("[{entry}] {}", value.name);
+            let location = format!("[{entry}] {}", value.name);
             if !is_upper(&value.name) || value.name == "INFO" {
                 let message = "values are named in upper case letters, digits and _, but not INFO";
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
             if value.doc.trim().is_empty() {
-                self.harmless(file, place.clone(), "has no doc; say what it means");
+                self.harmless(file, location.clone(), "has no doc; say what it means");
             }
             if value.sources.as_ref().is_some_and(|sources| {
                 sources.is_empty() || sources.iter().any(|source| source.trim().is_empty())
             }) {
                 let message = "has an empty source; name one, or leave the list out";
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
-            self.doc(file, &place, &value.name, &value.doc);
+            self.doc(file, &location, &value.name, &value.doc);
             if (1..64).contains(&bits) && value.value >> bits != 0 {
                 let message = format!("{} does not fit into {bits} bits", value.value);
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
             if let Some(other) = seen.insert(value.value, &value.name) {
                 let message = format!("has the value {} of `{other}`", value.value);
-                self.error(file, place, message);
+                self.error(file, location, message);
             }
         }
     }
@@ -277,18 +277,18 @@ impl Check<'_> {
         let commands = description.commands.iter().map(|c| (&c.file, &c.name, &c.aliases));
         for (file, name, aliases) in structures.chain(enums).chain(commands) {
             for (i, alias) in aliases.iter().enumerate() {
-                let place = format!("[{name}] aliases");
+                let location = format!("[{name}] aliases");
                 let found = find(description, alias);
                 if !identifiers(alias).eq([alias.as_str()]) || alias.ends_with('*') {
                     let message = format!("`{alias}` is not a C identifier");
-                    self.error(file, place, message);
+                    self.error(file, location, message);
                 } else if let Some(other) =
                     found.targets.iter().find(|target| target.name().to_lowercase() != *name)
                 {
                     let message = format!("`{alias}` is already a name of {}", other.name());
-                    self.error(file, place, message);
+                    self.error(file, location, message);
                 } else if aliases[..i].contains(alias) {
-                    self.error(file, place, format!("`{alias}` is listed twice"));
+                    self.error(file, location, format!("`{alias}` is listed twice"));
                 }
             }
         }

@@ -17,13 +17,13 @@ use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValu
 /// The largest size of a structure in bytes; a larger number is a mistake.
 const LARGEST: u32 = 0x10_0000;
 
-/// A mistake in the description: its place, the message and the remedy.
+/// A mistake in the description: its location, the message and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// File, relative to the repository.
     pub(crate) file: String,
     /// `[table]` and field, or empty for the whole file.
-    pub(crate) place: String,
+    pub(crate) location: String,
     /// The mistake, and what to write instead.
     pub(crate) message: String,
     /// Code can still be generated: a text is missing, or a rule has an unknown name.
@@ -32,9 +32,9 @@ pub(crate) struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place.as_str() {
+        match self.location.as_str() {
             "" => write!(f, "{}: {}", self.file, self.message),
-            place => write!(f, "{}: {place}: {}", self.file, self.message),
+            location => write!(f, "{}: {location}: {}", self.file, self.message),
         }
     }
 }
@@ -228,11 +228,11 @@ impl Field {
     }
 
     /// The field's position in `at` notation.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn position(&self) -> String {
         match At::of_field(self.start, self.width * self.count) {
-            (place, None) => place.to_string(),
-            (place, Some(bits)) if bits % 8 == 0 => format!("{place}, {} bytes", bits / 8),
-            (place, Some(bits)) => format!("{place}, {bits} bits"),
+            (at, None) => at.to_string(),
+            (at, Some(bits)) if bits % 8 == 0 => format!("{at}, {} bytes", bits / 8),
+            (at, Some(bits)) => format!("{at}, {bits} bits"),
         }
     }
 }
@@ -332,13 +332,13 @@ impl Description {
     }
 
     /// Records a mistake.
-    pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
-        let (file, place) = (file.to_owned(), place.to_owned());
-        self.problems.push(Problem { file, place, message, harmless: false });
+    pub(crate) fn problem(&mut self, file: &str, location: &str, message: String) {
+        let (file, location) = (file.to_owned(), location.to_owned());
+        self.problems.push(Problem { file, location, message, harmless: false });
     }
 
     fn entry(&mut self, file: &str, name: String, value: Value) {
-        let place = format!("[{name}]");
+        let location = format!("[{name}]");
         let Value::Table(mut table) = value else {
             let message = "is not a table; every top-level item is one entry, [name]".to_owned();
             return self.problem(file, &name, message);
@@ -354,31 +354,31 @@ impl Description {
             "command" => self.read_command(file, name, table),
             _ => {
                 let message = "kind is one of structure, segment, enum, command".to_owned();
-                self.problem(file, &place, message);
+                self.problem(file, &location, message);
             }
         }
     }
 
     fn read_structure(&mut self, file: &str, name: String, segment: bool, table: toml::Table) {
-        let place = format!("[{name}]");
-        let Some(raw) = self.typed::<RawStructure>(file, &place, Value::Table(table)) else {
+        let location = format!("[{name}]");
+        let Some(raw) = self.typed::<RawStructure>(file, &location, Value::Table(table)) else {
             return;
         };
         if raw.bytes > LARGEST {
             let message = format!("{:#x} bytes are more than a structure can have", raw.bytes);
-            return self.problem(file, &place, message);
+            return self.problem(file, &location, message);
         }
         let mut reserved = Vec::new();
         for text in &raw.reserved {
             match At::parse(text) {
                 Ok(span) => reserved.push(span),
-                Err(error) => self.problem(file, &place, format!("reserved: {error}")),
+                Err(error) => self.problem(file, &location, format!("reserved: {error}")),
             }
         }
         let mut words = Vec::new();
         for (word, value) in raw.words {
-            let place = format!("[{name}] words: {word}");
-            let Some(raw) = self.typed::<RawWord>(file, &place, value) else { continue };
+            let location = format!("[{name}] words: {word}");
+            let Some(raw) = self.typed::<RawWord>(file, &location, value) else { continue };
             let (at, only, of) = match raw {
                 RawWord::At(at) => (at, None, None),
                 RawWord::Only { at, fields } => (at, Some(fields), None),
@@ -386,16 +386,16 @@ impl Description {
             };
             match At::parse(&at) {
                 Ok(at) => words.push(Word { name: word, span: at.span(), only, of }),
-                Err(error) => self.problem(file, &place, error),
+                Err(error) => self.problem(file, &location, error),
             }
         }
         let mut fields = Vec::new();
         for (field, value) in raw.fields {
-            let place = format!("[{name}] {field}");
-            if let Some(raw) = self.typed::<RawField>(file, &place, value) {
+            let location = format!("[{name}] {field}");
+            if let Some(raw) = self.typed::<RawField>(file, &location, value) {
                 match raw.into_field(field) {
                     Ok(field) => fields.push(field),
-                    Err(error) => self.problem(file, &place, error),
+                    Err(error) => self.problem(file, &location, error),
                 }
             }
         }
@@ -417,15 +417,15 @@ impl Description {
     }
 
     fn read_enum(&mut self, file: &str, name: String, table: toml::Table) {
-        let place = format!("[{name}]");
-        let Some(raw) = self.typed::<RawEnum>(file, &place, Value::Table(table)) else {
+        let location = format!("[{name}]");
+        let Some(raw) = self.typed::<RawEnum>(file, &location, Value::Table(table)) else {
             return;
         };
         let RawEnum { bits, hot, doc, sources, aliases, called, decimal, shown_in, values } = raw;
         let values = self.read_values(file, &name, values);
         if called.is_some() == shown_in.is_empty() {
             let message = "`called` and `shown_in` belong together".to_owned();
-            self.problem(file, &place, message);
+            self.problem(file, &location, message);
         }
         let file = file.to_owned();
         self.enums.push(Enum {
@@ -444,24 +444,24 @@ impl Description {
     }
 
     fn read_command(&mut self, file: &str, name: String, table: toml::Table) {
-        let place = format!("[{name}]");
-        let Some(raw) = self.typed::<RawCommand>(file, &place, Value::Table(table)) else {
+        let location = format!("[{name}]");
+        let Some(raw) = self.typed::<RawCommand>(file, &location, Value::Table(table)) else {
             return;
         };
         let op_mods = self.read_values(file, &name, raw.op_mods);
         let mut statuses = Vec::new();
         for (status, value) in raw.statuses {
-            let place = format!("[{name}] {status}");
+            let location = format!("[{name}] {status}");
             match value {
                 Value::Table(_) => {
-                    if let Some(RawStatus { why, from }) = self.typed(file, &place, value) {
+                    if let Some(RawStatus { why, from }) = self.typed(file, &location, value) {
                         statuses.push(Status { name: status, why, from });
                     }
                 }
                 _ => {
                     let message = "a status is NAME = { why = \"when it is returned\", from = \
                                    \"reading\" }, or has a source as its `from`";
-                    self.problem(file, &place, message.to_owned());
+                    self.problem(file, &location, message.to_owned());
                 }
             }
         }
@@ -494,8 +494,8 @@ impl Description {
                 }
                 other => other,
             };
-            let place = format!("[{entry}] {name}");
-            let raw = self.typed(file, &place, raw);
+            let location = format!("[{entry}] {name}");
+            let raw = self.typed(file, &location, raw);
             if let Some(RawValue { value, says, devx, doc, sources }) = raw {
                 values.push(EnumValue { name, value, says, devx, doc, sources });
             }
@@ -504,12 +504,17 @@ impl Description {
     }
 
     /// `value` as a `T`, or a problem that names the unknown, missing or mistyped part.
-    fn typed<T: DeserializeOwned>(&mut self, file: &str, place: &str, value: Value) -> Option<T> {
+    fn typed<T: DeserializeOwned>(
+        &mut self,
+        file: &str,
+        location: &str,
+        value: Value,
+    ) -> Option<T> {
         value
             .try_into()
             .map_err(|error: toml::de::Error| {
                 let text = error.to_string();
-                self.problem(file, place, text.trim().replace('\n', " "));
+                self.problem(file, location, text.trim().replace('\n', " "));
             })
             .ok()
     }
@@ -580,16 +585,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_place_is_in_whole_bytes_if_possible() {
+    fn field_position_is_in_whole_bytes_if_possible() {
         let text = "[thing]\nbytes = 0x18\n\
                     fields.a = { at = \"0x00.31:28\" }\n\
                     fields.b = { at = \"0x04\", bits = 36 }\n\
                     fields.c = { at = \"0x0c\", bits = 40 }\n\
                     fields.d = { at = \"0x14\", count = 3, bits = 8 }";
         let description = Description::parse([("prm/x.toml", text)]);
-        let places = description.structures[0].fields.iter().map(Field::place);
+        let positions = description.structures[0].fields.iter().map(Field::position);
         let wanted = ["0x00.31:28", "0x04, 36 bits", "0x0c, 5 bytes", "0x14.31:8"];
-        assert!(places.eq(wanted), "{:?}", description.structures[0].fields);
+        assert!(positions.eq(wanted), "{:?}", description.structures[0].fields);
     }
 
     #[test]

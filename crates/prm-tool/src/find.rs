@@ -52,13 +52,13 @@ impl Target<'_> {
         }
     }
 
-    /// The type of the entry, and its place.
+    /// The type of the entry, and its position.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Command(command) => format!("command {:#x}", command.opcode),
             Self::Structure(structure) => format!("structure of {:#x} bytes", structure.bytes),
             Self::Enum(e) => format!("enum of {} values", e.values.len()),
-            Self::Field(_, field) => format!("field at {}", field.place()),
+            Self::Field(_, field) => format!("field at {}", field.position()),
             Self::Value(_, value) => format!("value {:#x}", value.value),
         }
     }

@@ -406,7 +406,7 @@ fn wrapped(items: Vec<String>) -> String {
 
 /// A field's doc, and the macro line for its accessors and its reflection.
 fn line(out: &mut String, description: &Description, field: &Field) {
-    let about = format!("{} `{}`", full_stop(&field.doc), field.place());
+    let about = format!("{} `{}`", full_stop(&field.doc), field.position());
     let sources = field.sources.as_deref().unwrap_or(&[]);
     doc_with_sources(out, "        ", about.trim(), &field.name, sources);
     let (start, width) = (field.start, field.width);

@@ -269,8 +269,8 @@ impl Checker<'_> {
             self.expect("cq_arm_doorbell", &bytes, &[("cqn", number(&arm["cqn"]))]);
             let mut page = vec![0; 4096];
             let at = number(&uar["page_offset"]) as usize;
-            if let Some(place) = page.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(&bytes);
+            if let Some(bytes_of_page) = page.get_mut(at..at + bytes.len()) {
+                bytes_of_page.copy_from_slice(&bytes);
             }
             let path = "cq_arm.cqn";
             let found = self.runtime.structure("uar_page").map(|info| View::new(info, &page));
@@ -401,7 +401,7 @@ mod tests {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let golden = read(&root()).unwrap();
         // (post, recv, arm or cqe; its text; the digit; message)
-        for (vector, place, digit, says) in [
+        for (vector, path, digit, says) in [
             ("/post/0", "/wqes/0/hex", 7, "[ctrl_segment] opcode is 0xf, not 0x8"),
             ("/post/0", "/wqes/0/hex", 5, "[ctrl_segment] wqe_index is 0x7, not 0x0"),
             ("/post/0", "/wqes/0/hex", 13, "[ctrl_segment] qpn is "),
@@ -441,14 +441,14 @@ mod tests {
             ("/cqe/0", "/consumer_doorbell_record/hex", 7, "[cq_doorbell_record] consumer_index"),
         ] {
             let mut golden = golden.clone();
-            let digits = golden.pointer_mut(&format!("{vector}{place}")).expect(place);
+            let digits = golden.pointer_mut(&format!("{vector}{path}")).expect(path);
             let mut text = text(digits).to_owned();
             let right = u8::from_str_radix(&text[digit..=digit], 16).unwrap();
             text.replace_range(digit..=digit, &format!("{:x}", right ^ 7));
             *digits = text.into();
             let problems = check(&runtime, &golden).problems;
             let said = problems.iter().any(|problem| problem.contains(says));
-            assert!(said, "{vector}{place}, digit {digit}: {says} is not in {problems:?}");
+            assert!(said, "{vector}{path}, digit {digit}: {says} is not in {problems:?}");
         }
         let index = golden["post"].as_array().unwrap().iter().position(|post| {
             post["uar"].as_array().unwrap().iter().any(|uar| uar["kind"] == "doorbell")

@@ -258,7 +258,7 @@ struct mlx5_ifc_foreign_bits {
         let facts = parse(HEADER).unwrap();
         let outer = &facts.structs["mlx5_ifc_outer_bits"];
         assert_eq!(outer.bits, 32 + 32 + 64 + 32 + 96 + 32 + 128);
-        for (name, place) in [
+        for (name, span) in [
             ("x", (0, 4)),
             ("y", (4, 28)),
             ("one", (32, 32)),
@@ -272,7 +272,7 @@ struct mlx5_ifc_foreign_bits {
             ("pas", (416, 0)),
             ("more", (416, 0)),
         ] {
-            assert_eq!(outer.fields[name], place, "{name}");
+            assert_eq!(outer.fields[name], span, "{name}");
         }
         assert!(!outer.fields.contains_key("hidden"));
         assert!(!facts.structs.contains_key("mlx5_ifc_foreign_bits"));

@@ -99,8 +99,8 @@ fn import_file(
             continue;
         }
         let Some(theirs) = ifc_name(&structure.sources) else { continue };
-        let mut problem = |place: String, message: String| {
-            problems.push(Problem { file: file.to_owned(), place, message, harmless: false });
+        let mut problem = |location: String, message: String| {
+            problems.push(Problem { file: file.to_owned(), location, message, harmless: false });
         };
         let Some(layout) = facts.structs.get(theirs) else {
             problem(format!("[{}]", structure.name), format!("no {theirs} among the facts"));
@@ -131,13 +131,13 @@ fn import_file(
                 }
                 continue;
             }
-            let same_place = structure.fields.iter().find(|field| {
+            let same_span = structure.fields.iter().find(|field| {
                 field.span() == span
                     && field.sources.is_none()
                     && field.linux.is_none()
                     && !layout.fields.contains_key(&field.name)
             });
-            if let Some(field) = same_place {
+            if let Some(field) = same_span {
                 if let Some(table) = fields.get_mut(&field.name).and_then(Item::as_table_like_mut) {
                     append(table, "linux", name);
                 }
@@ -196,7 +196,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
         .get_mut(&field.name)
         .and_then(Item::as_table_like_mut)
         .ok_or("is not a table of its own")?;
-    let (place, bits) = At::of_field(span.start, span.width);
+    let (at, bits) = At::of_field(span.start, span.width);
     if field.tail != (span.width == 0) {
         return Err("the facts and the table disagree about tail = true".into());
     }
@@ -215,7 +215,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
             span.width
         ));
     }
-    table.insert("at", string_item(&place.to_string()));
+    table.insert("at", string_item(&at.to_string()));
     match bits {
         Some(bits) => {
             table.insert("bits", Item::Value(i64::from(bits).into()));
@@ -239,12 +239,12 @@ fn sort_fields(table: &mut Table, spans: &[(String, Span)]) {
 fn write_reserved(table: &mut Table, structure: &Structure, spans: impl Iterator<Item = Span>) {
     let bits = structure.bytes * 8;
     let wanted = gaps(bits, spans);
-    let named = gaps(bits, structure.reserved.iter().map(|place| place.span()));
+    let named = gaps(bits, structure.reserved.iter().map(|gap| gap.span()));
     if gaps(bits, named.into_iter()) == wanted {
         return;
     }
-    let places = wanted.into_iter().flat_map(At::of_gap).map(|place| place.to_string());
-    let new: Array = places.collect();
+    let positions = wanted.into_iter().flat_map(At::of_gap).map(|at| at.to_string());
+    let new: Array = positions.collect();
     if new.is_empty() {
         table.remove("reserved");
     } else {
@@ -276,7 +276,7 @@ fn new_structure(
     let reserved: Vec<String> = gaps(layout.bits, named.iter().map(|&(_, span)| span))
         .into_iter()
         .flat_map(At::of_gap)
-        .map(|place| format!("\"{place}\""))
+        .map(|at| format!("\"{at}\""))
         .collect();
     let mut text = format!("\n[{ours}]\nbytes = 0x{:02x}\ndoc = \"\"\n", layout.bits / 8);
     text += &format!("sources = [\"linux: {theirs}\"]\n");
@@ -315,8 +315,8 @@ fn new_command(
 fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     let mut table = InlineTable::new();
     let tail = span.width == 0;
-    let (place, bits) = At::of_field(span.start, if tail { 32 } else { span.width });
-    table.insert("at", place.to_string().into());
+    let (at, bits) = At::of_field(span.start, if tail { 32 } else { span.width });
+    table.insert("at", at.to_string().into());
     if tail {
         table.insert("tail", true.into());
         table.insert("bits", (if name == "pas" || name == "mtt" { 64 } else { 32 }).into());
@@ -330,7 +330,7 @@ fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     if overlaps {
         table.insert("overlay", true.into());
     }
-    let has = |name: &str, place: (u32, u32)| layout.fields.get(name) == Some(&place);
+    let has = |name: &str, span: (u32, u32)| layout.fields.get(name) == Some(&span);
     let doc = match name {
         "status" if has("status", (0, 8)) && has("syndrome", (32, 32)) => {
             table.insert("enum", "command_status".into());

@@ -91,14 +91,15 @@ fn sides(commands: &[Dumped]) -> (Side, Side) {
     const NOP: [u8; 2] = [0x08, 0x0d];
     const NOP_BYTES: usize = 16;
     let (mut theirs, mut ours) = (Side::new(), Side::new());
-    let mut place = None;
+    let mut side_and_case = None;
     for command in commands {
         let input = &command.input;
         if input.starts_with(&NOP) && input.len() > NOP_BYTES {
             let text = String::from_utf8_lossy(&input[NOP_BYTES..]).into_owned();
-            place = text.split_once(": ").map(|(side, case)| (side == "ours", case.to_owned()));
+            side_and_case =
+                text.split_once(": ").map(|(side, case)| (side == "ours", case.to_owned()));
         } else if let (Some((is_ours, case)), Some(opcode), Some(&[0, ..])) =
-            (&place, input.first_chunk(), command.output.as_deref())
+            (&side_and_case, input.first_chunk(), command.output.as_deref())
         {
             let side = if *is_ours { &mut ours } else { &mut theirs };
             let key = (case.clone(), u16::from_be_bytes(*opcode));

@@ -27,7 +27,7 @@ pub(super) struct RawStructure {
     pub(super) fields: toml::Table,
 }
 
-/// A word: its place, and optionally its fields or the structure that defines it.
+/// A word: its position, and optionally its fields or the structure that defines it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum RawWord {
@@ -59,7 +59,7 @@ pub(super) struct RawField {
 
 impl RawField {
     pub(super) fn into_field(self, name: String) -> Result<Field, String> {
-        let place = At::parse(&self.at)?;
+        let at = At::parse(&self.at)?;
         let said = [self.bits.is_some(), self.bytes.is_some(), self.structure.is_some()];
         if said.iter().filter(|&&said| said).count() > 1 {
             return Err("has more than one of bits, bytes and struct; keep one".into());
@@ -67,11 +67,11 @@ impl RawField {
         if self.enumeration.is_some() && (self.bytes.is_some() || self.structure.is_some()) {
             return Err("an enum is a number; it has no bytes or struct".into());
         }
-        let exact = match place.rest {
+        let exact = match at.rest {
             Rest::Bytes(_) => {
                 return Err(format!(
                     "`at` of a field has no :n; write at = \"0x{:02x}\", bytes = n",
-                    place.dword
+                    at.dword
                 ));
             }
             Rest::Bits(_, lo) => lo != 0,
@@ -81,16 +81,16 @@ impl RawField {
             (Some(bits), ..) => bits,
             (_, Some(bytes), _) => bytes.checked_mul(8).ok_or("bytes is too large")?,
             (_, _, Some(_)) => 0, // `Description::resolve` sets it
-            _ => place.width(),
+            _ => at.width(),
         };
         if width == 0 && self.structure.is_none() {
             return Err("has no bits".into());
         }
-        if exact && self.structure.is_none() && width != place.width() && self.count.is_none() {
+        if exact && self.structure.is_none() && width != at.width() && self.count.is_none() {
             return Err(format!(
                 "`at` has {} bits, but the field has {width}; write a field that crosses its \
                  dword as .hi:0",
-                place.width()
+                at.width()
             ));
         }
         if self.count == Some(0) {
@@ -115,7 +115,7 @@ impl RawField {
         };
         Ok(Field {
             name,
-            start: place.start(),
+            start: at.start(),
             width,
             count,
             content,

@@ -61,7 +61,7 @@ fn refusals(source: &str) -> Vec<Refusal> {
         let before = &rest[..at];
         rest = &rest[at + " = 0x".len()..];
         let start = before.rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
-        let (place, name) = before.split_at(start);
+        let (head, name) = before.split_at(start);
         let digits = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
         let Ok(number) = u32::from_str_radix(&rest[..digits], 16) else { continue };
         let Some(after) = rest[digits..].strip_prefix(',') else { continue };
@@ -73,7 +73,7 @@ fn refusals(source: &str) -> Vec<Refusal> {
         };
         let Some(end) = text.find('"') else { continue };
         let status = match status {
-            "" if place.trim_end().ends_with("absent:") => "BAD_RES",
+            "" if head.trim_end().ends_with("absent:") => "BAD_RES",
             "" => "BAD_RES_STATE",
             status => status,
         };

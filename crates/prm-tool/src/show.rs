@@ -128,7 +128,7 @@ fn field(
     field: &Field,
 ) {
     let Structure { name, file, .. } = structure;
-    let _ = writeln!(out, "{name}.{} (field, {}, {file})", field.name, field.place());
+    let _ = writeln!(out, "{name}.{} (field, {}, {file})", field.name, field.position());
     let _ = writeln!(out, "  {}", field.doc);
     let sources = field.sources.as_ref().unwrap_or(&structure.sources);
     let _ = writeln!(out, "\n  source: {}", sources.join("; "));
@@ -325,24 +325,25 @@ fn table(out: &mut String, evidence: &Evidence<'_>, structure: &Structure) {
         if let Some(sources) = &field.sources {
             let _ = write!(doc, " [{}]", sources.join("; "));
         }
-        let place = if field.tail {
+        let position = if field.tail {
             format!("{}, to the end", At::of_field(field.start, 32).0)
         } else {
-            field.place()
+            field.position()
         };
         let confirmed = evidence.of(structure, field);
         let mut by = confirmed.count().to_string();
         if confirmed.count() > 0 {
             let _ = write!(by, " {}", confirmed.names().collect::<Vec<_>>().join("+"));
         }
-        [place, field.name.clone(), holds(field), by, doc]
+        [position, field.name.clone(), holds(field), by, doc]
     });
     let rows: Vec<[String; 5]> = [head].into_iter().chain(rows).collect();
     let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let (place, name, holds, by) = (width(0), width(1), width(2), width(3));
+    let (position, name, holds, by) = (width(0), width(1), width(2), width(3));
     for row in &rows {
         let [at, field, held, confirmed, doc] = row;
-        let line = format!("  {at:place$}  {field:name$}  {held:holds$}  {confirmed:by$}  {doc}");
+        let line =
+            format!("  {at:position$}  {field:name$}  {held:holds$}  {confirmed:by$}  {doc}");
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }

@@ -150,8 +150,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
         replay.commands.len() - replay.problems.len().min(replay.commands.len()),
         replay.problems.len()
     ));
-    for place in &replay.undescribed {
-        say(format!("        bits are set outside every field: {place}"));
+    for position in &replay.undescribed {
+        say(format!("        bits are set outside every field: {position}"));
     }
     problems.extend(replay.problems.iter().map(|problem| format!("trace: {problem}")));
 

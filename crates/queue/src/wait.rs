@@ -49,7 +49,7 @@ mod tests {
     fn poll_within_ends_with_cqe_or_timeout() {
         let memory = |length| SharedMemory::zeroed(length).slice(0, length).unwrap();
         let ring = memory(4 * Cqe::BYTES);
-        // SAFETY: only the polling thread writes there, in the device's place.
+        // SAFETY: only the polling thread writes there, as the device would.
         let own = |memory: &SharedMemory| unsafe { RingMemory::new(memory.clone()) };
         // SAFETY: only this page has the memory.
         let uar = unsafe { UarPage::new(memory(4096)) }.unwrap();

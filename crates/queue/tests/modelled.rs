@@ -739,7 +739,9 @@ fn connect_after_reset_needs_new_address() {
     qp.reset().expect("the device agrees");
     let refused = domain.connect(&mut qp, &theirs, &options).expect_err("the peer has the old one");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    for part in ["before its reset", "take its address again", &format!("{:#08x}", sent.psn)] {
+    for part in
+        ["was reset after its address", "Send the new address", &format!("{:#08x}", sent.psn)]
+    {
         assert!(refused.to_string().contains(part), "{refused}");
     }
     assert_eq!(state(&qp), QpState::RST, "nothing has changed");
@@ -753,7 +755,7 @@ fn connect_after_reset_needs_new_address() {
     queues.reset().expect("the device agrees");
     control.to_init(&options).expect("it is in RESET");
     let refused = control.connect(&domain, &theirs, &options).expect_err("the old one is out");
-    assert!(refused.to_string().contains("take its address again"), "{refused}");
+    assert!(refused.to_string().contains("Send the new address"), "{refused}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Values that peers exchange, serialized with the feature `serde`: as their bytes, which are
-//! checked on the way back.
+//! The feature `serde` writes addresses and regions as their wire bytes, and checks them when it
+//! reads them.
 #![cfg(feature = "serde")]
 
 use verbless_queue::{PeerAddress, RemoteAddr, RemoteRegion, Rkey};
@@ -19,10 +19,10 @@ fn remote_types_serialize_as_bytes() {
 
 #[test]
 fn invalid_bytes_fail_to_deserialize() {
-    // An undefined version.
     let bytes = serde_json::to_string(&[9; 16]).unwrap();
     assert!(serde_json::from_str::<PeerAddress>(&bytes).is_err(), "too short");
     let mut region = RemoteRegion::new(RemoteAddr::new(0, Rkey(1)), 1).to_bytes().to_vec();
+    // An undefined version.
     region[0] = 9;
     let text = serde_json::to_string(&region).unwrap();
     let error = serde_json::from_str::<RemoteRegion>(&text).unwrap_err().to_string();

@@ -128,7 +128,7 @@ pub struct Sge {
     pub address: u64,
     /// The key.
     pub lkey: Lkey,
-    /// Bytes, at most 0x7fff_ffff. The WQE omits an entry of length 0.
+    /// Bytes, at most 0x7fff_ffff (as a KLM of a UMR: 2 GiB). The WQE omits an entry of length 0.
     pub length: u32,
 }
 

@@ -288,7 +288,7 @@ impl Client {
     fn get(&mut self, key: &str) -> Result<Option<String>> {
         let wanted = words::<2>(key, KEY)?;
         let mut is_lost = false;
-        for at in places(&wanted) {
+        for at in slots(&wanted) {
             let Some(slot) = self.read(at)?.contents() else {
                 is_lost = true;
                 continue;
@@ -312,7 +312,7 @@ impl Client {
     /// Sets the value of a key; returns the number of the change.
     fn set(&mut self, key: &str, value: &str) -> Result<u64> {
         let (key, value) = (words::<2>(key, KEY)?, words::<4>(value, VALUE)?);
-        for at in places(&key) {
+        for at in slots(&key) {
             let start = Instant::now();
             while start.elapsed() < PATIENCE {
                 let found = self.read(at)?;
@@ -428,7 +428,7 @@ fn words<const N: usize>(text: &str, most: usize) -> Result<[u64; N]> {
 }
 
 /// Slots that a key may be in: offsets in the table, the likeliest first.
-fn places(key: &[u64; 2]) -> impl Iterator<Item = u64> + use<> {
+fn slots(key: &[u64; 2]) -> impl Iterator<Item = u64> + use<> {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let first = hasher.finish() % SLOTS;
@@ -467,8 +467,8 @@ mod tests {
     }
 
     /// The slot of a key in an empty table.
-    fn place(key: &str) -> u64 {
-        places(&words(key, KEY).expect("a key")).next().expect("a place")
+    fn slot(key: &str) -> u64 {
+        slots(&words(key, KEY).expect("a key")).next().expect("a slot")
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod tests {
         served(2, |domain, address| {
             let mut dead = client(domain, address);
             dead.set("apple", "red").expect("a change");
-            let at = place("apple");
+            let at = slot("apple");
             assert_eq!(dead.swap(at, 2, 3).expect("a lock"), 2);
             drop(dead);
             let mut live = client(domain, address);
@@ -491,7 +491,7 @@ mod tests {
         served(2, |domain, address| {
             let mut dead = client(domain, address);
             dead.set("apple", "red").expect("a change");
-            let at = place("apple");
+            let at = slot("apple");
             assert_eq!(dead.swap(at, 2, 3).expect("a lock"), 2);
             // A word of the value.
             dead.add(at + 24, 1).expect("half of a change");
@@ -508,7 +508,7 @@ mod tests {
     fn writer_with_lost_lease_fails() {
         served(2, |domain, address| {
             let (mut slow, mut quick) = (client(domain, address), client(domain, address));
-            let at = place("apple");
+            let at = slot("apple");
             assert_eq!(slow.swap(at, 0, 1).expect("a lock"), 0);
             quick.set("apple", "green").expect("the lock is taken over");
             let error = slow.write(at, 1, [1; 6]).expect_err("it comes too late").to_string();
@@ -522,7 +522,7 @@ mod tests {
     fn lock_left_on_another_key_keeps_its_value() {
         served(1, |domain, address| {
             let mut client = client(domain, address);
-            let at = place("apple");
+            let at = slot("apple");
             // Another key has the first slot of this key, and left it locked.
             let [a, b] = words::<2>("pear", KEY).expect("a key");
             let [c, d, e, f] = words::<4>("sweet", VALUE).expect("a value");

@@ -85,7 +85,7 @@ impl fmt::Display for Malformed {
             }
             Self::Opcode(opcode) => write!(f, "the BTH has the reserved opcode {opcode:#04x}"),
             Self::Pad { count, has } => {
-                write!(f, "the BTH counts {count} pad bytes, with {has} bytes behind the headers")
+                write!(f, "the BTH counts {count} pad bytes, with {has} bytes after the headers")
             }
             Self::Icrc { says, is } => {
                 write!(f, "the ICRC is {says:#010x}, and {is:#010x} would be right")

@@ -15,7 +15,7 @@ use verbless_devx::abi::attr::{
     async_event_alloc, devx_async_cmd_fd_alloc, devx_async_event_fd_alloc, devx_obj_async_query,
     devx_subscribe_event, invoke_write, uhw,
 };
-use verbless_devx::abi::frame::{DRIVER_NAMESPACE, INLINE_BYTES, RDMA_VERBS_IOCTL, VALID_OUTPUT};
+use verbless_devx::abi::request::{DRIVER_NAMESPACE, INLINE_BYTES, RDMA_VERBS_IOCTL, VALID_OUTPUT};
 use verbless_devx::abi::{Attribute, Header, Method, method};
 
 /// The record and its current title; `None` while no record is made.

@@ -5,7 +5,7 @@
 
 use nix::errno::Errno;
 use verbless_conformance::{Stop, ensure};
-use verbless_devx::abi::frame::RDMA_VERBS_IOCTL;
+use verbless_devx::abi::request::RDMA_VERBS_IOCTL;
 use verbless_devx::{Backend, Kernel};
 
 use crate::raw::{Arena, PAGE, call, plain};

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop};
 use verbless_devx::Backend;
-use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, RDMA_VERBS_IOCTL};
+use verbless_devx::abi::request::{ATTRIBUTE_WORDS, HEADER_WORDS, RDMA_VERBS_IOCTL};
 use verbless_queue::QpConfig;
 
 use crate::message::{Inbox, Message, send};

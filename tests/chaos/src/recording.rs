@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES};
+use verbless_devx::abi::request::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Kernel, Mapping, OpenDevice, Protection, RepresentorInfo,
 };

@@ -45,7 +45,7 @@ pub(crate) fn datagrams(job: &Job<'_>) -> Result<Server> {
     let ours = domain.address(&end.qp, options)?;
     let start = DatagramOptions { psn: ours.psn, ..DatagramOptions::new(KEY) };
     let to = meet(job, &mut end, GRH_BYTES, &ours, |end, theirs| {
-        domain.start(&mut end.qp, &start)?;
+        end.qp.start(&start)?;
         Ok(domain.destination(theirs, KEY, options)?)
     })?;
     play(job, &mut end, GRH_BYTES, |end| {

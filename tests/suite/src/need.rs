@@ -499,7 +499,7 @@ fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
         let made = Device::open(backend, info).and_then(|device| {
             let units = vec![device.dpa_caps()?.units.saturating_sub(1)];
             let functions = vec![device.vhca_id()];
-            device.create_dpa_partition(&DpaEuPartitionAttr { units, functions, groups: 0 })
+            device.create_dpa_partition(&DpaEuPartitionAttr { units, functions, max_groups: 0 })
         });
         match made {
             // A case finds out that a partition is made and not destroyed.

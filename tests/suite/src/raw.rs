@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memmap2::{Mmap, MmapMut};
 use verbless_command::{Device, Error, KeyAccess, QpAttr, UserMemory};
 use verbless_devx::abi::core::access;
-use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS};
+use verbless_devx::abi::request::{ATTRIBUTE_WORDS, HEADER_WORDS};
 use verbless_devx::abi::{Attribute, Header, Method};
 use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
 use verbless_prm::{CreateQpIn, PathMigrationState, RqType, ServiceType};

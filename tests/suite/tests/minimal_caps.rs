@@ -222,7 +222,7 @@ fn umr_granting_barred_atomic_right_is_rejected() {
     let mut qp = queue_pair(&domain);
     qp.send.supports(&Umr::INFO).expect("nothing bars it");
     let refused = qp.post(&Umr::rights(key.renew(), KeyAccess::ALL), 1);
-    assert_eq!(refused, Err(PostError::AtomicAccess));
-    let text = PostError::AtomicAccess.to_string();
+    assert_eq!(refused, Err(PostError::UmrAtomicAccess));
+    let text = PostError::UmrAtomicAccess.to_string();
     assert!(text.contains("umr_modify_atomic_disabled"), "{text}");
 }

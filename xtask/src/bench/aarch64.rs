@@ -90,7 +90,7 @@ fn function(assembly: &str, name: &str) -> Result<Vec<String>> {
 }
 
 /// The indexes of the instructions that begin with `start`, in order.
-fn places(code: &[String], start: &str) -> Vec<usize> {
+fn positions(code: &[String], start: &str) -> Vec<usize> {
     (0..code.len()).filter(|&i| code[i].starts_with(start)).collect()
 }
 
@@ -103,7 +103,7 @@ fn stores(code: &[String]) -> Vec<char> {
 }
 
 fn post_order(code: &[String]) -> Result {
-    let (ring, fences) = (places(code, "dmb oshst"), places(code, "dsb st"));
+    let (ring, fences) = (positions(code, "dmb oshst"), positions(code, "dsb st"));
     let ([ring], [before, after]) = (&ring[..], &fences[..]) else {
         return Err(format!("line_post has barriers at {ring:?} and {fences:?}").into());
     };
@@ -132,7 +132,7 @@ fn base(instruction: &str) -> Option<&str> {
 }
 
 fn poll_order(code: &[String]) -> Result {
-    let barriers = places(code, "dmb oshld");
+    let barriers = positions(code, "dmb oshld");
     let [owner, release] = barriers[..] else {
         return Err(format!("line_poll has barriers at {barriers:?}").into());
     };

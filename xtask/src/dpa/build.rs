@@ -141,7 +141,7 @@ fn check(file: &[u8]) -> Result<String> {
     let mut report = String::new();
     for segment in &program.segments {
         let end = segment.address + segment.length;
-        let (what, place) = match segment.permissions {
+        let (what, region) = match segment.permissions {
             it if it.execute && it.write => {
                 return Err("the code is writable: link it with crates/flexio-dev/dpa.ld".into());
             }
@@ -149,13 +149,13 @@ fn check(file: &[u8]) -> Result<String> {
             it if it.execute => ("code", CODE),
             _ => ("constants", CODE),
         };
-        if segment.address < place.start || end > place.end {
-            let (from, to) = (segment.address, place.end);
-            let room = to - place.start;
+        if segment.address < region.start || end > region.end {
+            let (from, to) = (segment.address, region.end);
+            let room = to - region.start;
             return Err(format!(
                 "{what} from {from:#x} to {end:#x} are not between {:#x} and {to:#x}: there is \
                  room for {room} bytes",
-                place.start
+                region.start
             )
             .into());
         }

@@ -16,8 +16,8 @@ const PROGRAMS: &str = "crates/flexio/programs";
 /// Examples that need two devices on one Ethernet.
 const ON_ETHERNET: &[&str] = &["packets"];
 
-/// The places where each runs.
-const PLACES: [&str; 2] = ["in process", "under run"];
+/// Where each example runs.
+const ENVIRONMENTS: [&str; 2] = ["in process", "under run"];
 
 /// Their names.
 pub(crate) fn names() -> Result<Vec<String>> {
@@ -61,8 +61,8 @@ pub(super) fn run() -> Result<Outcome> {
         under.arg("--").arg(&host).arg(program).arg("mlx5_0");
         let mut here = Command::new(&host);
         here.arg(program);
-        for (place, command) in PLACES.into_iter().zip([here, under]) {
-            match one(&format!("{name} {place}"), command, &mut skips)? {
+        for (environment, command) in ENVIRONMENTS.into_iter().zip([here, under]) {
+            match one(&format!("{name} {environment}"), command, &mut skips)? {
                 true => passed += 1,
                 false => failed += 1,
             }
@@ -71,9 +71,9 @@ pub(super) fn run() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
-/// Each example in each place, as skipped.
+/// Each example in each environment, as skipped.
 fn all_skipped(names: &[String], reason: &str) -> Vec<Skip> {
-    let both = |name: &String| PLACES.map(|place| format!("{name} {place}"));
+    let both = |name: &String| ENVIRONMENTS.map(|environment| format!("{name} {environment}"));
     let skip = |name| Skip { name, reason: reason.into() };
     names.iter().flat_map(both).map(skip).collect()
 }

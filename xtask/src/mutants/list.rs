@@ -41,7 +41,7 @@ struct Position {
 }
 
 impl Mutant {
-    /// The change without its place, because lines move.
+    /// The change without its position, because lines move.
     pub(super) fn change(&self) -> &str {
         self.name.split_once(": ").map_or(&self.name, |(_, change)| change)
     }

@@ -155,7 +155,7 @@ impl<'run> Program<'run> {
     fn leave_out(&mut self, switched: &BTreeMap<PathBuf, Switched>, errors: &[Error]) -> usize {
         let mut blamed = Vec::new();
         for error in errors {
-            let at = error.places.iter().find_map(|(path, offset)| {
+            let at = error.positions.iter().find_map(|(path, offset)| {
                 let switched = switched.get(path)?;
                 let before = if self.roots.contains_key(path) { FEATURES.len() } else { 0 };
                 let offset = &offset.saturating_sub(before);
@@ -238,7 +238,7 @@ pub(super) struct Error {
     message: String,
     code: Option<String>,
     /// Files and offsets, the likeliest first.
-    places: Vec<(PathBuf, usize)>,
+    positions: Vec<(PathBuf, usize)>,
 }
 
 impl Error {
@@ -314,18 +314,18 @@ fn read(text: &str, sources: &Path) -> Result<(Vec<Executable>, Vec<Error>)> {
         }) else {
             continue;
         };
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         let mut spans = message.spans;
         spans.sort_by_key(|it| !it.is_primary);
         for span in spans {
             let mut next = Some(span);
             while let Some(Span { file_name, byte_start, expansion, .. }) = next {
-                places.push((sources.join(file_name), byte_start));
+                positions.push((sources.join(file_name), byte_start));
                 next = expansion.map(|it| it.span);
             }
         }
         let code = message.code.map(|it| it.code);
-        errors.push(Error { message: message.message, code, places });
+        errors.push(Error { message: message.message, code, positions });
     }
     Ok((executables, errors))
 }
@@ -353,14 +353,14 @@ mod tests {
         let (executables, errors) = read(&text.concat(), Path::new("/t")).unwrap();
         let folder = "/t/crates/a".into();
         assert_eq!(executables, [Executable { path: "/t/deps/a-1".into(), folder }]);
-        assert_eq!(errors[0].places, [("/t/a.rs".into(), 7), ("/t/b.rs".into(), 9)]);
+        assert_eq!(errors[0].positions, [("/t/a.rs".into(), 7), ("/t/b.rs".into(), 9)]);
         assert!(errors[0].is_of_text_alone());
     }
 
     #[test]
     fn error_of_borrowing_may_come_from_switch() {
         let error =
-            |code: &str| Error { message: "".into(), code: Some(code.into()), places: vec![] };
+            |code: &str| Error { message: "".into(), code: Some(code.into()), positions: vec![] };
         for code in ["E0382", "E0499", "E0505", "E0282"] {
             assert!(!error(code).is_of_text_alone(), "{code}");
         }

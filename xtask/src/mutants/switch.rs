@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::syntax::{Genre, Obstacle, Place, Places};
+use super::syntax::{Genre, Obstacle, Site, Sites};
 use crate::workspace::Result;
 
 /// The module of `active` and `or`, in each root of the crate.
@@ -55,7 +55,7 @@ pub(super) struct Switched {
     /// By the offset at which a piece begins.
     pieces: BTreeMap<usize, Origin>,
     wraps: Vec<Wrap>,
-    places: Places,
+    sites: Sites,
     pub(super) obstacles: BTreeMap<u32, Obstacle>,
 }
 
@@ -74,7 +74,7 @@ struct Wrap {
 
 /// Switches the changes of a file; observes operands, except those of the mutants in `plain`.
 pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> Result<Switched> {
-    let places = Places::of(text)?;
+    let sites = Sites::of(text)?;
     let mut obstacles = BTreeMap::new();
     let mut expressions: BTreeMap<(usize, usize), Vec<(u32, String)>> = BTreeMap::new();
     let mut wraps = Vec::new();
@@ -82,9 +82,9 @@ pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> R
     let mut commas = BTreeSet::new();
     for change in changes {
         let number = change.number;
-        match places.place(change.genre, &change.range, &change.replacement) {
+        match sites.site(change.genre, &change.range, &change.replacement) {
             Err(obstacle) => _ = obstacles.insert(number, obstacle),
-            Ok(Place::Expression(range)) => {
+            Ok(Site::Expression(range)) => {
                 let (before, after) =
                     (&text[range.start..change.range.start], &text[change.range.end..range.end]);
                 let branch = [before, &change.replacement, after].concat();
@@ -94,9 +94,9 @@ pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> R
                 }
                 expressions.entry((range.start, range.end)).or_default().push((number, branch));
                 if change.may_be_equivalent(text)
-                    && !places.is_in_const_fn(change.range.start)
+                    && !sites.is_in_const_fn(change.range.start)
                     && !plain.contains(&number)
-                    && let Some(Ok(operator)) = places.operator(&change.range)
+                    && let Some(Ok(operator)) = sites.operator(&change.range)
                 {
                     commas.insert(operator.token.start);
                     wraps.push(Wrap {
@@ -112,7 +112,7 @@ pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> R
                     });
                 }
             }
-            Ok(Place::Body { first }) => {
+            Ok(Site::Body { first }) => {
                 let switch = || Origin::Switch(vec![number]);
                 wraps.push(Wrap {
                     range: first..first,
@@ -127,7 +127,7 @@ pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> R
                     matched: None,
                 });
             }
-            Ok(Place::Arm { pattern_end, guard, matched }) => {
+            Ok(Site::Arm { pattern_end, guard, matched }) => {
                 let (range, open, close) = match guard {
                     None => {
                         let open = format!(" if !{MODULE}::active({number})");
@@ -158,7 +158,7 @@ pub(super) fn switch(text: &str, changes: &[Change], plain: &BTreeSet<u32>) -> R
         Wrap { range: start..end, depth: 1, open, close: " })".into(), origin, matched: None }
     }));
     let (text, pieces) = write(text, &wraps, &commas);
-    Ok(Switched { text, pieces, wraps, places, obstacles })
+    Ok(Switched { text, pieces, wraps, sites, obstacles })
 }
 
 /// The text with the wraps, and where its pieces come from.
@@ -238,7 +238,7 @@ impl Switched {
             return Self::blame_of([wrap]);
         }
         // An error of inference may be anywhere in the function.
-        match self.places.function(offset) {
+        match self.sites.function(offset) {
             Some(function) => {
                 let within =
                     |it: &&Wrap| function.start <= it.range.start && it.range.end <= function.end;
@@ -276,9 +276,9 @@ impl Switched {
         }
     }
 
-    /// Whether the compiler may evaluate the mutant's place.
+    /// Whether the compiler may evaluate the mutant's site.
     pub(super) fn is_in_const_fn(&self, change: &Change) -> bool {
-        self.places.is_in_const_fn(change.range.start)
+        self.sites.is_in_const_fn(change.range.start)
     }
 }
 

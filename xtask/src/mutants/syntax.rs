@@ -1,4 +1,4 @@
-//! The places of a source file that mutants change: how each can be switched when the program runs.
+//! The sites of a source file that mutants change: how each can be switched when the program runs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(super) enum Genre {
 
 /// How a mutant is switched. Offsets count bytes of the file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Place {
+pub(super) enum Site {
     /// This expression is evaluated with or without the change.
     Expression(Range<usize>),
     /// The function returns the replacement before its first statement.
@@ -52,18 +52,18 @@ const CONSTANT: Obstacle = "the compiler evaluates it";
 const LET: Obstacle = "a chain with `let`";
 const IMPL: Obstacle = "the function returns `impl Trait`";
 
-/// A place, if the mutant can be switched there.
+/// A site, if the mutant can be switched there.
 type Found<T> = std::result::Result<T, Obstacle>;
 
-/// The places of a file.
+/// The sites of a file.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct Sites {
     /// By the range of the operator.
     operators: BTreeMap<(usize, usize), Found<Operator>>,
     /// By the first byte of the first statement.
-    bodies: BTreeMap<usize, Found<Place>>,
+    bodies: BTreeMap<usize, Found<Site>>,
     /// By the first byte.
-    arms: BTreeMap<usize, Found<Place>>,
+    arms: BTreeMap<usize, Found<Site>>,
     guards: BTreeMap<usize, Found<Range<usize>>>,
     structures: Vec<(Range<usize>, Option<Obstacle>)>,
     /// With whether they are `const`.
@@ -85,40 +85,40 @@ pub(super) struct Operator {
     precedence: u8,
 }
 
-impl Places {
+impl Sites {
     pub(super) fn of(text: &str) -> Result<Self> {
         let file = syn::parse_file(text)?;
-        let mut places = Self::default();
-        places.visit_file(&file);
-        Ok(places)
+        let mut sites = Self::default();
+        sites.visit_file(&file);
+        Ok(sites)
     }
 
     /// How the mutant with this range and replacement is switched.
-    pub(super) fn place(
+    pub(super) fn site(
         &self,
         genre: Genre,
         range: &Range<usize>,
         replacement: &str,
-    ) -> Found<Place> {
-        const UNKNOWN: Obstacle = "its place is not found";
+    ) -> Found<Site> {
+        const UNKNOWN: Obstacle = "its site is not found";
         match genre {
             Genre::BinaryOperator | Genre::UnaryOperator => {
                 let operator = self.operator(range).unwrap_or(Err(UNKNOWN))?;
                 let same = operator.precedence == precedence_of(replacement);
-                Ok(Place::Expression(if same { operator.whole } else { operator.chain }))
+                Ok(Site::Expression(if same { operator.whole } else { operator.chain }))
             }
             Genre::FnValue => self.bodies.get(&range.start).cloned().unwrap_or(Err(UNKNOWN)),
             Genre::MatchArm => self.arms.get(&range.start).cloned().unwrap_or(Err(UNKNOWN)),
             Genre::MatchArmGuard => {
                 let found = self.guards.get(&range.start).cloned().unwrap_or(Err(UNKNOWN));
-                found.map(Place::Expression)
+                found.map(Site::Expression)
             }
             Genre::StructField => {
                 let is_around = |it: &Range<usize>| it.start < range.start && range.end < it.end;
                 let around = self.structures.iter().filter(|(it, _)| is_around(it));
                 let (whole, obstacle) =
                     around.min_by_key(|(it, _)| it.len()).ok_or(UNKNOWN)?.clone();
-                obstacle.map_or(Ok(Place::Expression(whole)), Err)
+                obstacle.map_or(Ok(Site::Expression(whole)), Err)
             }
         }
     }
@@ -133,7 +133,7 @@ impl Places {
         self.around(offset).map(|(range, _)| range.clone())
     }
 
-    /// Whether the compiler may evaluate this place; at run time, it can be switched.
+    /// Whether the compiler may evaluate this site; at run time, it can be switched.
     pub(super) fn is_in_const_fn(&self, offset: usize) -> bool {
         self.around(offset).is_some_and(|(_, is_const)| *is_const)
     }
@@ -143,8 +143,8 @@ impl Places {
         around.min_by_key(|(range, _)| range.len())
     }
 
-    fn found<T>(&self, place: T) -> Found<T> {
-        self.obstacle.map_or(Ok(place), Err)
+    fn found<T>(&self, site: T) -> Found<T> {
+        self.obstacle.map_or(Ok(site), Err)
     }
 
     /// Visits code that the compiler evaluates, or code that runs.
@@ -160,19 +160,19 @@ impl Places {
         if let Some(first) = block.stmts.first() {
             let first = bytes(first).start;
             // The replacement may be of another type than the body.
-            let found = if returns.0 { Err(IMPL) } else { Ok(Place::Body { first }) };
+            let found = if returns.0 { Err(IMPL) } else { Ok(Site::Body { first }) };
             self.bodies.insert(first, found);
         }
         let range = bytes(signature).start..bytes(block).end;
         self.functions.push((range, signature.constness.is_some()));
-        self.within(None, |places| {
-            places.visit_signature(signature);
-            places.visit_block(block);
+        self.within(None, |sites| {
+            sites.visit_signature(signature);
+            sites.visit_block(block);
         });
     }
 }
 
-impl<'ast> Visit<'ast> for Places {
+impl<'ast> Visit<'ast> for Sites {
     fn visit_item_fn(&mut self, it: &'ast syn::ItemFn) {
         self.function_of(&it.sig, &it.block);
     }
@@ -188,54 +188,54 @@ impl<'ast> Visit<'ast> for Places {
     }
 
     fn visit_expr_closure(&mut self, it: &'ast syn::ExprClosure) {
-        self.within(None, |places| visit::visit_expr_closure(places, it));
+        self.within(None, |sites| visit::visit_expr_closure(sites, it));
     }
 
     fn visit_item_const(&mut self, it: &'ast syn::ItemConst) {
-        self.within(Some(CONSTANT), |places| visit::visit_item_const(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_item_const(sites, it));
     }
 
     fn visit_item_static(&mut self, it: &'ast syn::ItemStatic) {
-        self.within(Some(CONSTANT), |places| visit::visit_item_static(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_item_static(sites, it));
     }
 
     fn visit_impl_item_const(&mut self, it: &'ast syn::ImplItemConst) {
-        self.within(Some(CONSTANT), |places| visit::visit_impl_item_const(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_impl_item_const(sites, it));
     }
 
     fn visit_trait_item_const(&mut self, it: &'ast syn::TraitItemConst) {
-        self.within(Some(CONSTANT), |places| visit::visit_trait_item_const(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_trait_item_const(sites, it));
     }
 
     fn visit_variant(&mut self, it: &'ast syn::Variant) {
-        self.within(Some(CONSTANT), |places| visit::visit_variant(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_variant(sites, it));
     }
 
     fn visit_expr_const(&mut self, it: &'ast syn::ExprConst) {
-        self.within(Some(CONSTANT), |places| visit::visit_expr_const(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_expr_const(sites, it));
     }
 
     fn visit_type(&mut self, it: &'ast syn::Type) {
-        self.within(Some(CONSTANT), |places| visit::visit_type(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_type(sites, it));
     }
 
     fn visit_generic_argument(&mut self, it: &'ast syn::GenericArgument) {
-        self.within(Some(CONSTANT), |places| visit::visit_generic_argument(places, it));
+        self.within(Some(CONSTANT), |sites| visit::visit_generic_argument(sites, it));
     }
 
     fn visit_pat(&mut self, it: &'ast syn::Pat) {
-        self.within(Some("a pattern"), |places| visit::visit_pat(places, it));
+        self.within(Some("a pattern"), |sites| visit::visit_pat(sites, it));
     }
 
     fn visit_expr_repeat(&mut self, it: &'ast syn::ExprRepeat) {
-        self.within(self.obstacle, |places| places.visit_expr(&it.expr));
-        self.within(Some(CONSTANT), |places| places.visit_expr(&it.len));
+        self.within(self.obstacle, |sites| sites.visit_expr(&it.expr));
+        self.within(Some(CONSTANT), |sites| sites.visit_expr(&it.len));
     }
 
     fn visit_expr(&mut self, it: &'ast Expr) {
         match it {
             Expr::Binary(binary) => self.visit_expr_binary(binary),
-            _ => self.within(self.obstacle, |places| visit::visit_expr(places, it)),
+            _ => self.within(self.obstacle, |sites| visit::visit_expr(sites, it)),
         }
     }
 
@@ -285,7 +285,7 @@ impl<'ast> Visit<'ast> for Places {
                 guard
             });
             let pattern_end = bytes(&arm.pat).end;
-            let found = self.found(Place::Arm { pattern_end, guard, matched });
+            let found = self.found(Site::Arm { pattern_end, guard, matched });
             self.arms.insert(bytes(arm).start, found);
         }
         visit::visit_expr_match(self, it);
@@ -345,9 +345,9 @@ mod tests {
     fn switched<'text>(text: &'text str, operator: &str, replacement: &str) -> Found<&'text str> {
         let start = text.find(operator).unwrap();
         let range = start..start + operator.len();
-        let places = Places::of(text).unwrap();
-        match places.place(Genre::BinaryOperator, &range, replacement)? {
-            Place::Expression(range) => Ok(&text[range]),
+        let sites = Sites::of(text).unwrap();
+        match sites.site(Genre::BinaryOperator, &range, replacement)? {
+            Site::Expression(range) => Ok(&text[range]),
             other => panic!("{other:?}"),
         }
     }
@@ -389,28 +389,28 @@ mod tests {
     #[test]
     fn const_fn_is_known() {
         let text = "const fn f() { fn g() { 1 + 2 } 3 * 4 }";
-        let places = Places::of(text).unwrap();
-        assert!(!places.is_in_const_fn(text.find('+').unwrap()));
-        assert!(places.is_in_const_fn(text.find('*').unwrap()));
+        let sites = Sites::of(text).unwrap();
+        assert!(!sites.is_in_const_fn(text.find('+').unwrap()));
+        assert!(sites.is_in_const_fn(text.find('*').unwrap()));
         assert_eq!(switched(text, "*", "+"), Ok("3 * 4"));
     }
 
     #[test]
     fn body_is_not_switched_in_function_that_returns_impl() {
-        let place = |text: &str| {
+        let site = |text: &str| {
             let first = text.find('x').unwrap();
-            Places::of(text).unwrap().place(Genre::FnValue, &(first..first + 1), "y")
+            Sites::of(text).unwrap().site(Genre::FnValue, &(first..first + 1), "y")
         };
-        assert_eq!(place("fn f() -> Vec<u8> { x }"), Ok(Place::Body { first: 20 }));
-        assert_eq!(place("fn f() -> Option<impl A> { x }"), Err(IMPL));
+        assert_eq!(site("fn f() -> Vec<u8> { x }"), Ok(Site::Body { first: 20 }));
+        assert_eq!(site("fn f() -> Option<impl A> { x }"), Err(IMPL));
     }
 
     #[test]
     fn struct_field_is_switched_in_innermost_expression() {
         let text = "fn f() { A { b: B { c: 1, ..d }, ..e } }";
         let start = text.find("c: 1,").unwrap();
-        let place = Places::of(text).unwrap().place(Genre::StructField, &(start..start + 5), "");
-        let Ok(Place::Expression(range)) = place else { panic!("{place:?}") };
+        let site = Sites::of(text).unwrap().site(Genre::StructField, &(start..start + 5), "");
+        let Ok(Site::Expression(range)) = site else { panic!("{site:?}") };
         assert_eq!(&text[range], "B { c: 1, ..d }");
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::series::{Series, Sort};
+use super::series::{KernelFlavour, Series};
 use crate::debian::{Choice, Debian};
 use crate::workspace::{Result, workspace_root};
 
@@ -69,17 +69,17 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// The kernel of a series, fetched if missing.
-    pub(crate) fn get(series: Series, sort: Sort) -> Result<Self> {
+    pub(crate) fn get(series: Series, flavour: KernelFlavour) -> Result<Self> {
         let own = format!("{series}.");
         let start = format!("linux-image-{own}");
         let tree = get(
             &format!("Linux {series}"),
-            &match sort {
-                Sort::Cloud => format!("linux-{series}"),
-                Sort::Whole => format!("linux-{series}-whole"),
+            &match flavour {
+                KernelFlavour::Cloud => format!("linux-{series}"),
+                KernelFlavour::Full => format!("linux-{series}-whole"),
             },
             series.suite(),
-            &[Choice::Newest { start: &start, end: sort.suffix() }],
+            &[Choice::Newest { start: &start, end: flavour.suffix() }],
             |package| package.starts_with("linux-"),
         )?;
         let mut releases: Vec<String> = Vec::new();
@@ -102,8 +102,7 @@ impl Kernel {
     }
 }
 
-/// A busybox without libraries: the guest's shell and tools, and the host's decompressor of
-/// modules.
+/// Static busybox: the guest's shell and tools; the host decompresses modules with it.
 pub(crate) fn busybox() -> Result<PathBuf> {
     let tree =
         get("busybox", "busybox", "trixie", &[Choice::Named("busybox-static")], |package| {
@@ -171,7 +170,8 @@ fn get(
     let lock = File::create(folder().join("lock"))?;
     lock.lock()?;
     if !tree.exists() {
-        // Backports come on top of their suite; the suite's name selects one of the two.
+        // A package of trixie-backports depends on trixie, so list both; `suite` selects where
+        // `packages` come from.
         let suites: &[&str] =
             if suite == "bookworm" { &["bookworm"] } else { &["trixie", "trixie-backports"] };
         Debian::new(&workspace_root().join("target/debian"), suites)?

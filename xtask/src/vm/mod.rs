@@ -21,7 +21,7 @@ use self::initramfs::{Contents, Settings};
 use self::model::{Model, Shape};
 use self::program::Program;
 use self::qemu::Machine;
-use self::series::{Selection, Series, Sort};
+use self::series::{KernelFlavour, Selection, Series};
 use crate::workspace::Result;
 
 mod boot;
@@ -138,7 +138,7 @@ fn fetch_kernels(series: &str) -> Result {
     Qemu::get()?;
     fetch::busybox()?;
     for series in series.parse::<Selection>()?.series() {
-        Kernel::get(series, Sort::Cloud)?;
+        Kernel::get(series, KernelFlavour::Cloud)?;
     }
     Ok(())
 }
@@ -218,8 +218,8 @@ fn all_boots(
 
 /// Gets a kernel and builds the root of its guest.
 fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
-    let sort = if options.shape.sides { Sort::Whole } else { Sort::Cloud };
-    let kernel = Kernel::get(series, sort)?;
+    let flavour = if options.shape.sides { KernelFlavour::Full } else { KernelFlavour::Cloud };
+    let kernel = Kernel::get(series, flavour)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
     let rdma_core = with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
     let kexec = options.shutdown.then(|| fetch::kexec(series)).transpose()?;

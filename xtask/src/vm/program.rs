@@ -25,7 +25,7 @@ pub(crate) struct Program {
 }
 
 /// The path in the guest of a file of this machine.
-fn place(file: &Path) -> String {
+fn guest_path(file: &Path) -> String {
     format!("/program/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
 
@@ -52,7 +52,7 @@ fn with_libraries(file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u
             files.push((in_usr(&library), read(&library)?));
         }
     }
-    files.push((place(file), content));
+    files.push((guest_path(file), content));
     Ok(files)
 }
 
@@ -98,15 +98,15 @@ impl Program {
             let words = [name.to_string()].into_iter().chain(arguments).collect();
             return Ok(Self { words, files: Vec::new() });
         };
-        let words = [place(&file)].into_iter().chain(arguments).collect();
+        let words = [guest_path(&file)].into_iter().chain(arguments).collect();
         Ok(Self { words, files: with_libraries(&file, has_libraries)? })
     }
 
     /// Adds a file of this machine to the guest's `/program`.
     pub(crate) fn carrying(mut self, file: &Path, has_libraries: bool) -> Result<Self> {
-        for (place, content) in with_libraries(file, has_libraries)? {
-            if self.files.iter().all(|(other, _)| *other != place) {
-                self.files.push((place, content));
+        for (path, content) in with_libraries(file, has_libraries)? {
+            if self.files.iter().all(|(other, _)| *other != path) {
+                self.files.push((path, content));
             }
         }
         Ok(self)
@@ -119,8 +119,8 @@ impl Program {
 
     /// A script of the guest's shell, under this name.
     pub(crate) fn script(name: &str, text: String) -> Self {
-        let place = format!("/program/{name}");
-        Self { words: vec![place.clone()], files: vec![(place, text.into_bytes())] }
+        let path = format!("/program/{name}");
+        Self { words: vec![path.clone()], files: vec![(path, text.into_bytes())] }
     }
 
     /// The shell's command line that runs it.
@@ -197,20 +197,20 @@ mod tests {
     fn host_program_carries_its_libraries() {
         // The test itself is linked with shared libraries.
         let own = std::env::current_exe().expect("a path").display().to_string();
-        let places = |program: &Program| -> Vec<String> {
-            program.files().iter().map(|(place, _)| place.clone()).collect()
+        let paths = |program: &Program| -> Vec<String> {
+            program.files().iter().map(|(path, _)| path.clone()).collect()
         };
         let program = Program::new(&words(&[&own, "--list"]), true).expect("a program");
         assert!(program.command_line().starts_with("exec '/program/xtask-"));
-        assert!(matches!(&places(&program)[..], [one] if one.starts_with("/program/xtask-")));
+        assert!(matches!(&paths(&program)[..], [one] if one.starts_with("/program/xtask-")));
         let program = Program::new(&words(&[&own]), false).expect("a program");
-        let found = places(&program);
+        let found = paths(&program);
         for library in ["/libc.so.6", "/libgcc_s.so.1", "/ld-linux-x86-64.so.2"] {
-            let is_it = |place: &String| place.starts_with("/usr/") && place.ends_with(library);
+            let is_it = |path: &String| path.starts_with("/usr/") && path.ends_with(library);
             assert!(found.iter().any(is_it), "{library}: {found:?}");
         }
         let again = program.carrying(own.as_ref(), false).expect("the same");
-        assert_eq!(places(&again), found, "each file once");
+        assert_eq!(paths(&again), found, "each file once");
         assert!(again.carrying("/nowhere".as_ref(), true).is_err());
         let script = Program::script("both", "true".into());
         let script = script.carrying(own.as_ref(), true).expect("two files");

@@ -26,20 +26,20 @@ impl Series {
 
 /// A flavour of Debian's kernels of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum KernelFlavour {
     /// The one for virtual machines, which is small.
     Cloud,
     /// The one for any machine. Only this one has MLX5_ESWITCH; without it the drivers do not ask a
     /// function whether it is an embedded CPU's.
-    Whole,
+    Full,
 }
 
-impl Sort {
+impl KernelFlavour {
     /// The suffix of the packages' names.
     pub(crate) const fn suffix(self) -> &'static str {
         match self {
             Self::Cloud => "-cloud-amd64",
-            Self::Whole => "-amd64",
+            Self::Full => "-amd64",
         }
     }
 }

@@ -8,12 +8,12 @@ use verbless_command::{
 use verbless_model::Link;
 use verbless_prm::Opcode;
 
-use crate::support::{on, refusal_is_reported, registration, with_dpa};
+use crate::support::{connectx6dx, refusal_is_reported, register_pages, with_dpa};
 
 const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
 
 fn key(device: &Device) -> MkeyObject {
-    let umem = registration(device);
+    let umem = register_pages(device);
     let attr = MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
         access: KeyAccess::ALL,
@@ -65,7 +65,7 @@ fn allow_rejects_mkey_of_another_context() {
     let (mine, its) = (key(&device), key(&other));
     let error = its.allow(&device, &SECRET).expect_err("it is another's");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let (_model, lacks) = on(Link::Ethernet);
+    let (_model, lacks) = connectx6dx(Link::Ethernet);
     assert!(!lacks.caps().shares_keys());
     let refused = lacks.create_alias_key(alias(&lacks, &mine));
     let error = refused.expect_err("it makes no aliases");

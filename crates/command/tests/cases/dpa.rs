@@ -14,7 +14,7 @@ use verbless_prm::{
     self as prm, CreateGeneralObjectIn, DpaAffinity, DpaFault, DpaThreadState, Opcode, Structure,
 };
 
-use crate::support::{cq_attr, refusal_is_reported, registration, with_dpa};
+use crate::support::{cq_attr, refusal_is_reported, register_pages, with_dpa};
 
 /// Address of the program's code.
 const CODE: u64 = 0x4000_0000;
@@ -56,7 +56,7 @@ fn elf() -> Vec<u8> {
 fn process(device: &Device, token: &ModelToken) -> Arc<DpaProcess> {
     let file = elf();
     let attr = DpaProcessAttr {
-        file: crate::support::holding(device, &file),
+        file: crate::support::register_bytes(device, &file),
         offset: 0,
         length: file.len() as u64,
         heap: HEAP,
@@ -155,7 +155,7 @@ fn new_thread_is_idle() {
 fn dump_reports_needed_length_if_room_is_short() {
     let (_model, device, token) = open();
     let process = process(&device, &token);
-    let small = registration(&device);
+    let small = register_pages(&device);
     let needed = device.dump_dpa_core(&process, &small, small.length() - 64).expect("its length");
     assert!(needed > 64, "{needed} bytes");
 }
@@ -200,7 +200,7 @@ fn dpa_eq_checks_attributes_and_serves_cq() {
     let (_model, device, token) = open();
     let emulated = device.create_emulated_device(&token, 1, 2).expect("a device");
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
-    let attr = || DpaEqAttr::new(QueueMemory::new(registration(&device), 0), 4, uar.clone());
+    let attr = || DpaEqAttr::new(QueueMemory::new(register_pages(&device), 0), 4, uar.clone());
     let [one, other] = [(); 2].map(|()| device.create_dpa_eq(&token, attr()).expect("an EQ"));
     assert_ne!(one.id(), other.id());
     assert_eq!(one.attr().log_entries, 4);
@@ -235,7 +235,7 @@ fn failed_destroy_is_reported() {
     let thread = device.create_dpa_thread(&process, &entry, 0, kind).expect("a thread");
     let window = device.create_dpa_window(&process, &pd).expect("a window");
     let outbox = device.create_dpa_outbox(&process, &uar).expect("an outbox");
-    let ring = QueueMemory::new(registration(&device), 0);
+    let ring = QueueMemory::new(register_pages(&device), 0);
     let eq = device.create_dpa_eq(&token, DpaEqAttr::new(ring, 4, uar)).expect("an EQ");
     let emulated = device.create_emulated_device(&token, 1, 0).expect("a device");
     let other = device.create_emulated_device(&token, 1, 0).expect("a device");

@@ -11,7 +11,10 @@ use verbless_prm::{
     MemRqType, MinWqeInlineMode, Opcode, RqState, SqState, TimestampFormat, TirDispType,
 };
 
-use crate::support::{based_on, bonded, cq_attr, memory, on, pool, refusal_is_reported, with};
+use crate::support::{
+    based_on, bonded, connectx6dx, cq_attr, memory, refusal_is_reported, refused, rmp_attr,
+    with_caps,
+};
 
 pub(crate) fn rq_attr(device: &Device) -> RqAttr {
     let (ring, record) = memory(device);
@@ -27,8 +30,8 @@ pub(crate) fn rq_attr(device: &Device) -> RqAttr {
     }
 }
 
-/// An SQ on this profile needs no CAP_NET_RAW.
-const FOR_ALL: (&str, &str) = ("uctx_cap = 0x3", "uctx_cap = 0x2");
+/// A change of the profile that clears UCTX_CAP RAW_TX, so that CREATE_SQ needs no CAP_NET_RAW.
+const WITHOUT_RAW_TX: (&str, &str) = ("uctx_cap = 0x3", "uctx_cap = 0x2");
 
 fn tis(device: &Device, priority: u8) -> Result<TisObject, Error> {
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
@@ -54,17 +57,9 @@ pub(crate) fn sq_attr(device: &Device) -> SqAttr {
     }
 }
 
-/// Fails unless the request was refused with `words` in the message.
-#[track_caller]
-fn refused<T>(result: Result<T, Error>, words: &str) {
-    let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    assert!(error.to_string().contains(words), "{error} does not say {words:?}");
-}
-
 #[test]
 fn rq_query_returns_attributes_of_ring_or_rmp() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     for (flush_in_error, keep_vlan) in [(true, false), (false, true)] {
         let attr = RqAttr { flush_in_error, keep_vlan, ..rq_attr(&device) };
         let rq = device.create_rq(attr.clone()).expect("an RQ");
@@ -77,12 +72,12 @@ fn rq_query_returns_attributes_of_ring_or_rmp() {
         assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, pd.pdn()));
         assert_eq!(wq.dbr_addr(), record.offset());
     }
-    let pool = Arc::new(device.create_rmp(pool(&device)).expect("a pool"));
+    let pool = Arc::new(device.create_rmp(rmp_attr(&device)).expect("a pool"));
     let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
     assert!(attr.flush_in_error);
     let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
     assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
-    assert!(!context.flush_in_error_en(), "the receives of a pool are not the queue's to flush");
+    assert!(!context.flush_in_error_en(), "flush_in_error_en must be 0 with an RMP");
 }
 
 #[test]
@@ -99,7 +94,7 @@ fn vlan_stripping_requires_vlan_cap() {
 
 #[test]
 fn rq_uses_its_q_counter() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let counter = Arc::new(device.alloc_q_counter().expect("a counter"));
     let attr = RqAttr { counter: Some(counter.clone()), ..rq_attr(&device) };
     let rq = device.create_rq(attr).expect("an RQ");
@@ -121,7 +116,7 @@ fn timestamp_format_and_empw_require_capability() {
             let line = |clock| format!("{kind}_ts_format = \"{clock}\"");
             (line("FREE_RUNNING"), line(kept))
         });
-        let (_model, device) = with(&[FOR_ALL, (&rqs.0, &rqs.1), (&sqs.0, &sqs.1)]);
+        let (_model, device) = with_caps(&[WITHOUT_RAW_TX, (&rqs.0, &rqs.1), (&sqs.0, &sqs.1)]);
         for timestamps in [has, Clock::DEFAULT] {
             let rq = device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }).expect("an RQ");
             assert_eq!(rq.query().expect("its context").ts_format(), timestamps);
@@ -138,7 +133,7 @@ fn timestamp_format_and_empw_require_capability() {
 
 #[test]
 fn rq_moves_through_rst_rdy_err() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
     let state = || rq.query().expect("its context").state();
     rq.to_ready().expect("from RST");
@@ -152,7 +147,7 @@ fn rq_moves_through_rst_rdy_err() {
 
 #[test]
 fn sq_query_returns_attributes_and_state() {
-    let (_model, device) = with(&[FOR_ALL]);
+    let (_model, device) = with_caps(&[WITHOUT_RAW_TX]);
     let attr = sq_attr(&device);
     let sq = device.create_sq(attr.clone()).expect("an SQ");
     let context = sq.query().expect("its context");
@@ -176,7 +171,8 @@ fn sq_query_returns_attributes_and_state() {
 
 #[test]
 fn queues_above_limit_are_rejected_with_limit() {
-    let (_model, device) = with(&[FOR_ALL, ("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
+    let (_model, device) =
+        with_caps(&[WITHOUT_RAW_TX, ("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
     let own = |log_wqes, log_stride| {
         let RqWqes::Own { pd, ring, record, .. } = rq_attr(&device).wqes else { panic!() };
         let wqes = RqWqes::Own { pd, ring, record, log_wqes, log_stride };
@@ -200,14 +196,14 @@ fn queues_above_limit_are_rejected_with_limit() {
 
 #[test]
 fn values_wider_than_field_are_rejected_by_name() {
-    let (_model, device) = with(&[FOR_ALL]);
+    let (_model, device) = with_caps(&[WITHOUT_RAW_TX]);
     let sq = |change: fn(&mut SqAttr)| {
         let mut attr = sq_attr(&device);
         change(&mut attr);
         device.create_sq(attr)
     };
     let inline = |attr: &mut SqAttr| attr.min_inline = MinWqeInlineMode(8);
-    refused(sq(inline), "inline mode is 8; at most 7");
+    refused(sq(inline), "inline_mode is 8; at most 7");
     let clock = |attr: &mut SqAttr| attr.timestamps = TimestampFormat(4);
     refused(sq(clock), "timestamp format is 4; at most 3");
     let attr = RqAttr { timestamps: TimestampFormat(255), ..rq_attr(&device) };
@@ -220,7 +216,7 @@ fn values_wider_than_field_are_rejected_by_name() {
 
 #[test]
 fn tis_priority_is_in_bits_3_1() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let tis = tis(&device, 7).expect("a TIS");
     let context = tis.query().expect("its context");
     assert_eq!((context.prio(), context.transport_domain()), (14, tis.attr().domain.number()));
@@ -229,17 +225,23 @@ fn tis_priority_is_in_bits_3_1() {
     refused(tis.set_priority(8), "priority");
 }
 
+/// lag_tx_port_affinity of a new TIS, and whether it is strict.
+fn affinity(device: &Device) -> (u8, bool) {
+    let context = tis(device, 0).expect("a TIS").query().expect("its context");
+    (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity())
+}
+
 #[test]
-fn tis_ports_alternate_in_lag_or_are_strict() {
-    let affinity = |device: &Device| {
-        let context = tis(device, 0).expect("a TIS").query().expect("its context");
-        (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity())
-    };
+fn tis_alternates_lag_ports() {
     let (_model, device) = bonded(2);
     let [first, second] = [(); 2].map(|()| affinity(&device));
     assert!([first.0, second.0] == [1, 2] || [first.0, second.0] == [2, 1], "{first:?} {second:?}");
     assert_eq!([affinity(&device), affinity(&device)], [first, second]);
     assert!(!first.1 && !second.1, "a port is assigned");
+}
+
+#[test]
+fn lag_master_sets_strict_affinity() {
     let lines = ["num_lag_ports = 2", "lag_master = true", "vport_group_manager = true"];
     for left_out in [None, Some(0), Some(1), Some(2)] {
         let kept = (0..3).filter(|&index| Some(index) != left_out).map(|index| lines[index]);
@@ -255,7 +257,7 @@ fn tis_ports_alternate_in_lag_or_are_strict() {
 
 #[test]
 fn tir_has_its_rq_and_self_loopback_block() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
     for (allow_unicast, allow_multicast, bits) in
@@ -273,13 +275,13 @@ fn tir_has_its_rq_and_self_loopback_block() {
 #[test]
 fn missing_ethernet_queues_are_named() {
     for (lacks, words) in [
-        ("log_max_rq", "receive queues but those of QPs"),
-        ("log_max_sq", "send queues but those of QPs"),
+        ("log_max_rq", "no RQ objects (capability log_max_rq is 0)"),
+        ("log_max_sq", "no SQ objects (capability log_max_sq is 0)"),
         ("log_max_tis", "sends no raw Ethernet frames"),
         ("log_max_tir", "receives no raw Ethernet frames"),
     ] {
         let (from, to) = (format!("{lacks} = 23"), format!("{lacks} = 0"));
-        let (_model, device) = with(&[(&from, &to)]);
+        let (_model, device) = with_caps(&[(&from, &to)]);
         match lacks {
             "log_max_rq" => refused(device.create_rq(rq_attr(&device)), words),
             "log_max_sq" => refused(device.create_sq(sq_attr(&device)), words),
@@ -291,14 +293,14 @@ fn missing_ethernet_queues_are_named() {
             }
         }
     }
-    let (_model, device) = with(&[FOR_ALL]);
+    let (_model, device) = with_caps(&[WITHOUT_RAW_TX]);
     let attr = SqAttr { tis: None, ..sq_attr(&device) };
     refused(device.create_sq(attr), "non_wire_sq is 0");
 }
 
 #[test]
 fn failed_destroy_is_reported() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let domain = || device.alloc_transport_domain().expect("a transport domain");
     let rq = || device.create_rq(rq_attr(&device)).expect("an RQ");
     let sq = device.create_sq(sq_attr(&device)).expect("an SQ");
@@ -317,7 +319,7 @@ fn failed_destroy_is_reported() {
 
 #[test]
 fn flow_rule_rejects_missing_field_wide_vlan_and_bad_tag() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
     let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");

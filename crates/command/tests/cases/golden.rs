@@ -8,7 +8,7 @@ use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::Opcode;
 
-use crate::support::registration;
+use crate::support::register_pages;
 
 /// Offsets and widths from mlx5_ifc.h in Linux 7.2, and for the UMEM from UCX's ib_mlx5_ifc.h.
 #[test]
@@ -24,7 +24,7 @@ fn umem_mkey_command_matches_ucx_bytes() {
     let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("a device").remove(0);
     let device = Device::open(&backend, &info).expect("it opens");
-    let umem = registration(&device);
+    let umem = register_pages(&device);
     let pd = device.alloc_pd().expect("a protection domain");
     let page = page_size() as u64;
     let (start, offset) = (0x5000_0000_0000 + 0x100, page + 0x100);
@@ -50,7 +50,8 @@ fn umem_mkey_command_matches_ucx_bytes() {
     put(0x00, &[0x02, 0x00]);
     // mkey_umem_valid, bit 97, after pg_access.
     put(0x0c, &0x4000_0000_u32.to_be_bytes());
-    // memory_key_mkey_entry at 0x10. rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
+    // memory_key_mkey_entry (mkc) at 0x10; bits without "of the command" count from there.
+    // rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
     put(0x10, &0x0000_3d00_u32.to_be_bytes());
     // qpn: any QP; and the variant, which is random.
     let variant = key.lkey().0 & 0xff;
@@ -60,11 +61,11 @@ fn umem_mkey_command_matches_ucx_bytes() {
     // start_addr, bit 128; len, bit 192.
     put(0x20, &start.to_be_bytes());
     put(0x28, &(2 * page + 0x80).to_be_bytes());
-    // translations_octword_size, bit 416, and _actual_size, bit 768 of the command: UCX writes 1
-    // for any length. No log_page_size: the UMEM has the pages.
+    // translations_octword_size (bit 416 of mkc) and translations_octword_actual_size (bit 768 of
+    // the command): UCX writes 1 for any length. No log_page_size: the UMEM has the pages.
     put(0x44, &1_u32.to_be_bytes());
     put(0x60, &1_u32.to_be_bytes());
-    // mkey_umem_id and mkey_umem_offset behind.
+    // mkey_umem_id and mkey_umem_offset, bits 800 and 832 of the command.
     put(0x64, &umem.id().to_be_bytes());
     put(0x68, &offset.to_be_bytes());
     let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();

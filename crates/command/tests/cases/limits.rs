@@ -4,27 +4,21 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqObject, CqOptions, DatagramAttr, Error, ErrorKind, GlobalRoute, InitAttr, KeyAccess,
-    KeyMemory, Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess,
-    RmpAttr, RoceVersion, RtrAttr, RtsAttr, RtsChange, ServiceType,
+    CqAttr, CqObject, CqOptions, DatagramAttr, Device, Error, GlobalRoute, InitAttr, KeyAccess,
+    KeyMemory, Klm, Lkey, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RmpAttr, RoceVersion,
+    RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
 use verbless_devx::page_size;
 use verbless_model::Link;
 use verbless_prm::{AtomicMode, CqeSize, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
 
-use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
-
-/// Fails unless the request was refused with `words` in the message.
-#[track_caller]
-fn refused<T>(result: Result<T, Error>, words: &str) {
-    let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    assert!(error.to_string().contains(words), "{error} does not say {words:?}");
-}
+use crate::support::{
+    based_on, connectx6dx, cq_attr, init, qp, qp_attr, refused, register_pages, rmp_attr, with_caps,
+};
 
 #[test]
 fn ring_sizes_above_limit_are_rejected() {
-    let (_model, device) = with(&[
+    let (_model, device) = with_caps(&[
         ("log_max_qp_sz = 15", "log_max_qp_sz = 5"),
         ("log_max_cq_sz = 22", "log_max_cq_sz = 6"),
         ("log_max_srq_sz = 15", "log_max_srq_sz = 5"),
@@ -45,7 +39,7 @@ fn ring_sizes_above_limit_are_rejected() {
     assert_eq!(cq(6).expect("the limit").query().expect("its context").log_cq_size(), 6);
     refused(cq(7), "CQEs is 7; at most 6");
 
-    let pools = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..pool(&device) });
+    let pools = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..rmp_attr(&device) });
     let made = pools(5).expect("the limit").query().expect("its context");
     assert_eq!(made.wq().log_wq_sz(), 5);
     refused(pools(6), "receives is 6; at most 5");
@@ -53,7 +47,7 @@ fn ring_sizes_above_limit_are_rejected() {
 
 #[test]
 fn receive_stride_is_16_to_512_bytes() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let make = |log_receive_stride, log_receive_wqes| {
         let attr = qp_attr(&device, ServiceType::RC);
         device.create_qp(QpAttr { log_receive_stride, log_receive_wqes, ..attr })
@@ -72,41 +66,50 @@ fn receive_stride_is_16_to_512_bytes() {
 
 #[test]
 fn user_index_has_24_bits() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let make =
         |user_index| device.create_qp(QpAttr { user_index, ..qp_attr(&device, ServiceType::RC) });
     let made = make(0xff_ffff).expect("all 24 bits").query().expect("its context");
-    assert_eq!((made.user_index(), made.no_sq()), (0xff_ffff, false));
-    assert_eq!(
-        (made.rq_type(), made.ts_format()),
-        (RqType::REGULAR, TimestampFormat::FREE_RUNNING)
-    );
+    assert_eq!(made.user_index(), 0xff_ffff);
     refused(make(1 << 24), "the user index is 16777216; at most 16777215");
-    let attr = QpAttr { log_send_wqebbs: None, ..qp_attr(&device, ServiceType::RC) };
-    assert!(device.create_qp(attr).expect("receives only").query().expect("a context").no_sq());
-    let shared = Some(Arc::new(device.create_rmp(pool(&device)).expect("a pool")));
-    let attr = QpAttr { shared, ..qp_attr(&device, ServiceType::RC) };
-    refused(device.create_qp(attr), "not both");
 }
 
-fn init() -> InitAttr {
-    InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }
+#[test]
+fn qp_without_sq_sets_no_sq() {
+    let (_model, device) = connectx6dx(Link::Infiniband);
+    for log_send_wqebbs in [None, Some(3)] {
+        let attr = QpAttr { log_send_wqebbs, ..qp_attr(&device, ServiceType::RC) };
+        let made = device.create_qp(attr).expect("a queue pair").query().expect("its context");
+        assert_eq!(made.no_sq(), log_send_wqebbs.is_none());
+        assert_eq!(made.ts_format(), TimestampFormat::FREE_RUNNING);
+    }
 }
 
+#[test]
+fn qp_has_own_rq_or_rmp() {
+    let (_model, device) = connectx6dx(Link::Infiniband);
+    let attr = qp_attr(&device, ServiceType::RC);
+    let made = device.create_qp(attr.clone()).expect("a queue pair").query().expect("its context");
+    assert_eq!(made.rq_type(), RqType::REGULAR);
+    let rmp = Some(Arc::new(device.create_rmp(rmp_attr(&device)).expect("an RMP")));
+    refused(device.create_qp(QpAttr { rmp, ..attr }), "not both");
+}
+
+/// An RTR with each field at its largest value.
 fn rtr() -> RtrAttr {
     RtrAttr {
         path: Path::to_lid(1),
-        mtu: Mtu::B1024,
         remote_qpn: Qpn(0xff_ffff),
         receive_psn: 0xff_ffff,
         max_destination_reads: 1,
         min_rnr_timer: 31,
+        ..crate::support::rtr()
     }
 }
 
 #[test]
 fn port_and_pkey_index_name_their_limits() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let caps = device.caps();
     let (ports, pkeys) = (caps.ports, 128_u16 << caps.general.pkey_table_size().0);
     let mut rc = qp(&device, ServiceType::RC);
@@ -129,19 +132,19 @@ fn port_and_pkey_index_name_their_limits() {
 
 #[test]
 fn roce_port_has_one_pkey() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let mut rc = qp(&device, ServiceType::RC);
     let second = InitAttr { pkey_index: 1, ..init() };
     refused(rc.to_init(&second), "the P_Key index is 1; at most 0");
     rc.to_init(&init()).expect("INIT");
 }
 
-/// As Linux counts: a function with a port of its own has one port, number 1 or 2.
+/// The driver counts ports as mlx5_ib does: a function on port 2 has num_ports 1.
 #[test]
 fn port_count_includes_vhca_ports() {
-    for (ports, of_functions, most) in [(1, 0, 1), (1, 2, 2), (2, 0, 2), (2, 1, 2)] {
-        let both = format!("num_ports = {ports}\nnum_vhca_ports = {of_functions}");
-        let (_model, device) = with(&[("num_ports = 1", &both)]);
+    for (ports, num_vhca_ports, most) in [(1, 0, 1), (1, 2, 2), (2, 0, 2), (2, 1, 2)] {
+        let both = format!("num_ports = {ports}\nnum_vhca_ports = {num_vhca_ports}");
+        let (_model, device) = with_caps(&[("num_ports = 1", &both)]);
         assert_eq!(device.caps().ports, most, "{both}");
         let port = most + 1;
         let words = format!("the port is {port}; this device has ports 1 to {most}");
@@ -151,7 +154,7 @@ fn port_count_includes_vhca_ports() {
 
 #[test]
 fn connection_attributes_fit_up_to_last_bit() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
     refused(qp.to_rtr(&RtrAttr { remote_qpn: Qpn(1 << 24), ..rtr() }), "the remote QPN");
@@ -187,7 +190,7 @@ fn connection_attributes_fit_up_to_last_bit() {
 
 #[test]
 fn max_destination_reads_rounds_up_to_power_of_two() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     for (reads, log) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4)] {
         let mut qp = qp(&device, ServiceType::RC);
         qp.to_init(&init()).expect("INIT");
@@ -204,7 +207,7 @@ fn outstanding_reads_above_limit_are_rejected() {
     for (log, most_in, most_out) in [("4", 16, 16), ("63", 16, 128)] {
         let log = format!("log_max_ra_req_qp = {log}");
         let infiniband = (r#"link = "ethernet""#, r#"link = "infiniband""#);
-        let (_model, device) = with(&[infiniband, ("log_max_ra_req_qp = 4", &log)]);
+        let (_model, device) = with_caps(&[infiniband, ("log_max_ra_req_qp = 4", &log)]);
         let caps = device.caps();
         assert_eq!((caps.max_reads_in, caps.max_reads_out), (most_in, most_out));
         let mut qp = qp(&device, ServiceType::RC);
@@ -228,7 +231,7 @@ fn outstanding_reads_above_limit_are_rejected() {
 
 #[test]
 fn uc_ignores_max_reads() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UC);
     qp.to_init(&init()).expect("INIT");
     qp.to_rtr(&RtrAttr { max_destination_reads: 255, ..rtr() }).expect("RTR");
@@ -238,7 +241,7 @@ fn uc_ignores_max_reads() {
 
 #[test]
 fn ud_has_largest_mtu_and_24_bit_psn() {
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(u32::MAX) };
     qp.to_init_datagram(&attr).expect("INIT");
@@ -272,8 +275,8 @@ fn path_fields_fit_up_to_last_value() {
 }
 
 /// The attributes of a key over `length` bytes of registered memory from `offset` on.
-fn over(device: &verbless_command::Device, offset: u64, length: u64) -> MkeyAttr {
-    let umem = registration(device);
+fn umem_mkey_attr(device: &Device, offset: u64, length: u64) -> MkeyAttr {
+    let umem = register_pages(device);
     MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
         access: KeyAccess::LOCAL,
@@ -285,16 +288,16 @@ fn over(device: &verbless_command::Device, offset: u64, length: u64) -> MkeyAttr
 
 #[test]
 fn umem_mkey_is_bounded_by_umem_and_page_offset() {
-    let (_model, device) = on(Link::Ethernet);
-    let whole = registration(&device).length();
-    device.create_mkey(over(&device, 0, whole)).expect("all of it");
-    device.create_mkey(over(&device, whole - 1, 1)).expect("its last byte");
-    refused(device.create_mkey(over(&device, 0, whole + 1)), "the end of its UMEM");
-    refused(device.create_mkey(over(&device, whole, 1)), "the end of its UMEM");
-    refused(device.create_mkey(over(&device, u64::MAX - 1, 2)), "");
+    let (_model, device) = connectx6dx(Link::Ethernet);
+    let whole = register_pages(&device).length();
+    device.create_mkey(umem_mkey_attr(&device, 0, whole)).expect("all of it");
+    device.create_mkey(umem_mkey_attr(&device, whole - 1, 1)).expect("its last byte");
+    refused(device.create_mkey(umem_mkey_attr(&device, 0, whole + 1)), "the end of its UMEM");
+    refused(device.create_mkey(umem_mkey_attr(&device, whole, 1)), "the end of its UMEM");
+    refused(device.create_mkey(umem_mkey_attr(&device, u64::MAX - 1, 2)), "");
 
     let page = page_size() as u64;
-    let attr = over(&device, 100, 2 * page);
+    let attr = umem_mkey_attr(&device, 100, 2 * page);
     device.create_mkey(attr.clone()).expect("it begins within a page");
     let elsewhere = MkeyAttr { start: attr.start + page, ..attr.clone() };
     device.create_mkey(elsewhere).expect("the same offset in another page");
@@ -306,7 +309,7 @@ fn umem_mkey_is_bounded_by_umem_and_page_offset() {
 
 #[test]
 fn klm_and_ksm_mkeys_check_range_and_entries() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
     let make = |start, length, memory| {
         let pd = device.alloc_pd().expect("a protection domain");
@@ -330,13 +333,13 @@ fn klm_and_ksm_mkeys_check_range_and_entries() {
     refused(make(0, 1, ksms), "bytes of an entry is 64; this device takes 12 to 31");
     let ksms = |log_length| KeyMemory::Ksms { log_length, klms: vec![klm; 2] };
     refused(make(0, 1, ksms(11)), "takes 12 to 31");
-    make(8, 8184, ksms(12)).expect("two pages from the multiple before");
+    make(8, 8184, ksms(12)).expect("two pages from address 0");
     refused(make(8, 8185, ksms(12)), "do not cover 0x1ff9 bytes from 0x8");
     let klm = |length| KeyMemory::Klms(vec![Klm { length, ..klm }]);
     make(0, 4096, klm(1 << 31)).expect("2 GiB");
     refused(make(0, 4096, klm((1 << 31) + 1)), "at most 2 GiB");
     refused(make(0, 4096, klm(0)), "has no bytes");
-    let (_model, device) = with(&[("fixed_buffer_size = true", "fixed_buffer_size = false")]);
+    let (_model, device) = with_caps(&[("fixed_buffer_size = true", "fixed_buffer_size = false")]);
     let pd = device.alloc_pd().expect("a protection domain");
     let (access, memory) = (KeyAccess::LOCAL, ksms(12));
     let attr = MkeyAttr { pd, access, start: 0, length: 1, memory };
@@ -346,23 +349,24 @@ fn klm_and_ksm_mkeys_check_range_and_entries() {
 #[test]
 fn atomic_klm_mkey_is_aligned_to_largest_atomic() {
     let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
-    let make = |device: &verbless_command::Device, start, length, access| {
+    let make = |device: &Device, start, length, access| {
         let pd = device.alloc_pd().expect("a protection domain");
         let memory = KeyMemory::Klms(vec![klm]);
         device.create_mkey(MkeyAttr { pd, access, start, length, memory })
     };
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     assert_eq!(device.caps().max_atomic_bytes(), 8);
     make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
-    refused(make(&device, 0, 100, KeyAccess::ALL), "multiple of 8 bytes");
+    refused(make(&device, 0, 100, KeyAccess::ALL), "multiples of 8 bytes");
     refused(make(&device, 4, 104, KeyAccess::ALL), "104 bytes from 0x4");
     make(&device, 4, 100, KeyAccess::LOCAL).expect("no atomics");
-    let (_model, device) = with(&[("atomic_size_qp = 0x8", "atomic_size_qp = 0x18")]);
+    let (_model, device) = with_caps(&[("atomic_size_qp = 0x8", "atomic_size_qp = 0x18")]);
     assert_eq!(device.caps().max_atomic_bytes(), 16);
-    refused(make(&device, 0, 104, KeyAccess::ALL), "multiple of 16 bytes");
+    refused(make(&device, 0, 104, KeyAccess::ALL), "multiples of 16 bytes");
     make(&device, 0, 112, KeyAccess::ALL).expect("aligned");
-    // The inability of UMR to set the right does not affect keys created with it.
-    let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_modify_atomic_disabled = true")]);
+    // umr_modify_atomic_disabled does not restrict CREATE_MKEY.
+    let (_model, device) =
+        with_caps(&[("umr_ptr_rlky = true", "umr_modify_atomic_disabled = true")]);
     make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
 }
 
@@ -370,9 +374,10 @@ fn atomic_klm_mkey_is_aligned_to_largest_atomic() {
 fn mkey_page_size_is_limited_by_capability() {
     let stated = "max_mkey_log_entity_size_mtt = 31";
     for (log, most, fits) in [(0, 31, true), (12, 12, true), (11, 11, false)] {
-        let (_model, device) = with(&[(stated, &format!("max_mkey_log_entity_size_mtt = {log}"))]);
+        let (_model, device) =
+            with_caps(&[(stated, &format!("max_mkey_log_entity_size_mtt = {log}"))]);
         assert_eq!(device.caps().log_max_key_page(), most);
-        let made = device.create_mkey(over(&device, 0, 4096));
+        let made = device.create_mkey(umem_mkey_attr(&device, 0, 4096));
         match fits {
             true => drop(made.expect("a key of pages of 4 KiB")),
             false => refused(made, "at most 2^11 (max_mkey_log_entity_size_mtt)"),
@@ -382,7 +387,7 @@ fn mkey_page_size_is_limited_by_capability() {
 
 #[test]
 fn umr_mkey_takes_1_to_65532_klms() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let make = |length, klms| {
         let pd = device.alloc_pd().expect("a protection domain");
         let memory = KeyMemory::Umr { klms, remote_invalidate: true };
@@ -397,41 +402,43 @@ fn umr_mkey_takes_1_to_65532_klms() {
     refused(make(0, 0), "1 to 65532");
     refused(make(0, 65_533), "1 to 65532");
     refused(make(1, 4), "length 0 until it is mapped");
-    let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_indirect_mkey_disabled = true")]);
+    let (_model, device) =
+        with_caps(&[("umr_ptr_rlky = true", "umr_indirect_mkey_disabled = true")]);
     let pd = device.alloc_pd().expect("a protection domain");
     let memory = KeyMemory::Umr { klms: 4, remote_invalidate: false };
     let access = KeyAccess::LOCAL_READ;
     let attr = MkeyAttr { pd, access, start: 0, length: 0, memory };
-    refused(device.create_mkey(attr), "no UMR change indirect keys");
+    refused(device.create_mkey(attr), "umr_indirect_mkey_disabled is 1");
 }
 
 #[test]
 fn klm_count_is_limited_by_device_and_ioctl() {
-    let key = |device: &verbless_command::Device, klms: usize| {
+    let key = |device: &Device, klms: usize| {
         let klm = Klm { key: Lkey(0x100), address: 0x1000, length: 64 };
         let memory = KeyMemory::Klms(vec![klm; klms]);
         let length = 64 * klms as u64;
-        device.create_mkey(MkeyAttr { memory, length, ..over(device, 0, 64) })
+        device.create_mkey(MkeyAttr { memory, length, ..umem_mkey_attr(device, 0, 64) })
     };
-    let (_model, device) = with(&[("log_max_klm_list_size = 16", "log_max_klm_list_size = 2")]);
+    let (_model, device) =
+        with_caps(&[("log_max_klm_list_size = 16", "log_max_klm_list_size = 2")]);
     assert!(key(&device, 4).is_ok());
     refused(key(&device, 5), "5 KLM entries; this device supports at most 4");
-    let (_model, device) = with(&[("max_indirection = 4", "max_indirection = 0")]);
+    let (_model, device) = with_caps(&[("max_indirection = 4", "max_indirection = 0")]);
     refused(key(&device, 1), "max_indirection is 0");
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     key(&device, 4076).expect("as many as an ioctl carries");
     refused(key(&device, 4077), "takes at most 4076");
 }
 
 #[test]
-fn missing_capabilities_are_not_requested() {
+fn mkey_omits_rights_that_device_lacks() {
     let all = KeyAccess { relaxed_ordering: true, ..KeyAccess::ALL };
-    let key = |device: &verbless_command::Device| {
-        let attr = MkeyAttr { access: all, ..over(device, 0, 4096) };
+    let key = |device: &Device| {
+        let attr = MkeyAttr { access: all, ..umem_mkey_attr(device, 0, 4096) };
         let context = device.create_mkey(attr).expect("a key").query().expect("its context");
         (context.a(), context.relaxed_ordering_write(), context.relaxed_ordering_read())
     };
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     assert!(device.caps().atomics);
     assert_eq!(key(&device), (true, true, true));
     for (from, to, expected) in [
@@ -442,36 +449,49 @@ fn missing_capabilities_are_not_requested() {
         ("relaxed_ordering_write = true", "relaxed_ordering_write = false", (true, false, true)),
         ("relaxed_ordering_read = true", "relaxed_ordering_read = false", (true, true, false)),
     ] {
-        let (_model, device) = with(&[(from, to)]);
+        let (_model, device) = with_caps(&[(from, to)]);
         assert_eq!(device.caps().atomics, expected.0, "{to}");
         assert_eq!(key(&device), expected, "{to}");
     }
-    let (_model, device) = with(&[("cq_oi = true", "cq_oi = false")]);
+}
+
+#[test]
+fn cq_without_overrun_check_requires_cq_oi() {
+    let (_model, device) = with_caps(&[("cq_oi = true", "cq_oi = false")]);
     let attr = CqAttr { ignore_overrun: true, ..cq_attr(&device) };
     refused(device.create_cq(attr), "cq_oi");
-    device.create_cq(cq_attr(&device)).expect("one that breaks on overrun");
+    device.create_cq(cq_attr(&device)).expect("a CQ with oi = 0");
+}
+
+#[test]
+fn cq_moderation_requires_its_capability() {
     let moderation = Moderation { period: 3, count: 5 };
     let moderated = CqOptions { moderation, ..CqOptions::default() };
     let from_cqe = CqOptions { period_from_cqe: true, ..CqOptions::default() };
     for (name, options) in [("cq_moderation", moderated), ("cq_period_start_from_cqe", from_cqe)] {
-        let (_model, device) = with(&[(&format!("{name} = true"), &format!("{name} = false"))]);
+        let (_model, device) =
+            with_caps(&[(&format!("{name} = true"), &format!("{name} = false"))]);
         refused(device.create_cq_with(cq_attr(&device), &options), name);
-        device.create_cq(cq_attr(&device)).expect("one without options");
+        device.create_cq(cq_attr(&device)).expect("a CQ with default options");
     }
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("it moderates");
     assert_eq!(cq.moderation().expect("its context"), (moderation, false));
     let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("it counts from CQEs");
     assert_eq!(cq.moderation().expect("its context"), (Moderation::default(), true));
-    let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 0")]);
-    refused(device.create_rmp(pool(&device)), "log_max_rmp");
-    let (_model, device) = with(&[("log_max_rmp = 23", "log_max_rmp = 1")]);
-    device.create_rmp(pool(&device)).expect("a device with two");
+}
+
+#[test]
+fn rmp_requires_log_max_rmp() {
+    let (_model, device) = with_caps(&[("log_max_rmp = 23", "log_max_rmp = 0")]);
+    refused(device.create_rmp(rmp_attr(&device)), "log_max_rmp");
+    let (_model, device) = with_caps(&[("log_max_rmp = 23", "log_max_rmp = 1")]);
+    device.create_rmp(rmp_attr(&device)).expect("a device with two");
 }
 
 #[test]
 fn qp_without_atomics_has_no_atomic_mode_or_rae() {
-    let (_model, device) = with(&[
+    let (_model, device) = with_caps(&[
         ("\natomic = true", "\natomic = false"),
         ("link = \"ethernet\"", "link = \"infiniband\""),
     ]);
@@ -488,7 +508,7 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
         [(64, 1, 28), (63, 0, 27), (47, 0, 11), (976, 58, 940), (1024, 58, 940)]
     {
         let to = format!("max_wqe_sz_sq = {bytes}\n");
-        let (_model, device) = with(&[("max_wqe_sz_sq = 1024\n", &to)]);
+        let (_model, device) = with_caps(&[("max_wqe_sz_sq = 1024\n", &to)]);
         let caps = device.caps();
         assert_eq!((caps.max_send_sges(), caps.max_inline()), (sges, inline), "{bytes} bytes");
         // A READ WQE has at most 512 bytes, with control and remote address.
@@ -496,7 +516,7 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
     }
     for (bytes, sges) in [(0, 0), (15, 0), (16, 1), (512, 32)] {
         let to = format!("max_wqe_sz_rq = {bytes}\n");
-        let (_model, device) = with(&[("max_wqe_sz_rq = 512\n", &to)]);
+        let (_model, device) = with_caps(&[("max_wqe_sz_rq = 512\n", &to)]);
         assert_eq!(device.caps().max_receive_sges(), sges, "{bytes} bytes");
     }
 }
@@ -531,9 +551,8 @@ fn cqe_compression_requires_size_and_format_caps() {
     ] {
         let make = |without: Option<&str>| {
             let all = [of_64, of_128, with_tag, with_stride].into_iter();
-            let check_timestamp_format = all.filter(|name| Some(*name) != without);
-            let lines: String =
-                check_timestamp_format.map(|name| format!("{name} = true\n")).collect();
+            let caps = all.filter(|name| Some(*name) != without);
+            let lines: String = caps.map(|name| format!("{name} = true\n")).collect();
             let (_model, device) = based_on("connectx6dx", &format!("[caps.general]\n{lines}"));
             let attr = CqAttr { cqe_size, ..cq_attr(&device) };
             let options = CqOptions { compression: Some(format), ..CqOptions::default() };
@@ -549,7 +568,7 @@ fn cqe_compression_requires_size_and_format_caps() {
             make(Some(name)).expect("it does not need the capability");
         }
     }
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let options = CqOptions { compression: Some(MiniCqeFormat(4)), ..CqOptions::default() };
     refused(device.create_cq_with(cq_attr(&device), &options), "mini CQEs is 4; at most 3");
 }
@@ -567,7 +586,8 @@ fn moderation_change_requires_capabilities() {
         ("cq_period_mode_modify", [false, true, true]),
         ("cq_period_start_from_cqe", [false, false, true]),
     ] {
-        let (_model, device) = with(&[(&format!("{name} = true"), &format!("{name} = false"))]);
+        let (_model, device) =
+            with_caps(&[(&format!("{name} = true"), &format!("{name} = false"))]);
         let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
         for (change, refuses) in changes.into_iter().zip(refuses) {
             match refuses {

@@ -8,7 +8,7 @@ use verbless_devx::PageSizes;
 use verbless_devx::abi::core::access;
 use verbless_model::{Ioctl, Link};
 
-use crate::support::on;
+use crate::support::connectx6dx;
 
 #[repr(align(4096))]
 struct Page(#[allow(dead_code, reason = "it is the device's")] [u8; 4096]);
@@ -25,7 +25,7 @@ fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
 
 #[test]
 fn memory_is_freed_at_deregistration() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let (memory, there) = registered(&device);
     assert_eq!(there.strong_count(), 1);
     drop(memory);
@@ -34,7 +34,7 @@ fn memory_is_freed_at_deregistration() {
 
 #[test]
 fn memory_of_removed_device_is_freed_at_drop() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let (memory, there) = registered(&device);
     model.remove(0);
     drop(memory);
@@ -43,7 +43,7 @@ fn memory_of_removed_device_is_freed_at_drop() {
 
 #[test]
 fn memory_kept_by_removed_device_lives_until_close() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let (memory, there) = registered(&device);
     model.remove(0);
     let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
@@ -58,7 +58,7 @@ fn memory_kept_by_removed_device_lives_until_close() {
 
 #[test]
 fn memory_never_deregistered_is_never_freed() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let (memory, there) = registered(&device);
     let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
     // The first try and the second one.
@@ -71,7 +71,7 @@ fn memory_never_deregistered_is_never_freed() {
 
 #[test]
 fn memory_deregistered_at_retry_lives_until_close() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let (memory, there) = registered(&device);
     let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
     model.fail_ioctl(0, ioctl, 1, 16);

@@ -1,19 +1,15 @@
-//! The commands against the model: attributes arrive, and refusals have a reason.
+//! Commands on the model: the device gets the attributes, and the error of a refused command says
+//! why.
 
 use verbless_command::{
     CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, Klm, Lkey, MkeyAttr,
 };
-use verbless_devx::Backend;
-use verbless_model::{Model, Profile};
-use verbless_model_kernel::InProcess;
+use verbless_model::{Link, Model, Profile};
+
+use crate::support::{connectx6dx, open};
 
 fn device() -> (Model, Device) {
-    let profile = Profile::load("connectx6dx").expect("a profile of the model's own");
-    let model = Model::builder().device(profile).stepped().build();
-    let backend = InProcess::of(&model);
-    let info = backend.enumerate().expect("the model has devices").remove(0);
-    let device = Device::open(&backend, &info).expect("the model opens");
-    (model, device)
+    connectx6dx(Link::Ethernet)
 }
 
 fn klms(device: &Device, count: u32) -> MkeyAttr {
@@ -38,11 +34,7 @@ fn model_psid_yields_model_token() {
 fn foreign_psid_yields_no_model_token() {
     let text = include_str!("../../../model/profiles/connectx6dx.toml");
     let other = text.replace("VBL0000000001", "MT_0000000359");
-    let profile = Profile::from_toml(&other).expect("a profile");
-    let model = Model::builder().device(profile).stepped().build();
-    let backend = InProcess::of(&model);
-    let info = backend.enumerate().expect("the model has devices").remove(0);
-    let device = Device::open(&backend, &info).expect("the model opens");
+    let (_model, device) = open(Profile::from_toml(&other).expect("a profile"));
     assert!(!device.adapter().is_model());
     assert!(device.as_model().is_none());
 }
@@ -79,7 +71,7 @@ fn invalid_mkeys_are_rejected_before_command() {
     let with = |change: fn(&mut MkeyAttr)| {
         let mut attr = klms(&device, 2);
         change(&mut attr);
-        device.create_mkey(attr).expect_err("it cannot be").to_string()
+        device.create_mkey(attr).expect_err("the mkey is invalid").to_string()
     };
     assert!(with(|attr| attr.length = 0).contains("zero bytes"));
     assert!(with(|attr| attr.start = u64::MAX).contains("address space"));

@@ -6,14 +6,15 @@ use verbless_command::{
 };
 use verbless_model::Link;
 
-use crate::support::{cq_attr, on, qp_attr, registration};
+use crate::support::{connectx6dx, cq_attr, qp_attr, register_pages};
 
 #[test]
 fn part_of_another_device_is_rejected_by_name() {
-    let ((_model, device), (_other_model, other)) = (on(Link::Ethernet), on(Link::Ethernet));
+    let ((_model, device), (_other_model, other)) =
+        (connectx6dx(Link::Ethernet), connectx6dx(Link::Ethernet));
     let pd = || other.alloc_pd().expect("a protection domain");
     let uar = cq_attr(&other).uar;
-    let umem = registration(&other);
+    let umem = register_pages(&other);
     let key = MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
         access: KeyAccess::LOCAL,
@@ -49,7 +50,7 @@ fn remote_write_and_atomic_need_local_write() {
 
 #[test]
 fn q_counters_have_distinct_ids_and_start_at_0() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let counters = [(); 3].map(|()| device.alloc_q_counter().expect("a counter"));
     let numbers = counters.each_ref().map(|counter| counter.number());
     assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
@@ -62,8 +63,8 @@ fn q_counters_have_distinct_ids_and_start_at_0() {
 
 #[test]
 fn lkey_equals_rkey() {
-    let (_model, device) = on(Link::Ethernet);
-    let umem = registration(&device);
+    let (_model, device) = connectx6dx(Link::Ethernet);
+    let umem = register_pages(&device);
     let attr = MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
         access: KeyAccess::ALL,
@@ -78,7 +79,7 @@ fn lkey_equals_rkey() {
 
 #[test]
 fn memory_copy_qp_must_be_rc() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     for service in [ServiceType::UC, ServiceType::UD] {
         let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, service) };
         let error = device.create_qp(attr).expect_err("it copies nothing");
@@ -89,7 +90,7 @@ fn memory_copy_qp_must_be_rc() {
 
 #[test]
 fn query_issi_returns_supported_steps() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let (current, supported) = device.query_issi().expect("the answer");
     assert_eq!((current, supported), (1, vec![0, 0, 0, 3]), "0 and 1, which Linux takes");
 }

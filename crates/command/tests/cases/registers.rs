@@ -73,15 +73,15 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     let attr = |unit| DpaEuPartitionAttr {
         units: vec![unit],
         functions: vec![device.caps().general.vhca_id()],
-        groups: 1,
+        max_groups: 1,
     };
     let partition = device.create_dpa_partition(&attr(units - 1)).unwrap();
     partition.set_units(&[units - 2]).unwrap();
     assert_eq!(partition.query().unwrap(), attr(units - 2));
-    partition.set_groups(3).unwrap();
-    assert_eq!(partition.query().unwrap(), DpaEuPartitionAttr { groups: 3, ..attr(units - 2) });
+    partition.set_max_groups(3).unwrap();
+    assert_eq!(partition.query().unwrap(), DpaEuPartitionAttr { max_groups: 3, ..attr(units - 2) });
     partition.set_functions(&[]).unwrap();
-    let alone = DpaEuPartitionAttr { functions: vec![], groups: 3, ..attr(units - 2) };
+    let alone = DpaEuPartitionAttr { functions: vec![], max_groups: 3, ..attr(units - 2) };
     assert_eq!(partition.query().unwrap(), alone);
     let other = device.create_dpa_partition(&attr(units - 3)).unwrap();
     assert_ne!(other.id(), partition.id());
@@ -99,6 +99,26 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     group.destroy().unwrap();
     partition.destroy().unwrap();
     assert!(partition.query().is_err(), "it was destroyed");
+}
+
+/// After DESTROY the id may belong to a new group, so the drop must not send another one.
+#[test]
+fn dpa_group_sends_destroy_once() {
+    let (model, device) = open(load("bluefield3"));
+    let group = device.create_dpa_group("one", &[2]).unwrap();
+    let (result, sent) = register_commands(&model, move || group.destroy());
+    result.unwrap();
+    assert_eq!(sent.len(), 1, "{sent:x?}");
+}
+
+#[test]
+fn failed_destroy_returns_dpa_group() {
+    let (model, device) = open(load("bluefield3"));
+    let group = device.create_dpa_group("one", &[2]).unwrap();
+    model.fail_command(0, Opcode::ACCESS_REGISTER_USER, 1, CommandStatus::BAD_RES_STATE, 7);
+    let failed = group.destroy().unwrap_err();
+    assert_eq!(failed.object.units().unwrap(), [2], "it still exists");
+    failed.object.destroy().unwrap();
 }
 
 /// Creates or destroys a group of one unit, as raw bytes, without a handle that cleans up.

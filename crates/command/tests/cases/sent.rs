@@ -11,7 +11,7 @@ use verbless_model::{Link, Model};
 use verbless_prm::{CommandStatus, Init2initQpIn, Opcode, PathMigrationState, Rst2initQpIn};
 
 use crate::frames::{rq_attr, sq_attr};
-use crate::support::{based_on, cq_attr, memory, on, qp_attr, registration, with_dpa};
+use crate::support::{based_on, connectx6dx, cq_attr, memory, qp_attr, register_pages, with_dpa};
 
 /// The inputs of commands of this opcode during `act`.
 pub(crate) fn sent<R>(model: &Model, opcode: Opcode, act: impl FnOnce() -> R) -> (Vec<Vec<u8>>, R) {
@@ -55,7 +55,7 @@ fn to_init_enables_mmo_for_memory_copies_only() {
     let mut qp = device.create_qp(attr).expect("a queue pair");
     let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.to_init(&init()));
     assert!(inputs.is_empty() && done.is_ok());
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, ServiceType::RC) };
     let error = device.create_qp(attr).expect_err("the device copies nothing");
     assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
@@ -63,7 +63,7 @@ fn to_init_enables_mmo_for_memory_copies_only() {
 
 #[test]
 fn transitions_repeat_service_and_pm_state() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     for service in [ServiceType::RC, ServiceType::UC] {
         let mut qp = device.create_qp(qp_attr(&device, service)).expect("a queue pair");
         let (inputs, done) = sent(&model, Opcode::RST2INIT_QP, || qp.to_init(&init()));
@@ -81,7 +81,7 @@ fn transitions_repeat_service_and_pm_state() {
 
 #[test]
 fn query_vuid_returns_function_name() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let vuid = device.query_vuid().expect("its name");
     assert!(vuid.starts_with("VBL") && vuid.len() == 19, "{vuid:?}");
 }
@@ -103,7 +103,7 @@ fn lag_ports_count_only_with_active_queue_affinity() {
 
 #[test]
 fn object_kept_by_device_keeps_its_uar() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     for refused in [false, true] {
         for drops in [false, true] {
             let attr: CqAttr = cq_attr(&device);
@@ -125,11 +125,11 @@ fn object_kept_by_device_keeps_its_uar() {
 
 #[test]
 fn objects_show_numbers_in_debug() {
-    let (_model, device) = on(Link::Ethernet);
-    let umem = registration(&device);
-    let place = QueueMemory::new(umem.clone(), 0x40);
-    assert_eq!((place.offset(), place.umem().id()), (0x40, umem.id()));
-    assert_eq!(format!("{place:?}"), format!("umem {:#x} + 0x40", umem.id()));
+    let (_model, device) = connectx6dx(Link::Ethernet);
+    let umem = register_pages(&device);
+    let shifted = QueueMemory::new(umem.clone(), 0x40);
+    assert_eq!((shifted.offset(), shifted.umem().id()), (0x40, umem.id()));
+    assert_eq!(format!("{shifted:?}"), format!("umem {:#x} + 0x40", umem.id()));
     let domain = device.alloc_transport_domain().expect("a transport domain");
     assert_eq!(format!("{domain:?}"), format!("TransportDomain({:#x})", domain.number()));
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
@@ -142,7 +142,7 @@ fn objects_show_numbers_in_debug() {
 
 #[test]
 fn failed_flow_rule_destroy_is_reported() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
     let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");
@@ -157,7 +157,7 @@ fn failed_flow_rule_destroy_is_reported() {
 
 #[test]
 fn query_hca_cap_encodes_page_and_mode() {
-    let (model, device) = on(Link::Ethernet);
+    let (model, device) = connectx6dx(Link::Ethernet);
     for (page, mode, expected) in [
         (CapPage::GENERAL, CapMode::Maximum, 0),
         (CapPage::GENERAL, CapMode::Current, 1),

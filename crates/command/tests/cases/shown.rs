@@ -6,7 +6,7 @@ use verbless_command::{
 use verbless_model::Link;
 use verbless_prm::ServiceType;
 
-use crate::support::{on, qp_attr, with};
+use crate::support::{connectx6dx, qp_attr, with_caps};
 
 #[test]
 fn dpa_status_display_gives_text_and_number() {
@@ -52,7 +52,7 @@ fn dpa_status_display_gives_text_and_number() {
 fn register_way_and_device_have_display() {
     assert_eq!(RegisterAccess::User.to_string(), "ACCESS_REGISTER_USER through DevX");
     assert_eq!(RegisterAccess::Fwctl.to_string(), "ACCESS_REGISTER through /dev/fwctl");
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let shown = format!("{device:?}");
     assert!(shown.starts_with("Device(") && shown.len() > "Device()".len(), "{shown}");
     let caps = format!("{:?}", device.caps());
@@ -65,7 +65,7 @@ fn register_way_and_device_have_display() {
 
 #[test]
 fn crossing_mkey_starts_at_address_0() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let attr = MkeyAttr {
         pd: qp_attr(&device, ServiceType::RC).pd,
         access: KeyAccess::default(),
@@ -84,18 +84,18 @@ fn crossing_mkey_starts_at_address_0() {
 fn forces_loopback_follows_fl_rc_qp_caps() {
     let (from, to) = ("fl_rc_qp_when_roce_enabled = true", "fl_rc_qp_when_roce_enabled = false");
     for (changes, expected) in [(&[][..], true), (&[(from, to)], false)] {
-        let (_model, device) = with(changes);
+        let (_model, device) = with_caps(changes);
         let roce = device.query_nic_vport_context().expect("an answer").roce_en();
         assert!(roce && device.caps().roce.is_some(), "a port of Ethernet with RoCE");
         assert_eq!(device.forces_loopback().expect("an answer"), expected, "{changes:?}");
     }
-    let (_model, device) = on(Link::Infiniband);
+    let (_model, device) = connectx6dx(Link::Infiniband);
     assert!(!device.forces_loopback().expect("an answer"), "InfiniBand");
 }
 
 #[test]
 fn first_psn_is_random_24_bits() {
-    let (_model, device) = on(Link::Ethernet);
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let first = [(); 8].map(|()| {
         let qp = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
         qp.first_psn()

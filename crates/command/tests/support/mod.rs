@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqEventTarget, Device, Eqn, Error, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType,
-    UserMemory,
+    CqAttr, CqEventTarget, Device, Eqn, Error, ErrorKind, InitAttr, Mtu, Path, QpAttr, QpObject,
+    Qpn, QueueMemory, RemoteAccess, RmpAttr, RtrAttr, ServiceType, UserMemory,
 };
 use verbless_devx::abi::core::access;
 use verbless_devx::{Backend, PageSizes, UarKind};
@@ -14,7 +14,8 @@ use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, CqeSize, Opcode};
 
-pub(crate) fn on(link: Link) -> (Model, Device) {
+/// A ConnectX-6 Dx with ports of type `link`.
+pub(crate) fn connectx6dx(link: Link) -> (Model, Device) {
     open(Profile::load("connectx6dx").expect("a profile").with_link(link))
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn bonded(ports: u8) -> (Model, Device) {
 }
 
 /// A model device with some capabilities changed.
-pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
+pub(crate) fn with_caps(changes: &[(&str, &str)]) -> (Model, Device) {
     let mut text = include_str!("../../../model/profiles/connectx6dx.toml").to_owned();
     for (from, to) in changes {
         assert!(text.contains(from), "the profile has no {from}");
@@ -47,7 +48,7 @@ pub(crate) fn based_on(name: &str, lines: &str) -> (Model, Device) {
     open(Profile::from_toml(&text).expect("a profile"))
 }
 
-fn open(profile: Profile) -> (Model, Device) {
+pub(crate) fn open(profile: Profile) -> (Model, Device) {
     let model = Model::builder().device(profile).stepped().build();
     let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("the model has devices").remove(0);
@@ -59,16 +60,16 @@ fn open(profile: Profile) -> (Model, Device) {
 struct Pages([u8; BYTES]);
 const BYTES: usize = 4 << 12;
 
-/// Registered memory of its own.
-pub(crate) fn registration(device: &Device) -> Arc<UserMemory> {
+/// Registers a new buffer of 16 KiB: CQEs are invalid, and the last page is zero.
+pub(crate) fn register_pages(device: &Device) -> Arc<UserMemory> {
     // CQEs are invalid until the device writes them.
     let mut pages = Box::new(Pages([0xf0; BYTES]));
     pages.0[BYTES - 4096..].fill(0);
     register(device, pages)
 }
 
-/// Registered memory that begins with these bytes.
-pub(crate) fn holding(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
+/// Registers a new buffer of 16 KiB that begins with these bytes.
+pub(crate) fn register_bytes(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
     let mut pages = Box::new(Pages([0; BYTES]));
     pages.0[..bytes.len()].copy_from_slice(bytes);
     register(device, pages)
@@ -78,7 +79,7 @@ fn register(device: &Device, mut pages: Box<Pages>) -> Arc<UserMemory> {
     let address = pages.0.as_mut_ptr().expose_provenance() as u64;
     let length = BYTES as u64;
     let sizes = PageSizes::Bitmap(1 << 12);
-    // SAFETY: the registration keeps the memory, and nothing else looks at it.
+    // SAFETY: `UserMemory` owns `pages` until deregistration, and no Rust reference to them exists.
     let umem = unsafe { device.umem_reg(address, length, access::LOCAL_WRITE, sizes) };
     let umem = umem.expect("memory that is ours");
     let umem = Arc::new(UserMemory::new(umem, address, length, pages));
@@ -88,7 +89,7 @@ fn register(device: &Device, mut pages: Box<Pages>) -> Arc<UserMemory> {
 
 /// Memory for a ring, and a record in its last page.
 pub(crate) fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
-    let umem = registration(device);
+    let umem = register_pages(device);
     let last = umem.length() - 4096;
     (QueueMemory::new(umem.clone(), 0), QueueMemory::new(umem, last))
 }
@@ -123,7 +124,7 @@ pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {
         record,
         log_send_wqebbs: Some(3),
         log_receive_wqes: Some(2),
-        shared: None,
+        rmp: None,
         log_receive_stride: 5,
         user_index: 0x12_3456,
         dma_mmo: false,
@@ -134,10 +135,37 @@ pub(crate) fn qp(device: &Device, service: ServiceType) -> QpObject {
     device.create_qp(qp_attr(device, service)).expect("a queue pair")
 }
 
-pub(crate) fn pool(device: &Device) -> RmpAttr {
+pub(crate) fn rmp_attr(device: &Device) -> RmpAttr {
     let (ring, record) = memory(device);
     let pd = device.alloc_pd().expect("a protection domain");
     RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6, cyclic: false }
+}
+
+/// Fails unless the request was refused with `words` in the message.
+#[track_caller]
+pub(crate) fn refused<T>(result: Result<T, Error>, words: &str) {
+    let Err(error) = result else {
+        panic!("the command succeeded; expected an error with {words:?}")
+    };
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains(words), "{error} does not say {words:?}");
+}
+
+/// INIT with all rights.
+pub(crate) fn init() -> InitAttr {
+    InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }
+}
+
+/// RTR with a value of its own in each field.
+pub(crate) fn rtr() -> RtrAttr {
+    RtrAttr {
+        path: Path::to_lid(0x17),
+        mtu: Mtu::B1024,
+        remote_qpn: Qpn(0x1234),
+        receive_psn: 0x56_789a,
+        max_destination_reads: 5,
+        min_rnr_timer: 13,
+    }
 }
 
 /// Fails unless `destroy` returns the device's refusal.

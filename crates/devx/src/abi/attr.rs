@@ -1,8 +1,9 @@
-//! Attribute ids, one module per method, with what each attribute is.
+//! Attribute ids, one module per method.
 //!
-//! Kinds: `in` and `out` carry bytes; `handle` and `fd` name an object or a file; the kernel writes
-//! `new handle` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and `mlx5_user_ioctl_cmds.h`;
-//! kinds and sizes from `drivers/infiniband/core/uverbs_std_types_*.c` and
+//! Each doc gives the kind: `in` and `out` carry bytes, `handle` and `fd` name an existing object
+//! or file, `new handle` and `new fd` are returned by the kernel. Sources: Linux
+//! `ib_user_ioctl_cmds.h` and `mlx5_user_ioctl_cmds.h`; kinds and sizes from
+//! `drivers/infiniband/core/uverbs_std_types_*.c` and
 //! `drivers/infiniband/hw/mlx5/{devx,main,fs}.c`.
 
 macro_rules! attributes {
@@ -15,7 +16,7 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// The driver's part of methods that have one (`UVERBS_ATTR_UHW`).
+    /// Driver-specific input and output (`UVERBS_ATTR_UHW`) of methods that take them.
     uhw {
         /// `UVERBS_ATTR_UHW_IN`, in: the driver's request.
         IN = 0x1000,
@@ -210,7 +211,7 @@ attributes! {
         /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE`, an element of
         /// [`flow_matcher_type`](crate::abi::attr::flow_matcher_type).
         FLOW_TYPE = 0x1002,
-        /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA`, in, u8: which parts of the mask count.
+        /// `MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA`, in, u8: match_criteria_enable.
         MATCH_CRITERIA = 0x1003,
         /// `MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS`, in, u32 or u64: `enum ib_flow_flags`.
         FLOW_FLAGS = 0x1004,

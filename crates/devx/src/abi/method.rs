@@ -28,7 +28,7 @@ methods! {
     QUERY_PORT = 0x0, 0x2;
     /// `UVERBS_METHOD_GET_CONTEXT`: the first call on a file; everything else needs it.
     GET_CONTEXT = 0x0, 0x3;
-    /// `UVERBS_METHOD_QUERY_CONTEXT`: the response of GET_CONTEXT, for an existing context.
+    /// `UVERBS_METHOD_QUERY_CONTEXT`: returns the GET_CONTEXT response of an open context.
     QUERY_CONTEXT = 0x0, 0x4;
     /// `UVERBS_METHOD_QUERY_GID_TABLE`.
     QUERY_GID_TABLE = 0x0, 0x5;
@@ -44,11 +44,12 @@ methods! {
     FLOW_DESTROY = 0x9, 0x1001;
     /// `UVERBS_METHOD_ASYNC_EVENT_ALLOC` of `UVERBS_OBJECT_ASYNC_EVENT`.
     ASYNC_EVENT_ALLOC = 0x10, 0x0;
-    /// `MLX5_IB_METHOD_DEVX_OTHER`: a command of the general list.
+    /// `MLX5_IB_METHOD_DEVX_OTHER`: a command that acts on no object (`devx_is_general_cmd` lists
+    /// them).
     DEVX_OTHER = 0x1000, 0x1000;
     /// `MLX5_IB_METHOD_DEVX_QUERY_UAR`: for contexts without dynamic UARs; never sent here.
     DEVX_QUERY_UAR = 0x1000, 0x1001;
-    /// `MLX5_IB_METHOD_DEVX_QUERY_EQN`: the EQ number behind a completion vector.
+    /// `MLX5_IB_METHOD_DEVX_QUERY_EQN`: the EQ number of a completion vector.
     DEVX_QUERY_EQN = 0x1000, 0x1002;
     /// `MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT`.
     DEVX_SUBSCRIBE_EVENT = 0x1000, 0x1003;

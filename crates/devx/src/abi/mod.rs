@@ -5,7 +5,7 @@
 //! All is native-endian except command mailboxes inside payloads, which are big-endian. Every
 //! layout is checked against its size in the kernel's headers.
 //!
-//! - [`frame`]: the request header and its attributes.
+//! - [`request`]: the request header and its attributes.
 //! - [`method`]: which object and method a request calls.
 //! - [`attr`]: attribute ids, one module per method.
 //! - [`core`]: structures of the generic part (`ib_user_verbs.h`, `ib_user_ioctl_verbs.h`).
@@ -14,10 +14,10 @@
 
 pub mod attr;
 pub mod core;
-pub mod frame;
 pub mod fwctl;
 pub mod method;
 pub mod mlx5;
+pub mod request;
 
-pub use frame::{Attribute, Header};
 pub use method::Method;
+pub use request::{Attribute, Header};

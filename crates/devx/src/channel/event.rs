@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::object::DevxObject;
 use crate::sys::Request;
 
-/// A file of device events. Closing it ends its subscriptions.
+/// An open DEVX_ASYNC_EVENT file. Closing it ends its subscriptions.
 #[derive(Debug)]
 pub struct EventChannel {
     channel: Channel,
@@ -31,9 +31,9 @@ pub struct Event {
 }
 
 impl Context {
-    /// Makes an event channel. With `omit_data` an event is only its cookie, and equal unread
-    /// events merge: this suits completions, whose details are in the CQ. Without `omit_data` each
-    /// event carries its EQE, and the kernel drops events when it runs out of memory.
+    /// Makes an event channel. With `omit_data` an event is only its cookie, and unread events with
+    /// the same cookie merge. Use it for completions: the CQ has the details. Without `omit_data`
+    /// each event carries its EQE, and the kernel drops events when it runs out of memory.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.
@@ -49,6 +49,15 @@ impl Context {
     }
 }
 
+/// Where the kernel reports the events of a subscription.
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    /// On the channel, with this cookie.
+    Cookie(u64),
+    /// At an eventfd.
+    Eventfd(BorrowedFd<'a>),
+}
+
 impl EventChannel {
     /// Subscribes to `events` of an object (type 0 is a CQ's completion); `None`: of the device and
     /// its ports. Each event carries `cookie`.
@@ -62,21 +71,11 @@ impl EventChannel {
         events: &[u16],
         cookie: u64,
     ) -> Result<()> {
-        check(events)?;
-        Request::new(method::DEVX_SUBSCRIBE_EVENT)
-            .descriptor(subscribe::FD_HANDLE, self.as_fd())
-            .input_u64(subscribe::COOKIE, cookie)
-            .with(|request| match object {
-                Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
-                None => request,
-            })
-            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
-            .send(self.context().device())?;
-        Ok(())
+        self.subscribe_with(object, events, Target::Cookie(cookie))
     }
 
     /// As [`subscribe`](Self::subscribe), but events signal an eventfd and the channel delivers
-    /// nothing. Another object may have another eventfd. The subscription ends with the channel.
+    /// nothing. Each object may signal its own eventfd. The subscription ends with the channel.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is not an eventfd.
@@ -86,15 +85,33 @@ impl EventChannel {
         events: &[u16],
         eventfd: BorrowedFd<'_>,
     ) -> Result<()> {
+        self.subscribe_with(object, events, Target::Eventfd(eventfd))
+    }
+
+    fn subscribe_with(
+        &self,
+        object: Option<&DevxObject>,
+        events: &[u16],
+        target: Target<'_>,
+    ) -> Result<()> {
         check(events)?;
         Request::new(method::DEVX_SUBSCRIBE_EVENT)
             .descriptor(subscribe::FD_HANDLE, self.as_fd())
+            .with(|request| match target {
+                Target::Cookie(cookie) => request.input_u64(subscribe::COOKIE, cookie),
+                Target::Eventfd(_) => request,
+            })
             .with(|request| match object {
                 Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
                 None => request,
             })
             .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
-            .input_u32(subscribe::FD_NUM, eventfd.as_raw_fd().cast_unsigned())
+            .with(|request| match target {
+                Target::Cookie(_) => request,
+                Target::Eventfd(file) => {
+                    request.input_u32(subscribe::FD_NUM, file.as_raw_fd().cast_unsigned())
+                }
+            })
             .send(self.context().device())?;
         Ok(())
     }

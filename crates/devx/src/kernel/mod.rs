@@ -49,8 +49,8 @@ impl Kernel {
         let function = verbs.join("device");
         // Without its directory there is no control file.
         let function = function.canonicalize().unwrap_or(function);
-        let place = FwctlPath::new(function, self.dev.with_file_name("fwctl"));
-        Box::new(move || place.open())
+        let path = FwctlPath::new(function, self.dev.with_file_name("fwctl"));
+        Box::new(move || path.open())
     }
 }
 

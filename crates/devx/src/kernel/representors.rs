@@ -38,12 +38,12 @@ pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
         !class.join(name).join("device").exists()
             && found.representors.iter().all(|known| known.name != *name)
     });
-    let behind = orphans.filter_map(|name| representor(&class.join(&name), &name, function));
+    let candidates = orphans.filter_map(|name| representor(&class.join(&name), &name, function));
     // The switches of a card's PFs may share one id.
     let pf = function.extension().and_then(|it| it.to_str()?.parse().ok());
-    let behind = behind.filter(|it| switches.contains(&it.switch_id) && Some(it.pf) == pf);
-    let behind: Vec<_> = behind.collect();
-    found.representors.extend(behind);
+    let managed = candidates.filter(|it| switches.contains(&it.switch_id) && Some(it.pf) == pf);
+    let managed: Vec<_> = managed.collect();
+    found.representors.extend(managed);
     // Before Linux 5.9, names do not say whose VFs they are; an embedded CPU has no VFs.
     if found.representors.iter().any(|it| it.external) {
         let virtuals = found.representors.iter_mut();
@@ -87,7 +87,7 @@ struct PortName {
     number: Option<u32>,
 }
 
-/// Parses `pf0hpf`, `pf0vf1`, `pf0sf88`, and the same behind an external controller's number:
+/// Parses `pf0hpf`, `pf0vf1`, `pf0sf88`, and the same after an external controller's number:
 /// `c1pf0`, `c1pf0vf1`. `None` for uplinks (`p0`) and other names.
 fn parse(name: &str) -> Option<PortName> {
     let (controller, rest) = match name.strip_prefix('c') {

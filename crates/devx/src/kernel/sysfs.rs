@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn sysfs_text_hex_guid_and_link_parse() {
-        let place = std::env::temp_dir().join(format!("sysfs-{}", std::process::id()));
-        fs::create_dir(&place).unwrap();
+        let dir = std::env::temp_dir().join(format!("sysfs-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
         let file = |content: &str| {
-            fs::write(place.join("file"), content).unwrap();
-            place.join("file")
+            fs::write(dir.join("file"), content).unwrap();
+            dir.join("file")
         };
         assert_eq!(text(file(" 4: ACTIVE\n")).as_deref(), Some("4: ACTIVE"));
-        assert_eq!((text(file("\n")), text(place.join("none"))), (None, None));
+        assert_eq!((text(file("\n")), text(dir.join("none"))), (None, None));
         assert_eq!([hex16(file("0x15b3\n")), hex16(file("a2dc"))], [Some(0x15b3), Some(0xa2dc)]);
         assert_eq!([hex16(file("0x10000")), hex16(file("here"))], [None, None]);
         let read = guid(file("0200:00ff:fe00:0102\n"));
@@ -74,21 +74,21 @@ mod tests {
         for content in ["0200:00ff:fe00", "0200:00ff:fe00:0102:0304", "0200:00ff:fe00:x", ""] {
             assert_eq!(guid(file(content)), None, "{content}");
         }
-        std::os::unix::fs::symlink("../drivers/mlx5_core", place.join("driver")).unwrap();
-        assert_eq!(link_name(place.join("driver")).as_deref(), Some("mlx5_core"));
-        assert_eq!(link_name(place.join("file")), None);
-        fs::remove_dir_all(place).unwrap();
+        std::os::unix::fs::symlink("../drivers/mlx5_core", dir.join("driver")).unwrap();
+        assert_eq!(link_name(dir.join("driver")).as_deref(), Some("mlx5_core"));
+        assert_eq!(link_name(dir.join("file")), None);
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn names_sort_by_stem_then_number() {
-        let place = std::env::temp_dir().join(format!("names-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("names-{}", std::process::id()));
         let ordered = ["7", "10", "mlx5_2", "mlx5_10", "net", "net1", "uverbs0", "uverbs11"];
         for name in ordered.iter().rev() {
-            fs::create_dir_all(place.join(name)).unwrap();
+            fs::create_dir_all(dir.join(name)).unwrap();
         }
-        assert_eq!(names(&place), ordered);
-        fs::remove_dir_all(&place).unwrap();
-        assert_eq!(names(place), [""; 0]);
+        assert_eq!(names(&dir), ordered);
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(names(dir), [""; 0]);
     }
 }

@@ -63,7 +63,7 @@ pub trait Backend: Send + Sync {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
 }
 
-/// An open device: the file behind `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
+/// An open device: the file of `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
 /// releases everything made through it.
 ///
 /// # Safety
@@ -96,7 +96,7 @@ pub trait Backend: Send + Sync {
 pub unsafe trait OpenDevice: Send + Sync {
     /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
     /// attributes as the kernel sees it; new handles, new descriptors and
-    /// [`VALID_OUTPUT`](crate::abi::frame::VALID_OUTPUT) flags are written back in place.
+    /// [`VALID_OUTPUT`](crate::abi::request::VALID_OUTPUT) flags are written back in place.
     ///
     /// An implementation must not trust the header or the attributes: lengths, counts and ids may
     /// be anything.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::backend::{Errno, OpenDevice, OpenFwctl};
 use super::mapping::{Mapping, Protection};
 use crate::abi::Header;
-use crate::abi::frame::RDMA_VERBS_IOCTL;
 use crate::abi::fwctl::{is_whole, structure_bytes};
+use crate::abi::request::RDMA_VERBS_IOCTL;
 use crate::error::Error;
 
 /// Opens a control file, if there is one.

@@ -55,7 +55,7 @@ impl Mapping {
                 ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
             }
         };
-        // SAFETY: the kernel chooses a place where nothing is mapped.
+        // SAFETY: the kernel chooses an address where nothing is mapped.
         let start = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset) }?;
         Ok(Self { start, length })
     }

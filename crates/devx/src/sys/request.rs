@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::backend::{Errno, OpenDevice};
 use super::descriptor::adopt;
 use crate::abi::attr::devx_other;
-use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, VALID_OUTPUT};
+use crate::abi::request::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, VALID_OUTPUT};
 use crate::abi::{Attribute, Header, Method, method};
 use crate::error::{Error, ErrorKind, Result};
 

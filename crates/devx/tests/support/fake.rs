@@ -7,8 +7,8 @@ use zerocopy::IntoBytes;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use verbless_devx::abi::attr::{get_context, uar_obj_alloc, uhw};
-use verbless_devx::abi::frame::VALID_OUTPUT;
 use verbless_devx::abi::mlx5::AllocContextResponse;
+use verbless_devx::abi::request::VALID_OUTPUT;
 use verbless_devx::abi::{Attribute, Header, Method, method};
 use verbless_devx::{Context, DeviceInfo, Errno, Mapping, OpenDevice, Protection};
 

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use verbless_devx::abi::frame::VALID_OUTPUT;
+use verbless_devx::abi::request::VALID_OUTPUT;
 use verbless_devx::abi::{Attribute, Header};
 use verbless_devx::{Errno, Mapping, OpenDevice, Protection};
 
@@ -131,7 +131,7 @@ impl Replay {
     }
 }
 
-// SAFETY: it writes recorded outputs to their places, and each descriptor is a new file.
+// SAFETY: it writes recorded outputs to the request's buffers, and each descriptor is a new file.
 unsafe impl OpenDevice for Replay {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         if std::thread::panicking() {
@@ -197,11 +197,11 @@ fn answer_with(state: &mut State, attribute: &mut Attribute, answer: &str) {
     } else {
         let bytes = unhex(answer);
         // SAFETY: the caller promises writable bytes.
-        let place = unsafe {
+        let buffer = unsafe {
             std::slice::from_raw_parts_mut(attribute.data as *mut u8, attribute.len.into())
         };
-        place.fill(0);
-        place[..bytes.len()].copy_from_slice(&bytes);
+        buffer.fill(0);
+        buffer[..bytes.len()].copy_from_slice(&bytes);
         attribute.flags |= VALID_OUTPUT;
     }
 }

@@ -39,7 +39,7 @@ impl Tree {
         self
     }
 
-    /// A link to another place in the tree, or to an absolute path.
+    /// A link to another path in the tree, or to an absolute path.
     pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::failure::{JobError, JobType};
+use super::failure::JobError;
+use super::job_type::JobType;
 use crate::async_event::done::AsyncEvent;
 use crate::dma::done::MemcpyDone;
 use crate::error::{Error, ErrorKind};

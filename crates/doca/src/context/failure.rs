@@ -1,4 +1,4 @@
-//! The types of jobs, and the reasons why they fail.
+//! Why jobs fail.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -9,56 +9,16 @@ use verbless_queue::{Qpn, WcStatus, WqeIndex};
 
 use crate::error::{Error, ErrorKind};
 
-/// The type of an event's job (`doca_event::type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum JobType {
-    /// A DMA copy.
-    DmaMemcpy,
-    /// A hash of one buffer.
-    ShaHash,
-    /// A part of a hash.
-    ShaPartial,
-    /// A read of a sync event's value.
-    SyncEventGet,
-    /// A new value of a sync event.
-    SyncEventSet,
-    /// An addition to a sync event's value.
-    SyncEventAdd,
-    /// A wait for a sync event.
-    SyncEventWait,
-    /// A receive of RDMA (`DOCA_RDMA_JOB_RECV`).
-    RdmaReceive,
-    /// A send (`DOCA_RDMA_JOB_SEND`).
-    RdmaSend,
-    /// A send with immediate (`DOCA_RDMA_JOB_SEND_IMM`).
-    RdmaSendImm,
-    /// A write (`DOCA_RDMA_JOB_WRITE`).
-    RdmaWrite,
-    /// A write with immediate (`DOCA_RDMA_JOB_WRITE_IMM`).
-    RdmaWriteImm,
-    /// A read (`DOCA_RDMA_JOB_READ`).
-    RdmaRead,
-    /// A compare and swap (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`).
-    RdmaCompareSwap,
-    /// A fetch and add (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`).
-    RdmaFetchAdd,
-    /// An instance of a graph (`DOCA_GRAPH_JOB`).
-    Graph,
-    /// No job: an external event of a device.
-    AsyncEvent,
-}
-
 /// Why a job failed.
 ///
-/// It is `Copy`, and has two words: events with drop code, or longer ones, would slow down each
-/// job.
+/// It is `Copy` and 16 bytes long, because each event holds one: a larger event, or one with a
+/// `Drop`, slows down every job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobError {
     /// The number of the kind, and above it the number of the [`JobErrorCause`].
-    head: NonZeroU64,
+    word0: NonZeroU64,
     /// The other fields of a failure of the device: queue pair and user index.
-    rest: u64,
+    word1: u64,
 }
 
 /// The reason of a job's failure, as far as known.
@@ -66,42 +26,42 @@ pub struct JobError {
 enum JobErrorCause {
     Unknown,
     Device(FailedRequest),
-    /// Why the context ended its jobs.
-    Reason(&'static str),
+    /// The message of the error that stopped the context.
+    Message(&'static str),
 }
 
-/// Bit positions of the fields in the words of a [`JobError`].
-mod at {
-    // Fields of the head.
+/// Shifts of the fields in the words of a [`JobError`].
+mod shift {
+    // Fields of word 0.
     pub(super) const CAUSE: u32 = 8;
     pub(super) const SYNDROME: u32 = 16;
     pub(super) const VENDOR: u32 = 24;
     pub(super) const INDEX: u32 = 32;
     pub(super) const RECEIVE: u32 = 48;
-    /// In `rest`, above the queue pair's number.
+    /// In word 1, above the queue pair's number.
     pub(super) const USER: u32 = 32;
 }
 
 const DEVICE: u64 = 1;
-const REASON: u64 = 2;
+const MESSAGE: u64 = 2;
 
-/// Maximum of stored texts; one per way in which contexts gave up.
-const TEXTS: usize = 256;
+/// Maximum number of interned messages. Each distinct message is stored once and never freed.
+const MAX_MESSAGES: usize = 256;
 
-static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+static MESSAGES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-fn kept() -> MutexGuard<'static, Vec<&'static str>> {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+fn messages() -> MutexGuard<'static, Vec<&'static str>> {
+    MESSAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores a text for good, once, and returns its index; `None` if the limit is reached.
-fn keep(kept: &mut Vec<&'static str>, text: String) -> Option<usize> {
-    if let Some(at) = kept.iter().position(|kept| **kept == text) {
+/// Interns `text` and returns its index; `None` if [`MAX_MESSAGES`] messages are interned.
+fn intern(messages: &mut Vec<&'static str>, text: String) -> Option<usize> {
+    if let Some(at) = messages.iter().position(|message| **message == text) {
         return Some(at);
     }
-    (kept.len() < TEXTS).then(|| {
-        kept.push(text.leak());
-        kept.len() - 1
+    (messages.len() < MAX_MESSAGES).then(|| {
+        messages.push(text.leak());
+        messages.len() - 1
     })
 }
 
@@ -110,78 +70,78 @@ impl JobError {
         Self::of_words(kind, 0, 0)
     }
 
-    /// The bits of `cause` do not overlap those of the kind.
-    const fn of_words(kind: ErrorKind, cause: u64, rest: u64) -> Self {
-        let head = match NonZeroU64::new(cause | kind.number() as u64) {
-            Some(head) => head,
+    /// Bits 7:0 of `cause` must be clear: the kind goes there.
+    const fn of_words(kind: ErrorKind, cause: u64, word1: u64) -> Self {
+        let word0 = match NonZeroU64::new(cause | kind.number() as u64) {
+            Some(word0) => word0,
             // No kind has the number 0.
             None => NonZeroU64::MIN,
         };
-        Self { head, rest }
+        Self { word0, word1 }
     }
 
     fn of_failure(kind: ErrorKind, failure: &FailedRequest) -> Self {
-        let head = DEVICE << at::CAUSE
-            | u64::from(failure.status.syndrome()) << at::SYNDROME
-            | u64::from(failure.vendor_syndrome) << at::VENDOR
-            | u64::from(failure.wqe_index.0) << at::INDEX
-            | u64::from(failure.receive) << at::RECEIVE;
-        let rest = u64::from(failure.qpn.0) | u64::from(failure.user_index) << at::USER;
-        Self::of_words(kind, head, rest)
+        let word0 = DEVICE << shift::CAUSE
+            | u64::from(failure.status.syndrome()) << shift::SYNDROME
+            | u64::from(failure.vendor_syndrome) << shift::VENDOR
+            | u64::from(failure.wqe_index.0) << shift::INDEX
+            | u64::from(failure.receive) << shift::RECEIVE;
+        let word1 = u64::from(failure.qpn.0) | u64::from(failure.user_index) << shift::USER;
+        Self::of_words(kind, word0, word1)
     }
 
     /// The failure of a job that was not posted because of `error`.
     pub(crate) fn unposted(error: &Error) -> Self {
-        match keep(&mut kept(), error.to_string()) {
-            Some(text) => Self::of_words(error.kind(), REASON << at::CAUSE, text as u64),
+        match intern(&mut messages(), error.to_string()) {
+            Some(index) => Self::of_words(error.kind(), MESSAGE << shift::CAUSE, index as u64),
             None => Self::new(error.kind()),
         }
     }
 
     /// This failure with another kind, for a caller that knows a better one.
     pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
-        Self::of_words(kind, self.head.get() & !0xff, self.rest)
+        Self::of_words(kind, self.word0.get() & !0xff, self.word1)
     }
 
     /// The kind of failure: DOCA's value.
     pub const fn kind(&self) -> ErrorKind {
-        let number = self.head.get() as u8 as usize;
+        let number = self.word0.get() as u8 as usize;
         ErrorKind::ALL[number - 1]
     }
 
-    fn what(&self) -> JobErrorCause {
-        let part = |above: u32| self.head.get() >> above;
-        match u64::from(part(at::CAUSE) as u8) {
+    fn decode(&self) -> JobErrorCause {
+        let part = |above: u32| self.word0.get() >> above;
+        match u64::from(part(shift::CAUSE) as u8) {
             DEVICE => JobErrorCause::Device(FailedRequest {
                 cookie: 0,
-                status: WcStatus::from_syndrome(part(at::SYNDROME) as u8),
-                vendor_syndrome: part(at::VENDOR) as u8,
-                wqe_index: WqeIndex(part(at::INDEX) as u16),
-                receive: part(at::RECEIVE) != 0,
-                qpn: Qpn(self.rest as u32),
-                user_index: (self.rest >> at::USER) as u32,
+                status: WcStatus::from_syndrome(part(shift::SYNDROME) as u8),
+                vendor_syndrome: part(shift::VENDOR) as u8,
+                wqe_index: WqeIndex(part(shift::INDEX) as u16),
+                receive: part(shift::RECEIVE) != 0,
+                qpn: Qpn(self.word1 as u32),
+                user_index: (self.word1 >> shift::USER) as u32,
             }),
-            REASON => kept()
-                .get(self.rest as usize)
+            MESSAGE => messages()
+                .get(self.word1 as usize)
                 .copied()
-                .map_or(JobErrorCause::Unknown, JobErrorCause::Reason),
+                .map_or(JobErrorCause::Unknown, JobErrorCause::Message),
             _ => JobErrorCause::Unknown,
         }
     }
 
     /// The device's failure, if the device reported one. Its cookie is 0: the event identifies the
     /// job.
-    pub fn cause(&self) -> Option<FailedRequest> {
-        match self.what() {
+    pub fn device_failure(&self) -> Option<FailedRequest> {
+        match self.decode() {
             JobErrorCause::Device(failure) => Some(failure),
             _ => None,
         }
     }
 
-    /// Why the context gave up, if that ended the job.
-    pub(crate) fn why(&self) -> Option<&'static str> {
-        match self.what() {
-            JobErrorCause::Reason(why) => Some(why),
+    /// The message of the error that stopped the context before it posted the job.
+    pub(crate) fn message(&self) -> Option<&'static str> {
+        match self.decode() {
+            JobErrorCause::Message(why) => Some(why),
             _ => None,
         }
     }
@@ -189,7 +149,10 @@ impl JobError {
 
 impl fmt::Debug for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobError").field("kind", &self.kind()).field("cause", &self.what()).finish()
+        f.debug_struct("JobError")
+            .field("kind", &self.kind())
+            .field("cause", &self.decode())
+            .finish()
     }
 }
 
@@ -213,19 +176,19 @@ impl From<FailedRequest> for JobError {
 impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the job failed: {}", self.kind().name())?;
-        match &self.what() {
+        match &self.decode() {
             JobErrorCause::Unknown => Ok(()),
             JobErrorCause::Device(failure) => {
                 write!(f, ": {failure}")?;
                 match failure.status {
                     WcStatus::LocalProtection | WcStatus::RemoteAccess => f.write_str(
-                        "; of memory that another function exported, its owner may have taken it \
-                         back",
+                        "; if another function exported the memory, it may have revoked the \
+                         export",
                     ),
                     _ => Ok(()),
                 }
             }
-            JobErrorCause::Reason(why) => write!(f, ": {why}"),
+            JobErrorCause::Message(why) => write!(f, ": {why}"),
         }
     }
 }
@@ -249,21 +212,24 @@ mod tests {
                 user_index: 0xff_fffd,
             };
             let error = JobError::from(FailedRequest { cookie: 7, ..failure });
-            assert_eq!(error.cause(), Some(failure));
+            assert_eq!(error.device_failure(), Some(failure));
             for &kind in ErrorKind::ALL {
                 let other = error.of_kind(kind);
-                assert_eq!((other.kind(), other.cause(), other.why()), (kind, Some(failure), None));
+                assert_eq!(
+                    (other.kind(), other.device_failure(), other.message()),
+                    (kind, Some(failure), None)
+                );
             }
             assert!(format!("{error}").contains(&failure.to_string()), "{error}");
         }
         for &kind in ErrorKind::ALL {
             let plain = JobError::new(kind);
-            assert_eq!((plain.kind(), plain.cause(), plain.why()), (kind, None, None));
+            assert_eq!((plain.kind(), plain.device_failure(), plain.message()), (kind, None, None));
             let error = Error::new(kind, format!("number {}", kind.number()));
             let failure = JobError::unposted(&error);
             let text = error.to_string();
             assert_eq!(
-                (failure.kind(), failure.cause(), failure.why()),
+                (failure.kind(), failure.device_failure(), failure.message()),
                 (kind, None, Some(&*text))
             );
         }
@@ -271,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn error_texts_are_kept_once_up_to_limit() {
-        let mut kept = Vec::new();
-        for number in 0..TEXTS {
-            assert_eq!(keep(&mut kept, number.to_string()), Some(number));
+    fn messages_are_interned_once_up_to_limit() {
+        let mut messages = Vec::new();
+        for number in 0..MAX_MESSAGES {
+            assert_eq!(intern(&mut messages, number.to_string()), Some(number));
         }
-        assert_eq!(keep(&mut kept, "one more".to_owned()), None);
-        assert_eq!(keep(&mut kept, "7".to_owned()), Some(7));
-        assert_eq!(kept.len(), TEXTS);
+        assert_eq!(intern(&mut messages, "one more".to_owned()), None);
+        assert_eq!(intern(&mut messages, "7".to_owned()), Some(7));
+        assert_eq!(messages.len(), MAX_MESSAGES);
     }
 
     #[test]
@@ -295,7 +261,7 @@ mod tests {
             };
             let text = JobError::from(failure).to_string();
             assert!(text.contains(&failure.to_string()), "{text}");
-            assert_eq!(text.contains("its owner may have taken it back"), says, "{text}");
+            assert_eq!(text.contains("may have revoked the export"), says, "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod sealed {
     use crate::context::device_cq::DeviceCqLookup;
     use crate::context::engines::EngineOf;
     use crate::context::event::Tag;
-    use crate::context::failure::JobType;
+    use crate::context::job_type::JobType;
     use crate::error::Refused;
 
     pub trait Sealed: Sized + Send + 'static {

@@ -57,15 +57,17 @@ pub(crate) mod event;
 pub(crate) mod failure;
 mod handle;
 pub(crate) mod job;
+pub(crate) mod job_type;
 pub(crate) mod library;
 pub(crate) mod queues;
 pub(crate) mod wait;
 pub(crate) mod workq;
 
 pub use event::{Event, Retrieve};
-pub use failure::{JobError, JobType};
+pub use failure::JobError;
 pub use job::Job;
 pub(crate) use job::sealed as job_sealed;
+pub use job_type::JobType;
 pub(crate) use library::sealed;
 pub use library::{Context, Removable};
 pub use wait::Events;

@@ -443,7 +443,7 @@ impl Copier {
 /// The error for a job that is submitted after the context was aborted.
 #[cold]
 fn shut_down(shutdown_error: &JobError) -> Error {
-    let text = match shutdown_error.why() {
+    let text = match shutdown_error.message() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
             "the context gave up on this work queue, as its queue on the device could not be put \

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::data::{Callback, UserNode};
 use super::node::Node;
 use crate::context::core::CtxId;
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::context::library::Context;
 use crate::error::{Error, ErrorKind, Refused, Result};
 

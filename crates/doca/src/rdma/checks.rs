@@ -5,7 +5,7 @@ use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 use super::job::{JobOperation, RdmaJob};
 use super::properties::{MAX_MESSAGE_BYTES, MAX_SGES};
 use crate::buffer::{Buf, Link};
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 

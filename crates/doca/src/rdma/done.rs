@@ -1,7 +1,8 @@
 //! The event of an RDMA job.
 
 use crate::buffer::Buf;
-use crate::context::failure::{JobError, JobType};
+use crate::context::failure::JobError;
+use crate::context::job_type::JobType;
 use crate::types::UserData;
 
 /// A completed job (`struct doca_rdma_result`).

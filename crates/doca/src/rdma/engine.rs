@@ -23,7 +23,8 @@ use crate::context::core::CtxId;
 use crate::context::device_cq::DeviceCq;
 use crate::context::engine::{EndedJobs, Engine, EngineArgs};
 use crate::context::event::{Done, Event, EventSlot, Tag};
-use crate::context::failure::{JobError, JobType};
+use crate::context::failure::JobError;
+use crate::context::job_type::JobType;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum bytes of a buffer with known reach.

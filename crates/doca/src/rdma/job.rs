@@ -2,7 +2,7 @@
 
 use crate::buffer::Buf;
 use crate::context::core::CtxId;
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::types::UserData;
 
 /// A job of an [`Rdma`](super::Rdma) (`struct doca_rdma_job_recv` and its kin).

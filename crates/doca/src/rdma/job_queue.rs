@@ -7,7 +7,7 @@ use verbless_queue::QpQueues;
 use super::properties::Properties;
 use crate::buffer::Buf;
 use crate::context::event::Tag;
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::types::UserData;
 
 /// The jobs of one queue.

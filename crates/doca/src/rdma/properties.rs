@@ -8,7 +8,7 @@ use verbless_queue::{ErrorKind as LowerKind, QpConfig, Rc};
 
 pub use verbless_command::Mtu;
 
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;

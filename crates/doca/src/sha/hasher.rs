@@ -8,7 +8,8 @@ use crate::buffer::Buf;
 use crate::context::device_cq::DeviceCq;
 use crate::context::engine::Engine;
 use crate::context::event::{Done, Event, Tag};
-use crate::context::failure::{JobError, JobType};
+use crate::context::failure::JobError;
+use crate::context::job_type::JobType;
 use crate::error::{ErrorKind, Result};
 use crate::types::UserData;
 

@@ -1,6 +1,7 @@
 //! The event of a sync event's job.
 
-use crate::context::failure::{JobError, JobType};
+use crate::context::failure::JobError;
+use crate::context::job_type::JobType;
 use crate::types::UserData;
 
 /// A completed job of a sync event.

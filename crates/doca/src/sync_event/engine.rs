@@ -16,7 +16,8 @@ use super::word::{BYTES, CounterWord};
 use crate::context::device_cq::DeviceCq;
 use crate::context::engine::{EndedJobs, Engine, EngineArgs};
 use crate::context::event::{Done, Event, EventSlot, Tag};
-use crate::context::failure::{JobError, JobType};
+use crate::context::failure::JobError;
+use crate::context::job_type::JobType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::UserData;
 
@@ -248,7 +249,7 @@ impl Engine for SyncEngine {
 /// The error for a job that is submitted after the context was aborted.
 #[cold]
 fn shut_down(shutdown_error: &JobError) -> Error {
-    let text = match shutdown_error.why() {
+    let text = match shutdown_error.message() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
             "the sync event gave up on this work queue, as its queue on the device could not be \

@@ -66,7 +66,7 @@ pub use done::SyncEventDone;
 pub use job::SyncEventJob;
 
 use crate::as_dev::AsDev;
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::ExportDescriptor;

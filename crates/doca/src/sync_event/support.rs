@@ -3,7 +3,7 @@
 use verbless_queue::Rc;
 use verbless_queue::wr::{FetchAdd, Read, Request, Wait, Write};
 
-use crate::context::failure::JobType;
+use crate::context::job_type::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 

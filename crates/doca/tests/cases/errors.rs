@@ -109,7 +109,7 @@ fn cqe_syndrome_maps_to_job_error_kind() {
         let error = event.result().unwrap_err();
         assert_eq!(error.kind(), expected, "{syndrome:#x}: {error}");
         assert_eq!(event.user_data().0, 5);
-        assert!(error.cause().is_some());
+        assert!(error.device_failure().is_some());
         let text = format!("{error:?}");
         assert!(text.contains(&format!("kind: {expected:?}")), "{text}");
     }

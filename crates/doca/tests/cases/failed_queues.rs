@@ -122,7 +122,7 @@ fn qp_error_without_flush_ends_jobs() {
     let event = workq.retrieve_within(Some(Duration::from_secs(10)));
     let Err(Retrieve::IoFailed(event)) = event else { panic!("{event:?}") };
     let why = event.result().unwrap_err().to_string();
-    assert!(why.contains("it is in the error state"), "{why}");
+    assert!(why.contains("it is in ERR"), "{why}");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn busy_neighbour(mut workq: WorkQ, wait: impl Fn(&mut WorkQ) -> Result<Option<E
             Err(Retrieve::IoFailed(event)) => {
                 assert_eq!(event.user_data().0, 0);
                 let why = event.result().unwrap_err().to_string();
-                assert!(why.contains("it is in the error state"), "{why}");
+                assert!(why.contains("it is in ERR"), "{why}");
                 return assert!(busy > 3, "{busy} jobs in all");
             }
             other => panic!("{other:?}"),

@@ -64,7 +64,7 @@ fn remote_access_error_flushes_other_jobs() {
         let failed = a.failed();
         assert_eq!(failed.user_data.0, 9);
         assert_eq!(failed.result.unwrap_err().kind(), ErrorKind::NotPermitted);
-        assert!(failed.result.unwrap_err().cause().is_some());
+        assert!(failed.result.unwrap_err().device_failure().is_some());
         assert!(failed.local.is_some() && failed.remote.is_some());
         assert_eq!(a.rdma().state(), RdmaState::Error);
         assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::BadState);

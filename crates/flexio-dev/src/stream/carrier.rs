@@ -1,8 +1,9 @@
 //! Transport of complete entries out of the process: by stores through a window, or by SENDs of a
 //! queue pair whose send queue, completion queue and data are in the process's memory.
 //!
-//! Everything here runs under the stream's lock. The last 8 bytes of a WQE, which the device does
-//! not read, hold the index after its last entry; its CQE frees the entries before that.
+//! Everything here runs under the stream's lock. A WQE leaves its last 8 bytes unused: they lie
+//! past its ds. We store there the index after the WQE's last entry; its CQE frees all entries
+//! below this index.
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -20,10 +21,10 @@ use crate::outbox::Outbox;
 use crate::segment::{self, CompletionMode, Request, Segment};
 use crate::status::Failed;
 
-/// Bytes of a WQEBB and of a CQE.
-const BLOCK: u64 = 64;
-/// Segments of a datagram's WQE: control, three of address, data.
-const DATAGRAM_SEGMENTS: u8 = 5;
+const WQEBB: u64 = hot::WQEBB as u64;
+const CQE_BYTES: u64 = size_of::<hot::CqeError>() as u64;
+/// ds of a datagram's WQE: control, three for the address vector, data.
+const DATAGRAM_DS: u8 = 5;
 
 impl Control {
     /// The count of entries that the host has taken from its ring.
@@ -45,12 +46,12 @@ impl Control {
         }
     }
 
-    /// Stores entries into the host's ring, which has as many slots: each claimed entry has one
-    /// there.
+    /// Stores entries into the host's ring. Both rings have the same number of slots, so a claimed
+    /// entry always has a slot on the host.
     fn store(&self, context: &ThreadContext, from: u64, end: u64) -> Result<u64, Failed> {
         let window = context.window_at(self.setup.window);
         for index in from..end {
-            let source = self.place(index);
+            let source = self.entry_address(index);
             let slot = HOST_SLOTS_AT + (source - self.setup.ring);
             let target = self.setup.host_ring + slot;
             let number = NUMBER_AT as u64;
@@ -71,9 +72,11 @@ impl Control {
     fn send(&self, context: &ThreadContext, from: u64, end: u64) -> u64 {
         let mut next = from;
         self.reap();
-        while next < end && self.broken.load(Ordering::Relaxed) == 0 && self.has_room() {
+        while next < end && self.error_syndrome.load(Ordering::Relaxed) == 0 && self.has_room() {
             let within = next & (self.entries() - 1);
-            let count = (end - next).min(self.setup.most.into()).min(self.entries() - within);
+            let count = (end - next)
+                .min(self.setup.max_entries_per_wqe.into())
+                .min(self.entries() - within);
             self.post(next, count);
             next += count;
         }
@@ -94,12 +97,12 @@ impl Control {
     /// because the ring's length is a multiple of a WQE's.
     fn wqe(&self, index: u32) -> u64 {
         let within = index & ((1 << self.setup.log_wqebbs) - 1);
-        self.setup.wqes + BLOCK * u64::from(within)
+        self.setup.wqes + WQEBB * u64::from(within)
     }
 
-    /// Address in a WQE of the index after its last entry.
-    fn end_of(&self, wqe: u64) -> u64 {
-        wqe + BLOCK * u64::from(self.wqebbs()) - 8
+    /// Address of the end index that `post` stores in the WQE's last 8 bytes.
+    fn end_index_address(&self, wqe: u64) -> u64 {
+        wqe + WQEBB * u64::from(self.wqebbs()) - 8
     }
 
     fn post(&self, from: u64, count: u64) {
@@ -108,11 +111,10 @@ impl Control {
         let (pi, queue) = (posted as u16, self.setup.queue);
         let mode = CompletionMode::Always;
         let bytes = count << self.setup.log_entry_bytes;
-        let data = Segment::data(bytes as u32, self.setup.key, self.place(from));
-        let put = |at: usize, segment: &[u8; segment::BYTES]| {
-            let at = wqe + (at * segment::BYTES) as u64;
-            for (word, bytes) in (at..).step_by(8).zip(segment.as_chunks::<8>().0) {
-                mmio::write64(word, u64::from_ne_bytes(*bytes));
+        let data = Segment::data(bytes as u32, self.setup.key, self.entry_address(from));
+        let put = |at: usize, bytes: &[u8; segment::BYTES]| {
+            for (word, value) in segment::words(wqe + (at * segment::BYTES) as u64, bytes) {
+                mmio::write64(word, value);
             }
         };
         if self.setup.carrier() == Some(Carrier::Datagram) {
@@ -120,7 +122,7 @@ impl Control {
                 .with_wqe_index(pi)
                 .with_opcode(opcode::SEND)
                 .with_qpn(queue & 0xff_ffff)
-                .with_ds(DATAGRAM_SEGMENTS);
+                .with_ds(DATAGRAM_DS);
             let flags = CtrlFlags::new().with_ce(mode as u8);
             put(0, CtrlSegment::new(word, flags).as_bytes());
             let (address, _) = self.setup.destination.as_chunks();
@@ -130,7 +132,7 @@ impl Control {
             put(0, Segment::ctrl(pi, queue, mode, Request::ConnectedSend).as_bytes());
             put(1, data.as_bytes());
         }
-        mmio::write64(self.end_of(wqe), from + count);
+        mmio::write64(self.end_index_address(wqe), from + count);
         self.posted.store(posted.wrapping_add(self.wqebbs()), Ordering::Relaxed);
     }
 
@@ -140,10 +142,10 @@ impl Control {
         let mut consumer = first;
         loop {
             let within = consumer & ((1 << self.setup.log_cqes) - 1);
-            let cqe = self.setup.cqes + BLOCK * u64::from(within);
-            let op_own = OpOwn::from_bits(mmio::read64(cqe + BLOCK - 8).to_ne_bytes()[7]);
-            let round = consumer >> self.setup.log_cqes & 1 == 1;
-            if op_own.opcode() == cqe_opcode::INVALID || op_own.owner() != round {
+            let cqe = self.setup.cqes + CQE_BYTES * u64::from(within);
+            let op_own = OpOwn::from_bits(mmio::read64(cqe + CQE_BYTES - 8).to_ne_bytes()[7]);
+            let owner = consumer >> self.setup.log_cqes & 1 == 1;
+            if op_own.opcode() == cqe_opcode::INVALID || op_own.owner() != owner {
                 break;
             }
             // The device wrote the rest before the owner bit.
@@ -153,11 +155,11 @@ impl Control {
                 // Unsent entries stay for the host to read.
                 let word = mmio::read32(cqe + offset_of!(hot::CqeError, cqe_syndromes) as u64);
                 let syndrome = CqeSyndromes::from_raw(word).syndrome();
-                self.broken.store(syndrome.into(), Ordering::Relaxed);
+                self.error_syndrome.store(syndrome.into(), Ordering::Relaxed);
                 continue;
             }
             let completed = self.completed.load(Ordering::Relaxed);
-            let end = mmio::read64(self.end_of(self.wqe(completed)));
+            let end = mmio::read64(self.end_index_address(self.wqe(completed)));
             self.completed.store(completed.wrapping_add(self.wqebbs()), Ordering::Relaxed);
             self.freed.store(end, Ordering::Release);
         }

@@ -60,8 +60,8 @@ pub struct Setup {
     pub ring: u64,
     /// Entries per batch, a power of two. 1: each at once.
     pub batch: u32,
-    /// Maximum number of entries in one message of the queue pair.
-    pub most: u32,
+    /// Maximum number of entries in one WQE of the queue pair.
+    pub max_entries_per_wqe: u32,
     /// Number of waits for room before a thread counts its message as lost.
     pub patience: u32,
     /// The key of the host's ring, or of the ring of entries if a queue pair sends them.
@@ -99,7 +99,7 @@ impl Setup {
             log_wqebbs: 0,
             ring,
             batch: 1,
-            most: 1,
+            max_entries_per_wqe: 1,
             patience: 0,
             key: 0,
             host_ring: 0,
@@ -123,7 +123,7 @@ impl Setup {
         put(0x04, &[self.carrier, self.log_entries, self.log_entry_bytes, self.log_wqebbs]);
         put(0x08, &self.ring.to_le_bytes());
         put(0x10, &self.batch.to_le_bytes());
-        put(0x14, &self.most.to_le_bytes());
+        put(0x14, &self.max_entries_per_wqe.to_le_bytes());
         put(0x18, &self.patience.to_le_bytes());
         put(0x1c, &self.key.to_le_bytes());
         put(0x20, &self.host_ring.to_le_bytes());
@@ -165,7 +165,7 @@ impl Setup {
             Carrier::Host => true,
             Carrier::Window => self.host_ring.is_multiple_of(8),
             Carrier::Connected | Carrier::Datagram => {
-                self.most != 0
+                self.max_entries_per_wqe != 0
                     && self.log_wqebbs >= 1
                     && self.log_wqebbs <= 15
                     && self.log_cqes >= self.log_wqebbs
@@ -192,7 +192,7 @@ pub struct Progress {
     /// Messages or records that found no room.
     pub lost: u64,
     /// The syndrome of the queue pair's error CQE, after which it sends nothing; 0 while it sends.
-    pub broken: u32,
+    pub error_syndrome: u32,
 }
 
 impl Progress {
@@ -206,7 +206,7 @@ impl Progress {
             carried: word(2),
             freed: word(3),
             lost: word(4),
-            broken: word(7) as u32,
+            error_syndrome: word(7) as u32,
         }
     }
 }
@@ -228,7 +228,7 @@ pub struct Control {
     pub(crate) completed: AtomicU32,
     /// CQEs consumed.
     pub(crate) consumer: AtomicU32,
-    pub(crate) broken: AtomicU32,
+    pub(crate) error_syndrome: AtomicU32,
     /// Messages above the level in bits 7:0 are not written (0: none is), and [`HOLDS`].
     pub(crate) level: AtomicU32,
 }
@@ -251,7 +251,7 @@ impl Control {
             posted: AtomicU32::new(0),
             completed: AtomicU32::new(0),
             consumer: AtomicU32::new(0),
-            broken: AtomicU32::new(0),
+            error_syndrome: AtomicU32::new(0),
             level: AtomicU32::new(0),
         }
     }
@@ -270,7 +270,7 @@ mod tests {
             carrier: Carrier::Datagram as u8,
             log_wqebbs: 5,
             batch: 4,
-            most: 2,
+            max_entries_per_wqe: 2,
             patience: 0x1111,
             key: 0x2222_0001,
             host_ring: 0x3333_0000_0008,
@@ -310,13 +310,13 @@ mod tests {
         control.carried.store(5, Ordering::Relaxed);
         control.freed.store(4, Ordering::Relaxed);
         control.lost.store(3, Ordering::Relaxed);
-        control.broken.store(0x22, Ordering::Relaxed);
+        control.error_syndrome.store(0x22, Ordering::Relaxed);
         let mut bytes = [0; PROGRESS_BYTES];
         let from = (&raw const control).cast::<u8>();
         // SAFETY: the block is as long.
         unsafe { from.add(SETUP_BYTES).copy_to(bytes.as_mut_ptr(), PROGRESS_BYTES) };
         let (claimed, written, carried, freed, lost) = (7, 6, 5, 4, 3);
-        let expected = Progress { claimed, written, carried, freed, lost, broken: 0x22 };
+        let expected = Progress { claimed, written, carried, freed, lost, error_syndrome: 0x22 };
         assert_eq!(Progress::from_bytes(&bytes), expected);
     }
 
@@ -332,7 +332,7 @@ mod tests {
             |it| it.ring += 8,
             |it| it.batch = 3,
             |it| it.batch = 16,
-            |it| it.most = 0,
+            |it| it.max_entries_per_wqe = 0,
             |it| it.log_wqebbs = 0,
             |it| it.log_wqebbs = 16,
             |it| it.log_cqes = 4,

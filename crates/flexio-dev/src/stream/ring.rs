@@ -25,7 +25,7 @@ impl Control {
     }
 
     /// Address of entry `index`.
-    pub(super) const fn place(&self, index: u64) -> u64 {
+    pub(super) const fn entry_address(&self, index: u64) -> u64 {
         let within = index & (self.entries() - 1);
         self.setup.ring + (within << self.setup.log_entry_bytes)
     }
@@ -86,7 +86,7 @@ impl Control {
     /// Writes the claimed entry `index`, and drops content beyond its length. Returns the count of
     /// complete entries.
     pub(crate) fn fill(&self, index: u64, head: u64, rest: impl Iterator<Item = u64>) -> u64 {
-        let at = self.place(index);
+        let at = self.entry_address(index);
         let room = (self.entry_bytes() as usize - HEAD_BYTES) / 8;
         mmio::write64(at, head);
         for (word, value) in (at + HEAD_BYTES as u64..).step_by(8).zip(rest.take(room)) {
@@ -100,7 +100,7 @@ impl Control {
     /// The end of the run of completely written entries that begins at `from`.
     pub(super) fn whole_until(&self, from: u64, limit: u64) -> u64 {
         let whole = |&index: &u64| {
-            mmio::read64(self.place(index) + NUMBER_AT as u64) == index.wrapping_add(1)
+            mmio::read64(self.entry_address(index) + NUMBER_AT as u64) == index.wrapping_add(1)
         };
         let end = (from..limit).take_while(whole).last().map_or(from, |index| index + 1);
         // The entries are read after their numbers.

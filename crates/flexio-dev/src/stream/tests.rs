@@ -282,17 +282,17 @@ fn concurrent_writers_lose_no_message() {
 fn qp_sends_entries_and_cqes_free_them() {
     let host = Host::new(16, |setup| {
         setup.carrier = Carrier::Connected as u8;
-        setup.most = 1;
+        setup.max_entries_per_wqe = 1;
     });
     let host = host.attach(Level::Info);
     assert_eq!(host.write(Level::Info, "one"), 3);
     assert_eq!(host.rung(), 0x12_3456 << 32 | 1, "the doorbell");
     let bytes: Vec<u8> = (0..4).flat_map(|word| host.wqes.get(8 * word).to_ne_bytes()).collect();
-    let place = host.ring.address().to_be_bytes();
+    let base = host.ring.address().to_be_bytes();
     let expected: Vec<u8> = [
         &[0, 0, 0, 0x0a, 0x12, 0x34, 0x56, 2, 0, 0, 0, 8, 0, 0, 0, 0][..],
         &[0, 0, 1, 0, 0, 0, 0, 0x77],
-        &place,
+        &base,
     ]
     .concat();
     assert_eq!(bytes, expected, "control and data segments");
@@ -320,7 +320,7 @@ fn qp_sends_entries_and_cqes_free_them() {
 fn broken_qp_keeps_unsent_entries() {
     let host = Host::new(17, |setup| {
         setup.carrier = Carrier::Connected as u8;
-        setup.most = 1;
+        setup.max_entries_per_wqe = 1;
     });
     let host = host.attach(Level::Info);
     for number in 0..3 {
@@ -329,9 +329,9 @@ fn broken_qp_keeps_unsent_entries() {
     host.completes(0, 0);
     host.completes(0xd, 0x16);
     assert_eq!(host.write(Level::Info, "3"), 1);
-    assert_eq!(host.control.broken.load(Ordering::Relaxed), 0x16);
+    assert_eq!(host.control.error_syndrome.load(Ordering::Relaxed), 0x16);
     assert_eq!(host.rung(), 0x12_3456 << 32 | 3, "no doorbell after that");
-    assert_eq!(host.write(Level::Info, "4"), 1, "the place of the first is free");
+    assert_eq!(host.write(Level::Info, "4"), 1, "the slot of the first is free");
     assert_eq!(host.write(Level::Info, "5"), 0);
     assert_eq!(host.lost(), 1);
     let texts = (1..5).map(|number| Host::entry(&host.ring, 0, number).unwrap().0);
@@ -342,7 +342,7 @@ fn broken_qp_keeps_unsent_entries() {
 fn datagram_has_av_and_two_wqebbs() {
     let host = Host::new(18, |setup| {
         setup.carrier = Carrier::Datagram as u8;
-        setup.most = 1;
+        setup.max_entries_per_wqe = 1;
         setup.destination = core::array::from_fn(|at| 0x40 + at as u8);
     });
     let host = host.attach(Level::Info);
@@ -367,7 +367,7 @@ fn records_are_sent_in_batches_and_by_flush() {
         setup.carrier = Carrier::Connected as u8;
         setup.log_entries = 3;
         setup.batch = 2;
-        setup.most = 2;
+        setup.max_entries_per_wqe = 2;
     });
     let at = |ring: &Words, number: usize, word: usize| ring.get(64 * (number % 8) + 8 * word);
     assert!(!pass(&host.context, 1, ()), "no tracer");
@@ -499,7 +499,8 @@ fn records_follow_level_and_are_sent_by_flush() {
 
 #[test]
 fn qp_message_ends_at_ring_end() {
-    let host = records(25, |setup| (setup.batch, setup.most) = (4, 4)).attach(Level::Debug);
+    let host =
+        records(25, |setup| (setup.batch, setup.max_entries_per_wqe) = (4, 4)).attach(Level::Debug);
     let record = || assert!(record(host.stream(), &host.context, Level::Debug, 9, ()));
     (0..6).for_each(|_| record());
     host.do_it(operation::FLUSH, 0);
@@ -519,7 +520,7 @@ fn qp_message_ends_at_ring_end() {
 
 #[test]
 fn hand_over_takes_only_whole_batches() {
-    let host = records(26, |setup| (setup.batch, setup.most) = (2, 2));
+    let host = records(26, |setup| (setup.batch, setup.max_entries_per_wqe) = (2, 2));
     let (control, context) = (host.control, &host.context);
     let fill = |index| control.fill(index, 0, core::iter::empty());
     let carried = |batch| {

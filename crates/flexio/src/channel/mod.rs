@@ -275,9 +275,9 @@ impl Channel {
         loop {
             self.manage(operation::FLUSH, 0)?;
             self.receive(deliver)?;
-            let Progress { claimed, carried, freed, broken, .. } = self.progress()?;
+            let Progress { claimed, carried, freed, error_syndrome, .. } = self.progress()?;
             let free = self.config.transport == EntryTransport::Window || freed == claimed;
-            if broken != 0 || carried == claimed && free || begun.elapsed() > LEAVE {
+            if error_syndrome != 0 || carried == claimed && free || begun.elapsed() > LEAVE {
                 return Ok(());
             }
             thread::sleep(PAUSE);
@@ -308,9 +308,9 @@ impl Channel {
         let begun = Instant::now();
         let mut first = None;
         loop {
-            let Progress { claimed, written, carried, broken, .. } = self.progress()?;
+            let Progress { claimed, written, carried, error_syndrome, .. } = self.progress()?;
             let at = (written, if self.by_host() { self.next } else { carried });
-            if broken != 0 || at.1 >= claimed || *first.get_or_insert(at) != at {
+            if error_syndrome != 0 || at.1 >= claimed || *first.get_or_insert(at) != at {
                 return Ok(false);
             }
             if begun.elapsed() > LEAVE {
@@ -426,7 +426,7 @@ impl Channel {
             }
             thread::sleep(PAUSE);
         }
-        if self.next < end && self.progress()?.broken != 0 {
+        if self.next < end && self.progress()?.error_syndrome != 0 {
             self.read_heap(deliver)?;
         }
         if self.next < end {
@@ -450,7 +450,7 @@ impl Channel {
         while self.next < end && since.elapsed() < patience {
             if self.receive(deliver)? > 0 {
                 since = Instant::now();
-            } else if reliable && since.elapsed() > QUIET && self.progress()?.broken != 0 {
+            } else if reliable && since.elapsed() > QUIET && self.progress()?.error_syndrome != 0 {
                 break;
             } else {
                 thread::sleep(PAUSE);
@@ -460,7 +460,7 @@ impl Channel {
     }
 
     /// Reads the complete entries from the heap. No thread overwrites them: the host has not
-    /// acknowledged them, the process has ended, or its queue pair is broken.
+    /// acknowledged them, the process has ended, or its queue pair has failed.
     fn read_heap(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let ended = matches!(self.process.alive(), Err(Error::Fatal(_)));
         self.read_all(ended, deliver)

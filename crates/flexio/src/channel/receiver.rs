@@ -151,14 +151,14 @@ impl Receiver {
     }
 
     /// Receives datagrams of queue pair `from`, under a secret Q_Key.
-    pub(super) fn start(&mut self, domain: &Domain, from: Qpn) -> Result<QKey, Error> {
+    pub(super) fn start(&mut self, from: Qpn) -> Result<QKey, Error> {
         let queue = self.of_queue()?;
         let AnyQp::Ud(qp) = &mut queue.qp else {
             return Err(failed("a connected queue pair takes no datagrams"));
         };
         // With its top bit set, the sender's own Q_Key would replace it.
         let q_key = QKey(RandomState::new().hash_one(from.0) as u32 & 0x7fff_ffff);
-        domain.start(qp, &DatagramOptions::new(q_key))?;
+        qp.start(&DatagramOptions::new(q_key))?;
         queue.sender = Some(from);
         Ok(q_key)
     }
@@ -322,11 +322,11 @@ mod tests {
         let there = datagrams.address(domain, &options).unwrap();
         let refused = datagrams.connect(domain, &there, &options).unwrap_err().to_string();
         assert!(refused.contains("is not connected"), "{refused}");
-        let q_key = datagrams.start(domain, Qpn(7)).unwrap();
+        let q_key = datagrams.start(Qpn(7)).unwrap();
         assert_eq!(q_key.0 >> 31, 0, "the top bit means the sender's own");
         for transport in [EntryTransport::Rc, EntryTransport::Uc] {
             let mut connected = Receiver::queue(&process, &config(transport, 1)).unwrap();
-            let refused = connected.start(domain, Qpn(7)).unwrap_err().to_string();
+            let refused = connected.start(Qpn(7)).unwrap_err().to_string();
             assert!(refused.contains("takes no datagrams"), "{refused}");
         }
         let mut heap = Receiver::heap();

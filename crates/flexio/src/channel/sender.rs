@@ -19,8 +19,8 @@ use crate::process::Process;
 use super::receiver::Receiver;
 use super::{ChannelConfig, EntryTransport};
 
-/// Bytes of a WQEBB and of a CQE.
-const BLOCK: u64 = 64;
+const WQEBB: u64 = verbless_flexio_dev::segment::WQEBB as u64;
+const CQE_BYTES: u64 = 64;
 /// log2 of the maximum number of WQEBBs of a send queue.
 const MAX_LOG_WQEBBS: u8 = 15;
 
@@ -54,7 +54,7 @@ impl Sender {
         let wqebbs = (sends * wqebbs_each).next_power_of_two().clamp(4, 1 << MAX_LOG_WQEBBS);
         let log_wqebbs = wqebbs.ilog2() as u8;
 
-        let (wqes, cqes) = (process.alloc(wqebbs * BLOCK)?, process.alloc(wqebbs * BLOCK)?);
+        let (wqes, cqes) = (process.alloc(wqebbs * WQEBB)?, process.alloc(wqebbs * CQE_BYTES)?);
         let records = process.alloc_from(&[0; 128])?;
         cqes.fill(UNWRITTEN)?;
         let device = process.device();
@@ -80,7 +80,7 @@ impl Sender {
             record: QueueMemory::at(&records, 64).for_command(),
             log_send_wqebbs: Some(log_wqebbs),
             log_receive_wqes: None,
-            shared: None,
+            rmp: None,
             log_receive_stride: 4,
             user_index: 0,
             dma_mmo: false,
@@ -89,7 +89,7 @@ impl Sender {
         let key = Mkey::to_range(process, at, bytes, &MkeyConfig::new(KeyAccess::LOCAL_READ))?;
         let outbox = Outbox::create(process, &OutboxConfig::default())?;
         setup.carrier = carrier as u8;
-        setup.most = receiver.entries_per_message();
+        setup.max_entries_per_wqe = receiver.entries_per_message();
         setup.key = key.id().0;
         setup.outbox = outbox.id().0;
         setup.queue = qp.qpn().0;
@@ -118,7 +118,7 @@ fn connect(
     // Both are on one device.
     let own = PeerAddress { qpn: qp.qpn(), psn: qp.first_psn(), ..host };
     if transport == EntryTransport::Ud {
-        let q_key = receiver.start(domain, own.qpn)?;
+        let q_key = receiver.start(own.qpn)?;
         qp.to_init_datagram(&DatagramAttr { port: options.port, pkey_index: 0, q_key })?;
         qp.to_rtr_datagram()?;
         qp.to_rts_datagram(own.psn)?;
@@ -177,13 +177,13 @@ mod tests {
             };
             let mut receiver = Receiver::queue(&process, &config).unwrap();
             let mut setup = Setup::new(ring.address(), 4, 6);
-            let place = (ring.address(), 1024);
-            let sender = Sender::create(&process, &config, place, &mut receiver, &mut setup);
+            let range = (ring.address(), 1024);
+            let sender = Sender::create(&process, &config, range, &mut receiver, &mut setup);
             let sender = sender.unwrap();
             assert_eq!(sender.qp.state().unwrap().0, 3, "{transport:?} is ready to send");
             assert_eq!(sender.qp.attr().service, service);
             assert_eq!((sender.qpn(), setup.queue), (sender.qp.qpn().0, sender.qp.qpn().0));
-            assert_eq!((setup.carrier, setup.most), (carrier as u8, 2));
+            assert_eq!((setup.carrier, setup.max_entries_per_wqe), (carrier as u8, 2));
             // Sixteen entries in batches of two: 32 WQEs of one WQEBB or two.
             let log = if transport == EntryTransport::Ud { 6 } else { 5 };
             assert_eq!((setup.log_wqebbs, setup.log_cqes), (log, log));

@@ -221,10 +221,10 @@ fn new_ring_is_read_after_attach_timeout() {
         // No transport sends it here.
         let mut delivered = Vec::new();
         channel.read_heap(&mut |index, _| delivered.push(index)).unwrap();
-        assert_eq!(delivered, [1], "the entry behind the one that was held up");
+        assert_eq!(delivered, [1], "the entry after the one that was held up");
         channel.detach().unwrap();
         drop(channel);
-        assert_eq!(process.heap_info(), before, "the heap behind {transport:?}");
+        assert_eq!(process.heap_info(), before, "the heap after {transport:?}");
     }
 }
 

@@ -198,7 +198,7 @@ mod tests {
             ("    eus: [5, 5]\n", 5, "5 comes twice"),
             ("    eus:\n      - 5\n      - 65536\n", 7, "\"65536\" is not a unit"),
             ("    eus: [-1]\n", 5, "\"-1\" is not a unit"),
-            ("    eus: [1]#2\n", 5, "something behind the list"),
+            ("    eus: [1]#2\n", 5, "text after the list"),
             ("    eus: [+1]\n", 5, "\"+1\" is not a unit"),
             ("    eus: [0x10]\n", 5, "is not a unit"),
             ("    threads: [1]\n", 5, "no such key here: threads"),

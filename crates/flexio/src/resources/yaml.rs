@@ -73,11 +73,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
 /// The entries at an indentation.
 fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<Node>, YamlError> {
     let mut all: Vec<Node> = Vec::new();
-    while let Some((&line, behind)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
+    while let Some((&line, after)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
         if depth == MAX_DEPTH {
             return Err(YamlError::new(line.number, "mappings too deep within each other"));
         }
-        *rest = behind;
+        *rest = after;
         let (key, value) = entry(line)?;
         if all.iter().any(|node| node.key == key) {
             return Err(YamlError::new(line.number, format!("{key} comes twice")));
@@ -119,10 +119,10 @@ fn entry(line: Line<'_>) -> Result<(String, Value), YamlError> {
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if !key.starts_with(|first: char| first.is_ascii_alphabetic()) || !key.bytes().all(plain) {
-        return fault("a key is a letter, and letters, digits, `_`, `-`, `.` behind it");
+        return fault("a key is a letter, and letters, digits, `_`, `-`, `.` after it");
     }
     if !value.is_empty() && !value.starts_with(' ') {
-        return fault("no space behind the colon");
+        return fault("no space after the colon");
     }
     let value = match value.trim_start_matches(' ') {
         "" => Value::Nothing,
@@ -136,9 +136,9 @@ fn entry(line: Line<'_>) -> Result<(String, Value), YamlError> {
 /// Parses a list in brackets, in one line.
 fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, YamlError> {
     let unended = || YamlError::new(line, "a list without its `]` in the same line");
-    let (inner, behind) = text[1..].split_once(']').ok_or_else(unended)?;
-    if !is_comment(behind) {
-        return Err(YamlError::new(line, "something behind the list"));
+    let (inner, after) = text[1..].split_once(']').ok_or_else(unended)?;
+    if !is_comment(after) {
+        return Err(YamlError::new(line, "text after the list"));
     }
     if inner.trim_matches(' ').is_empty() {
         return Ok(Vec::new());
@@ -147,29 +147,29 @@ fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, YamlError> {
 }
 
 /// Whether the text after a value is empty, or a comment.
-fn is_comment(behind: &str) -> bool {
-    let text = behind.trim_start_matches(' ');
-    text.is_empty() || text.starts_with('#') && text.len() < behind.len()
+fn is_comment(after: &str) -> bool {
+    let text = after.trim_start_matches(' ');
+    text.is_empty() || text.starts_with('#') && text.len() < after.len()
 }
 
 /// Parses a scalar, plain or in double quotes.
 fn scalar(text: &str, line: usize) -> Result<String, YamlError> {
     let fault = |why: &str| Err(YamlError::new(line, why));
     if let Some(quoted) = text.strip_prefix('"') {
-        let Some((inner, behind)) = quoted.split_once('"') else {
+        let Some((inner, after)) = quoted.split_once('"') else {
             return fault("a quote without its end in the same line");
         };
         if inner.contains('\\') {
             return fault("an escape in a quote");
         }
-        if !is_comment(behind) {
-            return fault("something behind the quote");
+        if !is_comment(after) {
+            return fault("text after the quote");
         }
         return Ok(inner.to_owned());
     }
     let text = text.split_once(" #").map_or(text, |(text, _)| text).trim_end_matches(' ');
     let Some(first) = text.chars().next() else { return fault("nothing where a value is") };
-    // Characters with another meaning in YAML, in the first place or anywhere.
+    // Characters with another meaning in YAML, as the first character or anywhere.
     if "&*!|>%@`'\"#,[]{}?".contains(first) || text.contains(": ") || text.ends_with(':') {
         return fault("this part of YAML is not understood here");
     }
@@ -238,13 +238,13 @@ mod tests {
             ("a: |\n  b", 1, "not understood"),
             ("a: 'b'", 1, "not understood"),
             ("a: b: c", 1, "not understood"),
-            ("a: [1, [2]]", 1, "something behind"),
+            ("a: [1, [2]]", 1, "text after"),
             ("a: [1", 1, "without its `]`"),
             ("a: [1,]", 1, "nothing where a value is"),
             ("a: [,1]", 1, "nothing where a value is"),
             ("a: \"b", 1, "without its end"),
             ("a: \"\\n\"", 1, "escape"),
-            ("a: \"b\" c", 1, "behind the quote"),
+            ("a: \"b\" c", 1, "after the quote"),
             ("a: ~", 1, "quote it"),
             ("a:\n  - b: 1", 2, "not understood"),
             ("a:\n  - - 1", 2, "not understood"),

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(fifo.command(), seconds(15));
         assert_eq!(fifo.command(), None);
         drop(fifo);
-        assert!(!path.exists(), "the FIFO stays behind");
+        assert!(!path.exists(), "the FIFO still exists");
     }
 
     #[test]

@@ -191,17 +191,17 @@ fn rmp_reports_addresses_and_is_in_use_by_qp() -> Documented<()> {
     let pool = Rmp::create(&process, &RmpConfig::new(4))?;
     let another = Rmp::create(&process, &RmpConfig::new(4))?;
     assert_eq!((pool.number().0, pool.rmpn()), (pool.object().rmpn().0, pool.object().rmpn()));
-    let places = [&pool, &another].map(|it| [it.ring_address(), it.record_address()]).concat();
+    let addresses = [&pool, &another].map(|it| [it.ring_address(), it.record_address()]).concat();
     let base = process.heap_info().base;
-    for (index, place) in places.iter().enumerate() {
-        assert!(*place >= base && !places[..index].contains(place), "{places:x?}");
+    for (index, address) in addresses.iter().enumerate() {
+        assert!(*address >= base && !addresses[..index].contains(address), "{addresses:x?}");
     }
-    assert!(places[0].is_multiple_of(4096));
+    assert!(addresses[0].is_multiple_of(4096));
     let cq = polled(&process)?;
     let mut config = DpaQpConfig::rc(&cq, &cq, 2);
     config.receive = QpReceive::from(&pool);
     let qp = DpaQp::create(&process, &config)?;
-    assert!(qp.object().attr().shared.is_some());
+    assert!(qp.object().attr().rmp.is_some());
     drop(config);
     assert_eq!((qp.qpn(), qp.number().0), (qp.object().qpn(), qp.qpn().0));
     let holder = format!("is in use by QP {}: destroy", qp.number());
@@ -222,7 +222,7 @@ fn qp_rejects_skipped_state_transitions() -> Documented<()> {
         config.receive = QpReceive::Regular { log_depth: 3 };
         let mut qp = DpaQp::create(&process, &config)?;
         assert_eq!(qp.number().0, qp.object().qpn().0);
-        assert_eq!(qp.sq_ring_address() - qp.rq_ring_address(), 128, "behind 8 receives");
+        assert_eq!(qp.sq_ring_address() - qp.rq_ring_address(), 128, "after 8 receives");
         assert_eq!(qp.state()?, QpState::Rst);
         let itself = to_itself(&qp)?;
         let to = |next_state| QpAttr { next_state, ..itself };

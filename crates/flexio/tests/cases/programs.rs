@@ -98,8 +98,8 @@ fn process_reports_name_memory_and_results() -> Documented<()> {
     assert_eq!((process.name(), process.app().name()), ("worker", "documented"));
     assert_eq!(process.dumem_id(), process.heap_memory().id());
     let buffer = process.alloc(64)?;
-    let place = QueueMemory::dpa(&buffer).place();
-    assert_eq!(place, (process.dumem_id(), buffer.address() - process.heap_info().base));
+    let umem_offset = QueueMemory::dpa(&buffer).umem_offset();
+    assert_eq!(umem_offset, (process.dumem_id(), buffer.address() - process.heap_info().base));
     assert!(!buffer.is_empty() && process.alloc(0)?.is_empty());
     let add = || Function::<(u64, u32), u64>::named("add");
     assert_eq!(process.call(add(), (40, 2))?, 42);
@@ -234,7 +234,7 @@ fn symbol_data_is_bounded_by_symbol_size() -> Documented<()> {
     assert_eq!(app.symbol_data("handler").as_deref(), Some(&code[8..]));
     assert_eq!(app.symbol_data("absent"), None);
     assert_eq!(sized(4, 12)?.symbol_data("add").as_deref(), Some(&code[..]));
-    assert_eq!(sized(4, 13)?.symbol_data("add"), None, "it ends behind its segment");
+    assert_eq!(sized(4, 13)?.symbol_data("add"), None, "it ends after its segment");
     assert_eq!(sized(5, 12)?.symbol_data("handler"), None);
     assert_eq!(sized(u64::MAX, 0)?.symbol_data("handler"), None);
     assert_eq!(sized(0, 0)?.symbol_data("add"), Some(Vec::new()), "no size is given");

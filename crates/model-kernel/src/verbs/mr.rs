@@ -54,7 +54,7 @@ impl RegionRange {
             Ok(range)
         } else {
             let words = format!(
-                "address {:#x} and iova {:#x} are at different places of a page",
+                "address {:#x} and iova {:#x} have different page offsets",
                 range.start, range.virtual_address
             );
             Err(refused(Errno::EINVAL, words))

@@ -30,7 +30,7 @@ const NOP_PATIENCE: u64 = 20_000_000;
 pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
     let register = offset % UAR_PAGE;
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
-        tracing::debug!(offset, "a store behind the last UAR page");
+        tracing::debug!(offset, "a store past the last UAR page");
         return;
     };
     if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {

@@ -94,7 +94,7 @@ pub(crate) fn mmio_write(locked: &mut LockedFunctions, id: usize, offset: u64, b
 /// Executes a store to a doorbell of a locked function.
 pub(super) fn store(function: &mut FunctionEngine, now: u64, offset: u64, bytes: &[u8]) {
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
-        tracing::debug!(offset, "a store behind the last UAR page");
+        tracing::debug!(offset, "a store past the last UAR page");
         return;
     };
     let register = offset % UAR_PAGE;

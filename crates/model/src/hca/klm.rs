@@ -12,9 +12,6 @@ use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
-/// Maximum bytes of a KLM entry (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
-const MAX_KLM_BYTES: u32 = 1 << 31;
-
 /// The translation of a list. The error is a mistake in its header: it does not match the entries
 /// after it, or the device does not support it. In a KSM all entries have one size.
 pub(crate) fn translation(
@@ -39,7 +36,7 @@ pub(crate) fn translation(
         None => entries.map(|entry| Some(of_klm(prm::Klm::from_prefix(entry)?))).collect(),
     };
     let entries = entries.ok_or("an entry has too few bytes")?;
-    if log_entry_size.is_none() && entries.iter().any(|entry| entry.length > MAX_KLM_BYTES) {
+    if log_entry_size.is_none() && entries.iter().any(|entry| entry.length > prm::Klm::MAX_BYTES) {
         return Err("a KLM entry is longer than 2 GiB".into());
     }
     // Empty entries pad a list after its end. No public source says what a device does with

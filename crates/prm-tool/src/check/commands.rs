@@ -10,29 +10,29 @@ use crate::find::identifiers;
 
 impl Check<'_> {
     pub(super) fn command(&mut self, command: &Command) {
-        let (file, place) = (&command.file, format!("[{}]", command.name));
+        let (file, location) = (&command.file, format!("[{}]", command.name));
         self.entry(file, &command.name, &command.doc, &command.sources);
         self.values(file, &command.name, &command.op_mods, 16);
         for op_mod in command.op_mods.iter().filter(|op_mod| op_mod.sources.is_some()) {
-            let place = format!("[{}] {}", command.name, op_mod.name);
+            let location = format!("[{}] {}", command.name, op_mod.name);
             let message = "an op_mod cannot have its own sources; describe a structure that only \
                            the model has by a variant";
-            self.error(file, place, message);
+            self.error(file, location, message);
         }
         let ways = ["create", "query", "modify", "destroy", "general", "none"];
         let mut named = command.op_mods.iter().filter_map(|op_mod| op_mod.devx.as_deref());
         if !named.all(|way| ways.contains(&way)) || !ways.contains(&command.devx.as_str()) {
             let message = "devx is one of create, query, modify, destroy, general, none";
-            self.error(file, place.clone(), message);
+            self.error(file, location.clone(), message);
         }
         if command.opcode == 0 {
-            self.error(file, place.clone(), "opcode 0 is not a command");
+            self.error(file, location.clone(), "opcode 0 is not a command");
         }
         for (role, name) in [("input", &command.input), ("output", &command.output)] {
             match self.description.structure(name) {
                 None => {
                     let message = format!("{role}: there is no structure [{name}]");
-                    self.error(file, place.clone(), message);
+                    self.error(file, location.clone(), message);
                 }
                 Some(structure) => self.header(command, structure, role),
             }
@@ -45,16 +45,16 @@ impl Check<'_> {
         if let Some(other) = shared {
             let message =
                 format!("shares its input with [{}]; give each command its own", other.name);
-            self.error(file, place.clone(), message);
+            self.error(file, location.clone(), message);
         }
         let statuses = self.description.enumeration("command_status");
         for Status { name: status, why, from } in &command.statuses {
-            let place = format!("[{}] {status}", command.name);
+            let location = format!("[{}] {status}", command.name);
             if !statuses.is_some_and(|e| e.values.iter().any(|v| v.name == *status)) {
-                self.harmless(file, place.clone(), "is not a value of enum [command_status]");
+                self.harmless(file, location.clone(), "is not a value of enum [command_status]");
             }
             if why.trim().is_empty() {
-                self.harmless(file, place.clone(), "does not say why it is returned");
+                self.harmless(file, location.clone(), "does not say why it is returned");
             }
             let source = from.split_once(": ").is_some_and(|(who, what)| {
                 ["linux", "dpdk", "ucx", "rdma-core", "freebsd", "mstflint", "trace"].contains(&who)
@@ -63,9 +63,9 @@ impl Check<'_> {
             let constant = identifiers(from).find(|name| name.starts_with("MLX5_CMD_STAT_"));
             if from != "reading" && !source {
                 let message = "from is \"reading\", or a source such as \"linux: NAME\"";
-                self.harmless(file, place, message);
+                self.harmless(file, location, message);
             } else if constant.is_some_and(|name| name != format!("MLX5_CMD_STAT_{status}_ERR")) {
-                self.harmless(file, place, "names the constant of another status");
+                self.harmless(file, location, "names the constant of another status");
             }
         }
         self.states(command);
@@ -75,17 +75,17 @@ impl Check<'_> {
 
     /// Checks that a command's states and transitions are those of its object.
     fn states(&mut self, command: &Command) {
-        let (file, place) = (&command.file, format!("[{}] states", command.name));
+        let (file, location) = (&command.file, format!("[{}] states", command.name));
         let Some(name) = &command.state else {
             if !command.states.is_empty() || !command.transitions.is_empty() {
                 let message = "states without their enum; add state = \"qp_state\"";
-                self.harmless(file, place, message);
+                self.harmless(file, location, message);
             }
             return;
         };
         let Some(e) = self.description.enumeration(name) else {
             let message = format!("there is no enum [{name}]{}", self.near(name));
-            return self.harmless(file, place, &message);
+            return self.harmless(file, location, &message);
         };
         let known = |state: &str| e.values.iter().any(|value| value.name == state);
         let mut messages = Vec::new();
@@ -110,14 +110,14 @@ impl Check<'_> {
             }
         }
         for message in messages {
-            self.harmless(file, place.clone(), &message);
+            self.harmless(file, location.clone(), &message);
         }
     }
 
     /// Checks that a command's capabilities exist, and that a command has some if its object's
     /// creation has.
     fn needs(&mut self, command: &Command) {
-        let (file, place) = (&command.file, format!("[{}] capability", command.name));
+        let (file, location) = (&command.file, format!("[{}] capability", command.name));
         let text = command.capability.as_deref().unwrap_or_default();
         for word in text.split([' ', ',', '(', ')', ';']) {
             let Some((page, field)) = word.split_once('.').filter(|(_, field)| !field.is_empty())
@@ -127,7 +127,7 @@ impl Check<'_> {
             let structure = self.description.structure(page);
             if !structure.is_some_and(|s| s.fields.iter().any(|f| f.name == field)) {
                 let message = format!("there is no field {field} in [{page}]");
-                self.harmless(file, place.clone(), &message);
+                self.harmless(file, location.clone(), &message);
             }
         }
         let object = ["destroy_", "dealloc_", "query_", "modify_"]
@@ -142,7 +142,7 @@ impl Check<'_> {
             && command.capability.is_none()
         {
             let message = format!("is missing; [{}] has one for the same object", creation.name);
-            self.harmless(file, place, &message);
+            self.harmless(file, location, &message);
         }
     }
 
@@ -153,7 +153,7 @@ impl Check<'_> {
             _ => &[("status", 0, 8), ("syndrome", 32, 32)],
         };
         for &(name, start, width) in header {
-            let place = At::of_field(start, width).0;
+            let at = At::of_field(start, width).0;
             let here = format!("[{}]", structure.name);
             match structure.fields.iter().find(|f| f.name == name) {
                 // Some commands have no user context; DESTROY_UCTX has a uid elsewhere.
@@ -161,7 +161,7 @@ impl Check<'_> {
                 None if name == "uid" && command.devx == "none" => {}
                 None if name == "uid" => {
                     let message = format!(
-                        "has no `uid` at {place}, which the kernel stamps: devx of [{}] is \"{}\"",
+                        "has no `uid` at {at}, which the kernel stamps: devx of [{}] is \"{}\"",
                         command.name, command.devx
                     );
                     self.error(&structure.file, here, message);
@@ -170,11 +170,11 @@ impl Check<'_> {
                 None if name == "op_mod"
                     && structure.fields.iter().any(|f| f.name == "obj_type") => {}
                 None => {
-                    let message = format!("is a command's {role}, but has no `{name}` at {place}");
+                    let message = format!("is a command's {role}, but has no `{name}` at {at}");
                     self.error(&structure.file, here, message);
                 }
                 Some(field) if (field.start, field.width) != (start, width) => {
-                    let message = format!("is a command's {role}, so its `{name}` is at {place}");
+                    let message = format!("is a command's {role}, so its `{name}` is at {at}");
                     self.error(&structure.file, here, message);
                 }
                 Some(field) => {
@@ -191,7 +191,7 @@ impl Check<'_> {
         let input = self.description.structure(&command.input);
         let output = self.description.structure(&command.output);
         for variant in &command.variants {
-            let place = format!("[{}] variants", command.name);
+            let location = format!("[{}] variants", command.name);
             let held = [output, input].into_iter().flatten().find_map(|structure| {
                 structure.fields.iter().find(|field| field.name == variant.field)
             });
@@ -199,17 +199,17 @@ impl Check<'_> {
                 (None, _) => {
                     let message =
                         format!("neither output nor input has a field `{}`", variant.field);
-                    self.error(&command.file, place.clone(), message);
+                    self.error(&command.file, location.clone(), message);
                 }
                 (_, None) => {
                     let message = format!("there is no structure [{}]", variant.structure);
-                    self.harmless(&command.file, place.clone(), &message);
+                    self.harmless(&command.file, location.clone(), &message);
                 }
                 (Some(field), Some(structure)) => {
                     if !field.tail && field.span().width < structure.bytes * 8 {
                         let message =
                             format!("[{}] is larger than `{}`", structure.name, field.name);
-                        self.error(&command.file, place.clone(), message);
+                        self.error(&command.file, location.clone(), message);
                     }
                 }
             }
@@ -218,7 +218,7 @@ impl Check<'_> {
                 let field = inside.and_then(|s| s.fields.iter().find(|f| f.name == part));
                 if field.is_none() && input.is_some() {
                     let message = format!("the input has no field `{}`", variant.when);
-                    self.error(&command.file, place.clone(), message);
+                    self.error(&command.file, location.clone(), message);
                     break;
                 }
                 inside = field.and_then(|field| match &field.content {
@@ -227,7 +227,7 @@ impl Check<'_> {
                 });
             }
             if variant.values.is_empty() {
-                self.error(&command.file, place, "has no values");
+                self.error(&command.file, location, "has no values");
             }
         }
     }

@@ -16,13 +16,13 @@ impl Check<'_> {
         let bits = structure.bytes.saturating_mul(8);
         let mut methods: BTreeMap<String, &str> = BTreeMap::new();
         for field in &structure.fields {
-            let place = format!("[{}] {}", structure.name, field.name);
-            self.field(structure, field, &place);
+            let location = format!("[{}] {}", structure.name, field.name);
+            self.field(structure, field, &location);
             let name = &field.name;
             for method in [name.clone(), format!("set_{name}"), format!("{name}_mut")] {
                 if let Some(other) = methods.insert(method.clone(), name) {
                     let message = format!("its accessor `{method}` clashes with one of `{other}`");
-                    self.error(file, place.clone(), message);
+                    self.error(file, location.clone(), message);
                 }
             }
             if field.span().end() > bits {
@@ -31,14 +31,14 @@ impl Check<'_> {
                     field.span().end().div_ceil(8),
                     structure.bytes
                 );
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
             if field.tail && field.start < bits {
                 let message = format!(
                     "is a tail, but begins before the structure's 0x{:x} bytes end",
                     structure.bytes
                 );
-                self.error(file, place, message);
+                self.error(file, location, message);
             }
         }
         self.overlaps(structure);
@@ -52,9 +52,9 @@ impl Check<'_> {
         }
         if structure.hot {
             for field in hot::homeless(structure) {
-                let place = format!("[{}] {}", structure.name, field.name);
+                let location = format!("[{}] {}", structure.name, field.name);
                 let message = "is neither in a word nor a whole number; add a word around it";
-                self.error(&structure.file, place, message);
+                self.error(&structure.file, location, message);
             }
         }
     }
@@ -62,19 +62,19 @@ impl Check<'_> {
     /// Checks that a word of a hot structure is aligned and consists of whole number fields.
     fn word(&mut self, structure: &Structure, word: &Word) {
         let (file, span) = (&structure.file, word.span);
-        let place = format!("[{}] words: {}", structure.name, word.name);
+        let location = format!("[{}] words: {}", structure.name, word.name);
         if !is_snake(&word.name) {
-            self.error(file, place.clone(), "names are lower case letters, digits and _");
+            self.error(file, location.clone(), "names are lower case letters, digits and _");
         }
         if ![8, 16, 32, 64].contains(&span.width) || !span.start.is_multiple_of(span.width) {
             let message = "is not an aligned word of 1, 2, 4 or 8 bytes";
-            self.error(file, place.clone(), message);
+            self.error(file, location.clone(), message);
         }
         if span.end() > structure.bytes.saturating_mul(8) {
-            self.error(file, place.clone(), "ends after the structure");
+            self.error(file, location.clone(), "ends after the structure");
         }
         if word.fields(structure).next().is_none() {
-            self.error(file, place.clone(), "holds no field");
+            self.error(file, location.clone(), "holds no field");
         }
         for field in &structure.fields {
             let of = field.span();
@@ -82,7 +82,7 @@ impl Check<'_> {
             let touches = of.start < span.end() && span.start < of.end();
             if touches && !(word.holds(field) && number && !field.array) {
                 let message = format!("`{}` is not a whole number in it", field.name);
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
         }
         let mut fields: Vec<&Field> = word.fields(structure).collect();
@@ -90,7 +90,7 @@ impl Check<'_> {
         for pair in fields.windows(2).filter(|pair| pair[0].span().end() > pair[1].start) {
             let (one, other) = (&pair[0].name, &pair[1].name);
             let message = format!("`{one}` and `{other}` overlap; name the fields of each view");
-            self.error(file, place.clone(), message);
+            self.error(file, location.clone(), message);
         }
         if let Some(of) = &word.of {
             let shape = |structure: &Structure, word: &Word| -> Vec<(String, u32, u32)> {
@@ -104,32 +104,32 @@ impl Check<'_> {
             });
             if same != Some(true) {
                 let message = format!("[{of}] has no such word with the same fields");
-                self.error(file, place.clone(), message);
+                self.error(file, location.clone(), message);
             }
         }
         for name in word.only.iter().flatten() {
             if fields.iter().all(|field| field.name != *name) {
-                self.error(file, place.clone(), format!("`{name}` is not a field in it"));
+                self.error(file, location.clone(), format!("`{name}` is not a field in it"));
             }
         }
     }
 
-    fn field(&mut self, structure: &Structure, field: &Field, place: &str) {
+    fn field(&mut self, structure: &Structure, field: &Field, location: &str) {
         let file = &structure.file;
         if !is_snake(&field.name) {
-            self.error(file, place.into(), "names are lower case letters, digits and _");
+            self.error(file, location.into(), "names are lower case letters, digits and _");
         }
         if TAKEN.contains(&field.name.as_str()) {
-            self.error(file, place.into(), "every view has a method of that name; rename it");
+            self.error(file, location.into(), "every view has a method of that name; rename it");
         }
         if field.doc.trim().is_empty() {
-            self.harmless(file, place.into(), "has no doc; describe it");
+            self.harmless(file, location.into(), "has no doc; describe it");
         }
-        self.doc(file, place, &field.name, &field.doc);
+        self.doc(file, location, &field.name, &field.doc);
         if field.sources.as_ref().is_some_and(Vec::is_empty) {
             self.harmless(
                 file,
-                place.into(),
+                location.into(),
                 "has an empty list of sources; name one, or leave it out",
             );
         }
@@ -138,7 +138,7 @@ impl Check<'_> {
             Content::Enum(name) => match self.description.enumeration(name) {
                 None => {
                     let message = format!("there is no enum [{name}]{}", self.near(name));
-                    self.harmless(file, place.into(), &message);
+                    self.harmless(file, location.into(), &message);
                 }
                 Some(e) => {
                     let largest = e.values.iter().map(|v| v.value).max().unwrap_or(0);
@@ -147,29 +147,29 @@ impl Check<'_> {
                             "has {} bits, but enum [{name}] has {} and values up to {largest}",
                             field.width, e.bits
                         );
-                        self.error(file, place.into(), message);
+                        self.error(file, location.into(), message);
                     }
                 }
             },
             Content::Struct(name) => {
                 if self.description.structure(name).is_none() {
                     let message = format!("there is no structure [{name}]{}", self.near(name));
-                    self.error(file, place.into(), message);
+                    self.error(file, location.into(), message);
                 } else if !field.start.is_multiple_of(8) {
-                    self.error(file, place.into(), "a structure must begin at a whole byte");
+                    self.error(file, location.into(), "a structure must begin at a whole byte");
                 }
             }
             Content::Bytes => {
                 if !field.start.is_multiple_of(8) || !field.width.is_multiple_of(8) {
                     let message = "has more than 64 bits, but not whole bytes; split it";
-                    self.error(file, place.into(), message);
+                    self.error(file, location.into(), message);
                 }
             }
         }
         if let Some(sources) = &field.sources
             && sources.iter().any(|source| source.trim().is_empty())
         {
-            self.harmless(file, place.into(), "has an empty source");
+            self.harmless(file, location.into(), "has an empty source");
         }
     }
 
@@ -191,7 +191,7 @@ impl Check<'_> {
                     let message = format!(
                         "overlaps `{}` at {}; if intended, set overlay = true on one of them",
                         field.name,
-                        field.place()
+                        field.position()
                     );
                     self.error(
                         &structure.file,
@@ -204,15 +204,15 @@ impl Check<'_> {
     }
 
     fn gaps(&mut self, structure: &Structure) {
-        let place = format!("[{}]", structure.name);
+        let location = format!("[{}]", structure.name);
         let bits = structure.bytes * 8;
-        let reserved: Vec<_> = structure.reserved.iter().map(|place| place.span()).collect();
+        let reserved: Vec<_> = structure.reserved.iter().map(|gap| gap.span()).collect();
         for (i, span) in reserved.iter().enumerate() {
             let written = structure.reserved[i];
             if span.end() > bits {
                 let message =
                     format!("reserved {written} is beyond its 0x{:x} bytes", structure.bytes);
-                self.error(&structure.file, place.clone(), message);
+                self.error(&structure.file, location.clone(), message);
             }
             let field = structure
                 .fields
@@ -220,20 +220,20 @@ impl Check<'_> {
                 .find(|field| field.span().start < span.end() && span.start < field.span().end());
             if let Some(field) = field {
                 let message = format!("reserved {written} overlaps field `{}`", field.name);
-                self.error(&structure.file, place.clone(), message);
+                self.error(&structure.file, location.clone(), message);
             }
             if reserved[..i].iter().any(|o| o.start < span.end() && span.start < o.end()) {
                 let message = format!("reserved {written} is named twice");
-                self.error(&structure.file, place.clone(), message);
+                self.error(&structure.file, location.clone(), message);
             }
         }
         let fields = structure.fields.iter().map(Field::span);
         let unnamed = gaps(bits, fields.chain(reserved.iter().copied()));
         if !unnamed.is_empty() {
-            let places: Vec<String> =
+            let gaps: Vec<String> =
                 unnamed.into_iter().flat_map(At::of_gap).map(|p| format!("\"{p}\"")).collect();
-            let message = format!("has unnamed gaps; add to reserved: {}", places.join(", "));
-            self.error(&structure.file, place, message);
+            let message = format!("has unnamed gaps; add to reserved: {}", gaps.join(", "));
+            self.error(&structure.file, location, message);
         }
     }
 

@@ -83,8 +83,8 @@ fn valid_description_passes() {
 }
 
 #[test]
-fn mistakes_are_reported_with_place_and_remedy() {
-    // (text to replace, replacement, place of the mistake, message)
+fn mistakes_are_reported_with_location_and_remedy() {
+    // (text to replace, replacement, location of the mistake, message)
     let cases: &[(&str, &str, &str, &str)] = &[
         // TOML itself and its shape
         ("[thing]", "[thing", "prm/x.toml: ", "not valid TOML"),
@@ -145,7 +145,7 @@ fn mistakes_are_reported_with_place_and_remedy() {
             "[kind_of_thing] aliases",
             "already a name of thing",
         ),
-        // places
+        // positions
         ("0x00.15:0\", doc = \"S", "0x02.15:0\", doc = \"S", "[thing] size", "multiple of 4"),
         ("0x00.15:0\", doc = \"S", "0x00.0:15\", doc = \"S", "[thing] size", "high:low"),
         ("0x00.15:0\", doc = \"S", "0x00.35:0\", doc = \"S", "[thing] size", "within 31:0"),
@@ -382,14 +382,14 @@ fn mistakes_are_reported_with_place_and_remedy() {
             "unknown field `structure`",
         ),
     ];
-    for (from, to, place, says) in cases {
+    for (from, to, location, says) in cases {
         let text = SOUND.replacen(from, to, 1);
         assert_ne!(text, SOUND, "{from} is not in the description");
         let problems = problems(&text);
         let found = problems
             .iter()
-            .any(|p| p.starts_with("prm/x.toml: ") && p.contains(place) && p.contains(says));
-        assert!(found, "{from} -> {to}\nwanted {place} … {says}\ngot {problems:#?}");
+            .any(|p| p.starts_with("prm/x.toml: ") && p.contains(location) && p.contains(says));
+        assert!(found, "{from} -> {to}\nwanted {location} … {says}\ngot {problems:#?}");
     }
 }
 

@@ -17,8 +17,8 @@ pub(super) fn narrow(text: &str) -> String {
     narrow
 }
 
-/// A place where a line may be broken.
-struct Place {
+/// Where a line may be broken.
+struct LineBreak {
     /// Index of the first byte of the rest.
     at: usize,
     in_string: bool,
@@ -40,30 +40,35 @@ fn parts(line: &str) -> Vec<String> {
     while rest.chars().count() > WIDTH {
         let start = if parts.is_empty() && !is_comment { margin } else { begin.len() };
         let found =
-            if is_comment { in_comment(&rest, start) } else { place(&rest, start, in_string) };
-        let Some(place) = found else { break };
-        let (part, more) = rest.split_at(place.at);
-        parts.push(match place.in_string {
+            if is_comment { in_comment(&rest, start) } else { in_code(&rest, start, in_string) };
+        let Some(line_break) = found else { break };
+        let (part, more) = rest.split_at(line_break.at);
+        parts.push(match line_break.in_string {
             true => format!("{part}\\"),
             false => part.trim_end().to_owned(),
         });
-        in_string = place.in_string;
+        in_string = line_break.in_string;
         rest = format!("{begin}{more}");
     }
     parts.push(rest);
     parts
 }
 
-/// The place after the last word of a comment that fits in the width.
-fn in_comment(line: &str, start: usize) -> Option<Place> {
+/// The break after the last word of a comment that fits in the width.
+fn in_comment(line: &str, start: usize) -> Option<LineBreak> {
     let spaces = line.char_indices().take(WIDTH + 1).filter(|&(at, c)| c == ' ' && at >= start);
-    spaces.last().map(|(at, _)| Place { at: at + 1, in_string: false, in_phrase: false, depth: 0 })
+    spaces.last().map(|(at, _)| LineBreak {
+        at: at + 1,
+        in_string: false,
+        in_phrase: false,
+        depth: 0,
+    })
 }
 
-/// The best place where the front still fits: the last one after a comma or a colon within the
+/// The best break where the front still fits: the last one after a comma or a colon within the
 /// fewest brackets, else between other words, else in a string.
-fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
-    let (mut depth, mut before, mut best) = (0_usize, ' ', None::<Place>);
+fn in_code(line: &str, start: usize, mut in_string: bool) -> Option<LineBreak> {
+    let (mut depth, mut before, mut best) = (0_usize, ' ', None::<LineBreak>);
     for (column, (at, c)) in line.char_indices().enumerate() {
         match c {
             '"' if before != '\\' => in_string = !in_string,
@@ -75,8 +80,9 @@ fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
         let fits = column + usize::from(in_string) < WIDTH;
         // A comma in a string is text.
         let in_phrase = !in_string && !matches!(before, ',' | ':');
-        let new = Place { at: at + 1, in_string, in_phrase, depth };
-        let rank = |place: &Place| (place.in_string, place.in_phrase, place.depth);
+        let new = LineBreak { at: at + 1, in_string, in_phrase, depth };
+        let rank =
+            |line_break: &LineBreak| (line_break.in_string, line_break.in_phrase, line_break.depth);
         let is_better = best.as_ref().is_none_or(|best| rank(&new) <= rank(best));
         // rustfmt joins a string with the name before it.
         let is_string = before == ':' && line[at..].starts_with(" \"");
@@ -115,11 +121,11 @@ mod tests {
         assert!(joined.contains(&format!("\"{words}\"")), "{joined}");
         assert_eq!(narrow(&narrowed), narrowed, "once is enough");
         let one = "x".repeat(WIDTH + 1) + "\n";
-        assert_eq!(narrow(&one), one, "there is no place");
+        assert_eq!(narrow(&one), one, "it cannot be broken");
     }
 
     #[test]
-    fn narrow_breaks_at_last_best_ranked_place() {
+    fn narrow_breaks_at_last_best_ranked_break() {
         let a = |count| "a".repeat(count);
         for (line, broken) in [
             // A line of exactly the width, and one more.

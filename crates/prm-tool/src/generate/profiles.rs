@@ -52,26 +52,26 @@ fn section(out: &mut String, table: &Table) -> Result<(), String> {
     *out += "&[\n";
     for (name, each) in table {
         let _ = write!(out, "({name:?}, ");
-        value(out, each).map_err(|why| format!("{name}: {why}"))?;
+        emit_value(out, each).map_err(|why| format!("{name}: {why}"))?;
         *out += "),\n";
     }
     *out += "]";
     Ok(())
 }
 
-fn value(out: &mut String, value_: &Value) -> Result<(), String> {
-    match value_ {
+fn emit_value(out: &mut String, value: &Value) -> Result<(), String> {
+    match value {
         Value::Integer(number) => {
             let number =
                 u64::try_from(*number).map_err(|_| format!("is {number}; the minimum is 0"))?;
             let _ = write!(out, "Integer({number:#x})");
         }
-        Value::Boolean(is) => _ = write!(out, "Boolean({is})"),
+        Value::Boolean(bit) => _ = write!(out, "Boolean({bit})"),
         Value::String(text) => _ = write!(out, "String({text:?})"),
         Value::Array(values) => {
             *out += "Array(&[";
             for each in values {
-                value(out, each)?;
+                emit_value(out, each)?;
                 *out += ", ";
             }
             *out += "])";
@@ -82,7 +82,7 @@ fn value(out: &mut String, value_: &Value) -> Result<(), String> {
             *out += ")";
         }
         Value::Float(_) | Value::Datetime(_) => {
-            return Err(format!("is of type {}, which no profile has", value_.type_str()));
+            return Err(format!("is of type {}, which no profile has", value.type_str()));
         }
     }
     Ok(())

@@ -207,7 +207,7 @@ raw!(Other: u32);
 
 #[test]
 fn hot_member_is_whole_or_has_its_own_dword() {
-    let number = |place: &str| format!("n = {{ at = {place} }}");
+    let number = |at: &str| format!("n = {{ at = {at} }}");
     let one = |member: &str| Some(member.to_owned());
     for (bytes, fields, member, made) in [
         (4, number(r#""0x00.23:0""#), one("U32"), true),

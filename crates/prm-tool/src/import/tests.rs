@@ -139,7 +139,7 @@ fn unresolvable_difference_is_reported() {
 }
 
 #[test]
-fn renamed_field_is_matched_by_place() {
+fn renamed_field_is_matched_by_position() {
     let (text, problems) = imported(
         &WHOLE.replace("size = { at = \"0x00.15:0\" }", "extent = { at = \"0x00.15:0\" }"),
     );

@@ -53,17 +53,17 @@ enumeration! {
     pub struct MatchCriteriaEnable(pub u8) = "match_criteria_enable", 8 bits {
         /// Compare the headers of the packet, or the outer headers of a tunnel.
         OUTER_HEADERS = 1,
-        /// Compare the first page of further fields.
+        /// Compare misc_parameters.
         MISC_PARAMETERS = 2,
         /// Compare the headers inside a tunnel.
         INNER_HEADERS = 4,
-        /// Compare page 2 of further fields.
+        /// Compare misc_parameters_2.
         MISC_PARAMETERS_2 = 8,
-        /// Compare page 3 of further fields.
+        /// Compare misc_parameters_3.
         MISC_PARAMETERS_3 = 0x10,
-        /// Compare page 4 of further fields.
+        /// Compare misc_parameters_4.
         MISC_PARAMETERS_4 = 0x20,
-        /// Compare page 5 of further fields.
+        /// Compare misc_parameters_5.
         MISC_PARAMETERS_5 = 0x40,
     }
 }
@@ -73,7 +73,7 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_FLOW_CONTEXT_ACTION_\*.
     pub struct FlowContextAction(pub u16) = "flow_context_action", 16 bits {
-        /// Let the packet pass, in tables that can do so.
+        /// Let the packet pass (ACL, RDMA and NIC transmit tables).
         ALLOW = 1,
         /// Drop the packet.
         DROP = 2,
@@ -81,11 +81,11 @@ enumeration! {
         FWD_DEST = 4,
         /// Count the packet in the flow counters of the entry.
         COUNT = 8,
-        /// Reformat the headers by packet_reformat_id.
+        /// Apply the packet reformat context packet_reformat_id.
         PACKET_REFORMAT = 0x10,
         /// Remove the tunnel header.
         DECAP = 0x20,
-        /// Modify header fields by modify_header_id.
+        /// Apply the modify header context modify_header_id.
         MOD_HDR = 0x40,
         /// Remove the outer VLAN tag.
         VLAN_POP = 0x80,
@@ -95,11 +95,11 @@ enumeration! {
         VLAN_POP_2 = 0x400,
         /// Add the VLAN tag push_vlan_2.
         VLAN_PUSH_2 = 0x800,
-        /// Decrypt the packet by encrypt_decrypt_obj_id.
+        /// Decrypt the packet with the object encrypt_decrypt_obj_id.
         CRYPTO_DECRYPT = 0x1000,
-        /// Encrypt the packet by encrypt_decrypt_obj_id.
+        /// Encrypt the packet with the object encrypt_decrypt_obj_id.
         CRYPTO_ENCRYPT = 0x2000,
-        /// Meter or count the packet in the objects of execute_aso.
+        /// Execute the ASO objects of execute_aso (flow meters, counters).
         EXECUTE_ASO = 0x4000,
     }
 }
@@ -471,11 +471,11 @@ structure! {
         /// Level of the table; an entry or a miss may lead only to a table of a higher level.
         /// `0x00.23:16`
         level set_level: number(u8, 8, 8);
-        /// The rule table contexts in hws are valid. `0x00.15`
+        /// hws holds valid RTC ids (hardware steering owns the table). `0x00.15`
         rtc_valid set_rtc_valid: flag(16);
         /// log2 of the number of entries. `0x00.7:0`
         log_size set_log_size: number(u8, 24, 8);
-        /// Table that a miss continues in, with table_miss_action FWD. `0x04.23:0`
+        /// Next table after a miss, if table_miss_action is FWD. `0x04.23:0`
         table_miss_id set_table_miss_id: number(u32, 40, 24);
         /// Bonded ports: table of the first function; packets continue in it. `0x08.23:0`
         lag_master_next_table_id set_lag_master_next_table_id: number(u32, 72, 24);
@@ -571,7 +571,7 @@ structure! {
 }
 
 structure! {
-    /// Kinds of destinations of a packet.
+    /// A destination of a flow table entry.
     ///
     /// Source: linux: mlx5_ifc_dest_format_struct_bits.
     FlowDestination, FlowDestinationLayout, 0x8 bytes = "flow_destination" {
@@ -581,8 +581,7 @@ structure! {
         destination_type set_destination_type: named(FlowDestinationType(u8), 0, 8);
         /// Number of the destination. `0x00.23:0`
         destination_id set_destination_id: number(u32, 8, 24);
-        /// The entry names the function of the destination in destination_eswitch_owner_vhca_id.
-        /// `0x04.31`
+        /// The destination belongs to the function destination_eswitch_owner_vhca_id. `0x04.31`
         destination_eswitch_owner_vhca_id_valid set_destination_eswitch_owner_vhca_id_valid:
             flag(32);
         /// An extended destination: its own packet reformat follows. `0x04.30`
@@ -677,16 +676,17 @@ structure! {
         reserved: [];
         /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
-        /// Bits 63:40 of the address that software-owned tables point to. `0x00.23:0`
+        /// Bits 63:40 of the table's ICM address, by which entries of software-owned tables jump to
+        /// it. `0x00.23:0`
         icm_address_63_40 set_icm_address_63_40: number(u32, 8, 24);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// Bits 39:32 of that address. `0x08.31:24`
+        /// Bits 39:32 of the table's ICM address. `0x08.31:24`
         icm_address_39_32 set_icm_address_39_32: number(u8, 64, 8);
         /// Number of the flow table. `0x08.23:0`
         table_id set_table_id: number(u32, 72, 24);
-        /// Bits 31:0 of that address. `0x0c`
+        /// Bits 31:0 of the table's ICM address. `0x0c`
         icm_address_31_0 set_icm_address_31_0: number(u32, 96, 32);
     }
 }
@@ -1154,7 +1154,7 @@ structure! {
         table_id set_table_id: number(u32, 168, 24);
         /// UD QP whose IPoIB packets enter the table. `0x18.23:0`
         underlay_qpn set_underlay_qpn: number(u32, 200, 24);
-        /// The command names the function of the table in table_eswitch_owner_vhca_id. `0x1c.31`
+        /// The table belongs to the function table_eswitch_owner_vhca_id. `0x1c.31`
         table_eswitch_owner_vhca_id_valid set_table_eswitch_owner_vhca_id_valid: flag(224);
         /// Function that owns the table. `0x1c.15:0`
         table_eswitch_owner_vhca_id set_table_eswitch_owner_vhca_id: number(u16, 240, 16);

@@ -62,14 +62,14 @@ impl Domain {
     pub fn collapsed_completion_queue(&self) -> Result<CollapsedCq, Error> {
         const ENTRY: usize = 64;
         let ring = self.shared.pool.ring(ENTRY)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let (entry, _rest) = ring.memory.split_at(ENTRY).map_err(super::queues::out_of_bounds)?;
         // `new` marks the entry as the device's, so it runs before CREATE_CQ.
         let queue = CollapsedCompletionQueue::new(entry, record).map_err(layout)?;
         let attr = CqAttr {
             uar: self.shared.plain.uar.clone(),
-            ring: ring.place,
-            record: record_place,
+            ring: ring.queue,
+            record: record_memory,
             log_cqes: 0,
             cqe_size: CqeSize::BYTES_64,
             element: CqEventTarget::Eq(Eqn(self.device.query_eqn(0)?)),

@@ -97,10 +97,10 @@ pub(super) struct ConnectSteps {
 
 impl ConnectOptions {
     /// Fails if the last address that `qp` returned is older than its last reset.
-    pub(super) fn check_announced(&self, qp: &QpObject) -> Result<(), Error> {
+    pub(super) fn check_advertised_psn(&self, qp: &QpObject) -> Result<(), Error> {
         match self.psn {
             Some(_) => Ok(()),
-            None => qp.check_announced(),
+            None => qp.check_advertised_psn(),
         }
     }
 
@@ -143,7 +143,7 @@ impl Domain {
         };
         Ok(PeerAddress {
             qpn: qp.qpn(),
-            psn: options.psn.unwrap_or_else(|| qp.announce_psn()),
+            psn: options.psn.unwrap_or_else(|| qp.advertise_psn()),
             ethernet,
             lid: if ethernet { 0 } else { port.raw.lid },
             gid: gid.unwrap_or_default(),
@@ -200,7 +200,7 @@ impl Domain {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<ConnectSteps, Error> {
-        options.check_announced(qp)?;
+        options.check_advertised_psn(qp)?;
         let (path, mtu) = self.resolve_peer_path(qp.qpn(), peer, options)?;
         Ok(self.steps_over(qp, path, mtu, peer, options))
     }

@@ -169,7 +169,7 @@ impl QpControl {
     pub fn connect_over(&self, domain: &Domain, resolved: &ResolvedPath) -> Result<(), Error> {
         let mut device = self.device.lock();
         let (peer, options) = (&resolved.peer, &resolved.options);
-        options.check_announced(device.object())?;
+        options.check_advertised_psn(device.object())?;
         let steps = domain.steps_over(device.object(), resolved.path, resolved.mtu, peer, options);
         device.object_mut().to_rtr(&steps.rtr)?;
         device.object_mut().to_rts(&steps.rts)

@@ -1,6 +1,6 @@
 //! Datagram queue pairs: starting them, and resolving the path to peers.
 
-use verbless_command::{DatagramAttr, Error, Path, QKey};
+use verbless_command::{DatagramAttr, Error, Mtu, Path, QKey};
 
 use super::connect::ConnectOptions;
 use super::peer::PeerAddress;
@@ -30,20 +30,18 @@ impl DatagramOptions {
     }
 }
 
-impl Domain {
-    /// Takes a datagram queue pair from RESET to RTS. It can then send to any peer, and receives
-    /// from senders that know its Q_Key.
-    pub fn start<R: ReceiveSide>(
-        &self,
-        qp: &mut Qp<Ud, R>,
-        options: &DatagramOptions,
-    ) -> Result<(), Error> {
+impl<R: ReceiveSide> Qp<Ud, R> {
+    /// Takes the queue pair from RESET to RTS. It can then send to any peer, and receives from
+    /// senders that know its Q_Key.
+    pub fn start(&mut self, options: &DatagramOptions) -> Result<(), Error> {
         let DatagramOptions { port, pkey_index, q_key, psn } = *options;
-        qp.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;
-        qp.to_rtr_datagram()?;
-        qp.to_rts_datagram(psn)
+        self.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;
+        self.to_rtr_datagram()?;
+        self.to_rts_datagram(psn)
     }
+}
 
+impl Domain {
     /// The address handle of a peer; on Ethernet the kernel resolves its MAC. `q_key` is the
     /// peer's.
     pub fn destination(
@@ -56,8 +54,7 @@ impl Domain {
         Ok(handle.to(peer.qpn, q_key))
     }
 
-    /// The address handle of a path, to any queue pair at its end: for a reply to the source that a
-    /// CQE reports.
+    /// The address handle of a path, without QPN and Q_Key. Use it to reply to the source in a CQE.
     ///
     /// # Errors
     /// A field of the path that does not fit.
@@ -65,8 +62,10 @@ impl Domain {
         Ok(AddressHandle::new(path.address_vector()?))
     }
 
-    /// The longest datagram that a port can send, in bytes: its MTU.
+    /// The longest datagram that a port can send, in bytes: its active MTU, or the smallest MTU if
+    /// the port reports an unknown code.
     pub fn max_datagram_bytes(&self, port: u8) -> Result<u32, Error> {
-        Ok(self.device.query_port(port)?.active_mtu().unwrap_or(256))
+        let mtu = self.device.query_port(port)?.active_mtu();
+        Ok(mtu.unwrap_or(Mtu::B256.bytes()))
     }
 }

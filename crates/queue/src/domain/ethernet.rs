@@ -155,15 +155,15 @@ impl Domain {
         let target = cq.target();
         let reports = target.users().sender(wqebbs)?;
         let ring = self.shared.pool.ring(wqebbs as usize * 64)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
         let object = self.device.create_sq(SqAttr {
             pd: self.pd.clone(),
             uar: page.uar,
             cq: target.object.clone(),
             tis: Some(tis),
-            ring: ring.place,
-            record: record_place,
+            ring: ring.queue,
+            record: record_memory,
             log_wqebbs: wqebbs.ilog2() as u8,
             min_inline,
             user_index: config.user_index,
@@ -223,7 +223,7 @@ impl Domain {
         let target = cq.target();
         let reports = target.users().receiver(config.user_index, count)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let transport_domain = self.transport_domain()?;
         let counter = match config.count_lost {
             true => Some(Arc::new(self.device.alloc_q_counter()?)),
@@ -233,8 +233,8 @@ impl Domain {
             cq: target.object.clone(),
             wqes: RqWqes::Own {
                 pd: self.pd.clone(),
-                ring: ring.place,
-                record: record_place,
+                ring: ring.queue,
+                record: record_memory,
                 log_wqes: count.ilog2() as u8,
                 log_stride: stride.ilog2() as u8,
             },
@@ -296,12 +296,12 @@ impl Domain {
     fn tis(&self, priority: u8) -> Result<Arc<TisObject>, Error> {
         let domain = self.transport_domain()?;
         let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = &mut shared.tis[usize::from(priority & 7)];
-        if let Some(tis) = place {
+        let slot = &mut shared.tis[usize::from(priority & 7)];
+        if let Some(tis) = slot {
             return Ok(tis.clone());
         }
         let tis = Arc::new(self.device.create_tis(TisAttr { domain, priority, pd: None })?);
-        *place = Some(tis.clone());
+        *slot = Some(tis.clone());
         Ok(tis)
     }
 }

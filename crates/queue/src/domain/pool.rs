@@ -84,7 +84,7 @@ pub(super) struct PoolMemory {
     /// Our side.
     pub(super) memory: RingMemory,
     /// The same memory, as commands address it.
-    pub(super) place: QueueMemory,
+    pub(super) queue: QueueMemory,
 }
 
 impl Pool {
@@ -100,8 +100,8 @@ impl Pool {
 
     /// A zeroed doorbell record of 8 bytes on a cache line of its own.
     pub(super) fn record(&self) -> Result<(RecordMemory, QueueMemory), Error> {
-        let PoolMemory { memory, place } = self.piece(&self.records, RECORD_UNIT, 8)?;
-        Ok((RecordMemory::new(memory).map_err(layout)?, place))
+        let PoolMemory { memory, queue } = self.piece(&self.records, RECORD_UNIT, 8)?;
+        Ok((RecordMemory::new(memory).map_err(layout)?, queue))
     }
 
     fn piece(
@@ -142,9 +142,9 @@ impl Pool {
         // device's reference to it. Only this pool has a handle to a chunk, and the pool touches
         // only bytes that it is about to lease.
         let memory = unsafe { RingMemory::new(memory) };
-        let place =
+        let queue =
             QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());
-        Ok(PoolMemory { memory, place })
+        Ok(PoolMemory { memory, queue })
     }
 }
 

@@ -183,8 +183,8 @@ pub struct CqTarget {
 /// **Receives** may be posted right after creation: a program that posts them before it sends its
 /// address to the peer never answers a first message with RNR. InfiniBand lets a device ignore
 /// receives until INIT, so they wait in the ring: [`Qp::to_init`], and so [`Domain::connect`] and
-/// [`Domain::start`], writes their count to the doorbell record once more. **Sends** may be posted
-/// once it is in RTS, after [`Domain::connect`] or [`Domain::start`].
+/// [`Qp::start`], writes their count to the doorbell record once more. **Sends** may be posted
+/// once it is in RTS, after [`Domain::connect`] or [`Qp::start`].
 ///
 /// A drop moves it to RESET, removes its CQEs from the completion queues and destroys the object.
 /// Unpolled CQEs are lost.
@@ -203,7 +203,7 @@ impl Domain {
             checked_power_of_two("completion queue entries", config.entries.max(2), most)?;
         let entry = if config.cqe_size == CqeSize::BYTES_128 { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let page = self.shared.plain.clone();
         let parts = CompletionQueueParts {
             cqn: Cqn(0),
@@ -216,8 +216,8 @@ impl Domain {
         let queue = CompletionQueue::new(parts).map_err(layout)?;
         let object = self.device.create_cq(CqAttr {
             uar: page.uar,
-            ring: ring.place,
-            record: record_place,
+            ring: ring.queue,
+            record: record_memory,
             log_cqes: entries.ilog2() as u8,
             cqe_size: config.cqe_size,
             element: CqEventTarget::Eq(Eqn(self.device.query_eqn(config.vector)?)),
@@ -328,7 +328,7 @@ impl Domain {
         let send_bytes = wqebbs as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
         let (receives, sends) = rings.memory.split_at(receive_bytes).map_err(out_of_bounds)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
         let object = self.device.create_qp(QpAttr {
             service: S::TYPE,
@@ -336,11 +336,11 @@ impl Domain {
             uar: page.uar,
             send_cq: send_cq.object.clone(),
             receive_cq: receive_cq.object.clone(),
-            rings: rings.place,
-            record: record_place,
+            rings: rings.queue,
+            record: record_memory,
             log_send_wqebbs: Some(wqebbs.ilog2() as u8),
             log_receive_wqes,
-            shared,
+            rmp: shared,
             log_receive_stride,
             user_index: config.user_index,
             dma_mmo: config.dma_mmo,
@@ -384,7 +384,7 @@ impl Domain {
     }
 }
 
-/// Where received messages are placed.
+/// Where a queue pair takes its receive WQEs from.
 enum ReceiveSource {
     /// The queue pair's own receives.
     Own { count: u32, stride: usize },

@@ -57,13 +57,13 @@ impl Domain {
         let room = self.device.caps().general.log_max_srq_sz();
         let count = checked_power_of_two("shared receive ring entries", least, room)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
-        let (record, record_place) = self.shared.pool.record()?;
+        let (record, record_memory) = self.shared.pool.record()?;
         let parts = SharedReceiveQueueParts { ring: ring.memory, stride, record };
         let queue = SharedReceiveQueue::new(parts).map_err(layout)?;
         let object = self.device.create_rmp(RmpAttr {
             pd: self.pd.clone(),
-            ring: ring.place,
-            record: record_place,
+            ring: ring.queue,
+            record: record_memory,
             log_wqes: count.ilog2() as u8,
             log_stride: stride.ilog2() as u8,
             cyclic: false,

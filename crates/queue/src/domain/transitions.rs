@@ -1,6 +1,6 @@
 //! The transitions between a queue pair's states.
 //!
-//! [`Domain::connect`](super::Domain::connect) and [`Domain::start`](super::Domain::start) take all
+//! [`Domain::connect`](super::Domain::connect) and [`Qp::start`] take all
 //! transitions that a program needs. The single ones serve tests, and programs that exchange
 //! addresses between them.
 

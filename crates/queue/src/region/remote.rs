@@ -174,10 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn out_of_region_or_overflowing_place_is_rejected() {
+    fn out_of_region_or_overflowing_range_is_rejected() {
         let region = region();
-        assert_eq!(region.at(4088, 8).map(|place| place.address), Ok(0x1ff8));
-        assert_eq!(region.at(4096, 0).map(|place| place.rkey), Ok(Rkey(0x1234)));
+        assert_eq!(region.at(4088, 8).map(|addr| addr.address), Ok(0x1ff8));
+        assert_eq!(region.at(4096, 0).map(|addr| addr.rkey), Ok(Rkey(0x1234)));
         assert!(region.at(4089, 8).is_err());
         assert!(region.at(u64::MAX, 2).is_err());
     }

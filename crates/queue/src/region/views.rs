@@ -53,7 +53,7 @@ impl Region {
         offset: usize,
         count: usize,
     ) -> Result<&mut [T], Error> {
-        let base = self.place::<T>(offset, count)?;
+        let base = self.pointer::<T>(offset, count)?;
         // SAFETY: `count` aligned values in the region, which lives as long as the borrow and is
         // borrowed exclusively; the caller keeps all others away, and any bytes are a `T`.
         Ok(unsafe { slice::from_raw_parts_mut(base, count) })
@@ -82,7 +82,7 @@ impl Region {
         offset: usize,
         count: usize,
     ) -> Result<&[T], Error> {
-        let base = self.place::<T>(offset, count)?;
+        let base = self.pointer::<T>(offset, count)?;
         // SAFETY: `count` aligned values in the region, which lives as long as the borrow; the
         // caller keeps all writers away, and any bytes are a `T`.
         Ok(unsafe { slice::from_raw_parts(base, count) })
@@ -116,7 +116,7 @@ impl Region {
     }
 
     /// A pointer to the first of `count` values, if all of them are within the region and aligned.
-    fn place<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
+    fn pointer<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
         let refuse = |why: String| {
             Err(Error::new(ErrorKind::InvalidInput, "viewing a region as a slice", why))
         };

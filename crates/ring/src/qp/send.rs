@@ -530,10 +530,10 @@ impl<S: Service> SendQueue<S> {
         let varying = u64::from(index as u16) << WQE_INDEX | u64::from(ds as u8) << DS;
         let control = self.control | constant.into_bits() | varying;
         let options = request.options();
-        let own = if W::REMAPS { self.limits.umr.fence } else { Fence::None };
+        let own = if W::CHANGES_MKEY { self.limits.umr.fence } else { Fence::None };
         let fence = options.fence.and(own);
-        let common = self.flags & !fence.instead_of_small().to_raw();
-        let flags = options.flags(fence, request.control()).to_raw();
+        let common = self.flags & !fence.cleared_small_bits().to_raw();
+        let flags = options.flags(fence, request.ctrl_imm()).to_raw();
         let word = control.to_be();
         wqe.store(0, [word, common | flags]);
         if matches!(W::INFO.operation, WcOpcode::Umr) {

@@ -63,7 +63,7 @@ impl<M: Encode> Encode for SendTo<'_, M> {
     }
 
     #[inline(always)]
-    fn control(&self) -> u32 {
-        self.message.control()
+    fn ctrl_imm(&self) -> u32 {
+        self.message.ctrl_imm()
     }
 }

@@ -95,7 +95,7 @@ macro_rules! operations {
 
                 $(
                     #[inline(always)]
-                    fn control(&self) -> $word {
+                    fn ctrl_imm(&self) -> $word {
                         self.control
                     }
                 )?

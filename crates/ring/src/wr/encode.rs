@@ -21,31 +21,32 @@ pub enum PostError {
     Unsupported,
     /// The queue pair is not ready to send.
     NotConnected,
-    /// More SGEs than the queue was created for, or than a READ can have: 30.
+    /// More SGEs than the queue was created for, or than a READ WQE can have: 30, because it has at
+    /// most 512 bytes (32 ds).
     TooManySges,
     /// More inline data than the queue was created for.
     InlineTooLong,
     /// An SGE of more than 0x7fff_ffff bytes.
     SgeTooLong,
-    /// An atomic's local memory is not 8 bytes.
+    /// The SGE of an atomic is not 8 bytes long.
     AtomicLength,
     /// A memory copy of no bytes, or of two lengths that differ.
     DmaMmoLength,
     /// A WAIT for a word whose address is not a multiple of 8.
-    Unaligned,
+    UnalignedWait,
     /// A UMR that gives peers writes or atomics without the local write right.
-    Access,
+    UmrAccess,
     /// A UMR that gives the atomic right, on a device whose UMRs cannot change it.
-    AtomicAccess,
-    /// A KLM of no bytes, or of more than 0x7fff_ffff.
+    UmrAtomicAccess,
+    /// A KLM of no bytes, or of more than 2 GiB.
     KlmLength,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
     /// A key for atomics whose start or length is not a multiple of the largest atomic
     /// ([`UmrRules::max_atomic_bytes`]).
     AtomicRange,
-    /// A list of KLMs in memory with an invalid address or length.
-    BadList,
+    /// A KLM list in memory that is not 2048-byte aligned, or not a multiple of four entries.
+    BadKlmList,
     /// A frame with fewer bytes inline than its send queue needs, or without any bytes.
     HeaderTooShort,
     /// A frame with a VLAN tag to insert and an inline header: both use the same field of the
@@ -62,8 +63,8 @@ impl fmt::Display for PostError {
         f.write_str(match self {
             Self::Full => "the queue is full: poll for completions first",
             Self::TooLong => {
-                "the WQE is longer than the whole send ring: make the queue pair for more sends, \
-                 or for sends of more SGEs"
+                "the WQE is longer than the send ring: create the queue pair with more send WQEBBs \
+                 (more sends, or more SGEs per send)"
             }
             Self::Unsupported => {
                 "the device lacks a capability that the operation needs: `SendQueue::supports` \
@@ -81,8 +82,8 @@ impl fmt::Display for PostError {
             Self::DmaMmoLength => {
                 "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
             }
-            Self::Unaligned => "the address of a wait's word must be a multiple of 8",
-            Self::Access => {
+            Self::UnalignedWait => "WAIT on data: the address must be a multiple of 8",
+            Self::UmrAccess => {
                 "the access has remote writes or atomics without local writes, which no key \
                  permits: set `local_write` too (KeyAccess::ALL has both)"
             }
@@ -91,17 +92,17 @@ impl fmt::Display for PostError {
                  atomic (8 bytes on most): choose such KLM entries, or leave out `remote.atomic` \
                  (KeyAccess::READ_WRITE)"
             }
-            Self::AtomicAccess => {
-                "this device lets no UMR give the atomic right (capability `atomic`, and \
-                 `umr_modify_atomic_disabled` 0): leave out `remote.atomic`"
+            Self::UmrAtomicAccess => {
+                "UMR cannot set the atomic right on this device (it lacks `atomic`, or \
+                 `umr_modify_atomic_disabled` is 1): clear `remote.atomic`"
             }
             Self::KlmLength => {
-                "a KLM entry has 1 to 0x7fffffff bytes: leave out empty ones, split longer ones"
+                "a KLM entry has 1 byte to 2 GiB: leave out empty ones, split longer ones"
             }
             Self::TooManyKlms => {
                 "more than 52 KLM entries in one request: put the list into memory"
             }
-            Self::BadList => {
+            Self::BadKlmList => {
                 "a list of KLM entries in memory must begin at a multiple of 2048 and have a \
                  multiple of four entries, at most 65532"
             }
@@ -110,8 +111,8 @@ impl fmt::Display for PostError {
                  bytes inline (18 if the device needs the Ethernet header)"
             }
             Self::VlanWithInlineHeader => {
-                "the device inserts a VLAN tag only into frames without inline header: write the \
-                 tag into the header instead, after the addresses"
+                "VLAN insertion and inline headers share one field of the Ethernet segment: write \
+                 the tag into the inline header, after the MACs"
             }
             Self::NoChecksums => {
                 "the device computes no checksums of frames (capability `csum_cap` of its \
@@ -127,7 +128,7 @@ impl fmt::Display for PostError {
 
 impl core::error::Error for PostError {}
 
-/// The earlier requests that a request waits for, besides the order of the transport.
+/// The fence mode (fm): which earlier requests must finish before this one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fence {
@@ -144,11 +145,11 @@ pub enum Fence {
 }
 
 impl Fence {
-    /// The bits of the small fence in a control segment that this fence must replace: with them it
-    /// would be another mode.
+    /// The bit to clear when this fence replaces `INITIATOR_SMALL`. Modes are numbers, not flags:
+    /// `FENCE_AND_INITIATOR_SMALL` (4) with the bit of `INITIATOR_SMALL` (1) is mode 5.
     #[inline(always)]
-    pub(crate) const fn instead_of_small(self) -> CtrlFlags {
-        // Only the mode of `Full` has this bit.
+    pub(crate) const fn cleared_small_bits(self) -> CtrlFlags {
+        // Bit 2 is set in `Full` only.
         CtrlFlags::new().with_fm(self as u8 >> 2)
     }
 
@@ -165,7 +166,7 @@ impl Fence {
     }
 }
 
-/// A device's rules for requests that change keys.
+/// A device's rules for UMR WQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmrRules {
     /// The fence of a [`Umr`](super::Umr), so that earlier requests see the old key (`umr_fence`).
@@ -228,16 +229,17 @@ impl Options {
 pub trait Encode: Copy {
     /// Whether the WQE holds inline data.
     const INLINE: bool = false;
-    /// The WQE's ds with one SGE, if it carries data.
+    /// ds of the WQE with one SGE, or without data if the operation has no payload.
     const DS: u32;
-    /// Whether the request takes the fence of [`UmrRules`].
-    const REMAPS: bool = false;
+    /// Whether the operation changes a mkey: it takes the fence of [`UmrRules`], and the next WQE
+    /// gets a small fence.
+    const CHANGES_MKEY: bool = false;
 
     /// The WQE's ds, control segment included; at most 63.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
-    /// The ds of a common request, which the compiler can make a constant; `None` for others (an
-    /// empty SGE, an unusual length of inline data) and invalid ones, for [`Encode::ds`].
+    /// ds of the common case, which the compiler folds to a constant. `None`: call [`Encode::ds`]
+    /// (empty SGE, rare inline length, or an invalid request).
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
     fn fast_ds(&self, limits: &Limits) -> Option<u32> {
@@ -248,15 +250,15 @@ pub trait Encode: Copy {
     fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits);
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn options(&self) -> Options;
-    /// The last word of the control segment.
-    fn control(&self) -> u32 {
+    /// Bytes 12 to 15 of the control segment: the immediate, or the mkey of a UMR.
+    fn ctrl_imm(&self) -> u32 {
         0
     }
 }
 
-/// A request of some service: the types in [`wr`](crate::wr).
+/// A work request. The types in [`wr`](crate::wr) implement it.
 pub trait Request: Encode {
-    /// The class, by which services carry it.
+    /// Operation class; a service accepts the classes that its transport supports.
     type Class;
     /// The operation's entry in [`OPERATIONS`](super::OPERATIONS).
     const INFO: OperationInfo;

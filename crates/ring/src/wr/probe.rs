@@ -1,4 +1,4 @@
-//! An operation for tests that no device has, with an op_mod, and with a segment after its payload.
+//! A fictional operation for tests: it has an op_mod, and a segment after its payload.
 #![allow(unreachable_pub, reason = "the real operations are public")]
 
 use super::capability::Capability;
@@ -20,9 +20,9 @@ declared {
     Probe<P: Payload> = "probe" {
         completes: CompareSwap, op_mod: 0x5a, class: Send, needs: Atomics;
         /// A probe.
-        new(payload: P, behind: RemoteAddr, word: u32);
+        new(payload: P, after: RemoteAddr, word: u32);
         control: u32 = word;
-        segments: { payload: P = payload, behind: RemoteAddr = behind };
+        segments: { payload: P = payload, after: RemoteAddr = after };
         datagram: "probe to a destination";
     }
 }

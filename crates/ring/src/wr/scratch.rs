@@ -1,4 +1,4 @@
-//! The memory for the device's result of a memory copy (MMO).
+//! The scratch memory (opaque buffer) into which the device writes the result of a DMA MMO WQE.
 
 use verbless_prm::hot::MmoSegment;
 use zerocopy::transmute;
@@ -9,8 +9,8 @@ use crate::types::Sge;
 /// [`DmaMmo`](super::DmaMmo): the first word is a syndrome, the third the bytes copied.
 /// Requests of one queue pair may share it.
 ///
-/// Source: rdma-core `providers/mlx5/verbs.c` (`reg_opaque_mr`), which aligns it so; DPDK
-/// `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_compress_opaque`), which has the words.
+/// Sources: for the alignment, rdma-core `providers/mlx5/verbs.c` (`reg_opaque_mr`); for the words,
+/// DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_compress_opaque`).
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch(MmoSegment);
 
@@ -18,7 +18,7 @@ impl Scratch {
     /// Size in bytes, and alignment of its address.
     pub const BYTES: u32 = 64;
 
-    /// The memory of an SGE; `None` unless that has 64 bytes at a multiple of 64.
+    /// `None` unless the SGE is 64 bytes long and 64-byte aligned.
     pub fn new(sge: Sge) -> Option<Self> {
         let fits = sge.length == Self::BYTES && sge.address.is_multiple_of(Self::BYTES.into());
         fits.then(|| Self(MmoSegment::new(0, sge.lkey.0, sge.address)))
@@ -36,7 +36,7 @@ mod tests {
     use crate::types::Lkey;
 
     #[test]
-    fn scratch_is_64_aligned_bytes_and_nothing_else() {
+    fn new_accepts_only_64_aligned_bytes() {
         let sge = |address, length| Scratch::new(Sge::new(address, length, Lkey(0x0102_0304)));
         for (address, length) in [(0x2001, 64), (0x2020, 64), (0x2000, 63), (0x2000, 65), (0, 0)] {
             assert!(sge(address, length).is_none(), "{length} bytes at {address:#x}");

@@ -122,7 +122,7 @@ impl Segment for WaitSegment {
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
         // The low bits select an action on failure.
-        if self.address.is_multiple_of(8) { Ok(Self::DS) } else { Err(PostError::Unaligned) }
+        if self.address.is_multiple_of(8) { Ok(Self::DS) } else { Err(PostError::UnalignedWait) }
     }
 
     #[inline(always)]

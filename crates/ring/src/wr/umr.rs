@@ -16,7 +16,7 @@
 //! (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
-use verbless_prm::{MkeyContext, UmrMkeyMask};
+use verbless_prm::{Klm, MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
 use super::capability::Capability;
@@ -72,7 +72,7 @@ impl<'a> Umr<'a> {
     /// key's low byte becomes that of `key`; keys with an earlier low byte no longer work.
     ///
     /// `access` must have `local_write` if it has remote writes or atomics; otherwise posting
-    /// refuses it ([`PostError::Access`]).
+    /// refuses it ([`PostError::UmrAccess`]).
     ///
     /// The device checks the KLMs' own keys when the key is used. A write needs their local write
     /// right; their remote rights are apparently not checked (Linux maps keys with remote rights
@@ -127,17 +127,17 @@ impl<'a> Umr<'a> {
 
 impl Encode for Umr<'_> {
     const DS: u32 = HEAD;
-    const REMAPS: bool = true;
+    const CHANGES_MKEY: bool = true;
 
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
         let KeyAccess { local_write, remote, .. } = self.access;
         if (remote.write || remote.atomic) && !local_write {
-            return Err(PostError::Access);
+            return Err(PostError::UmrAccess);
         }
         if remote.atomic {
             if !limits.has(Capability::UmrAtomic) {
-                return Err(PostError::AtomicAccess);
+                return Err(PostError::UmrAtomicAccess);
             }
             let unit = u64::from(limits.umr.max_atomic_bytes);
             if (self.start | self.extent().1) & (unit - 1) != 0 {
@@ -148,7 +148,7 @@ impl Encode for Umr<'_> {
             KlmSource::Unchanged => Ok(HEAD),
             KlmSource::Inline(klms) if klms.len() <= Self::MAX_INLINE => {
                 // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
-                match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
+                match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= Klm::MAX_BYTES) {
                     true => Err(PostError::KlmLength),
                     false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
                 }
@@ -159,7 +159,7 @@ impl Encode for Umr<'_> {
                 let whole = list.address % LIST_ALIGNMENT == 0 && bytes % WQEBB as u64 == 0;
                 match whole && bytes / OCTOWORD as u64 <= u64::from(u16::MAX) {
                     true => Ok(HEAD + 1),
-                    false => Err(PostError::BadList),
+                    false => Err(PostError::BadKlmList),
                 }
             }
         }
@@ -214,7 +214,7 @@ impl Encode for Umr<'_> {
     }
 
     #[inline(always)]
-    fn control(&self) -> u32 {
+    fn ctrl_imm(&self) -> u32 {
         self.key.0
     }
 }

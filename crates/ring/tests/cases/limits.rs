@@ -1,33 +1,21 @@
-//! Full queues, wrapping rings, and malformed CQEs.
+//! Full queues, wrapping rings, and requests above the limits.
 
 use crate::support::{
-    Completer, Receiver, Sender, Settings, bytes, record_of, ring_of, to_lid, unwrapped,
+    Completer, REMOTE, Receiver, Sender, Settings, bytes, record_of, ring_of, sge, to_lid,
 };
 use proptest::prelude::*;
-use verbless_prm::hot::{cqe_format, cqe_opcode, opcode};
-use verbless_prm::{
-    Cqe, CqeFormat, CqeOpcode, MkeyContext, UmrCtrlSegment, UmrMkeyMask, WqeOpcode,
-};
-use verbless_ring::access::{KeyAccess, RemoteAccess};
-use verbless_ring::completion::{FailedRequest, InvalidCqe};
+use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_prm::{Cqe, CqeOpcode};
+use verbless_ring::completion::InvalidCqe;
 use verbless_ring::cq::CompletionQueueParts;
 use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
-use verbless_ring::wr::{
-    Capability, CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send,
-    Umr, UmrRules, Wait, WaitCondition, Write,
-};
+use verbless_ring::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Write};
 use verbless_ring::{
-    CompletionError, CompletionQueue, Cqn, Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr,
-    Rkey, SendQueue, Sge, Ud, WcOpcode, WcStatus, WqeIndex,
+    CompletionError, CompletionQueue, Cqn, QKey, Qpn, QueuePair, ReceiveQueue, SendQueue, Ud,
+    WqeIndex,
 };
-
-const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
-
-fn sge(length: u32) -> Sge {
-    Sge::new(0x1000, length, Lkey(7))
-}
 
 #[test]
 fn full_queue_rejects_post_without_change() {
@@ -36,10 +24,10 @@ fn full_queue_rejects_post_without_change() {
         sender.queue.post(&Write::new(sge(64), REMOTE), i).unwrap();
     }
     let before = (bytes(&sender.ring), bytes(&sender.record), bytes(&sender.uar));
-    let two_blocks = Write::new([sge(1); 4], REMOTE).signaled();
-    assert_eq!(sender.queue.post(&two_blocks, 9), Err(PostError::Full));
+    let two_wqebbs = Write::new([sge(1); 4], REMOTE).signaled();
+    assert_eq!(sender.queue.post(&two_wqebbs, 9), Err(PostError::Full));
     let mut batch = sender.queue.batch();
-    assert_eq!(batch.post(&two_blocks, 9), Err(PostError::Full));
+    assert_eq!(batch.post(&two_wqebbs, 9), Err(PostError::Full));
     batch.ring();
     assert_eq!((bytes(&sender.ring), bytes(&sender.record), bytes(&sender.uar)), before);
     assert_eq!(sender.queue.free(), 1);
@@ -49,114 +37,18 @@ fn full_queue_rejects_post_without_change() {
     let cqe = sender.device.completion(opcode::NOP, 7);
     assert_eq!(sender.queue.complete(cqe).unwrap().cookie, 7);
     assert_eq!(sender.queue.free(), 8, "a completion frees the unsignaled requests before it");
-    sender.queue.post(&two_blocks, 9).unwrap();
-}
-
-/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two KLMs, plus the start address.
-#[test]
-fn umr_map_matches_libmlx5_bytes() {
-    let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
-    // libmlx5 leaves the fence of `umr_fence` to the kernel.
-    sender.queue.set_umr_rules(UmrRules { fence: Fence::None, ..UmrRules::STRICT });
-    sender.ring.fill(0xee);
-    let klms = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
-    let access =
-        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
-    let request = Umr::map(Rkey(0x1234_5677), access, &klms).starting_at(0x7000).signaled();
-    sender.queue.post(&request, 1).unwrap();
-    let ring = bytes(&sender.ring);
-    assert_eq!(ring[..16], [0, 0, 0, 0x25, 0, 1, 0x23, 12, 0, 0, 0, 8, 0x12, 0x34, 0x56, 0x77]);
-    let mut umr = [0; 48];
-    umr[0] = 0x80;
-    umr[5] = 4;
-    // Free, atomic, remote write, remote read, local write; key; start; length.
-    umr[8..16].copy_from_slice(&0x203c_2041_u64.to_be_bytes());
-    assert_eq!(ring[16..64], umr);
-    let mut mkey = [0; 64];
-    mkey[2] = 1 << 5 | 1 << 4 | 1 << 3;
-    mkey[4..8].copy_from_slice(&[0xff, 0xff, 0xff, 0x77]);
-    mkey[22..24].copy_from_slice(&[0x70, 0]);
-    mkey[31] = 0x50;
-    assert_eq!(ring[64..128], mkey);
-    assert_eq!(ring[128..144], Umr::entry(&klms[0]));
-    assert_eq!(ring[144..160], [0, 0, 0, 0x30, 0, 0, 0xbb, 2, 0, 0, 0, 0, 0, 0, 0x22, 0x22]);
-    assert_eq!(ring[160..192], [0; 32], "the list is padded to four");
-    assert!(ring[192..].iter().all(|&byte| byte == 0xee));
-    assert_eq!(sender.queue.free(), 5);
-}
-
-/// As [`umr_map_matches_libmlx5_bytes`], with the list in memory, and without a list.
-#[test]
-fn umr_maps_list_in_memory_or_changes_rights_only() {
-    let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
-    sender.ring.fill(0xee);
-    let list = Sge::new(0x4_0000, 8 * 16, Lkey(0xcc03));
-    let request = Umr::map_from(Rkey(0x77), KeyAccess::LOCAL, list, 0x1_0000).starting_at(0x7000);
-    sender.queue.post(&request, 1).unwrap();
-    let ring = bytes(&sender.ring);
-    assert_eq!(ring[7], 9, "control, UMR control, key, list");
-    let (umr, mkey) = (&ring[16..64], &ring[64..128]);
-    // Not inline; eight entries; the mask of the key's fields.
-    assert_eq!(umr[..8], [0, 0, 0, 0, 0, 8, 0, 0]);
-    assert_eq!(umr[8..16], 0x203c_2041_u64.to_be_bytes());
-    assert_eq!(mkey[16..24], 0x7000_u64.to_be_bytes());
-    assert_eq!(mkey[24..32], 0x1_0000_u64.to_be_bytes());
-    assert_eq!(ring[128..144], [0, 0, 0, 128, 0, 0, 0xcc, 3, 0, 0, 0, 0, 0, 4, 0, 0]);
-    assert!(ring[144..].iter().all(|&byte| byte == 0xee));
-    assert_eq!(sender.queue.free(), 5);
-
-    sender.queue.post(&Umr::rights(Rkey(0x77), KeyAccess::LOCAL), 1).unwrap();
-    let ring = unwrapped(&sender.ring, 3 * 64, 128);
-    assert_eq!(ring[7], 8, "control, UMR control, key");
-    // Inline, no entries; only the rights.
-    assert_eq!(ring[16..24], [0x80, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(ring[24..32], 0x003c_0000_u64.to_be_bytes());
-}
-
-#[test]
-fn invalid_umr_is_rejected() {
-    let mut sender = Sender::new(Settings::default());
-    let (key, access) = (Rkey(1), KeyAccess::LOCAL);
-    let queue = &mut sender.queue;
-    let peers = |remote| KeyAccess { remote, ..KeyAccess::LOCAL_READ };
-    let writes = peers(RemoteAccess { write: true, ..RemoteAccess::default() });
-    let atomics = peers(RemoteAccess { atomic: true, ..RemoteAccess::default() });
-    for (request, why) in [
-        (Umr::map(key, writes, &[sge(1)]), PostError::Access),
-        (Umr::map_from(key, atomics, Sge::new(0x800, 64, Lkey(1)), 1), PostError::Access),
-        (Umr::rights(key, writes), PostError::Access),
-        (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
-        (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::KlmLength),
-        (Umr::map(key, access, &[sge(1), sge(0), sge(1)]), PostError::KlmLength),
-        (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
-        (Umr::map_from(key, access, Sge::new(0x800, 48, Lkey(1)), 1), PostError::BadList),
-        (Umr::map_from(key, access, Sge::new(0, 1 << 20, Lkey(1)), 1), PostError::BadList),
-    ] {
-        assert_eq!(queue.post(&request, 0), Err(why));
-    }
-    assert_eq!(queue.free(), queue.capacity());
-    let mut sender = Sender::new(Settings { wqebbs: 32, register: None, ..Settings::default() });
-    let most = 65_532 * Umr::ENTRY_BYTES as u32;
-    for (request, wqebbs) in [
-        (Umr::map(key, access, &[sge(1); Umr::MAX_INLINE]), 15),
-        (Umr::map(key, access, &[sge(0x7fff_ffff)]), 3),
-        (Umr::map_from(key, access, Sge::new(0x800, most, Lkey(1)), 1), 3),
-    ] {
-        let free = sender.queue.free();
-        sender.queue.post(&request, 0).expect("the limit itself");
-        assert_eq!(free - sender.queue.free(), wqebbs);
-    }
+    sender.queue.post(&two_wqebbs, 9).unwrap();
 }
 
 /// A datagram's address fills the first wqebb, so an empty SGE after it would lie in the next one.
 #[test]
-fn empty_datagram_writes_nothing_behind_wqebb() {
+fn empty_datagram_writes_nothing_after_wqebb() {
     let mut sender: Sender<Ud> = Sender::of(Settings { wqebbs: 4, ..Settings::default() });
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
     sender.ring.fill(0xee);
     sender.queue.post(&Send::new(sge(0)).to(&to), 1).unwrap();
     let ring = bytes(&sender.ring);
-    assert_eq!(ring[7], 4, "units of 16 bytes");
+    assert_eq!(ring[7], 4, "ds");
     assert!(ring[64..].iter().all(|&byte| byte == 0xee));
     assert_eq!(sender.queue.free(), 3);
 
@@ -190,7 +82,7 @@ fn request_above_limits_is_rejected_without_change() {
 }
 
 #[test]
-fn largest_requests_fit_ds() {
+fn largest_write_has_61_ds() {
     let mut sender = Sender::new(Settings { max_sges: 59, max_inline: 940, ..Settings::default() });
     sender.queue.post(&Write::new([sge(1); 59], REMOTE), 0).unwrap();
     assert_eq!(bytes(&sender.ring)[7], 61);
@@ -289,94 +181,6 @@ fn invalid_queue_parts_are_rejected() {
     }
 }
 
-#[test]
-fn error_cqe_reports_failure_and_frees_slots() {
-    let mut sender = Sender::new(Settings::default());
-    for i in 0..3 {
-        sender.queue.post(&Write::new(sge(64), REMOTE), 10 + i).unwrap();
-    }
-    let mut cqe = sender.device.cqe(cqe_opcode::REQUESTER_ERROR, opcode::WRITE, 1);
-    cqe.set_timestamp(0x8813).set_srqn_uidx(0x77_8899).set_lro_num_seg(0xff);
-    let polled = sender.device.deliver(cqe);
-    let error = sender.queue.complete(polled).unwrap_err();
-    let failure = FailedRequest {
-        cookie: 11,
-        status: WcStatus::RemoteAccess,
-        vendor_syndrome: 0x88,
-        wqe_index: WqeIndex(1),
-        receive: false,
-        qpn: Qpn(0x123),
-        user_index: 0x77_8899,
-    };
-    assert_eq!(error, CompletionError::Failed(failure));
-    assert!(error.to_string().contains("rkey"), "{error}");
-    assert_eq!(sender.queue.free(), sender.queue.capacity() - 1);
-}
-
-#[test]
-fn malformed_cqe_is_typed_error_and_completes_nothing() {
-    let mut sender = Sender::new(Settings::default());
-    sender.queue.post(&Write::new([sge(1); 4], REMOTE).signaled(), 1).unwrap();
-    let free = sender.queue.free();
-    let mut try_one = |edit: &dyn Fn(&mut Cqe)| {
-        let mut cqe = sender.device.cqe(cqe_opcode::REQUESTER, opcode::WRITE, 0);
-        edit(&mut cqe);
-        let polled = sender.device.deliver(cqe);
-        match sender.queue.complete(polled) {
-            Err(CompletionError::InvalidCqe(malformed)) => malformed,
-            other => panic!("{other:?}"),
-        }
-    };
-    // The second wqebb of the request, and an index that was never posted; the index counts modulo
-    // the ring.
-    for index in [1, 2, 63, 65, 0x8001, 0xffff] {
-        let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_counter(index);
-        assert_eq!(try_one(&edit), InvalidCqe::Index(WqeIndex(index)));
-    }
-    for opcode in [0x5, 0x6, 0x7, 0x8, 0xc, 0x1, 0x2] {
-        let edit = |cqe: &mut Cqe| _ = cqe.set_opcode(CqeOpcode(opcode));
-        assert_eq!(try_one(&edit), InvalidCqe::Opcode(opcode));
-    }
-    for unknown in [0x02, 0x7f, 0xff, opcode::READ] {
-        let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_opcode(WqeOpcode(unknown));
-        assert_eq!(try_one(&edit), InvalidCqe::WorkRequest(unknown));
-    }
-    let compressed = |cqe: &mut Cqe| _ = cqe.set_format(CqeFormat::COMPRESSED);
-    assert_eq!(try_one(&compressed), InvalidCqe::Format(cqe_format::COMPRESSED));
-    assert_eq!(sender.queue.free(), free);
-    let cqe = sender.device.completion(opcode::WRITE, 0);
-    assert_eq!(sender.queue.complete(cqe).unwrap().operation(), WcOpcode::Write);
-}
-
-#[test]
-fn inline_data_is_bounded_by_its_place() {
-    let mut short = Completer::with(9, 4, 64);
-    let mut cqe = short.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
-    cqe.set_byte_cnt(u32::MAX);
-    for (format, length) in
-        [(CqeFormat::INLINE_32, 32), (CqeFormat::INLINE_64, 0), (CqeFormat::COMPRESSED, 0)]
-    {
-        cqe.set_format(format);
-        short.deliver(cqe);
-        assert_eq!(short.queue.inline_data().len(), length);
-    }
-    let mut long = Completer::with(9, 4, 128);
-    cqe.set_format(CqeFormat::INLINE_64);
-    let data: [u8; 64] = std::array::from_fn(|i| i as u8);
-    long.push_with(&data, cqe);
-    long.queue.poll().unwrap();
-    assert_eq!(long.queue.inline_data(), data);
-}
-
-#[test]
-fn owner_bit_toggles_every_lap() {
-    let mut device = Completer::with(9, 4, 64);
-    for _ in 0..11 {
-        assert!(device.queue.poll().is_none());
-        device.completion(opcode::NOP, 0);
-    }
-}
-
 /// One step of a queue pair.
 #[derive(Clone, Debug)]
 enum Step {
@@ -420,9 +224,9 @@ proptest! {
                     let data = vec![0x5a; inline];
                     let write = Write::new(Inline(&data), REMOTE);
                     let write = if signaled { write.signaled() } else { write };
-                    let units = if inline == 0 { 2 } else { 2 + (inline + 4).div_ceil(16) };
+                    let ds = if inline == 0 { 2 } else { 2 + (inline + 4).div_ceil(16) };
                     let result = sender.queue.post(&write, cookie);
-                    posted.push((result, units.div_ceil(4) as u32, opcode::WRITE));
+                    posted.push((result, ds.div_ceil(4) as u32, opcode::WRITE));
                 }
                 Step::Post { sges, .. } => {
                     let read = Read::new(&four[..sges], REMOTE).signaled();
@@ -444,7 +248,7 @@ proptest! {
                         prop_assert_eq!(sender.queue.complete(cqe).unwrap().cookie, expected);
                         outstanding.drain(..=which);
                     } else if used < 16 {
-                        // In a full ring this index is the oldest request's plus the ring size.
+                        // Not in a full ring: there, index mod ring size is that of the oldest request.
                         let cqe = sender.device.completion(opcode::WRITE, index);
                         prop_assert!(sender.queue.complete(cqe).is_err());
                     }
@@ -495,164 +299,7 @@ proptest! {
 }
 
 #[test]
-fn umr_rights_set_their_mkey_bits() {
-    let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
-    let (none, local) = (KeyAccess::LOCAL_READ, KeyAccess::LOCAL);
-    for (access, bit) in [
-        (none, 0),
-        (local, 1 << 3),
-        (KeyAccess { remote: remote(true, false, false), ..none }, 1 << 4),
-        (KeyAccess { remote: remote(false, true, false), ..local }, 1 << 3 | 1 << 5),
-        (KeyAccess { remote: remote(false, false, true), ..local }, 1 << 3 | 1 << 6),
-    ] {
-        let mut sender = Sender::new(Settings::default());
-        sender.queue.post(&Umr::rights(Rkey(0x1234), access), 0).unwrap();
-        // After control (16 bytes) and UMR control (48).
-        let mkey = unwrapped(&sender.ring, 64, 64);
-        let mkey = MkeyContext::from_prefix(&mkey).unwrap();
-        let rights = [mkey.lw(), mkey.rr(), mkey.rw(), mkey.a()];
-        let rights = (3..).zip(rights).map(|(bit, right)| u8::from(right) << bit).sum::<u8>();
-        assert_eq!(rights, bit, "{access:?}");
-    }
-}
-
-#[test]
-fn umr_skips_atomic_right_without_capability() {
-    let klms = [sge(64)];
-    let may =
-        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
-    for (changes, bit) in [(true, UmrMkeyMask::A.0), (false, 0)] {
-        let mut sender = Sender::new(Settings::default());
-        sender.queue.set_capabilities(|it| changes || it != Capability::UmrAtomic);
-        for (request, index) in [(Umr::rights(Rkey(1), may), 0), (Umr::map(Rkey(1), may, &klms), 2)]
-        {
-            sender.queue.post(&request, 0).unwrap();
-            let umr = unwrapped(&sender.ring, 64 * index + 16, 48);
-            let mask = UmrCtrlSegment::from_prefix(&umr).unwrap().mkey_mask();
-            assert_eq!(mask & UmrMkeyMask::A.0, bit);
-            assert_ne!(mask & UmrMkeyMask::RW.0, 0, "the other rights");
-        }
-        let refused = sender.queue.post(&Umr::map(Rkey(1), KeyAccess::ALL, &klms), 0);
-        assert_eq!(refused.err(), (!changes).then_some(PostError::AtomicAccess));
-    }
-}
-
-#[test]
-fn umr_for_atomics_requires_whole_operands() {
-    let mut sender = Sender::new(Settings::default());
-    let refused = Some(PostError::AtomicRange);
-    let (odd, even) = ([sge(100)], [sge(60), sge(44)]);
-    for (klms, start, unit, expected) in [
-        (&odd[..], 0, 8, refused),
-        (&even[..], 0, 8, None),
-        (&even[..], 4, 8, refused),
-        (&even[..], 16, 16, refused),
-        (&even[..], 8, 8, None),
-    ] {
-        sender.queue.set_umr_rules(UmrRules { max_atomic_bytes: unit, ..UmrRules::STRICT });
-        let map = |access| Umr::map(Rkey(0x1234), access, klms).starting_at(start);
-        assert_eq!(sender.queue.post(&map(KeyAccess::ALL), 0).err(), expected, "{start}, {unit}");
-        sender.queue.post(&map(KeyAccess::READ_WRITE), 0).unwrap();
-        let list = Sge::new(2048, 64, Lkey(1));
-        let length = if klms.len() == 1 { 100 } else { 104 };
-        let from = Umr::map_from(Rkey(0x1234), KeyAccess::ALL, list, length).starting_at(start);
-        assert_eq!(sender.queue.post(&from, 0).err(), expected, "in memory: {start}, {unit}");
-    }
-}
-
-/// The fence modes of the requests in the ring.
-fn fences(sender: &Sender, places: &[usize]) -> Vec<u8> {
-    places.iter().map(|at| unwrapped(&sender.ring, 64 * at, 16)[11] >> 5).collect()
-}
-
-#[test]
-fn request_after_umr_has_small_fence() {
-    const NONE: u8 = 0;
-    const SMALL: u8 = 1;
-    const STRONG: u8 = 3;
-    const FULL: u8 = 4;
-    let (write, key) = (Write::new(sge(8), REMOTE), Rkey(0x1234));
-    for (rule, own) in [(Fence::None, NONE), (Fence::Small, SMALL), (Fence::Strong, STRONG)] {
-        let mut sender = Sender::new(Settings::default());
-        sender.queue.set_umr_rules(UmrRules { fence: rule, ..UmrRules::STRICT });
-        let mut batch = sender.queue.batch();
-        batch.post(&write, 0).unwrap();
-        batch.post(&write.fence_with(Fence::Reads), 0).unwrap();
-        batch.post(&Umr::rights(key, KeyAccess::LOCAL), 0).unwrap();
-        batch.post(&write, 0).unwrap();
-        batch.ring();
-        sender.queue.post(&write.fence(), 0).unwrap();
-        sender.queue.post(&write.fence_with(Fence::Strong), 0).unwrap();
-        sender.queue.post(&LocalInvalidate::new(key), 0).unwrap();
-        sender.queue.post(&write, 0).unwrap();
-        let expected = [NONE, 2, own, SMALL, FULL, STRONG, SMALL, SMALL];
-        assert_eq!(fences(&sender, &[0, 1, 2, 4, 5, 6, 7, 9]), expected, "{rule:?}");
-        // READs plus the small fence are at least the fence of verbs.
-        sender.queue.post(&write.fence_with(Fence::Reads), 0).unwrap();
-        assert!([STRONG, FULL].contains(&fences(&sender, &[10])[0]));
-    }
-}
-
-#[test]
-fn dropped_batch_keeps_fence_after_umr() {
-    let mut sender = Sender::new(Settings::default());
-    let write = Write::new(sge(8), REMOTE);
-    sender.queue.post(&write, 0).unwrap();
-    sender.queue.post(&LocalInvalidate::new(Rkey(0x1234)), 0).unwrap();
-    let mut batch = sender.queue.batch();
-    batch.post(&write, 0).unwrap();
-    drop(batch);
-    sender.queue.post(&write, 0).unwrap();
-    assert_eq!(fences(&sender, &[0, 3]), [0, 1]);
-}
-
-#[test]
-fn is_solicited_follows_cqe_bit() {
-    let mut device = Completer::new(1);
-    for solicited in [true, false] {
-        for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
-            let mut cqe = device.cqe(opcode, 0, 0);
-            cqe.set_se(solicited);
-            assert_eq!(device.deliver(cqe).is_solicited(), solicited);
-        }
-    }
-}
-
-#[test]
-fn drain_inline_data_is_of_last_cqe() {
-    let mut device = Completer::with(9, 4, 64);
-    for byte in [0x11, 0x22] {
-        let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
-        cqe.set_format(CqeFormat::INLINE_32).set_byte_cnt(3);
-        cqe.as_bytes_mut()[..3].fill(byte);
-        device.push(cqe);
-    }
-    let mut drain = device.queue.drain(2);
-    for byte in [0x11, 0x22] {
-        assert!(drain.next().is_some());
-        assert_eq!(drain.inline_data(), [byte; 3]);
-    }
-}
-
-#[test]
-fn poll_into_takes_as_many_cqes_as_places() {
-    let mut device = Completer::new(1);
-    for index in 0..5 {
-        let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
-        device.push(cqe);
-    }
-    let mut places = [const { None }; 3];
-    let mut found = Vec::new();
-    for expected in [3, 2, 0] {
-        assert_eq!(device.queue.poll_into(&mut places), expected);
-        found.extend(places.iter_mut().take(expected).flatten().map(|cqe| cqe.wqe_index().0));
-    }
-    assert_eq!(found, [0, 1, 2, 3, 4]);
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 5], "the doorbell record counts all of them");
-}
-
-#[test]
-fn halves_work_on_two_threads() {
+fn split_queue_pair_works_on_two_threads() {
     const COUNT: u64 = 100;
     let Sender { queue: send, mut device, ring: _sends, record: _sent, uar: _uar } =
         Sender::new(Settings::default());
@@ -676,25 +323,4 @@ fn halves_work_on_two_threads() {
             }
         });
     });
-}
-
-#[test]
-fn wait_encodes_condition_and_rejects_odd_address() {
-    let mut sender = Sender::new(Settings::default());
-    let until = WaitCondition::past(0x0102_0304_0506_0708).masked(0xff00).not();
-    sender.queue.post(&Wait::new(0x1_0000_2008, Lkey(0x1234), until).signaled(), 0).unwrap();
-    let ring = bytes(&sender.ring);
-    assert_eq!(ring[..4], [1, 0, 0, 0x0f], "op_mod, index and opcode");
-    assert_eq!(ring[7], 3, "ds");
-    let mut segment = [0; 32];
-    // Inverted, and CYCLIC_SMALLER: the value is behind the word in wrap-around order.
-    segment[3] = 0x15;
-    segment[4..8].copy_from_slice(&0x1234_u32.to_be_bytes());
-    segment[8..16].copy_from_slice(&0x1_0000_2008_u64.to_be_bytes());
-    // The mask applies to the value too.
-    segment[16..24].copy_from_slice(&0x0700_u64.to_be_bytes());
-    segment[24..].copy_from_slice(&0xff00_u64.to_be_bytes());
-    assert_eq!(ring[16..48], segment);
-    let odd = Wait::new(0x1004, Lkey(1), WaitCondition::equal(0));
-    assert_eq!(sender.queue.post(&odd, 0), Err(PostError::Unaligned));
 }

@@ -4,6 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cqe;
+mod debug;
+mod fence;
 mod frames;
 mod golden;
 mod lifecycle;
@@ -11,5 +14,7 @@ mod limits;
 mod operations;
 mod retired;
 mod settled;
-mod shown;
 mod srq;
+mod types;
+mod umr;
+mod work_queue;

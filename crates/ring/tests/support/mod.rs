@@ -10,7 +10,8 @@ use verbless_ring::service::Service;
 use verbless_ring::uar::{SendDoorbell, UarPage};
 use verbless_ring::wr::Nop;
 use verbless_ring::{
-    AddressHandle, CompletionQueue, Cqe, Cqn, Qpn, Rc, ReceiveQueue, SendQueue, WqeIndex,
+    AddressHandle, CompletionQueue, Cqe, Cqn, Lkey, Qpn, Rc, ReceiveQueue, RemoteAddr, Rkey,
+    SendQueue, Sge, WqeIndex,
 };
 
 /// The path to a LID of the subnet.
@@ -255,4 +256,12 @@ impl Receiver {
             self.queue.complete(device.deliver(cqe)).unwrap();
         }
     }
+}
+
+/// The remote address of the tests' requests.
+pub(crate) const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
+
+/// An SGE of `length` bytes.
+pub(crate) fn sge(length: u32) -> Sge {
+    Sge::new(0x1000, length, Lkey(7))
 }

@@ -272,7 +272,7 @@ fn umem_in_use_rejects_deregistration(lab: &Lab) -> Result<(), Stop> {
     let mut input = CreateMkeyIn::new();
     input.set_mkey_umem_id(umem.id()).set_mkey_umem_valid(true);
     let only = device.caps().relaxed_writes_only;
-    if only && device.caps().reads_behind_writes {
+    if only && device.caps().reads_after_writes {
         let context = input.memory_key_mkey_entry_mut();
         context.set_order_read_after_write(MkeyReadAfterWrite::RELAXED);
     }
@@ -663,7 +663,7 @@ fn relaxed_ordering_follows_device_caps(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(context.relaxed_ordering_write(), writes, "writes");
         let relaxed = wish || caps.relaxed_writes_only;
         ensure_eq!(context.relaxed_ordering_read(), relaxed && caps.relaxed_reads, "reads");
-        let order = match relaxed && caps.reads_behind_writes {
+        let order = match relaxed && caps.reads_after_writes {
             true => MkeyReadAfterWrite::RELAXED,
             false => MkeyReadAfterWrite::STRICT,
         };

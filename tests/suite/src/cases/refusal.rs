@@ -2,7 +2,7 @@
 
 use verbless_command::{CapMode, CapPage};
 use verbless_devx::abi::attr::{devx_other, devx_umem_reg, query_port};
-use verbless_devx::abi::frame::MANDATORY;
+use verbless_devx::abi::request::MANDATORY;
 use verbless_devx::abi::{Method, method};
 use verbless_devx::{Context, Errno, ErrorKind, OpenDevice};
 use verbless_prm as prm;

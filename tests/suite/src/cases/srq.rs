@@ -281,11 +281,11 @@ fn datagrams_consume_receives(lab: &Lab) -> Result<(), Stop> {
     let options = ConnectOptions::default();
     let mut ways = Vec::new();
     for qp in &mut rig.side.qps {
-        rig.side.domain.start(qp, &start)?;
+        qp.start(&start)?;
         let peer = rig.side.domain.address(qp, &options)?;
         ways.push(rig.senders[0].domain.destination(&peer, KEY, &options)?);
     }
-    rig.senders[0].domain.start(&mut rig.senders[0].qp, &start)?;
+    rig.senders[0].qp.start(&start)?;
     for slot in 0..6 {
         rig.side.post(slot)?;
     }

@@ -55,7 +55,7 @@ fn pair(lab: &Lab) -> Result<Pair<Ud>, Stop> {
 fn pair_of(lab: &Lab, config: &QpConfig) -> Result<Pair<Ud>, Stop> {
     let mut pair = Pair::unconnected_of(lab, config, 1 << 20)?;
     for end in [&mut pair.a, &mut pair.b] {
-        end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+        end.qp.start(&DatagramOptions::new(KEY))?;
     }
     Ok(pair)
 }
@@ -205,7 +205,7 @@ fn one_qp_sends_to_several_peers(lab: &Lab) -> Result<(), Stop> {
     let mut others = vec![b];
     for _ in 0..3 {
         let mut end = Endpoint::of(lab.other_device()?, &QpConfig::new(16, 16), 1 << 16)?;
-        end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+        end.qp.start(&DatagramOptions::new(KEY))?;
         others.push(end);
     }
     let ways: Vec<_> = others.iter().map(|end| way(&a, end)).collect::<Result<_, _>>()?;
@@ -457,7 +457,7 @@ fn error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     }
     ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 9, "the send");
     pair.a.qp.reset()?;
-    pair.a.domain.start(&mut pair.a.qp, &DatagramOptions::new(KEY))?;
+    pair.a.qp.start(&DatagramOptions::new(KEY))?;
     message(&mut pair, b"back again")?;
     Ok(())
 }

@@ -429,9 +429,9 @@ fn invalid_umr_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let free = qp.send.free();
     let refused = [
         (qp.post(&Umr::map(rkey, SHARED, &many), 0), PostError::TooManyKlms),
-        (qp.post(&Umr::map_from(rkey, SHARED, askew, 64), 0), PostError::BadList),
-        (qp.post(&Umr::map(rkey, unpaired, &[klm]), 0), PostError::Access),
-        (qp.post(&Umr::rights(rkey, unpaired), 0), PostError::Access),
+        (qp.post(&Umr::map_from(rkey, SHARED, askew, 64), 0), PostError::BadKlmList),
+        (qp.post(&Umr::map(rkey, unpaired, &[klm]), 0), PostError::UmrAccess),
+        (qp.post(&Umr::rights(rkey, unpaired), 0), PostError::UmrAccess),
     ];
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");

@@ -188,7 +188,7 @@ fn unaligned_wait_address_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let word = a.sge(0, 8)?;
     for at in 1..8 {
         let wait = Wait::new(word.address + at, word.lkey, WaitCondition::equal(0));
-        ensure_eq!(a.qp.post(&wait, 0), Err(PostError::Unaligned), "an address that is odd");
+        ensure_eq!(a.qp.post(&wait, 0), Err(PostError::UnalignedWait), "an address that is odd");
     }
     a.perform(&Nop::new().signaled())?;
     Ok(())

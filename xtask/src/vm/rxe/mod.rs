@@ -37,7 +37,7 @@ use super::initramfs::{self, Contents, Settings};
 use super::modules;
 use super::program::{self, Program};
 use super::qemu::{Cable, Machine};
-use super::series::{Series, Sort};
+use super::series::{KernelFlavour, Series};
 use super::{Options, verdict};
 use crate::run::on_the_path;
 use crate::workspace::Result;
@@ -69,7 +69,7 @@ pub(crate) fn fetch(series: Series) -> Result {
     }
     Qemu::get()?;
     fetch::busybox()?;
-    Kernel::get(series, Sort::Whole)?;
+    Kernel::get(series, KernelFlavour::Full)?;
     fetch::rdma_core(series)?;
     fetch::iproute(series)?;
     Ok(())
@@ -118,7 +118,7 @@ fn boot(
     binaries: &Binaries,
     log: &mut File,
 ) -> Result<u8> {
-    let kernel = Kernel::get(series, Sort::Whole)?;
+    let kernel = Kernel::get(series, KernelFlavour::Full)?;
     let busybox = fetch::busybox()?;
     let modules = modules::in_order(&kernel.modules, &modules(series), &busybox)?;
     let rdma_core = fetch::rdma_core(series)?;

@@ -72,7 +72,7 @@ fn sixteen(
 ) -> i64 {
     let wide = [i64::from(a), b.into(), c.into(), d.into(), e.into(), f.into(), g, h.into()];
     let more = [i64::from(i), j.into(), k.into(), l.into(), m.into(), n.into(), o, p.into()];
-    (1..).zip(wide.into_iter().chain(more)).map(|(place, value): (i64, i64)| place * value).sum()
+    (1..).zip(wide.into_iter().chain(more)).map(|(number, value): (i64, i64)| number * value).sum()
 }
 
 /// Objects for the host to read in the program's file: bytes in the file, and zeros that it omits.
@@ -143,8 +143,8 @@ fn begins_with(at: u64) {
         windows[1].into(),
         metadata.is_some_and(|it| it.name() == "worker").into(),
     ];
-    for (place, value) in (at..).step_by(8).zip(results) {
-        word::<AtomicU64>(place).store(value, Ordering::Relaxed);
+    for (address, value) in (at..).step_by(8).zip(results) {
+        word::<AtomicU64>(address).store(value, Ordering::Relaxed);
     }
 }
 

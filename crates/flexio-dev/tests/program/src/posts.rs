@@ -3,16 +3,17 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use verbless_flexio_dev::calls::{self, with_context};
-use verbless_flexio_dev::segment::CompletionMode;
+use verbless_flexio_dev::segment::{self, CompletionMode};
 use verbless_flexio_dev::{Request, Segment, ThreadContext, record, rpc};
 
 use super::word;
 
 /// Stores the segments of a WQE from `wqe` on.
 fn put(wqe: u64, segments: &[Segment]) {
-    let bytes = segments.iter().flat_map(|segment| segment.as_bytes().as_chunks::<8>().0);
-    for (at, part) in (wqe..).step_by(8).zip(bytes) {
-        word::<AtomicU64>(at).store(u64::from_ne_bytes(*part), Ordering::Relaxed);
+    for (address, segment) in (wqe..).step_by(segment::BYTES).zip(segments) {
+        for (at, value) in segment::words(address, segment.as_bytes()) {
+            word::<AtomicU64>(at).store(value, Ordering::Relaxed);
+        }
     }
 }
 
@@ -34,7 +35,8 @@ fn post_write(
         Segment::data(length, (keys >> 32) as u32, from),
     ];
     put(wqe, &segments);
-    // Every other one is rung only by the doorbell, without the record.
+    // For an odd `pi` skip the doorbell record: the device takes the index from the doorbell
+    // (`Outbox::send`).
     if pi.is_multiple_of(2) {
         record::sq_set_pi(word(record), pi.wrapping_add(1));
     }
@@ -45,10 +47,11 @@ fn post_write(
     }
 }
 
-/// Bytes of an address vector, and its extension bit, without which 16 are enough.
+/// Bytes of an extended address vector. Without the ext bit the device reads only the first 16.
 const ADDRESS_BYTES: usize = 48;
+/// Byte and bit of ext.
 const EXTENDED: (usize, u8) = (8, 0x80);
-/// Offset of the number of segments in the control segment.
+/// Offset of ds in the control segment.
 const DS: usize = 7;
 
 /// Posts a datagram to the address vector at `address`; returns its number of WQEBBs.
@@ -89,7 +92,7 @@ fn datagram(pi: u16, qpn: u32) -> Segment {
     Segment::ctrl(pi, qpn, CompletionMode::Always, Request::DatagramSend)
 }
 
-/// A control segment for `count` segments: FlexIO's requests have an address of one segment only.
+/// Sets ds to `count`: FlexIO's `DatagramSend` assumes a 16-byte address vector.
 fn with_segments(control: Segment, count: u8) -> Segment {
     let mut bytes = *control.as_bytes();
     bytes[DS] = count;

@@ -108,9 +108,9 @@ fn bandwidth(line: &str) -> Option<Vec<String>> {
         return Some(vec![format!("PCIe bandwidth {rate} Gb/s: {text}")]);
     };
     let (by, rest) = limit.split_once(" at ")?;
-    let place = rest.split_whitespace().next()?;
+    let slot = rest.split_whitespace().next()?;
     let mut lines =
-        vec![format!("PCIe bandwidth {rate} Gb/s, less than the card can: {by} at {place}")];
+        vec![format!("PCIe bandwidth {rate} Gb/s, less than the card can: {by} at {slot}")];
     if let Some((_, of)) = rest.split_once("(capable of ") {
         let of = of.split(')').next().unwrap_or(of);
         lines.push(format!("the card can do {of}"));

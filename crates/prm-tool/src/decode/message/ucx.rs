@@ -1,4 +1,4 @@
-//! UCX's own statuses: their names, their words, and their causes on mlx5.
+//! UCX status codes: name, `ucs_status_string`, and cause on mlx5.
 
 use super::scan::after;
 
@@ -6,16 +6,17 @@ use super::scan::after;
 pub(super) fn explain(line: &str) -> Option<Vec<String>> {
     let lower = line.to_ascii_lowercase();
     let status = by_name(line).or_else(|| {
-        // Other programs print these words, and most of them are strerror's.
+        // Other programs print the same strings (most are strerror's), so the line must mention
+        // UCX.
         let marks = ["ucx", "ucp", "uct", "ucs_", "nixl", "endpoint"];
         let is_ucx = marks.iter().any(|mark| lower.contains(mark));
         let fails = ["err", "fail", "fatal", "warn", "diag", "timeout", "status"];
         let is_failure = fails.iter().any(|word| lower.contains(word));
         (is_ucx && is_failure).then_some(())?;
-        by_number(line, &lower).or_else(|| STATUSES.iter().find(|it| line.contains(it.words)))
+        by_number(line, &lower).or_else(|| STATUSES.iter().find(|it| line.contains(it.text)))
     })?;
-    let Status { number, name, words, meaning } = status;
-    Some(vec![format!("UCX status {number}, UCS_ERR_{name} (\"{words}\"): {meaning}")])
+    let Status { number, name, text, meaning } = status;
+    Some(vec![format!("UCX status {number}, UCS_ERR_{name} (\"{text}\"): {meaning}")])
 }
 
 /// A status by its name in C; only UCX has such names.
@@ -33,21 +34,21 @@ fn by_number(line: &str, lower: &str) -> Option<&'static Status> {
     STATUSES.iter().find(|it| is_status && found.is_negative && it.number == -value)
 }
 
-/// A status of UCX (`ucs/type/status.h`), with its words (`ucs_status_string`).
+/// A status of UCX (`ucs/type/status.h`), with its text (`ucs_status_string`).
 struct Status {
     number: i64,
     name: &'static str,
-    words: &'static str,
+    text: &'static str,
     meaning: &'static str,
 }
 
 const fn status(
     number: i64,
     name: &'static str,
-    words: &'static str,
+    text: &'static str,
     meaning: &'static str,
 ) -> Status {
-    Status { number, name, words, meaning }
+    Status { number, name, text, meaning }
 }
 
 /// The failures. `uct/ib/mlx5/ib_mlx5_log.c` maps error CQEs to them.
@@ -56,9 +57,9 @@ const STATUSES: &[Status] = &[
         -80,
         "ENDPOINT_TIMEOUT",
         "Endpoint timeout",
-        "the peer does not answer: CQE syndrome 0x15, 0x16 or 0x22, or no acknowledgement of UD in \
-         UCX_UD_TIMEOUT; is the peer alive, and does the network pass packets of this size, GID \
-         and service level? UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT are the bounds of RC",
+        "the peer does not answer (CQE syndrome 0x15, 0x16 or 0x22; for UD, no ACK within \
+         UCX_UD_TIMEOUT). Check that the peer runs, and that MTU, GID and SL work on the path. \
+         UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT bound the RC retries",
     ),
     status(
         -25,
@@ -78,7 +79,7 @@ const STATUSES: &[Status] = &[
         -16,
         "CANCELED",
         "Request canceled",
-        "the request was flushed behind an error, or canceled: the cause is before it",
+        "the request was canceled, or flushed after an earlier error: look above for that error",
     ),
     status(
         -6,
@@ -115,7 +116,8 @@ const STATUSES: &[Status] = &[
         -14,
         "NO_DEVICE",
         "No such device",
-        "a device of UCX_NET_DEVICES does not exist: use names of ibv_devices, mlx5_0:1",
+        "UCX_NET_DEVICES names a device that does not exist: use `name:port`, for example mlx5_0:1 \
+         (ibv_devices lists the names)",
     ),
     status(
         -5,
@@ -171,9 +173,9 @@ mod tests {
         for it in STATUSES {
             let first = |text: &str| explain(text).expect("a status").remove(0);
             let by_name = first(&format!("ucp_ep_create() -> UCS_ERR_{}", it.name));
-            let by_words = first(&format!("ucp_worker.c:1 UCX  ERROR failed: {}", it.words));
+            let by_text = first(&format!("ucp_worker.c:1 UCX  ERROR failed: {}", it.text));
             let by_number = first(&format!("UCX listener: error code {}", it.number));
-            assert_eq!((&by_name, &by_name), (&by_words, &by_number));
+            assert_eq!((&by_name, &by_name), (&by_text, &by_number));
         }
         for no in ["connection: Input/output error", "UCX  INFO  Device is busy", "UCS_ERR_XYZ"] {
             assert_eq!(explain(no), None, "{no}");

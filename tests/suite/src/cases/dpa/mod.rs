@@ -169,7 +169,7 @@ fn window_access_beyond_mkey_ends_process(lab: &Lab) -> Result<(), Stop> {
     let address = dpa.through_window(read_only.lkey().0, dpa.rig.host.umem.address())?;
     ensure_eq!(dpa.call("load64", [address, 0, 0])?, 0, "what may be read");
     dpa.dies("store64", [address, 1, 0], DpaFault::WINDOW.0, address)?;
-    // Behind the end of the key, and by a key that does not exist.
+    // Past the end of the key, and by a key that does not exist.
     let length = dpa.rig.host.umem.length();
     for (key, offset) in [(read_only.lkey().0, length), (read_only.lkey().0 ^ 1, 0), (0, 0)] {
         let dpa = Dpa::of(dpa.rig.clone(), 0)?;
@@ -547,15 +547,18 @@ fn eu_group_confines_calls_to_its_eus(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(waits.state()?, DpaCallState::Running, "the group is full again");
     group.set_units(&[7, 40, 41])?;
     ensure_eq!(dpa.wait(&waits)?, 23, "once the group has another unit");
-    let refused = group.destroy().err().map(|error| error.kind());
-    ensure_eq!(refused, Some(ErrorKind::Command), "destroying a group that is in use");
+    let Err(failed) = group.destroy() else {
+        return Err(Stop::fail("a group that is in use was destroyed"));
+    };
+    ensure_eq!(failed.error.kind(), ErrorKind::Command, "destroying a group that is in use");
+    let group = failed.object;
     for units in [&[][..], &[u16::from(u8::MAX)], &[1023]] {
         let made = dpa.device().create_dpa_group("none", units);
         ensure!(made.is_err(), "a group of {units:?}");
     }
     drop((third, two, waits));
     group.destroy()?;
-    ensure!(group.units().is_err(), "a destroyed group");
+    dpa.device().create_dpa_group("again", &[7, 40, 41])?.destroy()?;
     Ok(())
 }
 
@@ -606,7 +609,7 @@ fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
 
 fn dpa_caps_report_units_and_groups(lab: &Lab) -> Result<(), Stop> {
     let caps = lab.device()?.dpa_caps()?;
-    ensure!(caps.units > 0 && caps.groups > 0 && caps.units_per_group > 0, "{caps:?}");
-    ensure!(caps.units_per_group <= caps.units, "{caps:?}");
+    ensure!(caps.units > 0 && caps.max_groups > 0 && caps.max_units_per_group > 0, "{caps:?}");
+    ensure!(caps.max_units_per_group <= caps.units, "{caps:?}");
     Ok(())
 }

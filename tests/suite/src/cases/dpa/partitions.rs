@@ -1,9 +1,10 @@
 //! Execution units that the functions of a card share, and partitions of them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use verbless_command::{
-    Affinity, Device, DpaCall, DpaCallState, DpaEntry, DpaEuPartition, DpaEuPartitionAttr,
+    Affinity, Device, DpaCall, DpaCallState, DpaEntry, DpaEuPartition, DpaEuPartitionAttr, Error,
 };
 use verbless_devx::{Backend, ErrorKind};
 use verbless_model::{Model, Profile, Side};
@@ -37,20 +38,29 @@ fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
     Ok((of(host)?, of(dpu)?))
 }
 
-/// A partition that is destroyed with the case.
-struct ScopedPartition(DpaEuPartition);
+/// A partition that is destroyed with the case, unless the case destroyed it: then its id may be
+/// another's.
+struct ScopedPartition(DpaEuPartition, Cell<bool>);
 
 impl ScopedPartition {
+    fn destroy(&self) -> Result<(), Error> {
+        let destroyed = self.0.destroy();
+        self.1.set(destroyed.is_ok());
+        destroyed
+    }
+
     fn of(manager: &Device, units: &[u16], functions: &[u16], groups: u16) -> Result<Self, Stop> {
         let (units, functions) = (units.to_vec(), functions.to_vec());
-        let attr = DpaEuPartitionAttr { units, functions, groups };
-        Ok(Self(manager.create_dpa_partition(&attr)?))
+        let attr = DpaEuPartitionAttr { units, functions, max_groups: groups };
+        Ok(Self(manager.create_dpa_partition(&attr)?, Cell::new(false)))
     }
 }
 
 impl Drop for ScopedPartition {
     fn drop(&mut self) {
-        let _ = self.0.destroy();
+        if !self.1.get() {
+            let _ = self.0.destroy();
+        }
     }
 }
 
@@ -102,10 +112,13 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     const UNITS: [u16; 3] = [100, 101, 102];
     let (host, dpu) = lab.owner_and_user()?;
     let caps = dpu.dpa_caps()?;
-    ensure!(caps.partitions > 0 && caps.functions_per_partition > 0, "{caps:?}");
+    ensure!(caps.max_partitions > 0 && caps.max_functions_per_partition > 0, "{caps:?}");
     let made = ScopedPartition::of(&dpu, &UNITS, &[host.vhca_id()], 0)?;
-    let attr =
-        DpaEuPartitionAttr { units: UNITS.to_vec(), functions: vec![host.vhca_id()], groups: 0 };
+    let attr = DpaEuPartitionAttr {
+        units: UNITS.to_vec(),
+        functions: vec![host.vhca_id()],
+        max_groups: 0,
+    };
     ensure_eq!(made.0.query()?, attr, "the partition");
     ensure_eq!(host.dpa_partition(made.0.id()).query()?, attr, "the same, asked by its function");
     let (host, dpu) = sides(lab)?;
@@ -119,9 +132,9 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     made.0.set_units(&[100, 101, 102, 103])?;
     ensure_eq!(host.wait(&fourth)?, 23, "the fourth, once there are four units");
     drop(spins);
-    refused("to take the partition away from a process", made.0.destroy())?;
+    refused("to take the partition away from a process", made.destroy())?;
     drop((host, fourth));
-    made.0.destroy()?;
+    made.destroy()?;
     refused("a destroyed partition", made.0.query())?;
     let dpu_again = on(&dpu, 100, "add")?;
     ensure_eq!(dpu.wait(&dpu_again)?, 23, "a unit of the default partition again");
@@ -135,10 +148,10 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     refused("a group of the partition's units", dpu.create_dpa_group("far", &[112]))?;
     let group = made.0.create_group("pair", &[110, 111])?;
     refused("a second group of one", host.create_dpa_group("single", &[112]))?;
-    made.0.set_groups(2)?;
+    made.0.set_max_groups(2)?;
     refused("an overlapping group", host.create_dpa_group("again", &[111, 112]))?;
     let its = host.create_dpa_group("single", &[112])?;
-    refused("fewer groups than there are", made.0.set_groups(1))?;
+    refused("fewer groups than there are", made.0.set_max_groups(1))?;
     refused("to take a group's unit away", made.0.set_units(&[110, 111]))?;
     ensure_eq!(group.units()?, [110, 111], "the units of the first group");
     let (host, dpu) = sides(lab)?;
@@ -154,7 +167,7 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     group.destroy()?;
     its.destroy()
         .map_err(|error| Stop::fail(format!("a group that nothing is bound to: {error}")))?;
-    Ok(made.0.destroy()?)
+    Ok(made.destroy()?)
 }
 
 fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
@@ -170,7 +183,7 @@ fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
     let attr = |units: &[u16], functions: &[u16]| DpaEuPartitionAttr {
         units: units.to_vec(),
         functions: functions.to_vec(),
-        groups: 0,
+        max_groups: 0,
     };
     for (what, attr) in [
         ("a partition without units", attr(&[], &both[..1])),
@@ -230,5 +243,5 @@ fn function_without_partition_rejects_process(_: &Lab) -> Result<(), Stop> {
     ensure!(why.contains("BAD_PARAM"), "{why}");
     let made = ScopedPartition::of(&manager, &[3, 4], &[vf.vhca_id()], 0)?;
     ensure_eq!(Dpa::of(rig, 0)?.call("add", [1, 2, 0])?, 3, "a call of the VF in its partition");
-    Ok(made.0.destroy()?)
+    Ok(made.destroy()?)
 }

@@ -31,7 +31,7 @@ fn caps(device: &Device) -> Result<DpaCaps, Stop> {
 fn dpa_caps_are_readable(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let caps = caps(&device)?;
-    ensure!(caps.units_per_group <= caps.units, "units of a group: {caps:?}");
+    ensure!(caps.max_units_per_group <= caps.units, "units of a group: {caps:?}");
     ensure_eq!(device.dpa_caps()?, caps, "the numbers, read again");
     Ok(())
 }
@@ -90,7 +90,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
         let of = |unit| DpaEuPartitionAttr {
             units: vec![unit],
             functions: vec![device.vhca_id()],
-            groups: 0,
+            max_groups: 0,
         };
         let partition = match device.create_dpa_partition(&of(caps.units - 1)) {
             Ok(partition) => partition,

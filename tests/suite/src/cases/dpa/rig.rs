@@ -376,7 +376,7 @@ impl Sender {
             record,
             log_send_wqebbs: Some(SEND_WQEBBS.ilog2() as u8),
             log_receive_wqes: Some(2),
-            shared: None,
+            rmp: None,
             log_receive_stride: 4,
             user_index: 0,
             dma_mmo: false,

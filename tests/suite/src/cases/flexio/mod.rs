@@ -271,7 +271,11 @@ fn buffer_with_mkey_rejects_free(lab: &Lab) -> Result<(), Stop> {
     let queue = process.alloc(8192)?;
     let memory = QueueMemory::at(&queue, 4096);
     ensure_eq!(memory.address(), queue.address() + 4096, "the address of a queue");
-    ensure_eq!(memory.place(), (process.dumem_id(), queue.address() + 4096 - info.base), "place");
+    ensure_eq!(
+        memory.umem_offset(),
+        (process.dumem_id(), queue.address() + 4096 - info.base),
+        "UMEM and offset"
+    );
     failed("a buffer that a queue lies in", queue.free(), "in use")
 }
 

@@ -105,7 +105,7 @@ fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
         })??;
         ensure_eq!(answer.operation(), WcOpcode::ReceiveWriteImm, "the answer's operation");
         let slot = index % DEPTH;
-        ensure_eq!(answer.immediate(), Some(slot as u32), "the place of answer {index}");
+        ensure_eq!(answer.immediate(), Some(slot as u32), "the slot of answer {index}");
         let mut answered = [0; LENGTH];
         replies.read_at(slot * LENGTH, &mut answered)?;
         let turned: Vec<u8> = message.iter().map(|byte| !byte).collect();
@@ -188,7 +188,7 @@ fn program_sends_datagrams_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     let domain = process.domain();
     let mut host_cq = domain.completion_queue(&CqConfig::new(16))?;
     let mut host = domain.queue_pair_of::<Ud>(&QpConfig::new(1, 1), &host_cq, &host_cq)?;
-    domain.start(&mut host, &DatagramOptions::new(KEY))?;
+    host.start(&DatagramOptions::new(KEY))?;
     let options = ConnectOptions::default();
     let peer = domain.address(&host, &options)?;
     let whole = domain.destination(&peer, KEY, &options)?.as_bytes().to_vec();

@@ -272,7 +272,7 @@ fn reports_are_kept_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     }
     tracer.stop()?;
     are_of(&taken(&batches).concat(), 0, from)?;
-    // The reports are in the ring: report 32 has the place of report 0.
+    // The reports are in the ring: report 32 has the slot of report 0.
     let mut bytes = [0; 32];
     memory.read_at(64, &mut bytes)?;
     ensure_eq!(bytes[..4], 7_u32.to_le_bytes(), "the trace point's number in the memory");

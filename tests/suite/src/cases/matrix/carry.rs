@@ -265,7 +265,7 @@ impl Carry for Ud {
 
     fn connect(pair: &mut Pair<Self>) -> Result<Destination, Stop> {
         for end in [&mut pair.a, &mut pair.b] {
-            end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+            end.qp.start(&DatagramOptions::new(KEY))?;
         }
         let options = ConnectOptions::default();
         let peer = pair.b.domain.address(&pair.b.qp, &options)?;

@@ -103,7 +103,7 @@ impl Operation {
             Self::CompareSwap | Self::FetchAdd => length == 8,
             // A KLM with byte count 0 covers 2 GiB.
             Self::Umr => length >= REQUESTS,
-            // The bytes behind the key.
+            // The bytes past the end of the key.
             Self::LocalInvalidate => length == 64,
             Self::EthSend => length > 0 && (form != Form::Inline || length <= INLINE),
             _ => form != Form::Inline || length <= INLINE,

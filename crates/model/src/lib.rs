@@ -19,11 +19,11 @@
 //! ```
 //!
 //! Where to add:
-//! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
-//!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
-//!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
-//!   the table in `crates/wire/src/opcode.rs`, and in the modules of `engine/transport` whether the
-//!   requester or the responder takes them;
+//! - an operation of send queues: an entry of the table in `engine/operation.rs`. Its execution is
+//!   a value there; each file that executes operations has a `match` on it. If it has a segment of
+//!   a new kind: a `WqeSegment` there, which `engine/work.rs` reads. If its packets have opcodes of
+//!   their own: a `Message` and entries of the table in `crates/wire/src/opcode.rs`, and in the
+//!   modules of `engine/transport` whether the requester or the responder takes them;
 //! - a QP type, which is a transport service or a special use of one: a module of
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have

@@ -8,7 +8,7 @@ use super::context::{Missing, QueuePair};
 use super::counters::Count;
 use super::cqe::{Completion, Requested};
 use super::keys::{self, AccessRight, KeyUser, Range};
-use super::operation::{Execution, Operation, WqeRefusal};
+use super::operation::{Execution, Local, Operation, WqeRefusal};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::work::{self, Placed, Segment, Work, segments};
@@ -89,10 +89,20 @@ impl QueuePair<'_> {
             }
         };
         let placed = Placed { work, index, wqebbs, length };
-        Ok(match &work.operation.execution {
-            Execution::Local(local) => TurnStart::Over((local.execute)(self, &placed, scratch)),
+        Ok(match work.operation.execution {
+            Execution::Local(local) => TurnStart::Over(self.execute_local(local, &placed, scratch)),
             Execution::Remote(_) => self.resume(placed),
         })
+    }
+
+    /// Executes a WQE that passed the check, or a part of it, and completes it.
+    fn execute_local(&mut self, local: Local, placed: &Placed, scratch: &mut Scratch) -> Turn {
+        match local {
+            Local::Nop => self.finish(placed, Ok(())),
+            Local::Umr => self.change_key(placed, scratch),
+            Local::Copy => self.copy(placed, scratch),
+            Local::Wait => self.wait_for_data(placed, scratch),
+        }
     }
 
     /// Lets a request go out, unless its ACK timed out and no retry is left.
@@ -110,8 +120,12 @@ impl QueuePair<'_> {
     pub(super) fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         scratch.local.clear();
         let operation = work.operation;
-        if let Execution::Local(local) = &operation.execution {
-            return (local.check)(self, work, scratch);
+        if let Execution::Local(local) = operation.execution {
+            return match local {
+                Local::Nop | Local::Umr => Ok(0),
+                Local::Copy => self.check_copy(work, scratch),
+                Local::Wait => Self::check_wait(&scratch.wqe),
+            };
         }
         let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let longest = self.context.limits.longest_message(self.qp);

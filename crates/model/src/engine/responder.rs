@@ -4,14 +4,16 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::context::{Missing, QueuePair};
+use super::counters::Count;
 use super::cqe::{Completion, Received};
 use super::invalid::InvalidReason;
 use super::keys::{self, AccessRight, KeyUser, Keys, Range, Sge};
+use super::operation::{Atomic, Operands, Remote};
 use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
 use super::transfer::{self, TransferEnd};
-use super::work::{Operands, Segment, Work, receive_segments};
+use super::work::{Segment, Work, receive_segments};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
 use crate::watch::QueueSide;
@@ -58,9 +60,6 @@ impl MessagePart {
     }
 }
 
-/// Computes the new value of an atomic from the old one.
-pub(super) type Next = fn(u64, Operands) -> u64;
-
 /// The reason of the responder's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nak {
@@ -74,6 +73,18 @@ pub(super) enum Nak {
     NotReady,
     /// The requester's own memory faulted.
     Source,
+}
+
+/// The counter that the responder increases when a message was executed, or refused for this
+/// reason.
+pub(super) fn counted(remote: Remote, refused: Option<Nak>) -> Option<Count> {
+    match refused {
+        None => remote.count(),
+        Some(Nak::NotReady) => Some(Count::OutOfBuffer),
+        Some(Nak::Access) => Some(Count::ResponderAccess),
+        Some(Nak::InvalidRequest) => Some(Count::ResponderInvalid),
+        Some(Nak::Operation | Nak::Source) => None,
+    }
 }
 
 impl From<Missing> for Nak {
@@ -102,14 +113,29 @@ impl QueuePair<'_> {
         let Some(remote) = message.work.operation.remote() else { return Ok(None) };
         let done = match length > longest {
             true => Err(self.invalid(InvalidReason::TooLong { length, longest })),
-            false => (remote.perform)(self, message, scratch),
+            false => self.execute_whole(remote, message, scratch),
         };
         if (done.is_err() || message.part.ends())
-            && let Some(what) = remote.counted(done.err())
+            && let Some(what) = counted(remote, done.err())
         {
             self.count(what);
         }
         done
+    }
+
+    /// Executes a part of a request.
+    fn execute_whole(
+        &mut self,
+        remote: Remote,
+        message: &WholeRequest<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<u64>, Nak> {
+        match remote {
+            Remote::Send => self.send(message, scratch).map(|()| None),
+            Remote::Write => self.write(message, scratch).map(|()| None),
+            Remote::Read => self.remote(message, AccessRight::RemoteRead, scratch).map(|()| None),
+            Remote::Atomic(atomic) => self.atomic(message, atomic, scratch).map(Some),
+        }
     }
 
     /// Whether the QP's program has ended. Its peer sees nothing of that in its memory, only its
@@ -223,7 +249,7 @@ impl QueuePair<'_> {
             // Each part of a READ is a new request.
             None => part.begins() || operation.scatters(),
             Some(Incoming { into, bytes }) => {
-                let same = operation.remote().is_some_and(|remote| into.is_of(remote.message));
+                let same = operation.remote().is_some_and(|remote| into.is_of(remote.message()));
                 same && !part.begins() && *bytes == part.at
             }
         }
@@ -258,27 +284,26 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Executes an atomic: stores what `next` makes of the value and the operands; returns the old
-    /// value.
+    /// Executes an atomic; returns the old value.
     pub(super) fn atomic(
         &mut self,
         message: &WholeRequest<'_>,
-        next: Next,
+        atomic: Atomic,
         scratch: &mut Scratch,
     ) -> Result<u64, Nak> {
         self.check_alignment(message.work.remote_address)?;
         self.remote(message, AccessRight::Atomic, scratch)?;
-        self.exchange_word(next, message.work.operands, scratch)
+        self.exchange_word(atomic, message.work.operands, scratch)
     }
 
     /// Executes an atomic on the word in `Scratch::remote`; returns the old value.
     pub(super) fn exchange_word(
         &mut self,
-        next: Next,
+        atomic: Atomic,
         operands: Operands,
         scratch: &Scratch,
     ) -> Result<u64, Nak> {
-        let next = |now: u64| next(now, operands);
+        let next = |now: u64| atomic.next(now, operands);
         // Numbers have the host's byte order: the kernel selects that mode (SET_HCA_CAP, atomic
         // page).
         let spaces = self.context.spaces;

@@ -28,7 +28,7 @@ impl QueuePair<'_> {
         let msn = self.qp.runtime.msn;
         let arriving = &self.qp.runtime.connection().arriving;
         let Some(remote) = Remote::of(opcode.message) else { return };
-        match remote.response {
+        match remote.response() {
             Response::Acknowledgement => {
                 // Not with the PSN of a READ or atomic that was executed since: only its own
                 // response acknowledges it.

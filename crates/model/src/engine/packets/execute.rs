@@ -9,10 +9,10 @@ use super::super::context::QueuePair;
 use super::super::cqe::Received;
 use super::super::invalid::InvalidReason;
 use super::super::keys::AccessRight;
-use super::super::responder::{Nak, Next};
+use super::super::operation::{Atomic, Operands};
+use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
-use super::super::work::Operands;
 use super::path::slid;
 use crate::connection::{Answer, Incoming, Replay, Target};
 use crate::watch::QueueSide;
@@ -209,7 +209,7 @@ impl QueuePair<'_> {
     pub(in crate::engine) fn atomic_asked(
         &mut self,
         packet: &Packet<'_>,
-        next: Next,
+        atomic: Atomic,
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
         let header = packet.headers.transport.extensions.atomic_eth.ok_or(Nak::InvalidRequest)?;
@@ -218,7 +218,7 @@ impl QueuePair<'_> {
         self.check_answers()?;
         self.range(key, address, 8, AccessRight::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
-        let value = self.exchange_word(next, operands, scratch)?;
+        let value = self.exchange_word(atomic, operands, scratch)?;
         let psn = self.qp.responder.psn;
         self.arrived(1, true);
         let most = self.qp.responder.max_dest_rd_atomic;

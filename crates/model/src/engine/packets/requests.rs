@@ -120,7 +120,7 @@ impl QueuePair<'_> {
             (false, true) => Position::Last,
         };
         let remote = operation.remote().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let message = remote.message;
+        let message = remote.message();
         let invalidate = place.ends() && operation.invalidate;
         let immediate = place.ends() && operation.immediate && !invalidate;
         let service = self.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;

@@ -15,7 +15,7 @@ use super::super::context::QueuePair;
 use super::super::counters::Count;
 use super::super::invalid::InvalidReason;
 use super::super::operation::Remote;
-use super::super::responder::Nak;
+use super::super::responder::{Nak, counted};
 use super::super::scratch::Scratch;
 use crate::connection::{Answer, Distance, Incoming, Response, advance, distance};
 use crate::hca::objects::QpState;
@@ -150,13 +150,18 @@ impl QueuePair<'_> {
         scratch: &mut Scratch,
     ) -> Result<Response, Nak> {
         let remote = Remote::of(opcode.message).ok_or(Nak::InvalidRequest)?;
-        let done = (remote.take)(self, packet, opcode, scratch);
+        let done = match remote {
+            Remote::Send => self.send_arrived(packet, opcode, scratch),
+            Remote::Write => self.write_arrived(packet, opcode, scratch),
+            Remote::Read => self.read_asked(packet, scratch),
+            Remote::Atomic(atomic) => self.atomic_asked(packet, atomic, scratch),
+        };
         if (done.is_err() || opcode.place.ends())
-            && let Some(what) = remote.counted(done.err())
+            && let Some(what) = counted(remote, done.err())
         {
             self.count(what);
         }
-        done.map(|()| remote.response)
+        done.map(|()| remote.response())
     }
 
     /// Advances the expected PSN behind an executed packet.

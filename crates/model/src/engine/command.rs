@@ -5,7 +5,7 @@ use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
 use super::function::FunctionEngine;
-use super::{blueflame, doorbell, flush};
+use super::{blueflame, doorbell, failure, flush};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
 use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
@@ -151,7 +151,7 @@ pub(crate) fn apply(
         }
         Effect::QpToError(qpn) => {
             let mut pair = function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?;
-            pair.enter_error();
+            failure::enter_error(&mut pair);
             pair.forget_answers();
         }
         Effect::RqForgotten(rqn) => {
@@ -227,7 +227,7 @@ pub(crate) fn fail_queue(
             if matches!(pair.qp.state, QpState::Reset | QpState::Error) {
                 return false;
             }
-            pair.catastrophe();
+            failure::catastrophe(&mut pair);
             pair.forget_answers();
         }
         QueueKind::Cq => {

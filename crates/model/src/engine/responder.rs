@@ -3,17 +3,19 @@
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
-use super::context::{Missing, QueuePair};
+use super::context::Missing;
 use super::counters::Count;
 use super::cqe::{Completion, Received};
 use super::invalid::InvalidReason;
 use super::keys::{self, AccessRight, KeyUser, Keys, Range, Sge};
 use super::operation::{Atomic, Operands, Remote};
+use super::queue_pair::QueuePair;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
 use super::transfer::{self, TransferEnd};
 use super::work::{Segment, Work, receive_segments};
+use super::{arrivals, completion, failure};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
 use crate::watch::QueueSide;
@@ -118,7 +120,7 @@ impl QueuePair<'_> {
         if (done.is_err() || message.part.ends())
             && let Some(what) = counted(remote, done.err())
         {
-            self.count(what);
+            self.counters().count(what);
         }
         done
     }
@@ -236,7 +238,13 @@ impl QueuePair<'_> {
             TransferEnd::Source => Nak::Source,
             TransferEnd::Target => Nak::Operation,
         })?;
-        self.data_arrived(QueueSide::Responder, remote);
+        arrivals::data(
+            self.context.state,
+            self.context.spaces,
+            self.qpn,
+            QueueSide::Responder,
+            remote,
+        );
         Ok(())
     }
 
@@ -316,7 +324,13 @@ impl QueuePair<'_> {
                         .compare_exchange64(address, guess, next(guess))
                         .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
                     if found == guess {
-                        self.data_arrived(QueueSide::Responder, &scratch.remote);
+                        arrivals::data(
+                            self.context.state,
+                            self.context.spaces,
+                            self.qpn,
+                            QueueSide::Responder,
+                            &scratch.remote,
+                        );
                         return Ok(found);
                     }
                     guess = found;
@@ -332,7 +346,13 @@ impl QueuePair<'_> {
                 let found = u64::from_ne_bytes(word);
                 transfer::scatter(spaces, &scratch.remote, &next(found).to_ne_bytes())
                     .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
-                self.data_arrived(QueueSide::Responder, &scratch.remote);
+                arrivals::data(
+                    self.context.state,
+                    self.context.spaces,
+                    self.qpn,
+                    QueueSide::Responder,
+                    &scratch.remote,
+                );
                 Ok(found)
             }
         }
@@ -418,7 +438,7 @@ impl QueuePair<'_> {
             return nak;
         }
         self.report_receive_error(index, syndrome);
-        self.enter_error();
+        failure::enter_error(self);
         match syndrome {
             cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
             _ => Nak::Operation,
@@ -541,8 +561,8 @@ impl QueuePair<'_> {
     ) -> Result<(), Nak> {
         let completion = Completion::responder(self.qp, self.qpn, of, inline);
         let cqn = self.receive_cq();
-        if self.complete(cqn, completion).is_err() {
-            self.cq_overran();
+        if completion::write(&mut self.context, self.qpn, cqn, completion).is_err() {
+            failure::cq_overran(self);
             return Err(Nak::Operation);
         }
         Ok(())
@@ -553,22 +573,17 @@ impl QueuePair<'_> {
         if self.use_up(index).is_ok() {
             self.report_receive_error(index, syndrome);
         }
-        self.enter_error();
+        failure::enter_error(self);
     }
 
     /// Writes the error CQE of a receive WQE that is used up.
     pub(super) fn report_receive_error(&mut self, index: u16, syndrome: u8) {
-        self.count_receive_error(syndrome);
+        self.counters().receive_error(syndrome);
         let kind = cqe_opcode::RESPONDER_ERROR;
         let completion = Completion::error(self.qp, self.qpn, kind, 0, index, syndrome);
         // The QP is about to be in error; an event of the CQ reports an overrun.
         let cqn = self.receive_cq();
-        let _ = self.complete(cqn, completion);
-    }
-
-    /// The CQ of the QP's receive queue.
-    pub(super) fn receive_cq(&self) -> u32 {
-        self.qp.rq.as_ref().map_or(self.qp.context.cqn_rcv(), |rq| rq.cqn)
+        let _ = completion::write(&mut self.context, self.qpn, cqn, completion);
     }
 }
 

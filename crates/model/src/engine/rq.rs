@@ -32,7 +32,7 @@ impl StandaloneRq<'_> {
             Ok(None) => {
                 tracing::debug!(rqn = self.rqn, "a frame finds no receive");
                 let counter = self.rq.context.counter_set_id();
-                return self.context.count(counter, Count::OutOfBuffer);
+                return self.context.counters(counter).count(Count::OutOfBuffer);
             }
             Err(why) => return self.stuck(why),
         };

@@ -5,11 +5,12 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{Aeth, AethNak};
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
+use super::super::{arrivals, gather};
 use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet};
@@ -181,10 +182,16 @@ impl QueuePair<'_> {
             if work.signaled && length > 0 && length <= room {
                 return Ok(true);
             }
-            self.gather_part(&work, at, bytes.len() as u64, scratch)?;
+            gather::part(self, &work, at, bytes.len() as u64, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.local, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-            self.data_arrived(QueueSide::Requester, &scratch.local);
+            arrivals::data(
+                self.context.state,
+                self.context.spaces,
+                self.qpn,
+                QueueSide::Requester,
+                &scratch.local,
+            );
             Ok(false)
         });
         let request = &mut self.qp.runtime.connection().window.requests[place.request];

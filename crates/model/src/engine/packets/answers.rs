@@ -5,9 +5,9 @@
 
 use verbless_prm::{Aeth, AtomicAckEth, Bth};
 
-use super::super::context::QueuePair;
 use super::super::keys::AccessRight;
 use super::super::operation::Remote;
+use super::super::queue_pair::QueuePair;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;

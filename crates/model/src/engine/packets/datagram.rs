@@ -7,13 +7,14 @@
 use verbless_prm::hot::{CqeRoceSourceQp, CqeSourceQp, cqe_opcode, cqe_syndrome};
 use verbless_prm::{Bth, CqeRoceL3Type, Deth, Grh, Immdt, Ipv4Header};
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
 use super::super::cqe::Received;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
 use super::super::work::{Placed, address_vector};
+use super::super::{arrivals, completion};
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::DEFAULT_PKEY;
@@ -36,7 +37,7 @@ impl QueuePair<'_> {
         scratch: &mut Scratch,
     ) -> Turn {
         let sent = self.emit_datagram(placed, scratch);
-        self.finish(placed, sent)
+        completion::finish(self, placed, sent)
     }
 
     fn emit_datagram(&mut self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
@@ -111,7 +112,7 @@ impl QueuePair<'_> {
             return;
         }
         let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
-            self.count(Count::OutOfBuffer);
+            self.counters().count(Count::OutOfBuffer);
             return;
         };
         let bytes = (packet.payload.len() + GRH) as u64;
@@ -128,7 +129,13 @@ impl QueuePair<'_> {
             self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
             return;
         }
-        self.data_arrived(QueueSide::Responder, &scratch.remote);
+        arrivals::data(
+            self.context.state,
+            self.context.spaces,
+            self.qpn,
+            QueueSide::Responder,
+            &scratch.remote,
+        );
         let of = Received {
             opcode: match opcode.immediate {
                 true => cqe_opcode::RESPONDER_SEND_IMM,

@@ -2,7 +2,7 @@
 
 use verbless_prm::Bth;
 
-use super::super::context::QueuePair;
+use super::super::queue_pair::QueuePair;
 use super::super::state::Egress;
 use super::super::transfer::TransferEnd;
 use super::path::Hop;

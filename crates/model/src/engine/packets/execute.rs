@@ -5,11 +5,12 @@
 
 use verbless_prm::hot::cqe_opcode;
 
-use super::super::context::QueuePair;
+use super::super::arrivals;
 use super::super::cqe::Received;
 use super::super::invalid::InvalidReason;
 use super::super::keys::AccessRight;
 use super::super::operation::{Atomic, Operands};
+use super::super::queue_pair::QueuePair;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
@@ -55,7 +56,13 @@ impl QueuePair<'_> {
             return Err(Nak::Operation);
         }
         if !in_cqe {
-            self.data_arrived(QueueSide::Responder, &scratch.remote);
+            arrivals::data(
+                self.context.state,
+                self.context.spaces,
+                self.qpn,
+                QueueSide::Responder,
+                &scratch.remote,
+            );
         }
         if !opcode.place.ends() {
             self.keep_receive(index, bytes, scratch);
@@ -164,7 +171,13 @@ impl QueuePair<'_> {
             self.range(key, address, length, AccessRight::RemoteWrite, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.remote, payload)
                 .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
-            self.data_arrived(QueueSide::Responder, &scratch.remote);
+            arrivals::data(
+                self.context.state,
+                self.context.spaces,
+                self.qpn,
+                QueueSide::Responder,
+                &scratch.remote,
+            );
         }
         if !opcode.place.ends() {
             let into = Target::Range { key, address: start, length: whole };

@@ -7,12 +7,14 @@
 use verbless_prm::WqeFence;
 use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 
-use super::super::context::{Missing, QueuePair};
+use super::super::context::Missing;
 use super::super::operation::WqeRefusal;
-use super::super::requester::TurnStart;
+use super::super::queue_pair::QueuePair;
+use super::super::requester::{self, TurnStart};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::{self, Placed, Work};
+use super::super::{completion, failure, gather};
 use crate::connection::{Request, Response, Timer, advance};
 use crate::hca::objects::QpState;
 
@@ -42,7 +44,7 @@ impl QueuePair<'_> {
         match self.qp.state {
             QpState::Rts | QpState::SqDrained => {}
             QpState::SqError | QpState::Error => {
-                self.flush_later();
+                failure::flush_later(&mut self.context, self.qpn);
                 return Ok(Turn::Sleep);
             }
             _ => return Ok(Turn::Sleep),
@@ -95,10 +97,6 @@ impl QueuePair<'_> {
             .runtime
             .started()
             .is_none_or(|connection| connection.window.requests.is_empty() && !connection.answers)
-    }
-
-    pub(super) fn is_sending(&self) -> bool {
-        matches!(self.qp.state, QpState::Rts | QpState::SqDrained)
     }
 
     /// Takes the next WQE from the ring into the window.
@@ -164,14 +162,14 @@ impl QueuePair<'_> {
         }
         self.qp.runtime.connection().window.requests.push_back(request);
         if self.context.state.faults.fails_queue_pair(self.qpn) {
-            self.catastrophe();
+            failure::catastrophe(self);
         }
         Ok(Attempt::Done)
     }
 
     /// Executes the next WQE, or a part of it, which sends nothing.
     fn next_in_ring(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
-        match self.begin(scratch)? {
+        match requester::begin(self, scratch)? {
             TurnStart::Over(turn) => Ok(turn),
             // The WQE has changed since: it gets a turn of its own.
             TurnStart::Request(_) => Ok(Turn::Again),
@@ -182,7 +180,7 @@ impl QueuePair<'_> {
     fn unfetch(&mut self, index: u16, scratch: &Scratch) {
         match self.qp.sq.as_mut() {
             Some(sq) => sq.runtime.copies.put_back(index, &scratch.wqe),
-            None => self.no_send_queue(),
+            None => completion::no_send_queue(self.qpn),
         }
     }
 
@@ -216,23 +214,19 @@ impl QueuePair<'_> {
         if let Some(syndrome) = self.context.state.faults.fails_request(self.qpn) {
             return Err(syndrome);
         }
-        request.length = self.gather(work, request.index, scratch).inspect_err(|syndrome| {
-            let operation = work.operation.name;
-            tracing::info!(qpn = self.qpn, operation, syndrome, "the data segments are invalid");
-        })?;
+        request.length =
+            gather::whole(self, work, request.index, scratch).inspect_err(|syndrome| {
+                let operation = work.operation.name;
+                tracing::info!(
+                    qpn = self.qpn,
+                    operation,
+                    syndrome,
+                    "the data segments are invalid"
+                );
+            })?;
         request.packets = self.packets(request.length);
         request.response = work.operation.response();
         Ok(())
-    }
-
-    /// Number of packets of a message of `length` bytes.
-    pub(super) fn packets(&self, length: u64) -> u32 {
-        length.div_ceil(1 << self.log_mtu()).max(1) as u32
-    }
-
-    /// log2 of the path MTU.
-    pub(in crate::engine) fn log_mtu(&self) -> u32 {
-        self.qp.log_mtu.clamp(8, 12)
     }
 
     /// Completes the requests that are done or failed, oldest first.
@@ -259,7 +253,7 @@ impl QueuePair<'_> {
                                 ?why,
                                 "a WQE is no longer carried"
                             );
-                            self.fail(index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+                            completion::fail(self, index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
                         }
                     }
                 }
@@ -267,7 +261,7 @@ impl QueuePair<'_> {
                     self.stop_timer();
                     let opcode = work::opcode(&request.wqe);
                     tracing::info!(qpn = self.qpn, opcode, syndrome, "a send request failed");
-                    self.fail(index, opcode, syndrome);
+                    completion::fail(self, index, opcode, syndrome);
                 }
             }
             self.qp.runtime.connection().window.reuse(request.wqe);
@@ -280,12 +274,12 @@ impl QueuePair<'_> {
         let in_cqe = request.responds() && placed.work.signaled && length > 0 && length <= room;
         let bytes = if request.responds() { length as u32 } else { 0 };
         let inline = in_cqe.then(|| &request.inline[..length as usize]);
-        self.completed(placed, bytes, inline);
+        completion::report(self, placed, bytes, inline);
     }
 
     /// Gives the send side a turn, since it may have work.
     pub(super) fn goes_on(&mut self) {
-        let Some(sq) = self.qp.sq.as_mut() else { return self.no_send_queue() };
+        let Some(sq) = self.qp.sq.as_mut() else { return completion::no_send_queue(self.qpn) };
         if !std::mem::replace(&mut sq.runtime.queued, true) {
             self.context.state.active.push_back(self.qpn);
         }

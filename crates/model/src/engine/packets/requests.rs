@@ -6,11 +6,11 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
 
-use super::super::context::QueuePair;
-use super::super::keys::{self, AccessRight, KeyUser, Range, Sge};
+use super::super::gather;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::transfer::{self, TransferEnd};
-use super::super::work::{Segment, Work, segments};
+use super::super::work::Work;
 use super::egress::Outgoing;
 use super::requester::Attempt;
 use crate::connection::{PSN_MASK, advance};
@@ -162,7 +162,7 @@ impl QueuePair<'_> {
             .set_psn(part.psn);
         let bytes = if scatters { 0 } else { rest.min(1 << self.log_mtu()) as usize };
         if !scatters {
-            self.gather_part(work, part.at, bytes as u64, scratch)?;
+            gather::part(self, work, part.at, bytes as u64, scratch)?;
         }
         let lost = place.begins() && self.context.state.faults.loses_message(self.qpn);
         let out = Outgoing { bth, extensions, payload: bytes };
@@ -175,56 +175,5 @@ impl QueuePair<'_> {
             Ok(()) => Ok(()),
             Err(TransferEnd::Source | TransferEnd::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
         }
-    }
-
-    /// Resolves a part of the WQE's data; the error is the syndrome.
-    pub(in crate::engine) fn gather_part(
-        &self,
-        work: &Work,
-        at: u64,
-        length: u64,
-        scratch: &mut Scratch,
-    ) -> Result<(), u8> {
-        let need = if work.operation.scatters() {
-            AccessRight::LocalWrite
-        } else {
-            AccessRight::LocalRead
-        };
-        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
-        let Scratch { local, wqe, .. } = scratch;
-        local.clear();
-        let mut visits = keys::VISITS;
-        let (mut skip, mut rest) = (at, length);
-        for segment in segments(wqe, work.data) {
-            if rest == 0 {
-                break;
-            }
-            let size = match segment {
-                Ok(Segment::Pointer { length, .. } | Segment::Inline { length, .. }) => length,
-                Err(_) => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
-            };
-            if skip >= size {
-                skip -= size;
-                continue;
-            }
-            let here = (size - skip).min(rest);
-            match segment {
-                Ok(Segment::Pointer { lkey, address, .. }) => {
-                    let address = address.wrapping_add(skip);
-                    let range = Range { key: lkey, address, length: here };
-                    self.context
-                        .keys()
-                        .resolve(user, range, need, &mut visits, local)
-                        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-                }
-                Ok(Segment::Inline { at, .. }) => {
-                    local.push(Sge::Inline { at: at + skip as usize, length: here });
-                }
-                Err(_) => {}
-            }
-            rest -= here;
-            skip = 0;
-        }
-        if rest == 0 { Ok(()) } else { Err(cqe_syndrome::LOCAL_LENGTH) }
     }
 }

@@ -11,10 +11,11 @@
 use verbless_prm::AethNak;
 use verbless_prm::hot::event_type;
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::failure;
 use super::super::invalid::InvalidReason;
 use super::super::operation::Remote;
+use super::super::queue_pair::QueuePair;
 use super::super::responder::{Nak, counted};
 use super::super::scratch::Scratch;
 use crate::connection::{Answer, Distance, Incoming, Response, advance, distance};
@@ -52,13 +53,13 @@ impl QueuePair<'_> {
         match distance(expected, psn) {
             Distance::Ahead(_) => {
                 if !std::mem::replace(&mut self.qp.runtime.connection().arriving.reported, true) {
-                    self.count(Count::OutOfSequence);
+                    self.counters().count(Count::OutOfSequence);
                     self.refuse(expected, NAK | AethNak::PSN_SEQUENCE.0);
                 }
                 return;
             }
             Distance::Behind(_) => {
-                self.count(Count::Duplicate);
+                self.counters().count(Count::Duplicate);
                 self.take_duplicate(packet, opcode);
                 return;
             }
@@ -67,7 +68,7 @@ impl QueuePair<'_> {
         let done = match self.fits(packet, opcode) {
             true => self.execute(packet, opcode, scratch),
             false => {
-                self.count(Count::ResponderInvalid);
+                self.counters().count(Count::ResponderInvalid);
                 Err(self.invalid(InvalidReason::OutOfOrder))
             }
         };
@@ -159,7 +160,7 @@ impl QueuePair<'_> {
         if (done.is_err() || opcode.place.ends())
             && let Some(what) = counted(remote, done.err())
         {
-            self.count(what);
+            self.counters().count(what);
         }
         done.map(|()| remote.response())
     }
@@ -190,7 +191,7 @@ impl QueuePair<'_> {
             self.context.events.qp(event, self.qpn);
         }
         let gone = self.is_gone();
-        self.enter_error();
+        failure::enter_error(self);
         if !gone {
             self.refuse(psn, NAK | why.0);
         }

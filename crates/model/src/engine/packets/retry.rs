@@ -5,8 +5,8 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::queue_pair::QueuePair;
 use crate::clock::rnr_timer;
 use crate::connection::{Distance, PsnPosition, Timer, distance};
 
@@ -47,7 +47,7 @@ impl QueuePair<'_> {
             .zip(psn)
             .is_some_and(|(before, psn)| matches!(distance(before, psn), Distance::Behind(_)));
         if again && window.missed == window.psn(missing) {
-            self.count(Count::ImpliedNak);
+            self.counters().count(Count::ImpliedNak);
             return self.qp.runtime.connection().window.go_back(missing);
         }
         self.lost(missing, Count::ImpliedNak);
@@ -57,7 +57,7 @@ impl QueuePair<'_> {
     /// before.
     pub(super) fn lost(&mut self, missing: PsnPosition, what: Count) {
         if self.is_news(missing) {
-            self.count(what);
+            self.counters().count(what);
             self.send_again(missing);
         }
     }
@@ -96,7 +96,7 @@ impl QueuePair<'_> {
             return self.decide_at(place.request, cqe_syndrome::RNR_RETRY_EXCEEDED);
         }
         requester.rnr_retries_left -= u8::from(ends);
-        self.count(Count::RnrNak);
+        self.counters().count(Count::RnrNak);
         let window = &mut self.qp.runtime.connection().window;
         window.go_back(place);
         window.timer = Timer::NotReady;
@@ -142,7 +142,7 @@ impl QueuePair<'_> {
                 self.wait_for(patience.min(left));
             }
             _ => {
-                self.count(Count::Timeout);
+                self.counters().count(Count::Timeout);
                 if let Some(oldest) = oldest {
                     self.send_again(oldest);
                 }

@@ -6,12 +6,14 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
-use super::super::context::{Missing, QueuePair};
-use super::super::requester::TurnStart;
+use super::super::context::Missing;
+use super::super::queue_pair::QueuePair;
+use super::super::requester::{self, TurnStart};
 use super::super::responder::{MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
+use super::super::{completion, gather};
 use super::service::Carry;
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
@@ -68,16 +70,16 @@ impl<'a> Carrier<'a> {
         carry: Carry,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
-        let mut pair = self.pair()?;
-        let placed = match pair.begin(scratch)? {
+        let pair = &mut self.pair()?;
+        let placed = match requester::begin(pair, scratch)? {
             TurnStart::Over(turn) => return Ok(turn),
             TurnStart::Request(placed) => placed,
         };
         let part = pair.part(&placed);
         if part.length < placed.length
-            && let Err(syndrome) = pair.gather_part(&placed.work, part.at, part.length, scratch)
+            && let Err(syndrome) = gather::part(pair, &placed.work, part.at, part.length, scratch)
         {
-            return Ok(pair.finish(&placed, Err(syndrome)));
+            return Ok(completion::finish(pair, &placed, Err(syndrome)));
         }
         let QpObject { port, remote_qpn, qp_type, remote: to, .. } = *pair.qp;
         let packets = part.length.div_ceil(1 << pair.log_mtu()).max(1) as u32;
@@ -119,8 +121,8 @@ impl<'a> Carrier<'a> {
         };
         let message =
             WholeRequest { slid, psn, packets, work: &placed.work, length: placed.length, part };
-        let mut pair = locked.functions.pair(target, to_qpn, locked.clock.now)?;
-        let mut answer = receive(&mut pair, &message, scratch);
+        let pair = &mut locked.functions.pair(target, to_qpn, locked.clock.now)?;
+        let mut answer = receive(pair, &message, scratch);
         // An error that the requester finds by itself needs no answer.
         if !answers && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION) {
             answer = Reply::Silence;
@@ -138,6 +140,12 @@ impl QueuePair<'_> {
     /// Whether the QP's messages reach a port, and so may go in packets.
     pub(in crate::engine) fn leaves_the_device(&self) -> bool {
         self.qp.remote != Some(Address::Own)
+    }
+
+    /// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
+    /// others.
+    pub(super) fn failed_meanwhile(&self) -> bool {
+        self.qp.state != QpState::Rts
     }
 
     /// The part of a request that is carried next.

@@ -8,14 +8,16 @@
 use verbless_prm::hot::{cqe_syndrome, event_type};
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
-use super::super::context::{Missing, QueuePair};
+use super::super::context::Missing;
 use super::super::counters::Count;
 use super::super::invalid::InvalidReason;
+use super::super::queue_pair::QueuePair;
 use super::super::responder::{MessagePart, Nak, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
 use super::super::work::Placed;
+use super::super::{arrivals, completion, failure};
 use super::connected::{Carrier, Exchange, PSN, QpId, Reply};
 use super::service::Transport;
 use crate::clock::rnr_timer;
@@ -69,30 +71,30 @@ impl Carrier<'_> {
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
         let Exchange { answer, peer, packets } = self.exchange(placed, part, scratch, receive)?;
-        let mut pair = self.pair()?;
+        let pair = &mut self.pair()?;
         if pair.failed_meanwhile() {
             return Ok(Turn::Sleep);
         }
         let original = match answer {
             Reply::Done { original } => original,
-            Reply::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
+            Reply::Failed(syndrome) => return Ok(completion::finish(pair, placed, Err(syndrome))),
             Reply::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
             Reply::Silence => return Ok(pair.unanswered()),
         };
         if !placed.work.operation.scatters() {
             return Ok(match pair.carried(part, packets) {
-                true => pair.succeed(placed, 0, None),
+                true => completion::succeed(pair, placed, 0, None),
                 false => Turn::Again,
             });
         }
         match pair.take_response(placed, part, original, scratch) {
             Ok(inline) if pair.carried(part, packets) => {
                 let inline = inline.as_ref().map(|inline| &inline[..placed.length as usize]);
-                Ok(pair.succeed(placed, placed.length as u32, inline))
+                Ok(completion::succeed(pair, placed, placed.length as u32, inline))
             }
             Ok(_) => Ok(Turn::Again),
             Err(TransferEnd::Target) => {
-                Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION)))
+                Ok(completion::finish(pair, placed, Err(cqe_syndrome::LOCAL_PROTECTION)))
             }
             Err(TransferEnd::Source) => self.peer_failed(peer, placed, scratch),
         }
@@ -109,18 +111,18 @@ impl Carrier<'_> {
         let now = self.locked.clock.now;
         let locked = &mut *self.locked;
         if let Some((peer, number)) = peer {
-            let mut pair = locked.functions.pair(peer, number, now)?;
+            let pair = &mut locked.functions.pair(peer, number, now)?;
             if pair.is_gone() {
-                pair.enter_error();
+                failure::enter_error(pair);
                 return Ok(self.pair()?.unanswered());
             }
         }
-        let mut pair = self.pair()?;
+        let pair = &mut self.pair()?;
         let syndrome = match pair.of_remote(Nak::Operation, &scratch.remote) {
             Nak::Access => cqe_syndrome::REMOTE_ACCESS,
             _ => cqe_syndrome::REMOTE_OPERATION,
         };
-        Ok(pair.finish(placed, Err(syndrome)))
+        Ok(completion::finish(pair, placed, Err(syndrome)))
     }
 }
 
@@ -147,7 +149,13 @@ impl QueuePair<'_> {
             (None, false) => transfer::transfer(spaces, remote, &[], local)?,
         }
         if !in_cqe {
-            self.data_arrived(QueueSide::Requester, local);
+            arrivals::data(
+                self.context.state,
+                self.context.spaces,
+                self.qpn,
+                QueueSide::Requester,
+                local,
+            );
         }
         Ok(in_cqe.then_some(inline))
     }
@@ -157,10 +165,10 @@ impl QueuePair<'_> {
         let requester = &mut self.qp.requester;
         let ends = requester.rnr_retry_limit != FOR_EVER;
         if ends && requester.rnr_retries_left == 0 {
-            return self.finish(placed, Err(cqe_syndrome::RNR_RETRY_EXCEEDED));
+            return completion::finish(self, placed, Err(cqe_syndrome::RNR_RETRY_EXCEEDED));
         }
         requester.rnr_retries_left -= u8::from(ends);
-        self.count(Count::RnrNak);
+        self.counters().count(Count::RnrNak);
         self.wait(rnr_timer(timer))
     }
 
@@ -190,7 +198,7 @@ impl QueuePair<'_> {
             self.context.events.qp(event, self.qpn);
         }
         let gone = self.is_gone();
-        self.enter_error();
+        failure::enter_error(self);
         if gone { Reply::Silence } else { Reply::Failed(syndrome) }
     }
 }
@@ -203,9 +211,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
         // A NAK would name a PSN that the requester never sent.
         if ahead >= PSN_HALF {
-            pair.count(Count::Duplicate);
+            pair.counters().count(Count::Duplicate);
         } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
-            pair.count(Count::OutOfSequence);
+            pair.counters().count(Count::OutOfSequence);
         }
         return Reply::Silence;
     }

@@ -1,7 +1,8 @@
 //! The interface of a QP type's module: the rules that commands apply, and how its messages travel.
 
-use super::super::context::{Missing, QueuePair};
-use super::super::requester::TurnStart;
+use super::super::context::Missing;
+use super::super::queue_pair::QueuePair;
+use super::super::requester::{self, TurnStart};
 use super::super::responder::MessagePart;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
@@ -31,7 +32,7 @@ pub(super) fn one_by_one(
     scratch: &mut Scratch,
     send: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
 ) -> Result<Turn, Missing> {
-    Ok(match pair.begin(scratch)? {
+    Ok(match requester::begin(pair, scratch)? {
         TurnStart::Over(turn) => turn,
         TurnStart::Request(placed) => send(pair, &placed, scratch),
     })

@@ -4,7 +4,9 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
-use super::super::context::{Missing, QueuePair};
+use super::super::completion;
+use super::super::context::Missing;
+use super::super::queue_pair::QueuePair;
 use super::super::responder::{MessagePart, Nak, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
@@ -40,15 +42,15 @@ impl Carrier<'_> {
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
         let Exchange { answer, packets, .. } = self.exchange(placed, part, scratch, receive)?;
-        let mut pair = self.pair()?;
+        let pair = &mut self.pair()?;
         if pair.failed_meanwhile() {
             return Ok(Turn::Sleep);
         }
         if let Reply::Failed(syndrome) = answer {
-            return Ok(pair.finish(placed, Err(syndrome)));
+            return Ok(completion::finish(pair, placed, Err(syndrome)));
         }
         Ok(match pair.carried(part, packets) {
-            true => pair.succeed(placed, 0, None),
+            true => completion::succeed(pair, placed, 0, None),
             false => Turn::Again,
         })
     }

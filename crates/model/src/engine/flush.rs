@@ -13,6 +13,7 @@ use super::failure;
 use super::function::FunctionEngine;
 use super::operation::Operation;
 use super::queue_pair::QueuePair;
+use super::receive;
 use super::ring::record;
 use super::sender::producer_word;
 use super::work::opcode;
@@ -119,7 +120,7 @@ fn flush_send(pair: &mut QueuePair<'_>) -> Option<()> {
 
 /// Completes the next receive as flushed; `None` if none is posted.
 fn flush_receive(pair: &mut QueuePair<'_>) -> Option<()> {
-    if let Some((index, _)) = pair.taken_receive() {
+    if let Some((index, _)) = receive::take_back(pair.qp) {
         receive_flushed(pair, index);
         return Some(());
     }

@@ -25,6 +25,7 @@
 //!   function   a function: its objects, and the state of the engine
 //! ```
 
+mod access;
 mod arrivals;
 mod blueflame;
 mod command;
@@ -53,6 +54,7 @@ mod operation;
 mod packets;
 mod programs;
 mod queue_pair;
+mod receive;
 mod requester;
 mod responder;
 mod ring;

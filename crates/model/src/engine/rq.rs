@@ -9,7 +9,7 @@ use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
 use super::keys::KeyUser;
-use super::responder::place;
+use super::receive::place;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::{srq, transfer};

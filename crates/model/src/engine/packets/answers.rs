@@ -5,10 +5,10 @@
 
 use verbless_prm::{Aeth, AtomicAckEth, Bth};
 
+use super::super::access::{self, Nak};
 use super::super::keys::AccessRight;
 use super::super::operation::Remote;
 use super::super::queue_pair::QueuePair;
-use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::egress::Outgoing;
@@ -177,7 +177,7 @@ impl QueuePair<'_> {
         };
         let from = address.wrapping_add(at);
         let psn = advance(psn, sent);
-        if let Err(nak) = self.range(key, from, here, AccessRight::RemoteRead, scratch) {
+        if let Err(nak) = access::range(self, key, from, here, AccessRight::RemoteRead, scratch) {
             if again {
                 // A requester that still waits for the response asks once more; one that has it may
                 // have closed the key.
@@ -194,7 +194,8 @@ impl QueuePair<'_> {
         let emitted = self.emit(&out, false, |into| transfer::gather(spaces, remote, &[], into));
         if emitted.is_err() {
             self.qp.runtime.connection().arriving.answers.clear();
-            self.fail_responder(psn, self.of_remote(Nak::Operation, &scratch.remote));
+            let nak = access::of_remote(self.context.spaces, Nak::Operation, &scratch.remote);
+            self.fail_responder(psn, nak);
             return false;
         }
         if let Some(Answer::Read { sent, .. }) =

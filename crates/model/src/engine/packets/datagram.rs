@@ -14,7 +14,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
 use super::super::work::{Placed, address_vector};
-use super::super::{arrivals, completion};
+use super::super::{arrivals, completion, receive};
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::DEFAULT_PKEY;
@@ -111,13 +111,13 @@ impl QueuePair<'_> {
             tracing::info!(qpn = self.qpn, ?state, "a datagram for a QP that is not ready");
             return;
         }
-        let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
+        let Ok(index) = receive::next(self, Some(&mut scratch.receive)) else {
             self.counters().count(Count::OutOfBuffer);
             return;
         };
         let bytes = (packet.payload.len() + GRH) as u64;
-        if let Err(syndrome) = self.scatter_part(0, bytes, scratch) {
-            self.receive_failed(index, syndrome);
+        if let Err(syndrome) = receive::scatter(self, 0, bytes, scratch) {
+            receive::fail(self, index, syndrome);
             return;
         }
         let route = &packet.headers.route;
@@ -126,7 +126,7 @@ impl QueuePair<'_> {
         whole.extend_from_slice(&front(route));
         whole.extend_from_slice(packet.payload);
         if transfer::scatter(self.context.spaces, &scratch.remote, whole).is_err() {
-            self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
+            receive::fail(self, index, cqe_syndrome::LOCAL_PROTECTION);
             return;
         }
         arrivals::data(
@@ -154,7 +154,7 @@ impl QueuePair<'_> {
             now: self.context.ticks(),
         };
         // A datagram has no answer: the sender gets no error.
-        let _ = self.complete_receive(&of, None);
+        let _ = receive::complete(self, &of, None);
     }
 }
 

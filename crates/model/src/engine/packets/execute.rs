@@ -5,15 +5,15 @@
 
 use verbless_prm::hot::cqe_opcode;
 
-use super::super::arrivals;
+use super::super::access::{self, Nak};
 use super::super::cqe::Received;
 use super::super::invalid::InvalidReason;
 use super::super::keys::AccessRight;
 use super::super::operation::{Atomic, Operands};
 use super::super::queue_pair::QueuePair;
-use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
+use super::super::{arrivals, receive};
 use super::path::slid;
 use crate::connection::{Answer, Incoming, Replay, Target};
 use crate::watch::QueueSide;
@@ -36,23 +36,26 @@ impl QueuePair<'_> {
                 scratch.receive = wqe;
                 (index, bytes)
             }
-            _ => (self.take_receive(scratch)?, 0),
+            _ => (receive::take(self, scratch)?, 0),
         };
         let (at, length) = (bytes, payload.len() as u64);
         bytes += length;
         let longest = self.context.limits.longest_message(self.qp);
         if bytes > longest {
-            self.keep_receive(index, bytes, scratch);
-            return Err(self.invalid(InvalidReason::TooLong { length: bytes, longest }));
+            receive::keep(self.qp, index, bytes, scratch);
+            return Err(access::invalid(
+                self.qpn,
+                InvalidReason::TooLong { length: bytes, longest },
+            ));
         }
         // A message of one packet may fit into its CQE.
         let room = u64::from(self.qp.responder_inline);
         let in_cqe = opcode.place == Position::Only && length > 0 && length <= room;
-        if let Err(syndrome) = self.scatter_part(at, length, scratch) {
-            return Err(self.part_refused(index, syndrome));
+        if let Err(syndrome) = receive::scatter(self, at, length, scratch) {
+            return Err(receive::refuse_part(self, index, syndrome));
         }
         if !in_cqe && transfer::scatter(self.context.spaces, &scratch.remote, payload).is_err() {
-            self.keep_receive(index, bytes, scratch);
+            receive::keep(self.qp, index, bytes, scratch);
             return Err(Nak::Operation);
         }
         if !in_cqe {
@@ -65,16 +68,16 @@ impl QueuePair<'_> {
             );
         }
         if !opcode.place.ends() {
-            self.keep_receive(index, bytes, scratch);
+            receive::keep(self.qp, index, bytes, scratch);
             self.arrived(1, false);
             return Ok(());
         }
         let extensions = &packet.headers.transport.extensions;
         let invalidated = extensions.ieth.map(|ieth| ieth.rkey());
         if let Some(key) = invalidated
-            && let Err(nak) = self.invalidate(key)
+            && let Err(nak) = access::invalidate(self.context.mkeys, self.qp.pd, key)
         {
-            self.keep_receive(index, bytes, scratch);
+            receive::keep(self.qp, index, bytes, scratch);
             return Err(nak);
         }
         let immediate = extensions.immdt.map(|immdt| immdt.immediate());
@@ -86,52 +89,10 @@ impl QueuePair<'_> {
         let value = immediate.or(invalidated).unwrap_or(0);
         self.arrived(1, true);
         if self.qp.srq.is_none() {
-            self.use_up(index)?;
+            receive::use_up(self, index)?;
         }
         let inline = in_cqe.then_some(payload);
         self.message_complete(packet, index, kind, value, bytes, inline)
-    }
-
-    /// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of
-    /// a shared queue is used up here: another QP may take the next one before the message is
-    /// complete.
-    pub(in crate::engine) fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
-        if let Some((index, wqe)) = self.qp.runtime.connection().arriving.held.take() {
-            scratch.receive = wqe;
-            return Ok(index);
-        }
-        let index = self.next_receive(Some(&mut scratch.receive))?;
-        if self.qp.srq.is_some() {
-            self.use_up(index)?;
-        }
-        Ok(index)
-    }
-
-    /// Keeps the receive WQE of the scratch buffer for the rest of a message of which `bytes` bytes
-    /// have arrived; or, if the QP fails and the WQE is of a shared queue, for its flush.
-    pub(in crate::engine) fn keep_receive(
-        &mut self,
-        index: u16,
-        bytes: u64,
-        scratch: &mut Scratch,
-    ) {
-        let wqe = std::mem::take(&mut scratch.receive);
-        let into = Target::Receive { index, wqe };
-        self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
-    }
-
-    /// Takes back the WQE of a shared queue from a message that is incomplete or was cut off.
-    pub(in crate::engine) fn taken_receive(&mut self) -> Option<(u16, Vec<u8>)> {
-        self.qp.srq?;
-        self.qp.runtime.started()?;
-        let arriving = &mut self.qp.runtime.connection().arriving;
-        if let Some(held) = arriving.held.take() {
-            return Some(held);
-        }
-        match arriving.message.take()?.into {
-            Target::Receive { index, wqe } => Some((index, wqe)),
-            Target::Range { .. } => None,
-        }
     }
 
     pub(in crate::engine) fn write_arrived(
@@ -149,28 +110,29 @@ impl QueuePair<'_> {
                     self.check_length(whole)?;
                     let (key, start) = (reth.rkey(), reth.virtual_address());
                     // Checks the whole range before the first byte moves.
-                    self.range(key, start, whole, AccessRight::RemoteWrite, scratch)?;
+                    access::range(self, key, start, whole, AccessRight::RemoteWrite, scratch)?;
                     (key, start, whole, 0)
                 }
                 (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
                     (*key, *address, *length, *bytes)
                 }
-                _ => return Err(self.invalid(InvalidReason::OutOfOrder)),
+                _ => return Err(access::invalid(self.qpn, InvalidReason::OutOfOrder)),
             };
         let bytes = at + length;
         if bytes > whole || opcode.place.ends() && bytes != whole {
-            return Err(self.invalid(InvalidReason::OutOfOrder));
+            return Err(access::invalid(self.qpn, InvalidReason::OutOfOrder));
         }
         let immediate = extensions.immdt.map(|immdt| immdt.immediate());
         let index = match immediate {
-            Some(_) => Some(self.next_receive(None)?),
+            Some(_) => Some(receive::next(self, None)?),
             None => None,
         };
         if length > 0 {
             let address = start.wrapping_add(at);
-            self.range(key, address, length, AccessRight::RemoteWrite, scratch)?;
-            transfer::scatter(self.context.spaces, &scratch.remote, payload)
-                .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
+            access::range(self, key, address, length, AccessRight::RemoteWrite, scratch)?;
+            transfer::scatter(self.context.spaces, &scratch.remote, payload).map_err(|_| {
+                access::of_remote(self.context.spaces, Nak::Operation, &scratch.remote)
+            })?;
             arrivals::data(
                 self.context.state,
                 self.context.spaces,
@@ -189,7 +151,7 @@ impl QueuePair<'_> {
         match (index, immediate) {
             (Some(index), Some(value)) => {
                 let kind = cqe_opcode::RESPONDER_WRITE_IMM;
-                self.use_up(index)?;
+                receive::use_up(self, index)?;
                 self.message_complete(packet, index, kind, value, whole, None)
             }
             _ => Ok(()),
@@ -207,7 +169,7 @@ impl QueuePair<'_> {
         let length = u64::from(reth.dma_length());
         self.check_length(length)?;
         self.check_answers()?;
-        self.range(key, address, length, AccessRight::RemoteRead, scratch)?;
+        access::range(self, key, address, length, AccessRight::RemoteRead, scratch)?;
         let packets = self.packets(length);
         let psn = self.qp.responder.psn;
         let most = self.qp.responder.max_dest_rd_atomic;
@@ -227,11 +189,12 @@ impl QueuePair<'_> {
     ) -> Result<(), Nak> {
         let header = packet.headers.transport.extensions.atomic_eth.ok_or(Nak::InvalidRequest)?;
         let (key, address) = (header.rkey(), header.virtual_address());
-        self.check_alignment(address)?;
+        access::check_alignment(self.qpn, address)?;
         self.check_answers()?;
-        self.range(key, address, 8, AccessRight::Atomic, scratch)?;
+        access::range(self, key, address, 8, AccessRight::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
-        let value = self.exchange_word(atomic, operands, scratch)?;
+        let value =
+            access::exchange_word(&self.context, self.qpn, atomic, operands, &scratch.remote)?;
         let psn = self.qp.responder.psn;
         self.arrived(1, true);
         let most = self.qp.responder.max_dest_rd_atomic;
@@ -246,7 +209,7 @@ impl QueuePair<'_> {
     fn check_length(&self, length: u64) -> Result<(), Nak> {
         let longest = self.context.limits.longest_message(self.qp);
         match length > longest {
-            true => Err(self.invalid(InvalidReason::TooLong { length, longest })),
+            true => Err(access::invalid(self.qpn, InvalidReason::TooLong { length, longest })),
             false => Ok(()),
         }
     }
@@ -257,7 +220,9 @@ impl QueuePair<'_> {
         let max_dest_rd_atomic = self.qp.responder.max_dest_rd_atomic;
         let unanswered = self.qp.runtime.connection().arriving.unanswered();
         match unanswered >= usize::from(max_dest_rd_atomic) {
-            true => Err(self.invalid(InvalidReason::TooManyAnswers { max_dest_rd_atomic })),
+            true => {
+                Err(access::invalid(self.qpn, InvalidReason::TooManyAnswers { max_dest_rd_atomic }))
+            }
             false => Ok(()),
         }
     }
@@ -282,6 +247,6 @@ impl QueuePair<'_> {
             peer: self.qp.remote_qpn & 0xff_ffff,
             now: self.context.ticks(),
         };
-        self.report_receive(&of, inline)
+        receive::report(self, &of, inline)
     }
 }

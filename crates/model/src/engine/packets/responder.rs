@@ -11,13 +11,13 @@
 use verbless_prm::AethNak;
 use verbless_prm::hot::event_type;
 
+use super::super::access::{self, Nak, counted};
 use super::super::counters::Count;
-use super::super::failure;
 use super::super::invalid::InvalidReason;
 use super::super::operation::Remote;
 use super::super::queue_pair::QueuePair;
-use super::super::responder::{Nak, counted};
 use super::super::scratch::Scratch;
+use super::super::{failure, receive};
 use crate::connection::{Answer, Distance, Incoming, Response, advance, distance};
 use crate::hca::objects::QpState;
 use verbless_wire::{Opcode, Packet, Position};
@@ -69,7 +69,7 @@ impl QueuePair<'_> {
             true => self.execute(packet, opcode, scratch),
             false => {
                 self.counters().count(Count::ResponderInvalid);
-                Err(self.invalid(InvalidReason::OutOfOrder))
+                Err(access::invalid(self.qpn, InvalidReason::OutOfOrder))
             }
         };
         match done {
@@ -106,23 +106,12 @@ impl QueuePair<'_> {
         let gap = distance(self.qp.responder.psn, psn) != Distance::Same;
         self.qp.responder.psn = psn;
         if gap || opcode.place.begins() {
-            self.cut_message();
+            receive::cut_message(self.qp);
         }
         if !self.fits(packet, opcode) || self.execute(packet, opcode, scratch).is_err() {
-            self.cut_message();
+            receive::cut_message(self.qp);
             self.qp.responder.psn = advance(psn, 1);
         }
-    }
-
-    /// Cuts off the message that is arriving: its receive WQE serves the next one.
-    pub(in crate::engine) fn cut_message(&mut self) {
-        if self.qp.runtime.started().is_none() {
-            return;
-        }
-        let held = self.taken_receive();
-        let arriving = &mut self.qp.runtime.connection().arriving;
-        arriving.message = None;
-        arriving.held = held;
     }
 
     /// Whether a packet can follow those before it, by its own headers.
@@ -190,7 +179,7 @@ impl QueuePair<'_> {
         if let Some(event) = event {
             self.context.events.qp(event, self.qpn);
         }
-        let gone = self.is_gone();
+        let gone = access::is_gone(self.qp, self.context.memory);
         failure::enter_error(self);
         if !gone {
             self.refuse(psn, NAK | why.0);

@@ -8,11 +8,12 @@
 use verbless_prm::hot::{cqe_syndrome, event_type};
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
+use super::super::access::{self, Nak};
 use super::super::context::Missing;
 use super::super::counters::Count;
 use super::super::invalid::InvalidReason;
 use super::super::queue_pair::QueuePair;
-use super::super::responder::{MessagePart, Nak, WholeRequest};
+use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
@@ -112,13 +113,14 @@ impl Carrier<'_> {
         let locked = &mut *self.locked;
         if let Some((peer, number)) = peer {
             let pair = &mut locked.functions.pair(peer, number, now)?;
-            if pair.is_gone() {
+            if access::is_gone(pair.qp, pair.context.memory) {
                 failure::enter_error(pair);
                 return Ok(self.pair()?.unanswered());
             }
         }
         let pair = &mut self.pair()?;
-        let syndrome = match pair.of_remote(Nak::Operation, &scratch.remote) {
+        let syndrome = match access::of_remote(pair.context.spaces, Nak::Operation, &scratch.remote)
+        {
             Nak::Access => cqe_syndrome::REMOTE_ACCESS,
             _ => cqe_syndrome::REMOTE_OPERATION,
         };
@@ -197,7 +199,7 @@ impl QueuePair<'_> {
         if let Some(event) = event {
             self.context.events.qp(event, self.qpn);
         }
-        let gone = self.is_gone();
+        let gone = access::is_gone(self.qp, self.context.memory);
         failure::enter_error(self);
         if gone { Reply::Silence } else { Reply::Failed(syndrome) }
     }
@@ -217,9 +219,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
         }
         return Reply::Silence;
     }
-    let done = match pair.follows(message) {
-        true => pair.perform(message, scratch),
-        false => Err(pair.invalid(InvalidReason::OutOfOrder)),
+    let done = match responder::follows(pair.qp, message) {
+        true => responder::perform(pair, message, scratch),
+        false => Err(access::invalid(pair.qpn, InvalidReason::OutOfOrder)),
     };
     match done {
         Ok(original) => {

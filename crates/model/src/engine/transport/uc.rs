@@ -4,13 +4,14 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
-use super::super::completion;
+use super::super::access::Nak;
 use super::super::context::Missing;
 use super::super::queue_pair::QueuePair;
-use super::super::responder::{MessagePart, Nak, WholeRequest};
+use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
+use super::super::{completion, receive};
 use super::connected::{Carrier, Exchange, PSN, Reply};
 use super::service::Transport;
 use crate::hca::qp_type::{QpType, Users};
@@ -61,17 +62,17 @@ impl Carrier<'_> {
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     // A part that does not follow the one before it is lost with its message.
     if message.part.begins() {
-        pair.cut_message();
+        receive::cut_message(pair.qp);
     }
     pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
-    if !pair.follows(message) {
+    if !responder::follows(pair.qp, message) {
         return Reply::Silence;
     }
-    match pair.perform(message, scratch) {
+    match responder::perform(pair, message, scratch) {
         Ok(original) => Reply::Done { original },
         Err(Nak::Source) => Reply::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(_) => {
-            pair.cut_message();
+            receive::cut_message(pair.qp);
             Reply::Silence
         }
     }

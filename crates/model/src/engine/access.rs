@@ -87,8 +87,8 @@ pub(super) fn range(
     })
 }
 
-/// The NAK for memory that a peer named and that is absent. Memory of a program that has ended
-/// is refused, as its keys will be in a moment: a card pins memory until the keys go, the model
+/// The NAK for memory that a peer named and that is absent. Memory of a program that has ended is
+/// refused, as its keys will be in a moment: a card pins memory until the keys go, the model
 /// cannot. If the key is an alias, that program may be another than the QP's, whose QP then
 /// answers.
 pub(super) fn of_remote(spaces: &Spaces, nak: Nak, remote: &[Sge]) -> Nak {
@@ -115,8 +115,7 @@ pub(super) fn exchange_word(
     remote: &[Sge],
 ) -> Result<u64, Nak> {
     let next = |now: u64| atomic.next(now, operands);
-    // Numbers have the host's byte order: the kernel selects that mode (SET_HCA_CAP, atomic
-    // page).
+    // Numbers have the host's byte order: the kernel selects that mode (SET_HCA_CAP, atomic page).
     let spaces = context.spaces;
     match *remote {
         [Sge::Memory { space, address, .. }] if address.is_multiple_of(8) => {

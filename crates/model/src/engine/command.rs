@@ -5,7 +5,7 @@ use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
 use super::function::FunctionEngine;
-use super::{blueflame, doorbell, failure, flush};
+use super::{blueflame, doorbell, failure, flush, packets};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
 use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
@@ -152,7 +152,7 @@ pub(crate) fn apply(
         Effect::QpToError(qpn) => {
             let mut pair = function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?;
             failure::enter_error(&mut pair);
-            pair.forget_answers();
+            packets::answers::forget(pair.qp);
         }
         Effect::RqForgotten(rqn) => {
             forget_delayed(function, rqn);
@@ -228,7 +228,7 @@ pub(crate) fn fail_queue(
                 return false;
             }
             failure::catastrophe(&mut pair);
-            pair.forget_answers();
+            packets::answers::forget(pair.qp);
         }
         QueueKind::Cq => {
             let mut parts = function.context(now);

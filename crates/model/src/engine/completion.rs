@@ -29,8 +29,8 @@ pub(super) fn finish(pair: &mut QueuePair<'_>, placed: &Placed, done: Result<(),
     }
 }
 
-/// Completes the WQE: advances, and writes a CQE if one is requested, with the number of
-/// `bytes` that arrived and those of them that it carries inline.
+/// Completes the WQE: advances, and writes a CQE if one is requested, with the number of `bytes`
+/// that arrived and those of them that it carries inline.
 pub(super) fn succeed(
     pair: &mut QueuePair<'_>,
     placed: &Placed,
@@ -66,8 +66,8 @@ pub(super) fn report(
     Turn::Again
 }
 
-/// Fails the WQE at `index`: writes an error CQE whether or not it was signaled, and puts the
-/// QP or its send queue in error.
+/// Fails the WQE at `index`: writes an error CQE whether or not it was signaled, and puts the QP or
+/// its send queue in error.
 pub(super) fn fail(pair: &mut QueuePair<'_>, index: u16, opcode: u8, syndrome: u8) -> Turn {
     pair.counters().request_error(syndrome);
     observe(&pair.context, pair.qpn, index, Operation::name_of(opcode), 0, Some(syndrome));

@@ -21,8 +21,8 @@ pub(super) fn enter_error(pair: &mut QueuePair<'_>) {
     flush_later(&mut pair.context, pair.qpn);
 }
 
-/// Reports by an event, once, that the QP has flushed its WQEs of the shared receive queue and
-/// all posted sends.
+/// Reports by an event, once, that the QP has flushed its WQEs of the shared receive queue and all
+/// posted sends.
 pub(super) fn last_wqe_reached(pair: &mut QueuePair<'_>) {
     if std::mem::take(&mut pair.qp.runtime.last_wqe_due) {
         pair.context.events.qp(event_type::SRQ_LAST_WQE, pair.qpn);

@@ -84,9 +84,9 @@ pub(super) fn keep_unfenced(pair: &mut QueuePair<'_>, key: UnfencedKey) {
     pair.context.state.unfenced.insert(pair.qpn, key);
 }
 
-/// Resolves the data segments of a WQE right after a UMR that was posted together with it.
-/// Unless the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the
-/// model it always does.
+/// Resolves the data segments of a WQE right after a UMR that was posted together with it. Unless
+/// the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the model it
+/// always does.
 #[cold]
 fn behind_umr(
     pair: &mut QueuePair<'_>,

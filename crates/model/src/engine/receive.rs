@@ -43,9 +43,8 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
     Ok(rq.consumer)
 }
 
-/// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of
-/// a shared queue is used up here: another QP may take the next one before the message is
-/// complete.
+/// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of a
+/// shared queue is used up here: another QP may take the next one before the message is complete.
 pub(super) fn take(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<u16, Nak> {
     if let Some((index, wqe)) = pair.qp.runtime.connection().arriving.held.take() {
         scratch.receive = wqe;
@@ -102,8 +101,8 @@ pub(super) fn use_up(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
     Ok(())
 }
 
-/// Finds the memory that the receive WQE in `Scratch::receive` gives to `length` bytes of a
-/// message from byte `at` on; the error is the syndrome.
+/// Finds the memory that the receive WQE in `Scratch::receive` gives to `length` bytes of a message
+/// from byte `at` on; the error is the syndrome.
 pub(super) fn scatter(
     pair: &QueuePair<'_>,
     at: u64,
@@ -143,8 +142,7 @@ pub(super) fn report(
     Ok(())
 }
 
-/// Fails the QP, and the receive WQE that has no room for a part of its message, by an error
-/// CQE.
+/// Fails the QP, and the receive WQE that has no room for a part of its message, by an error CQE.
 pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) -> Nak {
     // A WQE of a shared queue was used up when it was taken.
     if pair.qp.srq.is_none()

@@ -20,8 +20,8 @@ pub(super) enum TurnStart {
     Request(Placed),
 }
 
-/// Begins a turn: executes the next WQE if the QP's state allows it, up to the point where it
-/// needs another QP.
+/// Begins a turn: executes the next WQE if the QP's state allows it, up to the point where it needs
+/// another QP.
 pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<TurnStart, Missing> {
     match pair.qp.state {
         QpState::Rts => {}

@@ -54,8 +54,8 @@ impl MessagePart {
     }
 }
 
-/// Executes a request, and counts it. An atomic returns the old value; a READ leaves its memory
-/// in `Scratch::remote`.
+/// Executes a request, and counts it. An atomic returns the old value; a READ leaves its memory in
+/// `Scratch::remote`.
 pub(super) fn perform(
     pair: &mut QueuePair<'_>,
     message: &WholeRequest<'_>,
@@ -223,8 +223,8 @@ fn atomic(
     access::exchange_word(&pair.context, pair.qpn, kind, message.work.operands, &scratch.remote)
 }
 
-/// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. The
-/// first part checks the whole range, before any byte moves.
+/// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. The first
+/// part checks the whole range, before any byte moves.
 fn resolve(
     pair: &QueuePair<'_>,
     message: &WholeRequest<'_>,

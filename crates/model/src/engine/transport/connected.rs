@@ -14,7 +14,6 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::super::{completion, gather};
-use super::service::Carry;
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::locked::LockedFunctions;
@@ -25,6 +24,10 @@ pub(super) type QpId = (usize, u32);
 /// Bytes that a turn moves at most, or one packet; few in tests, so that short messages have
 /// several parts.
 const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+
+/// How a part of a request is carried whole.
+pub(in crate::engine) type Carry =
+    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
 
 /// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
@@ -75,7 +78,7 @@ impl<'a> Carrier<'a> {
             TurnStart::Over(turn) => return Ok(turn),
             TurnStart::Request(placed) => placed,
         };
-        let part = pair.part(&placed);
+        let part = next_part(pair, &placed);
         if part.length < placed.length
             && let Err(syndrome) = gather::part(pair, &placed.work, part.at, part.length, scratch)
         {
@@ -131,43 +134,40 @@ impl<'a> Carrier<'a> {
     }
 }
 
-impl QueuePair<'_> {
-    /// Whether a part of a message was carried, and the rest is yet to come.
-    pub(in crate::engine) fn is_being_carried(&self) -> bool {
-        self.qp.runtime.carried > 0
-    }
+/// Whether a part of a message was carried, and the rest is yet to come.
+pub(in crate::engine) fn is_being_carried(qp: &QpObject) -> bool {
+    qp.runtime.carried > 0
+}
 
-    /// Whether the QP's messages reach a port, and so may go in packets.
-    pub(in crate::engine) fn leaves_the_device(&self) -> bool {
-        self.qp.remote != Some(Address::Own)
-    }
+/// Whether the QP's messages reach a port, and so may go in packets.
+pub(in crate::engine) fn leaves_the_device(qp: &QpObject) -> bool {
+    qp.remote != Some(Address::Own)
+}
 
-    /// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
-    /// others.
-    pub(super) fn failed_meanwhile(&self) -> bool {
-        self.qp.state != QpState::Rts
-    }
+/// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
+/// others.
+pub(super) fn failed_meanwhile(qp: &QpObject) -> bool {
+    qp.state != QpState::Rts
+}
 
-    /// The part of a request that is carried next.
-    fn part(&self, placed: &Placed) -> MessagePart {
-        let at = self.qp.runtime.carried;
-        let rest = placed.length.saturating_sub(at);
-        // All parts but the last consist of whole packets.
-        let most = MAX_TURN_BYTES.next_multiple_of(1 << self.log_mtu());
-        MessagePart { at, length: rest.min(most), whole: placed.length }
-    }
+/// The part of a request that is carried next.
+fn next_part(pair: &QueuePair<'_>, placed: &Placed) -> MessagePart {
+    let at = pair.qp.runtime.carried;
+    let rest = placed.length.saturating_sub(at);
+    // All parts but the last consist of whole packets.
+    let most = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
+    MessagePart { at, length: rest.min(most), whole: placed.length }
+}
 
-    /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last
-    /// one.
-    pub(super) fn carried(&mut self, part: MessagePart, packets: u32) -> bool {
-        self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
-        if part.ends() {
-            return true;
-        }
-        self.qp.runtime.carried = part.at + part.length;
-        self.qp.requester.retries_left = self.qp.requester.retry_limit;
-        false
+/// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.
+pub(super) fn carried(qp: &mut QpObject, part: MessagePart, packets: u32) -> bool {
+    qp.requester.psn = qp.requester.psn.wrapping_add(packets) & PSN;
+    if part.ends() {
+        return true;
     }
+    qp.runtime.carried = part.at + part.length;
+    qp.requester.retries_left = qp.requester.retry_limit;
+    false
 }
 
 /// PSNs count in 24 bits.

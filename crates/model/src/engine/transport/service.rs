@@ -3,11 +3,10 @@
 use super::super::context::Missing;
 use super::super::queue_pair::QueuePair;
 use super::super::requester::{self, TurnStart};
-use super::super::responder::MessagePart;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::connected::Carrier;
+use super::connected::Carry;
 use crate::hca::qp_type::QpType;
 use verbless_wire::{Opcode, Packet};
 
@@ -21,10 +20,6 @@ pub(in crate::engine) struct Transport {
     /// Takes a packet that arrived for a QP, whose opcode is one of the type's service.
     pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch),
 }
-
-/// How a part of a request is carried whole.
-pub(in crate::engine) type Carry =
-    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
 
 /// The turn of a QP that executes one request after the other.
 pub(super) fn one_by_one(

@@ -6,13 +6,15 @@ use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::access::Nak;
 use super::super::context::Missing;
+use super::super::packets::requester;
+use super::super::packets::responder::take_unreliable;
 use super::super::queue_pair::QueuePair;
 use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::super::{completion, receive};
-use super::connected::{Carrier, Exchange, PSN, Reply};
+use super::connected::{Carrier, Exchange, PSN, Reply, carried, failed_meanwhile};
 use super::service::Transport;
 use crate::hca::qp_type::{QpType, Users};
 use verbless_wire::Service;
@@ -29,32 +31,30 @@ pub(super) static UC: Transport = Transport {
         any_domain: false,
         copies: false,
     },
-    carry: Some(|carrier, placed, part, scratch| carrier.send_unreliable(placed, part, scratch)),
-    turn: |pair, scratch| pair.send_packets(scratch),
-    take: |pair, packet, opcode, scratch| pair.take_unreliable(packet, opcode, scratch),
+    carry: Some(send),
+    turn: requester::turn,
+    take: take_unreliable,
 };
 
-impl Carrier<'_> {
-    /// Sends a request that is ready.
-    pub(super) fn send_unreliable(
-        &mut self,
-        placed: &Placed,
-        part: MessagePart,
-        scratch: &mut Scratch,
-    ) -> Result<Turn, Missing> {
-        let Exchange { answer, packets, .. } = self.exchange(placed, part, scratch, receive)?;
-        let pair = &mut self.pair()?;
-        if pair.failed_meanwhile() {
-            return Ok(Turn::Sleep);
-        }
-        if let Reply::Failed(syndrome) = answer {
-            return Ok(completion::finish(pair, placed, Err(syndrome)));
-        }
-        Ok(match pair.carried(part, packets) {
-            true => completion::succeed(pair, placed, 0, None),
-            false => Turn::Again,
-        })
+/// Sends a request that is ready.
+fn send(
+    carrier: &mut Carrier<'_>,
+    placed: &Placed,
+    part: MessagePart,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let Exchange { answer, packets, .. } = carrier.exchange(placed, part, scratch, receive)?;
+    let pair = &mut carrier.pair()?;
+    if failed_meanwhile(pair.qp) {
+        return Ok(Turn::Sleep);
     }
+    if let Reply::Failed(syndrome) = answer {
+        return Ok(completion::finish(pair, placed, Err(syndrome)));
+    }
+    Ok(match carried(pair.qp, part, packets) {
+        true => completion::succeed(pair, placed, 0, None),
+        false => Turn::Again,
+    })
 }
 
 /// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes

@@ -9,8 +9,7 @@ use verbless_prm::{
 
 use super::eq::{update, write};
 use super::programs::Programs;
-use crate::hca::objects::DpaEventTarget;
-use crate::hca::objects::Eq;
+use crate::hca::objects::{DpaEventTarget, Eq};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;
 

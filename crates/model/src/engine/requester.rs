@@ -97,6 +97,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
 }
 
 /// Executes a WQE that passed the check, or a part of it, and completes it.
+#[inline(never)]
 fn execute_local(
     pair: &mut QueuePair<'_>,
     local: Local,

@@ -19,11 +19,11 @@
 //! ```
 //!
 //! Where to add:
-//! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
-//!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
-//!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
-//!   the table in `crates/wire/src/opcode.rs`, and in the modules of `engine/transport` whether the
-//!   requester or the responder takes them;
+//! - an operation of send queues: an entry of the table in `engine/operation.rs`. Its execution is
+//!   a value there; each file that executes operations has a `match` on it. If it has a segment of
+//!   a new kind: a `WqeSegment` there, which `engine/work.rs` reads. If its packets have opcodes of
+//!   their own: a `Message` and entries of the table in `crates/wire/src/opcode.rs`, and in the
+//!   modules of `engine/transport` whether the requester or the responder takes them;
 //! - a QP type, which is a transport service or a special use of one: a module of
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
@@ -35,7 +35,8 @@
 //! - a header of packets: its layout in `prm/packet.toml`, and its position in `verbless-wire`.
 //!
 //! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three.
-//! No circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
+//! No circle of modules has more than three files, and in `engine` none but of a file and its
+//! child: a test (`tests/modules.rs`) reads the paths.
 
 #[cfg(test)]
 mod cases;

@@ -1,5 +1,6 @@
-//! Checks which file of a crate uses which: no circle of files is larger than [`MAX_CIRCLE`], and a
-//! layer of the model uses only the layers below it.
+//! Checks which file of a crate uses which: no circle of files is larger than [`MAX_CIRCLE`], the
+//! engine has no circle but of a file and its child, and a layer of the model uses only the layers
+//! below it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
 //! they lead to a file; methods on types show no path and make no edge. Tests do not count.
@@ -37,6 +38,21 @@ fn crates_have_no_large_module_circle() {
     let expected = ["model", "prm", "suite", "process", "xtask"];
     assert!(expected.iter().all(|it| seen.contains(*it)), "they are elsewhere: {seen:?}");
     assert!(large.is_empty(), "circles of more than {MAX_CIRCLE} files:\n{}", large.join("\n"));
+}
+
+#[test]
+fn engine_circles_are_of_parent_and_child() {
+    let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let in_engine = |module: &Module| module.first().is_some_and(|it| it == "engine");
+    assert!(graph.keys().filter(|module| in_engine(module)).count() > 50, "it is elsewhere");
+    let is_child =
+        |circle: &[Module]| matches!(circle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1);
+    let other: Vec<String> = circles(&graph)
+        .into_iter()
+        .filter(|circle| circle.iter().any(in_engine) && !is_child(circle))
+        .map(|circle| circle.iter().map(|it| it.join("::")).collect::<Vec<_>>().join(", "))
+        .collect();
+    assert!(other.is_empty(), "circles of the engine:\n{}", other.join("\n"));
 }
 
 /// Layers of the model, and the layers that their files must not use, directly or indirectly.

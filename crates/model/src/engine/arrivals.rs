@@ -2,45 +2,48 @@
 
 use verbless_prm::{Cqe, CqeOpcode};
 
-use super::context::QueuePair;
 use super::cqe::Completion;
 use super::keys::Sge;
 use super::state::EngineState;
+use crate::memory::Spaces;
 use crate::watch::{QueueId, QueueSide};
 
 /// Bytes that are read back at a time.
 const CHUNK: u64 = 4096;
 
-impl QueuePair<'_> {
-    /// Reports the bytes that filled `target`.
-    pub(super) fn data_arrived(&self, side: QueueSide, target: &[Sge]) {
-        let Some((function, outbox)) = &self.context.state.outbox else { return };
-        if outbox.arrivals.is_wanted() {
-            let at = QueueId { function: *function, qpn: self.qpn, side };
-            self.read_back(target, |bytes| outbox.arrivals.data(at, bytes));
-        }
+/// Reports the bytes that filled `target`, the memory of a QP's request or receive.
+pub(super) fn data(
+    state: &EngineState,
+    spaces: &Spaces,
+    qpn: u32,
+    side: QueueSide,
+    target: &[Sge],
+) {
+    let Some((function, outbox)) = &state.outbox else { return };
+    if outbox.arrivals.is_wanted() {
+        let at = QueueId { function: *function, qpn, side };
+        read_back(spaces, target, |bytes| outbox.arrivals.data(at, bytes));
     }
+}
 
-    fn read_back(&self, target: &[Sge], mut visit: impl FnMut(&[u8])) {
-        let mut buffer = [0; CHUNK as usize];
-        for sge in target {
-            let mut done = 0;
-            while done < sge.length() {
-                let bytes = &mut buffer[..(sge.length() - done).min(CHUNK) as usize];
-                match *sge {
-                    Sge::Memory { space, address, .. } => {
-                        // Memory that cannot be read could not be written either.
-                        let memory = self.context.spaces.get(space);
-                        if memory.read(address.wrapping_add(done), bytes).is_err() {
-                            return;
-                        }
+fn read_back(spaces: &Spaces, target: &[Sge], mut visit: impl FnMut(&[u8])) {
+    let mut buffer = [0; CHUNK as usize];
+    for sge in target {
+        let mut done = 0;
+        while done < sge.length() {
+            let bytes = &mut buffer[..(sge.length() - done).min(CHUNK) as usize];
+            match *sge {
+                Sge::Memory { space, address, .. } => {
+                    // Memory that cannot be read could not be written either.
+                    if spaces.get(space).read(address.wrapping_add(done), bytes).is_err() {
+                        return;
                     }
-                    // The null key swallows writes.
-                    Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
                 }
-                visit(bytes);
-                done += bytes.len() as u64;
+                // The null key swallows writes.
+                Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
             }
+            visit(bytes);
+            done += bytes.len() as u64;
         }
     }
 }

@@ -5,7 +5,7 @@ use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
 use super::function::FunctionEngine;
-use super::{blueflame, doorbell, flush};
+use super::{blueflame, doorbell, failure, flush, packets};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
 use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
@@ -151,8 +151,8 @@ pub(crate) fn apply(
         }
         Effect::QpToError(qpn) => {
             let mut pair = function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?;
-            pair.enter_error();
-            pair.forget_answers();
+            failure::enter_error(&mut pair);
+            packets::answers::forget(pair.qp);
         }
         Effect::RqForgotten(rqn) => {
             forget_delayed(function, rqn);
@@ -227,8 +227,8 @@ pub(crate) fn fail_queue(
             if matches!(pair.qp.state, QpState::Reset | QpState::Error) {
                 return false;
             }
-            pair.catastrophe();
-            pair.forget_answers();
+            failure::catastrophe(&mut pair);
+            packets::answers::forget(pair.qp);
         }
         QueueKind::Cq => {
             let mut parts = function.context(now);

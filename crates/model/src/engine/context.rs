@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::counters::CounterSet;
 use super::cq::CompletionQueue;
 use super::events::Events;
 use super::function::FunctionEngine;
@@ -13,7 +14,7 @@ use super::state::EngineState;
 use crate::numbered::Numbered;
 use verbless_prm::ServiceType;
 
-use crate::functions::{FunctionTable, OtherFunctions};
+use crate::functions::OtherFunctions;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq, Tis};
@@ -43,13 +44,6 @@ pub(super) struct Context<'a> {
     pub state: &'a mut EngineState,
     /// The engine's time in nanoseconds.
     pub now: u64,
-}
-
-/// A QP at work: sending (`requester`), receiving (`responder`), failing (`failure`).
-pub(super) struct QueuePair<'a> {
-    pub qpn: u32,
-    pub qp: &'a mut QpObject,
-    pub context: Context<'a>,
 }
 
 /// An SQ at work.
@@ -125,6 +119,11 @@ impl Context<'_> {
         }
     }
 
+    /// The counters of a queue that names this set.
+    pub(super) fn counters(&mut self, number: u8) -> CounterSet<'_> {
+        CounterSet { number, sets: self.counters }
+    }
+
     /// The device's free-running clock, as CQEs show it.
     pub(super) fn ticks(&self) -> u64 {
         self.limits.ticks(self.now)
@@ -145,16 +144,17 @@ impl Neighbours for OtherFunctions<'_> {
 static NO_NEIGHBOURS: NoNeighbours = NoNeighbours;
 
 /// QPs, SQs, RQs, and the context of their turns.
-struct Parts<'a> {
-    qps: &'a mut Numbered<u32, QpObject>,
+pub(super) struct Parts<'a> {
+    pub qps: &'a mut Numbered<u32, QpObject>,
     sqs: &'a mut Numbered<u32, Sq>,
     rqs: &'a mut Numbered<u32, Rq>,
-    context: Context<'a>,
+    pub context: Context<'a>,
 }
 
 impl FunctionEngine {
+    /// Borrows the parts of a function.
     #[inline(always)]
-    fn parts<'a>(&'a mut self, now: u64, others: OtherFunctions<'a>) -> Parts<'a> {
+    pub(super) fn parts<'a>(&'a mut self, now: u64, others: OtherFunctions<'a>) -> Parts<'a> {
         let Self { hca, engine, space, spaces } = self;
         let memory = &*hca.memory;
         let addresses =
@@ -209,24 +209,6 @@ impl FunctionEngine {
         self.parts(now, others).context
     }
 
-    /// Borrows a QP for work that needs no key of another function.
-    pub(super) fn pair(&mut self, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
-        self.pair_among(qpn, now, OtherFunctions::default())
-    }
-
-    /// Borrows a QP.
-    #[inline(always)]
-    pub(super) fn pair_among<'a>(
-        &'a mut self,
-        qpn: u32,
-        now: u64,
-        others: OtherFunctions<'a>,
-    ) -> Result<QueuePair<'a>, Missing> {
-        let Parts { qps, context, .. } = self.parts(now, others);
-        let qp = qps.get_mut(&qpn).ok_or(Missing::Qp(qpn))?;
-        Ok(QueuePair { qpn, qp, context })
-    }
-
     /// Borrows an SQ for work that needs no key of another function.
     pub(super) fn sq(&mut self, sqn: u32, now: u64) -> Result<StandaloneSq<'_>, Missing> {
         self.sq_among(sqn, now, OtherFunctions::default())
@@ -276,14 +258,5 @@ impl FunctionEngine {
             },
             closed: hca.closed,
         }
-    }
-}
-
-impl FunctionTable {
-    /// Borrows a QP of function `id`.
-    #[inline(always)]
-    pub(super) fn pair(&mut self, id: usize, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
-        let (function, others) = self.split(id);
-        function.pair_among(qpn, now, others)
     }
 }

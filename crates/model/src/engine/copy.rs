@@ -11,8 +11,9 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
-use super::context::QueuePair;
-use super::keys::{self, AccessRight, KeyUser, Range, Sge};
+use super::completion;
+use super::keys::{self, AccessRight, Range, Sge};
+use super::queue_pair::QueuePair;
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::transfer::{scatter, transfer};
@@ -23,85 +24,93 @@ const OPAQUE: u64 = 64;
 /// Bytes that a turn copies at most; few in tests, so that short copies have several parts.
 const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
-impl QueuePair<'_> {
-    /// Checks a copy and its access to memory; returns its bytes, or a syndrome.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn check_copy(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
-        if !self.qp.mmo {
-            tracing::info!(qpn = self.qpn, "a copy on a QP that was not set up for it (mmo)");
-            return Err(cqe_syndrome::LOCAL_QP_OPERATION);
-        }
-        let (source, target) = ends(work, &scratch.wqe)?;
-        let longest = match self.context.caps.general().log_dma_mmo_size() {
-            0 => 1 << 31,
-            log => 1 << log,
-        };
-        if source.length > target.length || source.length > longest {
-            return Err(cqe_syndrome::LOCAL_LENGTH);
-        }
-        self.reach(opaque(work), AccessRight::LocalWrite, &mut scratch.local)?;
-        let target = Range { length: source.length, ..target };
-        self.reach(target, AccessRight::LocalWrite, &mut scratch.remote)?;
-        self.reach(source, AccessRight::LocalRead, &mut scratch.local)?;
-        Ok(source.length)
+/// Checks a copy and its access to memory; returns its bytes, or a syndrome.
+#[cold]
+#[inline(never)]
+pub(super) fn check(pair: &QueuePair<'_>, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
+    if !pair.qp.mmo {
+        tracing::info!(qpn = pair.qpn, "a copy on a QP that was not set up for it (mmo)");
+        return Err(cqe_syndrome::LOCAL_QP_OPERATION);
     }
-
-    /// Copies the next part.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn copy(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
-        let at = self.qp.runtime.carried;
-        match self.copy_part(placed, at, scratch) {
-            Ok(end) if end < placed.length => {
-                self.qp.runtime.carried = end;
-                Turn::Again
-            }
-            Ok(_) => match self.write_status(placed, scratch) {
-                Ok(()) => self.succeed(placed, placed.length as u32, None),
-                failed => self.finish(placed, failed),
-            },
-            Err(syndrome) => self.finish(placed, Err(syndrome)),
-        }
+    let (source, target) = ends(work, &scratch.wqe)?;
+    let longest = match pair.context.caps.general().log_dma_mmo_size() {
+        0 => 1 << 31,
+        log => 1 << log,
+    };
+    if source.length > target.length || source.length > longest {
+        return Err(cqe_syndrome::LOCAL_LENGTH);
     }
+    reach(pair, opaque(work), AccessRight::LocalWrite, &mut scratch.local)?;
+    let target = Range { length: source.length, ..target };
+    reach(pair, target, AccessRight::LocalWrite, &mut scratch.remote)?;
+    reach(pair, source, AccessRight::LocalRead, &mut scratch.local)?;
+    Ok(source.length)
+}
 
-    /// Writes success and the byte count to the opaque buffer.
-    fn write_status(&self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
-        let whole = opaque(&placed.work);
-        for (at, word) in [(0, 0), (8, placed.length as u32)] {
-            let range = Range { address: whole.address.wrapping_add(at), length: 4, ..whole };
-            self.reach(range, AccessRight::LocalWrite, &mut scratch.remote)?;
-            scatter(self.context.spaces, &scratch.remote, &word.to_be_bytes())
-                .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+/// Copies the next part.
+#[cold]
+#[inline(never)]
+pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Turn {
+    let at = pair.qp.runtime.carried;
+    match copy_part(pair, placed, at, scratch) {
+        Ok(end) if end < placed.length => {
+            pair.qp.runtime.carried = end;
+            Turn::Again
         }
-        Ok(())
+        Ok(_) => match write_status(pair, placed, scratch) {
+            Ok(()) => completion::succeed(pair, placed, placed.length as u32, None),
+            failed => completion::finish(pair, placed, failed),
+        },
+        Err(syndrome) => completion::finish(pair, placed, Err(syndrome)),
     }
+}
 
-    /// Copies the part from byte `at` on, and returns where it ends.
-    fn copy_part(&mut self, placed: &Placed, at: u64, scratch: &mut Scratch) -> Result<u64, u8> {
-        let (mut source, mut target) = ends(&placed.work, &scratch.wqe)?;
-        let length = (placed.length - at.min(placed.length)).min(MAX_TURN_BYTES);
-        for range in [&mut source, &mut target] {
-            (range.address, range.length) = (range.address.wrapping_add(at), length);
-        }
-        self.reach(source, AccessRight::LocalRead, &mut scratch.local)?;
-        self.reach(target, AccessRight::LocalWrite, &mut scratch.remote)?;
-        transfer(self.context.spaces, &scratch.local, &scratch.wqe, &scratch.remote)
+/// Writes success and the byte count to the opaque buffer.
+fn write_status(pair: &QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+    let whole = opaque(&placed.work);
+    for (at, word) in [(0, 0), (8, placed.length as u32)] {
+        let range = Range { address: whole.address.wrapping_add(at), length: 4, ..whole };
+        reach(pair, range, AccessRight::LocalWrite, &mut scratch.remote)?;
+        scatter(pair.context.spaces, &scratch.remote, &word.to_be_bytes())
             .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-        self.context.state.moved_bytes += length;
-        Ok(at + length)
     }
+    Ok(())
+}
 
-    /// Finds the memory of a range.
-    fn reach(&self, range: Range, need: AccessRight, sges: &mut Vec<Sge>) -> Result<(), u8> {
-        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
-        let mut visits = keys::VISITS;
-        sges.clear();
-        self.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
-            tracing::info!(qpn = self.qpn, ?range, ?refusal, "a copy's key refused");
-            cqe_syndrome::LOCAL_PROTECTION
-        })
+/// Copies the part from byte `at` on, and returns where it ends.
+fn copy_part(
+    pair: &mut QueuePair<'_>,
+    placed: &Placed,
+    at: u64,
+    scratch: &mut Scratch,
+) -> Result<u64, u8> {
+    let (mut source, mut target) = ends(&placed.work, &scratch.wqe)?;
+    let length = (placed.length - at.min(placed.length)).min(MAX_TURN_BYTES);
+    for range in [&mut source, &mut target] {
+        (range.address, range.length) = (range.address.wrapping_add(at), length);
     }
+    reach(pair, source, AccessRight::LocalRead, &mut scratch.local)?;
+    reach(pair, target, AccessRight::LocalWrite, &mut scratch.remote)?;
+    transfer(pair.context.spaces, &scratch.local, &scratch.wqe, &scratch.remote)
+        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+    pair.context.state.moved_bytes += length;
+    Ok(at + length)
+}
+
+/// Finds the memory of a range.
+fn reach(
+    pair: &QueuePair<'_>,
+    range: Range,
+    need: AccessRight,
+    sges: &mut Vec<Sge>,
+) -> Result<(), u8> {
+    let user = pair.user();
+    let mut visits = keys::VISITS;
+    sges.clear();
+    pair.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
+        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a copy's key refused");
+        cqe_syndrome::LOCAL_PROTECTION
+    })
 }
 
 /// The opaque buffer.

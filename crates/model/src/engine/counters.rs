@@ -3,7 +3,8 @@
 use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
 
-use super::context::{Context, QueuePair};
+use crate::hca::objects::QCounter;
+use crate::numbered::Numbered;
 
 macro_rules! counts {
     ($($name:ident $get:ident $set:ident;)*) => {
@@ -57,28 +58,28 @@ counts! {
     CqOverrun cq_overflow set_cq_overflow;
 }
 
-impl Context<'_> {
-    /// Counts in a set. Set 0 is the default of all queues; without an object it counts nothing.
-    pub(super) fn count(&mut self, set: u8, what: Count) {
-        if self.counters.is_empty() {
-            return;
-        }
-        match self.counters.get_mut(&set) {
-            Some(counter) => what.add(&mut counter.values),
-            None if set == 0 => {}
-            None => tracing::error!(set, "a queue names a destroyed counter set"),
-        }
-    }
+/// The counters of a queue: the set that it names.
+pub(super) struct CounterSet<'a> {
+    /// The set's number. Set 0 is the default of all queues; without an object it counts nothing.
+    pub number: u8,
+    pub sets: &'a mut Numbered<u8, QCounter>,
 }
 
-impl QueuePair<'_> {
-    /// Counts an event of the QP in the set that it names.
+impl CounterSet<'_> {
+    /// Counts an event of the queue.
     pub(super) fn count(&mut self, what: Count) {
-        self.context.count(self.qp.context.counter_set_id(), what);
+        if self.sets.is_empty() {
+            return;
+        }
+        match self.sets.get_mut(&self.number) {
+            Some(counter) => what.add(&mut counter.values),
+            None if self.number == 0 => {}
+            None => tracing::error!(set = self.number, "a queue names a destroyed counter set"),
+        }
     }
 
     /// Counts an error CQE of a request.
-    pub(super) fn count_request_error(&mut self, syndrome: u8) {
+    pub(super) fn request_error(&mut self, syndrome: u8) {
         self.count(Count::RequesterError);
         let kind = match syndrome {
             cqe_syndrome::LOCAL_LENGTH => Count::RequesterLength,
@@ -97,7 +98,7 @@ impl QueuePair<'_> {
     }
 
     /// Counts an error CQE of a receive.
-    pub(super) fn count_receive_error(&mut self, syndrome: u8) {
+    pub(super) fn receive_error(&mut self, syndrome: u8) {
         self.count(Count::ResponderError);
         let kind = match syndrome {
             cqe_syndrome::LOCAL_LENGTH => Count::ResponderLength,

@@ -1,19 +1,17 @@
-//! Event queues: EQEs, arming, interrupts, and the asynchronous events that the data path reports.
+//! The events that the data path reports: completions of CQs and asynchronous events, which EQs
+//! receive (`eq`), and the interrupts that they raise.
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{
-    CqErrorSyndrome, Eqe, EqeCompletion, EqeCqError, EqePortState, EqeQpSrq, EqeQueueType,
-    EventType, PortChangeSubtype,
+    CqErrorSyndrome, EqeCompletion, EqeCqError, EqePortState, EqeQpSrq, EqeQueueType,
+    PortChangeSubtype,
 };
 
+use super::eq::{update, write};
 use super::programs::Programs;
-use crate::hca::objects::DpaEventTarget;
-use crate::hca::objects::{Eq, EventRing};
+use crate::hca::objects::{DpaEventTarget, Eq};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;
-
-/// Bytes of an EQE.
-const EQE: u64 = 64;
 
 /// The event queues of a function, and the interrupts that they raise.
 pub(super) struct Events<'a> {
@@ -139,40 +137,4 @@ impl Events<'_> {
             self.raised.push(eq.vector);
         }
     }
-}
-
-/// Takes the consumer index of an EQ; true if the doorbell armed the EQ and more EQEs exist.
-pub(super) fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
-    ring.consumer = consumer & ring.counter;
-    let more = ring.producer & ring.counter != ring.consumer;
-    if arm {
-        ring.armed = !more;
-    }
-    arm && more
-}
-
-/// Writes an EQE and disarms the EQ; true if it was armed.
-pub(super) fn write(
-    eqn: u32,
-    eq: &mut EventRing,
-    memory: &dyn HostMemory,
-    kind: u8,
-    sub_type: u8,
-    data: [u8; 28],
-) -> bool {
-    let size = 1_u32.checked_shl(eq.log_size).unwrap_or(0);
-    if eq.producer.wrapping_sub(eq.consumer) & eq.counter >= size && !eq.overrun_ignore {
-        tracing::warn!(eqn, kind, "an event queue is full: the event is lost");
-        return false;
-    }
-    let at = u64::from(eq.producer & (size - 1)) * EQE;
-    let mut eqe = Eqe::zeroed();
-    eqe.set_event_type(EventType(kind)).set_event_sub_type(sub_type).set_event_data(&data);
-    eqe.set_owner(eq.producer >> eq.log_size & 1 != 0);
-    if let Err(fault) = eq.memory.write_entry(memory, at, eqe.as_bytes()) {
-        tracing::warn!(eqn, kind, %fault, "an event queue cannot be written: the event is lost");
-        return false;
-    }
-    eq.producer = eq.producer.wrapping_add(1);
-    std::mem::take(&mut eq.armed)
 }

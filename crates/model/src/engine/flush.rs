@@ -4,11 +4,19 @@
 //! Source: Linux `drivers/infiniband/hw/mlx5/umr.c` (`mlx5r_umr_recover`), which posts a request to
 //! its failed queue pair and waits for its flush, since 2RST discards the rest.
 
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
 use verbless_prm::{RqState, SqState};
 
-use super::context::QueuePair;
+use super::completion;
+use super::cqe::Completion;
+use super::failure;
 use super::function::FunctionEngine;
+use super::operation::Operation;
+use super::queue_pair::QueuePair;
+use super::receive;
 use super::ring::record;
+use super::sender::producer_word;
+use super::work::opcode;
 use crate::hca::objects::QpState;
 use crate::locked::LockedFunctions;
 
@@ -40,7 +48,7 @@ fn flush(function: &mut FunctionEngine, number: u32, now: u64, most: usize) -> b
         return rq.rq.state == RqState::ERR && !runs_dry(most, || rq.flush_one());
     }
     match function.pair(number, now) {
-        Ok(mut pair) => pair.flush(most),
+        Ok(mut pair) => flush_pair(&mut pair, most),
         Err(missing) => {
             tracing::error!(%missing, "a queue was destroyed before its flush");
             false
@@ -54,7 +62,7 @@ pub(super) fn finish(function: &mut FunctionEngine, qpn: u32, now: u64) {
         && let Ok(mut pair) = function.pair(qpn, now)
     {
         // At most as many as a record can count: software may post meanwhile.
-        runs_dry(1 << 16, || pair.flush_send());
+        runs_dry(1 << 16, || flush_send(&mut pair));
     }
 }
 
@@ -63,28 +71,84 @@ fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
     (0..most).any(|_| one().is_none())
 }
 
-impl QueuePair<'_> {
-    /// Schedules the flush of the QP's posted WQEs for a later turn.
-    pub(super) fn flush_later(&mut self) {
-        self.context.state.flushes.add(self.qpn, self.context.now);
-    }
-
-    /// Flushes up to `most` requests and receives; true if there may be more. When a QP on a shared
-    /// receive queue has nothing left to flush, an event says so, once.
-    fn flush(&mut self, most: usize) -> bool {
-        match self.qp.state {
-            QpState::SqError => !runs_dry(most, || self.flush_send()),
-            QpState::Error => {
-                if !runs_dry(most, || self.flush_send()) || !runs_dry(most, || self.flush_receive())
-                {
-                    return true;
-                }
-                self.last_wqe_reached();
-                false
+/// Flushes up to `most` requests and receives; true if there may be more. When a QP on a shared
+/// receive queue has nothing left to flush, an event says so, once.
+fn flush_pair(pair: &mut QueuePair<'_>, most: usize) -> bool {
+    match pair.qp.state {
+        QpState::SqError => !runs_dry(most, || flush_send(pair)),
+        QpState::Error => {
+            if !runs_dry(most, || flush_send(pair)) || !runs_dry(most, || flush_receive(pair)) {
+                return true;
             }
-            _ => false,
+            failure::last_wqe_reached(pair);
+            false
         }
+        _ => false,
     }
+}
+
+/// Completes the next request as flushed; `None` if none is posted.
+fn flush_send(pair: &mut QueuePair<'_>) -> Option<()> {
+    let record = producer_word(pair.qp.record);
+    let sq = pair.qp.sq.as_mut()?;
+    let cqn = sq.cqn;
+    // A request that was sent comes first.
+    let begun = match pair.qp.runtime.started() {
+        Some(_) => pair.qp.runtime.connection().window.flush(),
+        None => None,
+    };
+    let (index, wqe_opcode) = match begun {
+        Some(request) => (request.index, opcode(&request.wqe)),
+        None => sq.skip(pair.context.memory, record)?,
+    };
+    pair.counters().request_error(cqe_syndrome::FLUSHED);
+    completion::observe(
+        &pair.context,
+        pair.qpn,
+        index,
+        Operation::name_of(wqe_opcode),
+        0,
+        Some(cqe_syndrome::FLUSHED),
+    );
+    let kind = cqe_opcode::REQUESTER_ERROR;
+    let flushed = cqe_syndrome::FLUSHED;
+    let completion = Completion::error(pair.qp, pair.qpn, kind, wqe_opcode, index, flushed);
+    // The QP is in error already; an event of the CQ reports an overrun.
+    let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
+    Some(())
+}
+
+/// Completes the next receive as flushed; `None` if none is posted.
+fn flush_receive(pair: &mut QueuePair<'_>) -> Option<()> {
+    if let Some((index, _)) = receive::take_back(pair.qp) {
+        receive_flushed(pair, index);
+        return Some(());
+    }
+    let rq = pair.qp.rq.as_mut()?;
+    let posted = match record(pair.context.memory, pair.qp.record) {
+        Ok(posted) => posted as u16,
+        Err(fault) => {
+            tracing::debug!(qpn = pair.qpn, %fault, "receives that cannot be counted stay");
+            return None;
+        }
+    };
+    let index = rq.consumer;
+    if posted == index {
+        return None;
+    }
+    rq.consumer = index.wrapping_add(1);
+    receive_flushed(pair, index);
+    Some(())
+}
+
+/// Writes the flushed CQE of a receive that no message uses.
+fn receive_flushed(pair: &mut QueuePair<'_>, index: u16) {
+    let cqn = pair.receive_cq();
+    let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
+    let completion = Completion::error(pair.qp, pair.qpn, opcode, 0, index, flushed);
+    pair.counters().receive_error(flushed);
+    // The QP is in error already; an event of the CQ reports an overrun.
+    let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 
 /// Looks for receives that software posted to QPs and RQs after they failed, without a doorbell;

@@ -20,6 +20,7 @@ const SHARE: i64 = if cfg!(test) { 512 } else { 4 << 10 };
 
 impl FunctionEngine {
     /// Takes the queue with the next turn out of the rotation.
+    #[inline]
     pub(super) fn next_in_rotation(&mut self) -> Option<u32> {
         let Self { hca, engine, .. } = self;
         loop {
@@ -37,6 +38,7 @@ impl FunctionEngine {
     }
 
     /// Puts a queue that has moved `moved` bytes in its turn at the end of the rotation.
+    #[inline]
     pub(super) fn go_on(&mut self, number: u32, moved: u64) {
         let Self { hca, engine, .. } = self;
         let Some(sender) = hca.objects.sender(number) else { return log_destroyed(number) };

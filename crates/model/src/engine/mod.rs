@@ -1,33 +1,38 @@
 //! The data path: doorbells, WQEs, packets, CQEs and EQEs.
 //!
 //! ```text
-//!   thread     threads that poll for work, function by function
-//!   run        the order of turns: queues, packets, timers
-//!   doorbell   takes doorbells from UAR pages, wakes the queues that they name (blueflame: WQEs
-//!              that come with them; sweep: doorbells that others overwrote)
-//!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
-//!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
-//!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
-//!   sq         a turn of an SQ: frames (ethernet), which come to RQs (rq)
-//!   srq        shared receive queues
-//!   transfer   payload, from SGE to SGE
-//!   copy       copies of memory within the device
-//!   wait       queues that wait for data: conditions (condition), polls
-//!   umr        changes of memory keys
-//!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
-//!   dpa        requests of DPA programs, and the threads that run them
-//!   programs   completion events for DPA programs
-//!   failure    the error state; flush: later, a few WQEs a turn
-//!   arrivals   CQEs and data, for recorders
-//!   counters   Q counters
-//!   context    the part of a function that a queue borrows for its turn
-//!   command    commands, and their effects on queues
-//!   function   a function: its objects, and the state of the engine
+//!   thread      threads that poll for work, function by function
+//!   run         the order of turns: queues, packets, timers
+//!   doorbell    takes doorbells from UAR pages, wakes the queues that they name (blueflame: WQEs
+//!               that come with them; sweep: doorbells that others overwrote)
+//!   sender      rings of WQEs -> work (a WQE, by the table of operation) -> gather (its memory)
+//!   requester   a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
+//!   packets     the same in packets: a turn of a QP -> frames --fabric--> the peer, its answers
+//!   sq          a turn of an SQ: frames (ethernet), which come to RQs (rq)
+//!   access      what a peer may do at a QP: memory (keys), atomics, invalidation
+//!   receive     receive WQEs of QPs, in rings of their own or shared ones (srq)
+//!   transfer    payload, from SGE to SGE
+//!   copy        copies of memory within the device
+//!   wait        queues that wait for data: conditions (condition), polls
+//!   umr         changes of memory keys
+//!   completion  CQEs of send WQEs
+//!   cq          CQEs (cqe), overrun, arming -> events   EQEs (eq), interrupts
+//!   dpa         requests of DPA programs, and the threads that run them
+//!   programs    completion events for DPA programs
+//!   failure     the error state; flush: later, a few WQEs a turn
+//!   arrivals    CQEs and data, for recorders
+//!   counters    Q counters
+//!   queue_pair  a QP at work, with the context of its turn
+//!   context     the part of a function that a queue borrows for its turn
+//!   command     commands, and their effects on queues
+//!   function    a function: its objects, and the state of the engine
 //! ```
 
+mod access;
 mod arrivals;
 mod blueflame;
 mod command;
+mod completion;
 mod condition;
 mod context;
 mod copy;
@@ -38,6 +43,7 @@ mod cqe;
 pub(crate) mod debug;
 mod doorbell;
 mod dpa;
+mod eq;
 mod ethernet;
 mod events;
 mod failure;
@@ -45,11 +51,14 @@ pub(crate) mod faults;
 mod flush;
 mod flushes;
 pub(crate) mod function;
+mod gather;
 mod invalid;
 mod keys;
 mod operation;
 mod packets;
 mod programs;
+mod queue_pair;
+mod receive;
 mod requester;
 mod responder;
 mod ring;

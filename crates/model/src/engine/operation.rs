@@ -1,6 +1,7 @@
 //! The operations of send queues: one table with one entry for each operation. The entry holds all
 //! that is particular to it: the services that carry it, the layout of its WQE, and its execution
-//! by the device or the peer. To add an operation, add its entry and the methods that it names.
+//! by the device or the peer. To add an operation, add its entry; if its execution is of a new
+//! kind, the compiler names each `match` that lacks it.
 //!
 //! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*, MLX5_MAX_SGE_RD),
 //! `include/linux/mlx5/qp.h`; InfiniBand specification, volume 1, 9.2 (operations of each transport
@@ -9,16 +10,11 @@
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_prm::{HcaCap, MmoOpMod, ServiceType, WaitOpMod};
 
-use super::context::{QueuePair, StandaloneSq};
 use super::counters::Count;
-use super::keys::AccessRight;
-use super::responder::{Nak, WholeRequest};
-use super::scratch::Scratch;
-use super::sender::{MAX_WQE_BYTES, Malformed, Turn};
-use super::work::{Operands, Placed, Work};
+use super::sender::{MAX_WQE_BYTES, Malformed};
 use crate::connection::Response;
 use crate::hca::qp_type::QpType;
-use verbless_wire::{Message, Opcode, Packet};
+use verbless_wire::Message;
 
 /// An operation.
 #[derive(Debug)]
@@ -30,7 +26,7 @@ pub(super) struct Operation {
     /// The QP types whose send queues carry the operation.
     pub carriers: QpTypeSet,
     /// The execution on an SQ, which has no QP type; `None`: an SQ refuses it.
-    pub on_sq: Option<ExecuteOnSq>,
+    pub on_sq: Option<OnSq>,
     /// The capability that the device needs for the operation.
     pub needs: Option<Capability>,
     /// The segments between the control segment and the data, in order.
@@ -50,11 +46,17 @@ pub(super) struct Operation {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QpTypeSet(u32);
 
-/// Executes the WQE in `Scratch::wqe` for an SQ; the error is the syndrome.
-pub(super) type ExecuteOnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>;
+/// The execution of an operation on an SQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnSq {
+    /// Sends the frame that the WQE describes.
+    Frame,
+    /// Only completes.
+    Nop,
+}
 
 /// How an operation is executed.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Execution {
     /// The device executes it, when nothing before it in the send queue is in flight.
     Local(Local),
@@ -63,29 +65,39 @@ pub(super) enum Execution {
 }
 
 /// An operation that does not leave the device.
-#[derive(Debug)]
-pub(super) struct Local {
-    /// Checks a WQE and returns the bytes that it moves; the error is the syndrome.
-    pub check: fn(&QueuePair<'_>, &Work, &mut Scratch) -> Result<u64, u8>,
-    /// Executes a WQE that passed the check, or a part of it, and completes it.
-    pub execute: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Local {
+    /// Only completes.
+    Nop,
+    /// Changes a memory key.
+    Umr,
+    /// Copies memory.
+    Copy,
+    /// Stops the send queue until a word in memory fulfils a condition.
+    Wait,
 }
 
 /// An operation of the peer.
-#[derive(Debug)]
-pub(super) struct Remote {
-    /// The type of its packets' message.
-    pub message: Message,
-    /// The answer that acknowledges it.
-    pub response: Response,
-    /// The counter of the responder that counts it.
-    pub count: Option<Count>,
-    /// Executes, at the responder, a part of a message that is carried whole. An atomic returns the
-    /// old value; a READ leaves the memory's segments in `Scratch::remote`.
-    pub perform:
-        fn(&mut QueuePair<'_>, &WholeRequest<'_>, &mut Scratch) -> Result<Option<u64>, Nak>,
-    /// Executes a packet at the responder.
-    pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch) -> Result<(), Nak>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remote {
+    Send,
+    Write,
+    Read,
+    Atomic(Atomic),
+}
+
+/// What an atomic does to the word in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Atomic {
+    CompareSwap,
+    FetchAdd,
+}
+
+/// The operands of an atomic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Operands {
+    pub swap_add: u64,
+    pub compare: u64,
 }
 
 /// A segment in front of the data.
@@ -106,38 +118,16 @@ pub(super) enum WqeSegment {
 }
 
 /// A capability bit.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Capability {
-    pub name: &'static str,
-    pub of: fn(&HcaCap) -> bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Capability {
+    Atomic,
+    DmaMmoQp,
+    WaitOnData,
 }
-
-const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
-const DMA: Capability = Capability { name: "dma_mmo_qp", of: HcaCap::dma_mmo_qp };
-const WAIT_ON_DATA: Capability = Capability { name: "wait_on_data", of: HcaCap::wait_on_data };
 
 const RELIABLE: QpTypeSet = QpTypeSet::of(&[ServiceType::RC]);
 const CONNECTED: QpTypeSet = RELIABLE.and(&[ServiceType::UC]);
 const SENDING: QpTypeSet = CONNECTED.and(&[ServiceType::UD, ServiceType::QP0, ServiceType::QP1]);
-
-const NOTHING: Local =
-    Local { check: |_, _, _| Ok(0), execute: |pair, placed, _| pair.finish(placed, Ok(())) };
-
-const SEND: Remote = Remote {
-    message: Message::Send,
-    response: Response::Acknowledgement,
-    count: None,
-    perform: |pair, message, scratch| pair.send(message, scratch).map(|()| None),
-    take: |pair, packet, opcode, scratch| pair.send_arrived(packet, opcode, scratch),
-};
-
-const WRITE: Remote = Remote {
-    message: Message::Write,
-    response: Response::Acknowledgement,
-    count: Some(Count::Writes),
-    perform: |pair, message, scratch| pair.write(message, scratch).map(|()| None),
-    take: |pair, packet, opcode, scratch| pair.write_arrived(packet, opcode, scratch),
-};
 
 /// Values that most entries share.
 const BASE: Operation = Operation {
@@ -152,7 +142,7 @@ const BASE: Operation = Operation {
     responder_cqe: None,
     immediate: false,
     invalidate: false,
-    execution: Execution::Local(NOTHING),
+    execution: Execution::Local(Local::Nop),
 };
 
 /// Every operation that the model knows; the most frequent come first.
@@ -162,17 +152,17 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::WRITE,
         carriers: CONNECTED,
         segments: &[WqeSegment::Remote],
-        execution: Execution::Remote(WRITE),
+        execution: Execution::Remote(Remote::Write),
         ..BASE
     },
     Operation {
         name: "SEND",
         opcode: opcode::SEND,
         carriers: SENDING,
-        on_sq: Some(|sq, scratch| sq.send_frame(scratch)),
+        on_sq: Some(OnSq::Frame),
         segments: &[WqeSegment::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
-        execution: Execution::Remote(SEND),
+        execution: Execution::Remote(Remote::Send),
         ..BASE
     },
     Operation {
@@ -180,15 +170,7 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::READ,
         segments: &[WqeSegment::Remote],
         longest: 512,
-        execution: Execution::Remote(Remote {
-            message: Message::ReadRequest,
-            response: Response::Read,
-            count: Some(Count::Reads),
-            perform: |pair, message, scratch| {
-                pair.remote(message, AccessRight::RemoteRead, scratch).map(|()| None)
-            },
-            take: |pair, packet, _, scratch| pair.read_asked(packet, scratch),
-        }),
+        execution: Execution::Remote(Remote::Read),
         ..BASE
     },
     Operation {
@@ -198,7 +180,7 @@ pub(super) static TABLE: [Operation; 12] = [
         segments: &[WqeSegment::Remote],
         responder_cqe: Some(cqe_opcode::RESPONDER_WRITE_IMM),
         immediate: true,
-        execution: Execution::Remote(WRITE),
+        execution: Execution::Remote(Remote::Write),
         ..BASE
     },
     Operation {
@@ -208,7 +190,7 @@ pub(super) static TABLE: [Operation; 12] = [
         segments: &[WqeSegment::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_IMM),
         immediate: true,
-        execution: Execution::Remote(SEND),
+        execution: Execution::Remote(Remote::Send),
         ..BASE
     },
     Operation {
@@ -218,41 +200,29 @@ pub(super) static TABLE: [Operation; 12] = [
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_INVALIDATE),
         immediate: true,
         invalidate: true,
-        execution: Execution::Remote(SEND),
+        execution: Execution::Remote(Remote::Send),
         ..BASE
     },
     Operation {
         name: "COMPARE_SWAP",
         opcode: opcode::COMPARE_SWAP,
-        needs: Some(ATOMIC),
+        needs: Some(Capability::Atomic),
         segments: &[WqeSegment::Remote, WqeSegment::Atomic],
-        execution: Execution::Remote(Remote {
-            message: Message::CompareSwap,
-            response: Response::Atomic,
-            count: Some(Count::Atomics),
-            perform: |pair, message, scratch| pair.atomic(message, compare_swap, scratch).map(Some),
-            take: |pair, packet, _, scratch| pair.atomic_asked(packet, compare_swap, scratch),
-        }),
+        execution: Execution::Remote(Remote::Atomic(Atomic::CompareSwap)),
         ..BASE
     },
     Operation {
         name: "FETCH_ADD",
         opcode: opcode::FETCH_ADD,
-        needs: Some(ATOMIC),
+        needs: Some(Capability::Atomic),
         segments: &[WqeSegment::Remote, WqeSegment::Atomic],
-        execution: Execution::Remote(Remote {
-            message: Message::FetchAdd,
-            response: Response::Atomic,
-            count: Some(Count::Atomics),
-            perform: |pair, message, scratch| pair.atomic(message, fetch_add, scratch).map(Some),
-            take: |pair, packet, _, scratch| pair.atomic_asked(packet, fetch_add, scratch),
-        }),
+        execution: Execution::Remote(Remote::Atomic(Atomic::FetchAdd)),
         ..BASE
     },
     Operation {
         name: "NOP",
         carriers: SENDING.and(&[ServiceType::REG_UMR]),
-        on_sq: Some(|_, _| Ok(())),
+        on_sq: Some(OnSq::Nop),
         ..BASE
     },
     Operation {
@@ -260,45 +230,28 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::UMR,
         carriers: CONNECTED.and(&[ServiceType::REG_UMR]),
         segments: &[WqeSegment::Umr],
-        execution: Execution::Local(Local {
-            execute: |pair, placed, scratch| pair.change_key(placed, scratch),
-            ..NOTHING
-        }),
+        execution: Execution::Local(Local::Umr),
         ..BASE
     },
     Operation {
         name: "DMA",
         opcode: opcode::MMO,
         op_mod: MmoOpMod::DMA.0,
-        needs: Some(DMA),
+        needs: Some(Capability::DmaMmoQp),
         segments: &[WqeSegment::Metadata],
-        execution: Execution::Local(Local {
-            check: |pair, work, scratch| pair.check_copy(work, scratch),
-            execute: |pair, placed, scratch| pair.copy(placed, scratch),
-        }),
+        execution: Execution::Local(Local::Copy),
         ..BASE
     },
     Operation {
         name: "WAIT",
         opcode: opcode::WAIT,
         op_mod: WaitOpMod::DATA.0,
-        needs: Some(WAIT_ON_DATA),
+        needs: Some(Capability::WaitOnData),
         segments: &[WqeSegment::Wait],
-        execution: Execution::Local(Local {
-            check: |_, _, scratch| QueuePair::check_wait(&scratch.wqe),
-            execute: |pair, placed, scratch| pair.wait_for_data(placed, scratch),
-        }),
+        execution: Execution::Local(Local::Wait),
         ..BASE
     },
 ];
-
-fn compare_swap(now: u64, operands: Operands) -> u64 {
-    if now == operands.compare { operands.swap_add } else { now }
-}
-
-fn fetch_add(now: u64, operands: Operands) -> u64 {
-    now.wrapping_add(operands.swap_add)
-}
 
 /// Why a queue refuses a WQE, with a local QP operation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -338,22 +291,26 @@ impl Operation {
             return Err(WqeRefusal::QpType);
         }
         match self.needs {
-            Some(Capability { name, of }) if !of(general) => Err(WqeRefusal::Lacks(name)),
+            Some(capability) if !capability.is_set(general) => {
+                Err(WqeRefusal::Lacks(capability.name()))
+            }
             _ => Ok(()),
         }
     }
 
     /// The peer's part of the operation; `None` if it stays in the device.
-    pub(super) fn remote(&self) -> Option<&Remote> {
-        match &self.execution {
+    #[inline]
+    pub(super) fn remote(&self) -> Option<Remote> {
+        match self.execution {
             Execution::Local(_) => None,
             Execution::Remote(remote) => Some(remote),
         }
     }
 
     /// The answer that acknowledges the operation's message.
+    #[inline]
     pub(super) fn response(&self) -> Response {
-        self.remote().map_or(Response::Acknowledgement, |remote| remote.response)
+        self.remote().map_or(Response::Acknowledgement, Remote::response)
     }
 
     /// Whether the requester's memory receives data: a READ or an atomic.
@@ -369,19 +326,75 @@ impl Operation {
 
 impl Remote {
     /// The operation of the peer for this type of message.
-    pub(super) fn of(message: Message) -> Option<&'static Self> {
-        TABLE.iter().filter_map(Operation::remote).find(|remote| remote.message == message)
+    pub(super) fn of(message: Message) -> Option<Self> {
+        match message {
+            Message::Send => Some(Self::Send),
+            Message::Write => Some(Self::Write),
+            Message::ReadRequest => Some(Self::Read),
+            Message::CompareSwap => Some(Self::Atomic(Atomic::CompareSwap)),
+            Message::FetchAdd => Some(Self::Atomic(Atomic::FetchAdd)),
+            _ => None,
+        }
     }
 
-    /// The counter that the responder increases when a message was executed, or refused for this
-    /// reason.
-    pub(super) fn counted(&self, refused: Option<Nak>) -> Option<Count> {
-        match refused {
-            None => self.count,
-            Some(Nak::NotReady) => Some(Count::OutOfBuffer),
-            Some(Nak::Access) => Some(Count::ResponderAccess),
-            Some(Nak::InvalidRequest) => Some(Count::ResponderInvalid),
-            Some(Nak::Operation | Nak::Source) => None,
+    /// The type of its packets' message.
+    pub(super) fn message(self) -> Message {
+        match self {
+            Self::Send => Message::Send,
+            Self::Write => Message::Write,
+            Self::Read => Message::ReadRequest,
+            Self::Atomic(Atomic::CompareSwap) => Message::CompareSwap,
+            Self::Atomic(Atomic::FetchAdd) => Message::FetchAdd,
+        }
+    }
+
+    /// The answer that acknowledges it.
+    #[inline]
+    pub(super) fn response(self) -> Response {
+        match self {
+            Self::Send | Self::Write => Response::Acknowledgement,
+            Self::Read => Response::Read,
+            Self::Atomic(_) => Response::Atomic,
+        }
+    }
+
+    /// The counter of the responder that counts it.
+    pub(super) fn count(self) -> Option<Count> {
+        match self {
+            Self::Send => None,
+            Self::Write => Some(Count::Writes),
+            Self::Read => Some(Count::Reads),
+            Self::Atomic(_) => Some(Count::Atomics),
+        }
+    }
+}
+
+impl Atomic {
+    /// The new value of a word that holds `now`.
+    pub(super) fn next(self, now: u64, operands: Operands) -> u64 {
+        match self {
+            Self::CompareSwap if now == operands.compare => operands.swap_add,
+            Self::CompareSwap => now,
+            Self::FetchAdd => now.wrapping_add(operands.swap_add),
+        }
+    }
+}
+
+impl Capability {
+    /// The name of its field in [`HcaCap`].
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Atomic => "atomic",
+            Self::DmaMmoQp => "dma_mmo_qp",
+            Self::WaitOnData => "wait_on_data",
+        }
+    }
+
+    fn is_set(self, general: &HcaCap) -> bool {
+        match self {
+            Self::Atomic => general.atomic(),
+            Self::DmaMmoQp => general.dma_mmo_qp(),
+            Self::WaitOnData => general.wait_on_data(),
         }
     }
 }
@@ -458,7 +471,7 @@ mod tests {
                 assert_eq!(entry.check(qp_type, &with), expected, "{} {qp_type:?}", entry.name);
             }
             let lacking = match entry.needs {
-                Some(capability) => Err(WqeRefusal::Lacks(capability.name)),
+                Some(capability) => Err(WqeRefusal::Lacks(capability.name())),
                 None => Ok(()),
             };
             assert_eq!(entry.check(RC, &without), lacking, "{}", entry.name);
@@ -468,7 +481,7 @@ mod tests {
     #[test]
     fn operation_entries_are_consistent() {
         for entry in &TABLE {
-            let message = entry.remote().map(|remote| remote.message);
+            let message = entry.remote().map(Remote::message);
             let remote = message == Some(Message::Write) || entry.scatters();
             assert_eq!(entry.segments.contains(&WqeSegment::Remote), remote, "{}", entry.name);
             assert_eq!(
@@ -477,6 +490,7 @@ mod tests {
                 "{}",
                 entry.name
             );
+            assert_eq!(message.and_then(Remote::of), entry.remote(), "{}", entry.name);
             let receives = message == Some(Message::Send) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
             assert!(entry.immediate || !entry.invalidate, "{}", entry.name);

@@ -7,7 +7,7 @@ use verbless_dpa::Dpa;
 use verbless_prm::EqeCompletion;
 use verbless_prm::hot::event_type;
 
-use super::events::{update, write};
+use super::eq::{update, write};
 use crate::hca::objects::{DpaEq, DpaEventTarget, EmulatedDevice};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;

@@ -9,7 +9,7 @@ use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
 use super::keys::KeyUser;
-use super::responder::place;
+use super::receive::place;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::{srq, transfer};
@@ -32,7 +32,7 @@ impl StandaloneRq<'_> {
             Ok(None) => {
                 tracing::debug!(rqn = self.rqn, "a frame finds no receive");
                 let counter = self.rq.context.counter_set_id();
-                return self.context.count(counter, Count::OutOfBuffer);
+                return self.context.counters(counter).count(Count::OutOfBuffer);
             }
             Err(why) => return self.stuck(why),
         };

@@ -221,7 +221,7 @@ fn answer(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> boo
     let function = &mut locked.functions[id];
     let Some(qpn) = function.engine.answering.pop_front() else { return false };
     let pair = locked.functions.pair(id, qpn, locked.clock.now);
-    match pair.map(|mut pair| pair.send_answers(scratch)) {
+    match pair.map(|mut pair| packets::answers::send(&mut pair, scratch)) {
         Ok(true) => locked.functions[id].engine.answering.push_back(qpn),
         Ok(false) => {}
         Err(missing) => tracing::error!(%missing, "a QP was destroyed before its response"),
@@ -304,8 +304,9 @@ fn qp_turn(
     let st = pair.qp.qp_type.st;
     let transport = transport::find(st).ok_or(Missing::Transport(qpn, st))?;
     if let Some(carry) = transport.carry
-        && (pair.is_being_carried()
-            || !(in_packets && pair.leaves_the_device()) && pair.is_settled())
+        && (transport::is_being_carried(pair.qp)
+            || !(in_packets && transport::leaves_the_device(pair.qp))
+                && packets::requester::is_settled(pair.qp))
     {
         let mut carrier = Carrier::new(locked, (id, qpn));
         return if carrier.finds_peer()? { carrier.turn(carry, scratch) } else { Ok(Turn::Again) };

@@ -6,7 +6,7 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 use super::context::StandaloneSq;
 use super::cq::Overrun;
 use super::cqe::{Completion, Requested};
-use super::operation::{ExecuteOnSq, WqeRefusal};
+use super::operation::{OnSq, WqeRefusal};
 use super::scratch::Scratch;
 use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
@@ -33,7 +33,7 @@ impl StandaloneSq<'_> {
         let wqe = &scratch.wqe;
         queue.consumer = index.wrapping_add(fetched.unwrap_or(1));
         let work = fetched.map_err(WqeRefusal::from).and_then(|_| self.read(wqe, index));
-        let (work, execute) = match work {
+        let (work, execution) = match work {
             Ok(work) => work,
             Err(why) => {
                 tracing::info!(
@@ -46,7 +46,11 @@ impl StandaloneSq<'_> {
                 return Turn::Sleep;
             }
         };
-        if let Err(syndrome) = execute(self, scratch) {
+        let done = match execution {
+            OnSq::Frame => self.send_frame(scratch),
+            OnSq::Nop => Ok(()),
+        };
+        if let Err(syndrome) = done {
             tracing::info!(sqn = self.sqn, index, syndrome, "a frame cannot be sent");
             self.fail(index, work.operation.opcode, syndrome);
             return Turn::Sleep;
@@ -66,7 +70,7 @@ impl StandaloneSq<'_> {
         Turn::Again
     }
 
-    fn read(&self, wqe: &[u8], index: u16) -> Result<(Work, ExecuteOnSq), WqeRefusal> {
+    fn read(&self, wqe: &[u8], index: u16) -> Result<(Work, OnSq), WqeRefusal> {
         let work = Work::control(wqe, self.sqn, index)?;
         Ok((work, work.operation.on_sq.ok_or(WqeRefusal::QpType)?))
     }

@@ -8,17 +8,18 @@
 //! MLX5_MKEY_MASK_*).
 
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
-use verbless_prm::{
-    HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask, WqeFence,
-};
+use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask};
 
-use super::context::{Context, QueuePair};
+use super::completion;
+use super::context::Context;
+use super::gather;
 use super::keys::{self, AccessRight, KeyUser, Keys, Range};
+use super::queue_pair::QueuePair;
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::UnfencedKey;
 use super::transfer;
-use super::work::{Placed, Segment, Work, segments};
+use super::work::{Placed, Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::klm;
@@ -39,86 +40,29 @@ const MAX_KEPT_OCTOWORDS: u64 = 1 << 22;
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
 const PRESENT: u64 = 3;
-/// Fence modes that wait for changes of keys.
-const WAITS: [WqeFence; 3] =
-    [WqeFence::INITIATOR_SMALL, WqeFence::STRONG_ORDERING, WqeFence::FENCE_AND_INITIATOR_SMALL];
 /// The request is no UMR that this device supports.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
-impl QueuePair<'_> {
-    /// Changes the key that a UMR names.
-    #[inline(never)]
-    pub(super) fn change_key(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
-        let asker = UmrRequester::of(self.qpn, self.qp);
-        let number = placed.work.immediate >> 8;
-        let request = placed.index.wrapping_add(placed.wqebbs);
-        let followed = self.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
-        let before = followed.then(|| self.context.mkeys.get(&number).cloned()).flatten();
-        let done = execute(&mut self.context, &asker, placed.work.immediate, scratch);
-        if let (Ok(()), Some(before)) = (done, before) {
-            self.keep_unfenced(UnfencedKey { request, number, before });
-        }
-        self.finish(placed, done)
+/// Changes the key that a UMR names.
+#[inline(never)]
+pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Turn {
+    let asker = UmrRequester::of(pair.qpn, pair.qp);
+    let number = placed.work.immediate >> 8;
+    let request = placed.index.wrapping_add(placed.wqebbs);
+    let followed = pair.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
+    let before = followed.then(|| pair.context.mkeys.get(&number).cloned()).flatten();
+    let done = change(&mut pair.context, &asker, placed.work.immediate, scratch);
+    if let (Ok(()), Some(before)) = (done, before) {
+        gather::keep_unfenced(pair, UnfencedKey { request, number, before });
     }
-
-    /// Finds the memory of the data segments of the WQE at `index`, as
-    /// [`gather_list`](Self::gather_list) does.
-    pub(super) fn gather(
-        &mut self,
-        work: &Work,
-        index: u16,
-        scratch: &mut Scratch,
-    ) -> Result<u64, u8> {
-        let unfenced = std::mem::take(&mut self.qp.runtime.unfenced);
-        match unfenced.then(|| self.context.state.unfenced.remove(&self.qpn)).flatten() {
-            None => self.gather_list(work, scratch),
-            Some(key) => self.gather_behind(key, work, index, scratch),
-        }
-    }
-
-    fn keep_unfenced(&mut self, key: UnfencedKey) {
-        self.qp.runtime.unfenced = true;
-        self.context.state.unfenced.insert(self.qpn, key);
-    }
-
-    /// Resolves the data segments of a WQE right after a UMR that was posted together with it.
-    /// Unless the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the
-    /// model it always does.
-    #[cold]
-    fn gather_behind(
-        &mut self,
-        mut key: UnfencedKey,
-        work: &Work,
-        index: u16,
-        scratch: &mut Scratch,
-    ) -> Result<u64, u8> {
-        let control = CtrlSegment::from_prefix(&scratch.wqe);
-        let fence = WqeFence(control.map_or(0, |control| control.ctrl_flags.fm()));
-        let changed = self.context.mkeys.get_mut(&key.number);
-        let (false, Some(changed)) = (index != key.request || WAITS.contains(&fence), changed)
-        else {
-            return self.gather_list(work, scratch);
-        };
-        // A key of another owner may have the number meanwhile.
-        if changed.uid != key.before.uid || changed.context.pd() != key.before.context.pd() {
-            return self.gather_list(work, scratch);
-        }
-        std::mem::swap(changed, &mut key.before);
-        let length = self.gather_list(work, scratch);
-        if let Some(changed) = self.context.mkeys.get_mut(&key.number) {
-            std::mem::swap(changed, &mut key.before);
-        }
-        // A request that is sent again, or in parts, must see the same key.
-        self.keep_unfenced(key);
-        length
-    }
+    completion::finish(pair, placed, done)
 }
 
-/// Executes the UMR in `scratch.wqe` on a key; the error is the syndrome, and then the key has not
-/// changed.
-fn execute(
+/// Changes a key as the UMR in `scratch.wqe` says; the error is the syndrome, and then the key has
+/// not changed.
+fn change(
     context: &mut Context<'_>,
     asker: &UmrRequester,
     key: u32,

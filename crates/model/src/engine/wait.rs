@@ -6,10 +6,11 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
+use super::completion;
 use super::condition::{Condition, WORD};
-use super::context::QueuePair;
 use super::doorbell;
-use super::keys::{self, AccessRight, KeyUser, Range};
+use super::keys::{self, AccessRight, Range};
+use super::queue_pair::QueuePair;
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::{WaitingQueue, Waits};
@@ -25,51 +26,49 @@ const MAX_INTERVAL: u64 = 1_000_000;
 /// The interval until the next read is the time that the queue has waited, divided by this.
 const PART: u64 = 8;
 
-impl QueuePair<'_> {
-    /// Checks a wait WQE; returns the bytes that it moves, which are none, or a syndrome.
-    #[cold]
-    pub(super) fn check_wait(wqe: &[u8]) -> Result<u64, u8> {
-        Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
-    }
+/// Checks a wait WQE; returns the bytes that it moves, which are none, or a syndrome.
+#[cold]
+pub(super) fn check(wqe: &[u8]) -> Result<u64, u8> {
+    Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
+}
 
-    /// Executes a WAIT WQE: continues if its condition holds, otherwise stops the queue.
-    #[cold]
-    pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
-        let holds = Condition::of(&scratch.wqe)
-            .ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
-            .and_then(|condition| Ok((condition, self.holds(&condition)?)));
-        match holds {
-            Ok((condition, false)) => {
-                if let Some(sq) = self.qp.sq.as_mut() {
-                    sq.runtime.copies.put_back(placed.index, &scratch.wqe);
-                }
-                self.context.state.waits.add(self.qpn, condition, self.context.now);
-                Turn::Sleep
+/// Executes a WAIT WQE: continues if its condition holds, otherwise stops the queue.
+#[cold]
+pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &Scratch) -> Turn {
+    let holds = Condition::of(&scratch.wqe)
+        .ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
+        .and_then(|condition| Ok((condition, holds(pair, &condition)?)));
+    match holds {
+        Ok((condition, false)) => {
+            if let Some(sq) = pair.qp.sq.as_mut() {
+                sq.runtime.copies.put_back(placed.index, &scratch.wqe);
             }
-            done => {
-                self.context.state.waits.remove(self.qpn);
-                self.finish(placed, done.map(drop))
-            }
+            pair.context.state.waits.add(pair.qpn, condition, pair.context.now);
+            Turn::Sleep
+        }
+        done => {
+            pair.context.state.waits.remove(pair.qpn);
+            completion::finish(pair, placed, done.map(drop))
         }
     }
+}
 
-    /// Whether the word in memory fulfils a condition; the error is a syndrome.
-    fn holds(&self, condition: &Condition) -> Result<bool, u8> {
-        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
-        let range = Range { key: condition.lkey, address: condition.address, length: WORD };
-        let (mut visits, mut sges) = (keys::VISITS, Vec::new());
-        self.context
-            .keys()
-            .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut sges)
-            .map_err(|refusal| {
-                tracing::info!(qpn = self.qpn, ?range, ?refusal, "the key of a wait refused");
-                cqe_syndrome::LOCAL_PROTECTION
-            })?;
-        let mut word = [0; WORD as usize];
-        transfer::gather(self.context.spaces, &sges, &[], &mut word)
-            .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-        Ok(condition.holds(u64::from_be_bytes(word)))
-    }
+/// Whether the word in memory fulfils a condition; the error is a syndrome.
+fn holds(pair: &QueuePair<'_>, condition: &Condition) -> Result<bool, u8> {
+    let user = pair.user();
+    let range = Range { key: condition.lkey, address: condition.address, length: WORD };
+    let (mut visits, mut sges) = (keys::VISITS, Vec::new());
+    pair.context
+        .keys()
+        .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut sges)
+        .map_err(|refusal| {
+            tracing::info!(qpn = pair.qpn, ?range, ?refusal, "the key of a wait refused");
+            cqe_syndrome::LOCAL_PROTECTION
+        })?;
+    let mut word = [0; WORD as usize];
+    transfer::gather(pair.context.spaces, &sges, &[], &mut word)
+        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+    Ok(condition.holds(u64::from_be_bytes(word)))
 }
 
 /// Gives a turn to the send queues of a function that wait for data, if their words are due and may
@@ -94,7 +93,7 @@ fn look_at_all(locked: &mut LockedFunctions, id: usize) -> bool {
             }
         };
         // The queue's turn reports an error.
-        if pair.qp.state != QpState::Rts || pair.holds(&condition) != Ok(false) {
+        if pair.qp.state != QpState::Rts || holds(&pair, &condition) != Ok(false) {
             function.engine.waits.remove(qpn);
             doorbell::queue(function, qpn);
             worked = true;

@@ -6,7 +6,7 @@ use verbless_prm::hot::{
 };
 use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
-use super::operation::{Operation, WqeRefusal, WqeSegment};
+use super::operation::{Operands, Operation, WqeRefusal, WqeSegment};
 use super::sender::Malformed;
 use crate::hca::objects::LIST_END;
 use crate::hca::qp_type::QpType;
@@ -42,13 +42,6 @@ pub(crate) struct Placed {
     pub wqebbs: u16,
     /// Bytes that the WQE's data segments name.
     pub length: u64,
-}
-
-/// The operands of an atomic.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Operands {
-    pub swap_add: u64,
-    pub compare: u64,
 }
 
 /// A data segment of a send or receive WQE.

@@ -5,203 +5,215 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{Aeth, AethNak};
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
+use super::super::{arrivals, gather};
+use super::requester::{goes_on, retire};
+use super::retry;
 use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet};
 
-impl QueuePair<'_> {
-    /// Takes an answer of the peer.
-    pub(in crate::engine) fn take_answer(
-        &mut self,
-        packet: &Packet<'_>,
-        opcode: Opcode,
-        scratch: &mut Scratch,
-    ) {
-        if !self.is_sending() || !self.qp.qp_type.reliable {
-            return;
+/// Takes an answer of the peer.
+pub(in crate::engine) fn take(
+    pair: &mut QueuePair<'_>,
+    packet: &Packet<'_>,
+    opcode: Opcode,
+    scratch: &mut Scratch,
+) {
+    if !pair.is_sending() || !pair.qp.qp_type.reliable {
+        return;
+    }
+    let transport = &packet.headers.transport;
+    let psn = transport.bth.psn();
+    let Some(place) = pair.qp.runtime.connection().window.place(psn) else {
+        tracing::debug!(qpn = pair.qpn, psn, "an answer to nothing that is on its way");
+        return;
+    };
+    let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
+    let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
+    let progress = match opcode.message {
+        Message::Acknowledge if kind == 0 => acknowledged(pair, place),
+        Message::Acknowledge => refused(pair, place, kind, value),
+        // Malformed: data and a NAK at once.
+        _ if kind != 0 => false,
+        Message::ReadResponse => read_arrived(pair, place, opcode, packet.payload, scratch),
+        Message::AtomicAcknowledge => {
+            let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
+            atomic_arrived(pair, place, value, scratch)
         }
-        let transport = &packet.headers.transport;
-        let psn = transport.bth.psn();
-        let Some(place) = self.qp.runtime.connection().window.place(psn) else {
-            tracing::debug!(qpn = self.qpn, psn, "an answer to nothing that is on its way");
-            return;
-        };
-        let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
-        let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
-        let progress = match opcode.message {
-            Message::Acknowledge if kind == 0 => self.acknowledged(place),
-            Message::Acknowledge => self.refused(place, kind, value),
-            // Malformed: data and a NAK at once.
-            _ if kind != 0 => false,
-            Message::ReadResponse => self.read_arrived(place, opcode, packet.payload, scratch),
-            Message::AtomicAcknowledge => {
-                let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
-                self.atomic_arrived(place, value, scratch)
-            }
-            _ => false,
-        };
-        if progress {
-            let requester = &mut self.qp.requester;
-            requester.retries_left = requester.retry_limit;
-            requester.rnr_retries_left = requester.rnr_retry_limit;
-            self.qp.runtime.connection().window.forget_loss();
-            if self.qp.runtime.connection().window.timer == Timer::Acknowledge {
-                self.progressed();
-            }
-        }
-        self.retire();
-        if self.is_sending() {
-            if self.qp.runtime.connection().window.oldest().is_some() {
-                self.start_timer();
-            }
-            self.goes_on();
+        _ => false,
+    };
+    if progress {
+        let requester = &mut pair.qp.requester;
+        requester.retries_left = requester.retry_limit;
+        requester.rnr_retries_left = requester.rnr_retry_limit;
+        pair.qp.runtime.connection().window.forget_loss();
+        if pair.qp.runtime.connection().window.timer == Timer::Acknowledge {
+            retry::progressed(pair);
         }
     }
-
-    /// Handles an ACK: everything up to the packet has arrived.
-    fn acknowledged(&mut self, place: PsnPosition) -> bool {
-        let window = &mut self.qp.runtime.connection().window;
-        let through = PsnPosition { packet: place.packet + 1, ..place };
-        let before = window.oldest();
-        if let Err(missing) = window.acknowledge_before(through) {
-            self.response_lost(missing, place);
+    retire(pair);
+    if pair.is_sending() {
+        if pair.qp.runtime.connection().window.oldest().is_some() {
+            retry::start_timer(pair);
         }
-        self.qp.runtime.connection().window.oldest() != before
+        goes_on(pair);
     }
+}
 
-    /// Handles a NAK: everything before the packet has arrived, and the packet has not.
-    fn refused(&mut self, place: PsnPosition, kind: u8, value: u8) -> bool {
-        let window = &mut self.qp.runtime.connection().window;
-        let before = window.oldest();
-        if let Err(missing) = window.acknowledge_before(place) {
-            self.response_lost(missing, place);
-            return false;
-        }
-        let progress = self.qp.runtime.connection().window.oldest() != before;
-        match (kind, AethNak(value)) {
-            (1, _) => self.not_ready(place, value),
-            // The receiver dropped these packets while it was not ready: they are not lost.
-            (3, AethNak::PSN_SEQUENCE) if self.waits_for_receiver() => {}
-            (3, AethNak::PSN_SEQUENCE) => self.lost(place, Count::SequenceNak),
-            (3, why) => {
-                let syndrome = match why {
-                    AethNak::INVALID_REQUEST => cqe_syndrome::REMOTE_INVALID_REQUEST,
-                    AethNak::REMOTE_ACCESS => cqe_syndrome::REMOTE_ACCESS,
-                    AethNak::REMOTE_OPERATION => cqe_syndrome::REMOTE_OPERATION,
-                    _ => cqe_syndrome::BAD_RESPONSE,
-                };
-                self.decide_at(place.request, syndrome);
-            }
-            _ => {}
-        }
-        progress
+/// Handles an ACK: everything up to the packet has arrived.
+fn acknowledged(pair: &mut QueuePair<'_>, place: PsnPosition) -> bool {
+    let window = &mut pair.qp.runtime.connection().window;
+    let through = PsnPosition { packet: place.packet + 1, ..place };
+    let before = window.oldest();
+    if let Err(missing) = window.acknowledge_before(through) {
+        retry::response_lost(pair, missing, place);
     }
+    pair.qp.runtime.connection().window.oldest() != before
+}
 
-    /// Takes a packet of a READ response; true if it is the next one.
-    fn read_arrived(
-        &mut self,
-        place: PsnPosition,
-        opcode: Opcode,
-        payload: &[u8],
-        scratch: &mut Scratch,
-    ) -> bool {
-        let log_mtu = self.log_mtu();
-        let window = &mut self.qp.runtime.connection().window;
-        // Requests before it are complete: the peer answers in order.
-        if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-            self.response_lost(missing, place);
-            return false;
-        }
-        let request = &mut self.qp.runtime.connection().window.requests[place.request];
-        if request.failed.is_some() || place.packet < request.done {
-            return false;
-        }
-        if request.response != Response::Read {
-            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
-            return false;
-        }
-        if place.packet > request.done {
-            let missing = PsnPosition { packet: request.done, ..place };
-            self.response_lost(missing, place);
-            return false;
-        }
-        let at = u64::from(place.packet) << log_mtu;
-        let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
-        let ends = place.packet + 1 == request.packets;
-        let places = if request.in_parts {
-            !ends || opcode.place.ends()
-        } else {
-            opcode.place.begins() == (place.packet == 0) && opcode.place.ends() == ends
-        };
-        if payload.len() as u64 != expected || !places {
-            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
-            return false;
-        }
-        self.put_response(place, at, payload, scratch)
+/// Handles a NAK: everything before the packet has arrived, and the packet has not.
+fn refused(pair: &mut QueuePair<'_>, place: PsnPosition, kind: u8, value: u8) -> bool {
+    let window = &mut pair.qp.runtime.connection().window;
+    let before = window.oldest();
+    if let Err(missing) = window.acknowledge_before(place) {
+        retry::response_lost(pair, missing, place);
+        return false;
     }
-
-    /// Stores the old value that an atomic returned.
-    fn atomic_arrived(&mut self, place: PsnPosition, value: u64, scratch: &mut Scratch) -> bool {
-        let window = &mut self.qp.runtime.connection().window;
-        if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-            self.response_lost(missing, place);
-            return false;
+    let progress = pair.qp.runtime.connection().window.oldest() != before;
+    match (kind, AethNak(value)) {
+        (1, _) => retry::not_ready(pair, place, value),
+        // The receiver dropped these packets while it was not ready: they are not lost.
+        (3, AethNak::PSN_SEQUENCE) if retry::waits_for_receiver(pair.qp) => {}
+        (3, AethNak::PSN_SEQUENCE) => retry::lost(pair, place, Count::SequenceNak),
+        (3, why) => {
+            let syndrome = match why {
+                AethNak::INVALID_REQUEST => cqe_syndrome::REMOTE_INVALID_REQUEST,
+                AethNak::REMOTE_ACCESS => cqe_syndrome::REMOTE_ACCESS,
+                AethNak::REMOTE_OPERATION => cqe_syndrome::REMOTE_OPERATION,
+                _ => cqe_syndrome::BAD_RESPONSE,
+            };
+            retry::decide_at(pair.qp, pair.qpn, place.request, syndrome);
         }
-        let request = &self.qp.runtime.connection().window.requests[place.request];
-        if request.is_over() {
-            return false;
-        }
-        if request.response != Response::Atomic {
-            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
-            return false;
-        }
-        self.put_response(place, 0, &value.to_ne_bytes(), scratch)
+        _ => {}
     }
+    progress
+}
 
-    /// Writes a part of a response to the memory that the WQE names.
-    fn put_response(
-        &mut self,
-        place: PsnPosition,
-        at: u64,
-        bytes: &[u8],
-        scratch: &mut Scratch,
-    ) -> bool {
-        let room = u64::from(self.qp.requester_inline);
-        let request = &mut self.qp.runtime.connection().window.requests[place.request];
-        let (index, length) = (request.index, request.length);
-        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
-        let general = self.context.caps.general();
-        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
-        let put = work.map_err(|_| cqe_syndrome::LOCAL_QP_OPERATION).and_then(|work| {
-            if work.signaled && length > 0 && length <= room {
-                return Ok(true);
+/// Takes a packet of a READ response; true if it is the next one.
+fn read_arrived(
+    pair: &mut QueuePair<'_>,
+    place: PsnPosition,
+    opcode: Opcode,
+    payload: &[u8],
+    scratch: &mut Scratch,
+) -> bool {
+    let log_mtu = pair.log_mtu();
+    let window = &mut pair.qp.runtime.connection().window;
+    // Requests before it are complete: the peer answers in order.
+    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
+        retry::response_lost(pair, missing, place);
+        return false;
+    }
+    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
+    if request.failed.is_some() || place.packet < request.done {
+        return false;
+    }
+    if request.response != Response::Read {
+        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+        return false;
+    }
+    if place.packet > request.done {
+        let missing = PsnPosition { packet: request.done, ..place };
+        retry::response_lost(pair, missing, place);
+        return false;
+    }
+    let at = u64::from(place.packet) << log_mtu;
+    let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
+    let ends = place.packet + 1 == request.packets;
+    let places = if request.in_parts {
+        !ends || opcode.place.ends()
+    } else {
+        opcode.place.begins() == (place.packet == 0) && opcode.place.ends() == ends
+    };
+    if payload.len() as u64 != expected || !places {
+        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+        return false;
+    }
+    put_response(pair, place, at, payload, scratch)
+}
+
+/// Stores the old value that an atomic returned.
+fn atomic_arrived(
+    pair: &mut QueuePair<'_>,
+    place: PsnPosition,
+    value: u64,
+    scratch: &mut Scratch,
+) -> bool {
+    let window = &mut pair.qp.runtime.connection().window;
+    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
+        retry::response_lost(pair, missing, place);
+        return false;
+    }
+    let request = &pair.qp.runtime.connection().window.requests[place.request];
+    if request.is_over() {
+        return false;
+    }
+    if request.response != Response::Atomic {
+        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+        return false;
+    }
+    put_response(pair, place, 0, &value.to_ne_bytes(), scratch)
+}
+
+/// Writes a part of a response to the memory that the WQE names.
+fn put_response(
+    pair: &mut QueuePair<'_>,
+    place: PsnPosition,
+    at: u64,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+) -> bool {
+    let room = u64::from(pair.qp.requester_inline);
+    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
+    let (index, length) = (request.index, request.length);
+    std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+    let general = pair.context.caps.general();
+    let work = Work::parse(&scratch.wqe, pair.qpn, index, pair.qp.qp_type, general);
+    let put = work.map_err(|_| cqe_syndrome::LOCAL_QP_OPERATION).and_then(|work| {
+        if work.signaled && length > 0 && length <= room {
+            return Ok(true);
+        }
+        gather::part(pair, &work, at, bytes.len() as u64, scratch)?;
+        transfer::scatter(pair.context.spaces, &scratch.local, bytes)
+            .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+        arrivals::data(
+            pair.context.state,
+            pair.context.spaces,
+            pair.qpn,
+            QueueSide::Requester,
+            &scratch.local,
+        );
+        Ok(false)
+    });
+    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
+    std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+    match put {
+        Ok(in_cqe) => {
+            if in_cqe {
+                request.inline[at as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            self.gather_part(&work, at, bytes.len() as u64, scratch)?;
-            transfer::scatter(self.context.spaces, &scratch.local, bytes)
-                .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-            self.data_arrived(QueueSide::Requester, &scratch.local);
-            Ok(false)
-        });
-        let request = &mut self.qp.runtime.connection().window.requests[place.request];
-        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
-        match put {
-            Ok(in_cqe) => {
-                if in_cqe {
-                    request.inline[at as usize..][..bytes.len()].copy_from_slice(bytes);
-                }
-                request.done = place.packet + 1;
-                request.sent = request.sent.max(request.done);
-                true
-            }
-            Err(syndrome) => {
-                request.failed = Some(syndrome);
-                false
-            }
+            request.done = place.packet + 1;
+            request.sent = request.sent.max(request.done);
+            true
+        }
+        Err(syndrome) => {
+            request.failed = Some(syndrome);
+            false
         }
     }
 }

@@ -7,13 +7,15 @@
 use verbless_prm::hot::{CqeRoceSourceQp, CqeSourceQp, cqe_opcode, cqe_syndrome};
 use verbless_prm::{Bth, CqeRoceL3Type, Deth, Grh, Immdt, Ipv4Header};
 
-use super::super::context::QueuePair;
 use super::super::counters::Count;
 use super::super::cqe::Received;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
 use super::super::work::{Placed, address_vector};
+use super::super::{arrivals, completion, receive};
+use super::egress;
 use super::path::{Hop, slid};
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::DEFAULT_PKEY;
@@ -27,128 +29,132 @@ const GRH: usize = Grh::BYTES;
 /// A Q_Key in a request with this bit selects the QP's own.
 const OWN_KEY: u32 = 1 << 31;
 
-impl QueuePair<'_> {
-    /// Sends a request that is ready. It completes when it has left, whether or not a receiver
-    /// takes it.
-    pub(in crate::engine) fn send_datagram(
-        &mut self,
-        placed: &Placed,
-        scratch: &mut Scratch,
-    ) -> Turn {
-        let sent = self.emit_datagram(placed, scratch);
-        self.finish(placed, sent)
-    }
+/// Sends a request that is ready. It completes when it has left, whether or not a receiver takes
+/// it.
+pub(in crate::engine) fn send(
+    pair: &mut QueuePair<'_>,
+    placed: &Placed,
+    scratch: &mut Scratch,
+) -> Turn {
+    let sent = emit(pair, placed, scratch);
+    completion::finish(pair, placed, sent)
+}
 
-    fn emit_datagram(&mut self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
-        const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
-        let (vector, _) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
-        if placed.length > 1 << self.qp.log_mtu {
-            return Err(cqe_syndrome::LOCAL_LENGTH);
-        }
-        let route = self.context.addresses.route(self.qp.port, &Hop::from(&vector));
-        let Some(route) = route else {
-            tracing::info!(qpn = self.qpn, ?vector, "an address vector that leads nowhere");
-            return Err(MALFORMED);
-        };
-        let number = self.qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
-        let source = match (number, self.qp.context.deth_sqpn()) {
-            (Some(number), _) => number,
-            (None, 0) => self.qpn,
-            (None, other) => other,
-        };
-        let own = vector.q_key() & OWN_KEY != 0;
-        let mut deth = Deth::zeroed();
-        deth.set_queue_key(if own { self.qp.context.q_key() } else { vector.q_key() })
-            .set_source_qp(source);
-        let immediate = placed.work.operation.immediate;
-        let opcode = Opcode {
-            service: Service::Ud,
-            message: Message::Send,
-            place: Position::Only,
-            immediate,
-            invalidate: false,
-        };
-        let psn = self.qp.requester.psn;
-        self.qp.requester.psn = advance(psn, 1);
-        let mut bth = Bth::zeroed();
-        bth.set_opcode(opcode.bits().ok_or(MALFORMED)?)
-            .set_solicited(placed.work.solicited)
-            .set_migrated(true)
-            .set_partition_key(DEFAULT_PKEY)
-            .set_destination_qp(vector.dqp_dct())
-            .set_psn(psn & PSN_MASK);
-        let immdt = immediate.then(|| {
-            let mut immdt = Immdt::zeroed();
-            immdt.set_immediate(placed.work.immediate);
-            immdt
-        });
-        let extensions = Extensions { deth: Some(deth), immdt, ..Extensions::default() };
-        let lost = self.context.state.faults.loses_message(self.qpn);
-        let spaces = self.context.spaces;
-        let Scratch { local, wqe, .. } = scratch;
-        let transport = Transport { bth, extensions };
-        self.emit_to(Some(route), transport, placed.length as usize, lost, |into| {
-            transfer::gather(spaces, local, wqe, into)
-        })
-        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
+fn emit(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+    const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
+    let (vector, _) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
+    if placed.length > 1 << pair.qp.log_mtu {
+        return Err(cqe_syndrome::LOCAL_LENGTH);
     }
+    let route = pair.context.addresses.route(pair.qp.port, &Hop::from(&vector));
+    let Some(route) = route else {
+        tracing::info!(qpn = pair.qpn, ?vector, "an address vector that leads nowhere");
+        return Err(MALFORMED);
+    };
+    let number = pair.qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
+    let source = match (number, pair.qp.context.deth_sqpn()) {
+        (Some(number), _) => number,
+        (None, 0) => pair.qpn,
+        (None, other) => other,
+    };
+    let own = vector.q_key() & OWN_KEY != 0;
+    let mut deth = Deth::zeroed();
+    deth.set_queue_key(if own { pair.qp.context.q_key() } else { vector.q_key() })
+        .set_source_qp(source);
+    let immediate = placed.work.operation.immediate;
+    let opcode = Opcode {
+        service: Service::Ud,
+        message: Message::Send,
+        place: Position::Only,
+        immediate,
+        invalidate: false,
+    };
+    let psn = pair.qp.requester.psn;
+    pair.qp.requester.psn = advance(psn, 1);
+    let mut bth = Bth::zeroed();
+    bth.set_opcode(opcode.bits().ok_or(MALFORMED)?)
+        .set_solicited(placed.work.solicited)
+        .set_migrated(true)
+        .set_partition_key(DEFAULT_PKEY)
+        .set_destination_qp(vector.dqp_dct())
+        .set_psn(psn & PSN_MASK);
+    let immdt = immediate.then(|| {
+        let mut immdt = Immdt::zeroed();
+        immdt.set_immediate(placed.work.immediate);
+        immdt
+    });
+    let extensions = Extensions { deth: Some(deth), immdt, ..Extensions::default() };
+    let lost = pair.context.state.faults.loses_message(pair.qpn);
+    let spaces = pair.context.spaces;
+    let Scratch { local, wqe, .. } = scratch;
+    let transport = Transport { bth, extensions };
+    egress::send_to(pair, Some(route), transport, placed.length as usize, lost, |into| {
+        transfer::gather(spaces, local, wqe, into)
+    })
+    .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
+}
 
-    /// Takes a datagram, if it is for this QP.
-    pub(in crate::engine) fn take_datagram(
-        &mut self,
-        packet: &Packet<'_>,
-        opcode: Opcode,
-        scratch: &mut Scratch,
-    ) {
-        let extensions = &packet.headers.transport.extensions;
-        let (Some(deth), Some(datagrams)) = (extensions.deth, self.qp.qp_type.datagrams) else {
-            tracing::error!(qpn = self.qpn, ?opcode, "a packet for a UD QP is not a datagram");
-            return;
-        };
-        if !self.qp.state.receives() {
-            let state = self.qp.state;
-            tracing::info!(qpn = self.qpn, ?state, "a datagram for a QP that is not ready");
-            return;
-        }
-        let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
-            self.count(Count::OutOfBuffer);
-            return;
-        };
-        let bytes = (packet.payload.len() + GRH) as u64;
-        if let Err(syndrome) = self.scatter_part(0, bytes, scratch) {
-            self.receive_failed(index, syndrome);
-            return;
-        }
-        let route = &packet.headers.route;
-        let whole = &mut scratch.wqe;
-        whole.clear();
-        whole.extend_from_slice(&front(route));
-        whole.extend_from_slice(packet.payload);
-        if transfer::scatter(self.context.spaces, &scratch.remote, whole).is_err() {
-            self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
-            return;
-        }
-        self.data_arrived(QueueSide::Responder, &scratch.remote);
-        let of = Received {
-            opcode: match opcode.immediate {
-                true => cqe_opcode::RESPONDER_SEND_IMM,
-                false => cqe_opcode::RESPONDER_SEND,
-            },
-            index,
-            bytes: bytes as u32,
-            immediate: match (extensions.immdt, datagrams.pkey_in_cqe) {
-                (Some(immdt), _) => immdt.immediate(),
-                (None, true) => packet.headers.transport.bth.partition_key().into(),
-                (None, false) => 0,
-            },
-            solicited: packet.headers.transport.bth.solicited(),
-            slid: slid(route),
-            peer: flags(route) | deth.source_qp(),
-            now: self.context.ticks(),
-        };
-        // A datagram has no answer: the sender gets no error.
-        let _ = self.complete_receive(&of, None);
+/// Takes a datagram, if it is for this QP.
+pub(in crate::engine) fn take(
+    pair: &mut QueuePair<'_>,
+    packet: &Packet<'_>,
+    opcode: Opcode,
+    scratch: &mut Scratch,
+) {
+    let extensions = &packet.headers.transport.extensions;
+    let (Some(deth), Some(datagrams)) = (extensions.deth, pair.qp.qp_type.datagrams) else {
+        tracing::error!(qpn = pair.qpn, ?opcode, "a packet for a UD QP is not a datagram");
+        return;
+    };
+    if !pair.qp.state.receives() {
+        let state = pair.qp.state;
+        tracing::info!(qpn = pair.qpn, ?state, "a datagram for a QP that is not ready");
+        return;
     }
+    let Ok(index) = receive::next(pair, Some(&mut scratch.receive)) else {
+        pair.counters().count(Count::OutOfBuffer);
+        return;
+    };
+    let bytes = (packet.payload.len() + GRH) as u64;
+    if let Err(syndrome) = receive::scatter(pair, 0, bytes, scratch) {
+        receive::fail(pair, index, syndrome);
+        return;
+    }
+    let route = &packet.headers.route;
+    let whole = &mut scratch.wqe;
+    whole.clear();
+    whole.extend_from_slice(&front(route));
+    whole.extend_from_slice(packet.payload);
+    if transfer::scatter(pair.context.spaces, &scratch.remote, whole).is_err() {
+        receive::fail(pair, index, cqe_syndrome::LOCAL_PROTECTION);
+        return;
+    }
+    arrivals::data(
+        pair.context.state,
+        pair.context.spaces,
+        pair.qpn,
+        QueueSide::Responder,
+        &scratch.remote,
+    );
+    let of = Received {
+        opcode: match opcode.immediate {
+            true => cqe_opcode::RESPONDER_SEND_IMM,
+            false => cqe_opcode::RESPONDER_SEND,
+        },
+        index,
+        bytes: bytes as u32,
+        immediate: match (extensions.immdt, datagrams.pkey_in_cqe) {
+            (Some(immdt), _) => immdt.immediate(),
+            (None, true) => packet.headers.transport.bth.partition_key().into(),
+            (None, false) => 0,
+        },
+        solicited: packet.headers.transport.bth.solicited(),
+        slid: slid(route),
+        peer: flags(route) | deth.source_qp(),
+        now: pair.context.ticks(),
+    };
+    // A datagram has no answer: the sender gets no error.
+    let _ = receive::complete(pair, &of, None);
 }
 
 /// Whether a QP takes datagrams with this Q_Key. A QP that takes no datagrams has no Q_Key.

@@ -2,7 +2,7 @@
 
 use verbless_prm::Bth;
 
-use super::super::context::QueuePair;
+use super::super::queue_pair::QueuePair;
 use super::super::state::Egress;
 use super::super::transfer::TransferEnd;
 use super::path::Hop;
@@ -17,47 +17,45 @@ pub(super) struct Outgoing {
     pub payload: usize,
 }
 
-impl QueuePair<'_> {
-    /// Sends a packet to the QP's peer; `fill` writes the payload. A `lost` packet is dropped here.
-    pub(super) fn emit(
-        &mut self,
-        out: &Outgoing,
-        lost: bool,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
-    ) -> Result<(), TransferEnd> {
-        let hop = Hop::from(self.qp.context.primary_address_path());
-        let route = self.context.addresses.route(self.qp.port, &hop);
-        let mut bth = out.bth;
-        bth.set_destination_qp(self.qp.remote_qpn & 0xff_ffff)
-            .set_partition_key(DEFAULT_PKEY)
-            .set_migrated(true);
-        let transport = Transport { bth, extensions: out.extensions };
-        self.emit_to(route, transport, out.payload, lost, fill)
-    }
+/// Sends a packet to the QP's peer; `fill` writes the payload. A `lost` packet is dropped here.
+pub(super) fn send(
+    pair: &mut QueuePair<'_>,
+    out: &Outgoing,
+    lost: bool,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
+) -> Result<(), TransferEnd> {
+    let hop = Hop::from(pair.qp.context.primary_address_path());
+    let route = pair.context.addresses.route(pair.qp.port, &hop);
+    let mut bth = out.bth;
+    bth.set_destination_qp(pair.qp.remote_qpn & 0xff_ffff)
+        .set_partition_key(DEFAULT_PKEY)
+        .set_migrated(true);
+    let transport = Transport { bth, extensions: out.extensions };
+    send_to(pair, route, transport, out.payload, lost, fill)
+}
 
-    /// Sends a packet with these headers; a packet without a route is dropped here.
-    pub(super) fn emit_to(
-        &mut self,
-        route: Option<Route>,
-        transport: Transport,
-        payload: usize,
-        lost: bool,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
-    ) -> Result<(), TransferEnd> {
-        let state = &mut self.context.state;
-        state.moved_bytes += payload as u64;
-        let Some(route) = route else {
-            tracing::debug!(qpn = self.qpn, "a path that leads nowhere");
-            return fill(&mut vec![0; payload]);
-        };
-        let headers = Headers { route, transport };
-        let mut filled = Ok(());
-        let frame = state.buffers.packet(&headers, payload, |into| filled = fill(into));
-        if filled.is_err() || lost {
-            state.buffers.recycle(frame);
-            return filled;
-        }
-        state.egress.push(Egress { port: self.qp.port, frame });
-        Ok(())
+/// Sends a packet with these headers; a packet without a route is dropped here.
+pub(super) fn send_to(
+    pair: &mut QueuePair<'_>,
+    route: Option<Route>,
+    transport: Transport,
+    payload: usize,
+    lost: bool,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), TransferEnd>,
+) -> Result<(), TransferEnd> {
+    let state = &mut pair.context.state;
+    state.moved_bytes += payload as u64;
+    let Some(route) = route else {
+        tracing::debug!(qpn = pair.qpn, "a path that leads nowhere");
+        return fill(&mut vec![0; payload]);
+    };
+    let headers = Headers { route, transport };
+    let mut filled = Ok(());
+    let frame = state.buffers.packet(&headers, payload, |into| filled = fill(into));
+    if filled.is_err() || lost {
+        state.buffers.recycle(frame);
+        return filled;
     }
+    state.egress.push(Egress { port: pair.qp.port, frame });
+    Ok(())
 }

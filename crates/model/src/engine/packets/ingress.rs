@@ -4,7 +4,7 @@
 //! `drivers/infiniband/sw/rxe/rxe_recv.c` for the order of checks and the counters.
 
 use super::super::scratch::Scratch;
-use super::datagram::has_q_key;
+use super::datagram::{self, has_q_key};
 use super::path::{Addresses, mapped};
 use crate::engine::ethernet;
 use crate::engine::function::FunctionEngine;
@@ -181,7 +181,7 @@ fn to_group(
             continue;
         }
         match function.pair_among(qpn, now, others) {
-            Ok(mut pair) => pair.take_datagram(packet, opcode, scratch),
+            Ok(mut pair) => datagram::take(&mut pair, packet, opcode, scratch),
             Err(missing) => {
                 tracing::error!(%missing, ?group, "a member of a multicast group was destroyed")
             }

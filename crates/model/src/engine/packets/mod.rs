@@ -15,16 +15,16 @@
 //!   ingress      a frame that arrived -> its QP
 //! ```
 
-mod acknowledge;
-mod answers;
-mod datagram;
+pub(super) mod acknowledge;
+pub(super) mod answers;
+pub(super) mod datagram;
 pub(in crate::engine) mod egress;
 mod execute;
 mod ingress;
 pub(super) mod path;
-mod requester;
+pub(super) mod requester;
 mod requests;
-mod responder;
+pub(super) mod responder;
 mod retry;
 
 pub(super) use ingress::arrive;

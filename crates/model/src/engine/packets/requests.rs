@@ -6,13 +6,13 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
 
-use super::super::context::QueuePair;
-use super::super::keys::{self, AccessRight, KeyUser, Range, Sge};
+use super::super::gather;
+use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::transfer::{self, TransferEnd};
-use super::super::work::{Segment, Work, segments};
-use super::egress::Outgoing;
-use super::requester::Attempt;
+use super::super::work::Work;
+use super::egress::{self, Outgoing};
+use super::retry;
 use crate::connection::{PSN_MASK, advance};
 use verbless_wire::{Extensions, Opcode, Position};
 
@@ -23,6 +23,13 @@ const _: () = assert!(MAX_IN_FLIGHT < PSN_MASK / 2);
 const PACKETS_OF_PART: u32 = 128;
 /// A requester requests an acknowledgement at least once in this number of packets.
 const PACKETS_PER_REQUEST: u32 = 16;
+
+/// The result of an attempt to send a packet.
+pub(super) enum Attempt {
+    Done,
+    /// There is nothing to send, or it must wait.
+    Waits,
+}
 
 /// A packet of a request.
 struct RequestPart {
@@ -36,195 +43,141 @@ struct RequestPart {
     psn: u32,
 }
 
-impl QueuePair<'_> {
-    /// Sends the next packet of the window, if it may go out.
-    pub(super) fn send_next(&mut self, scratch: &mut Scratch) -> Attempt {
-        let log_mtu = self.log_mtu();
-        let connection = self.qp.runtime.connection();
-        let window = &mut connection.window;
-        let in_flight = window.in_flight();
-        let number = window.next;
-        // The whole window is sent.
-        let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
-        if request.failed.is_some() {
-            return Attempt::Done;
-        }
-        if in_flight >= MAX_IN_FLIGHT {
-            return Attempt::Waits;
-        }
-        let packet = request.sent;
-        // Asks for a long response again in parts: the next loss wastes only one part.
-        request.in_parts |= request.responds() && request.reached > 0;
-        // To the peer each part may be a READ of its own, and one more than it takes.
-        if request.in_parts && packet > request.done {
-            return Attempt::Waits;
-        }
-        let at = u64::from(packet) << log_mtu;
-        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
-        let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
-        let (packets, responds) = (request.packets, request.responds());
-        let now_sent = match (responds, request.in_parts) {
-            // Parts end at the same offsets each time: no peer answers a READ that reaches beyond a
-            // request that it knows.
-            (true, true) => packets.min((packet / PACKETS_OF_PART + 1) * PACKETS_OF_PART),
-            (true, false) => packets,
-            (false, _) => packet + 1,
-        };
-        let end =
-            if request.in_parts { length.min(u64::from(now_sent) << log_mtu) } else { length };
-        let general = self.context.caps.general();
-        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
-        let sent = match &work {
-            Ok(work) => {
-                let part = RequestPart { packet, packets, at, end, psn };
-                self.send_packet(work, &part, scratch)
-            }
-            Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
-        };
-        let reliable = self.qp.qp_type.reliable;
-        let window = &mut self.qp.runtime.connection().window;
-        let request = &mut window.requests[number];
-        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
-        match sent {
-            Ok(()) => {
-                request.sent = now_sent;
-                request.reached = request.reached.max(now_sent);
-                if reliable {
-                    self.start_timer();
-                } else {
-                    // No answer comes: a packet that has left is done.
-                    request.done = now_sent;
-                }
-            }
-            Err(syndrome) => request.failed = Some(syndrome),
-        }
-        Attempt::Done
+/// Sends the next packet of the window, if it may go out.
+pub(super) fn send_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Attempt {
+    let log_mtu = pair.log_mtu();
+    let connection = pair.qp.runtime.connection();
+    let window = &mut connection.window;
+    let in_flight = window.in_flight();
+    let number = window.next;
+    // The whole window is sent.
+    let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
+    if request.failed.is_some() {
+        return Attempt::Done;
     }
-
-    /// Builds a packet of a request, whose WQE is in the scratch buffer, and sends it; the error is
-    /// the syndrome.
-    fn send_packet(
-        &mut self,
-        work: &Work,
-        part: &RequestPart,
-        scratch: &mut Scratch,
-    ) -> Result<(), u8> {
-        let operation = work.operation;
-        let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
-        let scatters = operation.scatters();
-        let place = match (first, last) {
-            _ if scatters => Position::Only,
-            (true, true) => Position::Only,
-            (true, false) => Position::First,
-            (false, false) => Position::Middle,
-            (false, true) => Position::Last,
-        };
-        let remote = operation.remote().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let message = remote.message;
-        let invalidate = place.ends() && operation.invalidate;
-        let immediate = place.ends() && operation.immediate && !invalidate;
-        let service = self.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let kind = Opcode { service, message, place, immediate, invalidate };
-        let opcode = kind.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-        let rest = part.end.saturating_sub(part.at);
-        let mut extensions = Extensions::default();
-        if kind.has_reth() {
-            let mut reth = Reth::zeroed();
-            reth.set_virtual_address(work.remote_address.wrapping_add(part.at))
-                .set_rkey(work.rkey)
-                .set_dma_length(rest as u32);
-            extensions.reth = Some(reth);
-        }
-        if kind.has_atomic_eth() {
-            let mut atomic = AtomicEth::zeroed();
-            atomic
-                .set_virtual_address(work.remote_address)
-                .set_rkey(work.rkey)
-                .set_swap_or_add(work.operands.swap_add)
-                .set_compare(work.operands.compare);
-            extensions.atomic_eth = Some(atomic);
-        }
-        if immediate {
-            let mut immdt = Immdt::zeroed();
-            immdt.set_immediate(work.immediate);
-            extensions.immdt = Some(immdt);
-        }
-        if invalidate {
-            let mut ieth = Ieth::zeroed();
-            ieth.set_rkey(work.immediate);
-            extensions.ieth = Some(ieth);
-        }
-        let asks = place.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
-        let mut bth = Bth::zeroed();
-        bth.set_opcode(opcode)
-            .set_solicited(place.ends() && work.solicited)
-            .set_acknowledge(self.qp.qp_type.reliable && asks)
-            .set_psn(part.psn);
-        let bytes = if scatters { 0 } else { rest.min(1 << self.log_mtu()) as usize };
-        if !scatters {
-            self.gather_part(work, part.at, bytes as u64, scratch)?;
-        }
-        let lost = place.begins() && self.context.state.faults.loses_message(self.qpn);
-        let out = Outgoing { bth, extensions, payload: bytes };
-        let spaces = self.context.spaces;
-        let Scratch { local, wqe, .. } = scratch;
-        let fill = |into: &mut [u8]| {
-            if scatters { Ok(()) } else { transfer::gather(spaces, local, wqe, into) }
-        };
-        match self.emit(&out, lost, fill) {
-            Ok(()) => Ok(()),
-            Err(TransferEnd::Source | TransferEnd::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
-        }
+    if in_flight >= MAX_IN_FLIGHT {
+        return Attempt::Waits;
     }
-
-    /// Resolves a part of the WQE's data; the error is the syndrome.
-    pub(in crate::engine) fn gather_part(
-        &self,
-        work: &Work,
-        at: u64,
-        length: u64,
-        scratch: &mut Scratch,
-    ) -> Result<(), u8> {
-        let need = if work.operation.scatters() {
-            AccessRight::LocalWrite
-        } else {
-            AccessRight::LocalRead
-        };
-        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
-        let Scratch { local, wqe, .. } = scratch;
-        local.clear();
-        let mut visits = keys::VISITS;
-        let (mut skip, mut rest) = (at, length);
-        for segment in segments(wqe, work.data) {
-            if rest == 0 {
-                break;
-            }
-            let size = match segment {
-                Ok(Segment::Pointer { length, .. } | Segment::Inline { length, .. }) => length,
-                Err(_) => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
-            };
-            if skip >= size {
-                skip -= size;
-                continue;
-            }
-            let here = (size - skip).min(rest);
-            match segment {
-                Ok(Segment::Pointer { lkey, address, .. }) => {
-                    let address = address.wrapping_add(skip);
-                    let range = Range { key: lkey, address, length: here };
-                    self.context
-                        .keys()
-                        .resolve(user, range, need, &mut visits, local)
-                        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-                }
-                Ok(Segment::Inline { at, .. }) => {
-                    local.push(Sge::Inline { at: at + skip as usize, length: here });
-                }
-                Err(_) => {}
-            }
-            rest -= here;
-            skip = 0;
+    let packet = request.sent;
+    // Asks for a long response again in parts: the next loss wastes only one part.
+    request.in_parts |= request.responds() && request.reached > 0;
+    // To the peer each part may be a READ of its own, and one more than it takes.
+    if request.in_parts && packet > request.done {
+        return Attempt::Waits;
+    }
+    let at = u64::from(packet) << log_mtu;
+    std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+    let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
+    let (packets, responds) = (request.packets, request.responds());
+    let now_sent = match (responds, request.in_parts) {
+        // Parts end at the same offsets each time: no peer answers a READ that reaches beyond a
+        // request that it knows.
+        (true, true) => packets.min((packet / PACKETS_OF_PART + 1) * PACKETS_OF_PART),
+        (true, false) => packets,
+        (false, _) => packet + 1,
+    };
+    let end = if request.in_parts { length.min(u64::from(now_sent) << log_mtu) } else { length };
+    let general = pair.context.caps.general();
+    let work = Work::parse(&scratch.wqe, pair.qpn, index, pair.qp.qp_type, general);
+    let sent = match &work {
+        Ok(work) => {
+            let part = RequestPart { packet, packets, at, end, psn };
+            send_packet(pair, work, &part, scratch)
         }
-        if rest == 0 { Ok(()) } else { Err(cqe_syndrome::LOCAL_LENGTH) }
+        Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
+    };
+    let reliable = pair.qp.qp_type.reliable;
+    let window = &mut pair.qp.runtime.connection().window;
+    let request = &mut window.requests[number];
+    std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+    match sent {
+        Ok(()) => {
+            request.sent = now_sent;
+            request.reached = request.reached.max(now_sent);
+            if reliable {
+                retry::start_timer(pair);
+            } else {
+                // No answer comes: a packet that has left is done.
+                request.done = now_sent;
+            }
+        }
+        Err(syndrome) => request.failed = Some(syndrome),
+    }
+    Attempt::Done
+}
+
+/// Builds a packet of a request, whose WQE is in the scratch buffer, and sends it; the error is the
+/// syndrome.
+fn send_packet(
+    pair: &mut QueuePair<'_>,
+    work: &Work,
+    part: &RequestPart,
+    scratch: &mut Scratch,
+) -> Result<(), u8> {
+    let operation = work.operation;
+    let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
+    let scatters = operation.scatters();
+    let place = match (first, last) {
+        _ if scatters => Position::Only,
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, false) => Position::Middle,
+        (false, true) => Position::Last,
+    };
+    let remote = operation.remote().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+    let message = remote.message();
+    let invalidate = place.ends() && operation.invalidate;
+    let immediate = place.ends() && operation.immediate && !invalidate;
+    let service = pair.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+    let kind = Opcode { service, message, place, immediate, invalidate };
+    let opcode = kind.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+    let rest = part.end.saturating_sub(part.at);
+    let mut extensions = Extensions::default();
+    if kind.has_reth() {
+        let mut reth = Reth::zeroed();
+        reth.set_virtual_address(work.remote_address.wrapping_add(part.at))
+            .set_rkey(work.rkey)
+            .set_dma_length(rest as u32);
+        extensions.reth = Some(reth);
+    }
+    if kind.has_atomic_eth() {
+        let mut atomic = AtomicEth::zeroed();
+        atomic
+            .set_virtual_address(work.remote_address)
+            .set_rkey(work.rkey)
+            .set_swap_or_add(work.operands.swap_add)
+            .set_compare(work.operands.compare);
+        extensions.atomic_eth = Some(atomic);
+    }
+    if immediate {
+        let mut immdt = Immdt::zeroed();
+        immdt.set_immediate(work.immediate);
+        extensions.immdt = Some(immdt);
+    }
+    if invalidate {
+        let mut ieth = Ieth::zeroed();
+        ieth.set_rkey(work.immediate);
+        extensions.ieth = Some(ieth);
+    }
+    let asks = place.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
+    let mut bth = Bth::zeroed();
+    bth.set_opcode(opcode)
+        .set_solicited(place.ends() && work.solicited)
+        .set_acknowledge(pair.qp.qp_type.reliable && asks)
+        .set_psn(part.psn);
+    let bytes = if scatters { 0 } else { rest.min(1 << pair.log_mtu()) as usize };
+    if !scatters {
+        gather::part(pair, work, part.at, bytes as u64, scratch)?;
+    }
+    let lost = place.begins() && pair.context.state.faults.loses_message(pair.qpn);
+    let out = Outgoing { bth, extensions, payload: bytes };
+    let spaces = pair.context.spaces;
+    let Scratch { local, wqe, .. } = scratch;
+    let fill = |into: &mut [u8]| {
+        if scatters { Ok(()) } else { transfer::gather(spaces, local, wqe, into) }
+    };
+    match egress::send(pair, &out, lost, fill) {
+        Ok(()) => Ok(()),
+        Err(TransferEnd::Source | TransferEnd::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
     }
 }

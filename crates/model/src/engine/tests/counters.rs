@@ -4,7 +4,7 @@ use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
 
 use super::rig::Rig;
-use crate::engine::context::QueuePair;
+use crate::engine::queue_pair::QueuePair;
 use crate::hca::objects::QCounter;
 
 /// The counters in the set of a QP after one CQE with this syndrome.
@@ -40,7 +40,11 @@ fn error_cqe_counts_in_total_and_by_syndrome() {
     for (syndrome, set) in of_requests {
         let mut expected = QueryQCounterOut::zeroed();
         set(expected.set_req_cqe_error(1), 1);
-        assert_eq!(counted(|pair| pair.count_request_error(syndrome)), expected, "{syndrome:#x}");
+        assert_eq!(
+            counted(|pair| pair.counters().request_error(syndrome)),
+            expected,
+            "{syndrome:#x}"
+        );
     }
     let of_receives: [(u8, Set); 4] = [
         (cqe_syndrome::LOCAL_LENGTH, QueryQCounterOut::set_resp_local_length_error),
@@ -51,9 +55,13 @@ fn error_cqe_counts_in_total_and_by_syndrome() {
     for (syndrome, set) in of_receives {
         let mut expected = QueryQCounterOut::zeroed();
         set(expected.set_resp_cqe_error(1), 1);
-        assert_eq!(counted(|pair| pair.count_receive_error(syndrome)), expected, "{syndrome:#x}");
+        assert_eq!(
+            counted(|pair| pair.counters().receive_error(syndrome)),
+            expected,
+            "{syndrome:#x}"
+        );
     }
     let mut other = QueryQCounterOut::zeroed();
     other.set_req_cqe_error(1);
-    assert_eq!(counted(|pair| pair.count_request_error(0xff)), other);
+    assert_eq!(counted(|pair| pair.counters().request_error(0xff)), other);
 }

@@ -6,13 +6,14 @@
 
 use verbless_prm::hot::cqe_syndrome;
 
-use super::super::context::{Missing, QueuePair};
-use super::super::requester::TurnStart;
+use super::super::context::Missing;
+use super::super::queue_pair::QueuePair;
+use super::super::requester::{self, TurnStart};
 use super::super::responder::{MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::service::Carry;
+use super::super::{completion, gather};
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::locked::LockedFunctions;
@@ -23,6 +24,10 @@ pub(super) type QpId = (usize, u32);
 /// Bytes that a turn moves at most, or one packet; few in tests, so that short messages have
 /// several parts.
 const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
+
+/// How a part of a request is carried whole.
+pub(in crate::engine) type Carry =
+    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
 
 /// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
@@ -68,16 +73,16 @@ impl<'a> Carrier<'a> {
         carry: Carry,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
-        let mut pair = self.pair()?;
-        let placed = match pair.begin(scratch)? {
+        let pair = &mut self.pair()?;
+        let placed = match requester::begin(pair, scratch)? {
             TurnStart::Over(turn) => return Ok(turn),
             TurnStart::Request(placed) => placed,
         };
-        let part = pair.part(&placed);
+        let part = next_part(pair, &placed);
         if part.length < placed.length
-            && let Err(syndrome) = pair.gather_part(&placed.work, part.at, part.length, scratch)
+            && let Err(syndrome) = gather::part(pair, &placed.work, part.at, part.length, scratch)
         {
-            return Ok(pair.finish(&placed, Err(syndrome)));
+            return Ok(completion::finish(pair, &placed, Err(syndrome)));
         }
         let QpObject { port, remote_qpn, qp_type, remote: to, .. } = *pair.qp;
         let packets = part.length.div_ceil(1 << pair.log_mtu()).max(1) as u32;
@@ -119,8 +124,8 @@ impl<'a> Carrier<'a> {
         };
         let message =
             WholeRequest { slid, psn, packets, work: &placed.work, length: placed.length, part };
-        let mut pair = locked.functions.pair(target, to_qpn, locked.clock.now)?;
-        let mut answer = receive(&mut pair, &message, scratch);
+        let pair = &mut locked.functions.pair(target, to_qpn, locked.clock.now)?;
+        let mut answer = receive(pair, &message, scratch);
         // An error that the requester finds by itself needs no answer.
         if !answers && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION) {
             answer = Reply::Silence;
@@ -129,37 +134,40 @@ impl<'a> Carrier<'a> {
     }
 }
 
-impl QueuePair<'_> {
-    /// Whether a part of a message was carried, and the rest is yet to come.
-    pub(in crate::engine) fn is_being_carried(&self) -> bool {
-        self.qp.runtime.carried > 0
-    }
+/// Whether a part of a message was carried, and the rest is yet to come.
+pub(in crate::engine) fn is_being_carried(qp: &QpObject) -> bool {
+    qp.runtime.carried > 0
+}
 
-    /// Whether the QP's messages reach a port, and so may go in packets.
-    pub(in crate::engine) fn leaves_the_device(&self) -> bool {
-        self.qp.remote != Some(Address::Own)
-    }
+/// Whether the QP's messages reach a port, and so may go in packets.
+pub(in crate::engine) fn leaves_the_device(qp: &QpObject) -> bool {
+    qp.remote != Some(Address::Own)
+}
 
-    /// The part of a request that is carried next.
-    fn part(&self, placed: &Placed) -> MessagePart {
-        let at = self.qp.runtime.carried;
-        let rest = placed.length.saturating_sub(at);
-        // All parts but the last consist of whole packets.
-        let most = MAX_TURN_BYTES.next_multiple_of(1 << self.log_mtu());
-        MessagePart { at, length: rest.min(most), whole: placed.length }
-    }
+/// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
+/// others.
+pub(super) fn failed_meanwhile(qp: &QpObject) -> bool {
+    qp.state != QpState::Rts
+}
 
-    /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last
-    /// one.
-    pub(super) fn carried(&mut self, part: MessagePart, packets: u32) -> bool {
-        self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
-        if part.ends() {
-            return true;
-        }
-        self.qp.runtime.carried = part.at + part.length;
-        self.qp.requester.retries_left = self.qp.requester.retry_limit;
-        false
+/// The part of a request that is carried next.
+fn next_part(pair: &QueuePair<'_>, placed: &Placed) -> MessagePart {
+    let at = pair.qp.runtime.carried;
+    let rest = placed.length.saturating_sub(at);
+    // All parts but the last consist of whole packets.
+    let most = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
+    MessagePart { at, length: rest.min(most), whole: placed.length }
+}
+
+/// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.
+pub(super) fn carried(qp: &mut QpObject, part: MessagePart, packets: u32) -> bool {
+    qp.requester.psn = qp.requester.psn.wrapping_add(packets) & PSN;
+    if part.ends() {
+        return true;
     }
+    qp.runtime.carried = part.at + part.length;
+    qp.requester.retries_left = qp.requester.retry_limit;
+    false
 }
 
 /// PSNs count in 24 bits.

@@ -5,6 +5,7 @@
 
 use verbless_prm::{OptParamMask as Opt, ServiceType};
 
+use super::super::packets::datagram;
 use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
 use verbless_wire::Service;
@@ -41,9 +42,7 @@ const fn transport(st: ServiceType, datagrams: Datagrams) -> Transport {
             copies: false,
         },
         carry: None,
-        turn: |pair, scratch| {
-            one_by_one(pair, scratch, |pair, placed, scratch| pair.send_datagram(placed, scratch))
-        },
-        take: |pair, packet, opcode, scratch| pair.take_datagram(packet, opcode, scratch),
+        turn: |pair, scratch| one_by_one(pair, scratch, datagram::send),
+        take: datagram::take,
     }
 }

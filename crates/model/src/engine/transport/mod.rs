@@ -14,7 +14,7 @@ mod umr;
 
 use verbless_prm::ServiceType;
 
-pub(super) use connected::Carrier;
+pub(super) use connected::{Carrier, is_being_carried, leaves_the_device};
 pub(super) use service::Transport;
 
 use crate::hca::qp_type::QpType;

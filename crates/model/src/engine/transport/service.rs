@@ -1,12 +1,12 @@
 //! The interface of a QP type's module: the rules that commands apply, and how its messages travel.
 
-use super::super::context::{Missing, QueuePair};
-use super::super::requester::TurnStart;
-use super::super::responder::MessagePart;
+use super::super::context::Missing;
+use super::super::queue_pair::QueuePair;
+use super::super::requester::{self, TurnStart};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::connected::Carrier;
+use super::connected::Carry;
 use crate::hca::qp_type::QpType;
 use verbless_wire::{Opcode, Packet};
 
@@ -21,17 +21,13 @@ pub(in crate::engine) struct Transport {
     pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch),
 }
 
-/// How a part of a request is carried whole.
-pub(in crate::engine) type Carry =
-    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
-
 /// The turn of a QP that executes one request after the other.
 pub(super) fn one_by_one(
     pair: &mut QueuePair<'_>,
     scratch: &mut Scratch,
     send: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
 ) -> Result<Turn, Missing> {
-    Ok(match pair.begin(scratch)? {
+    Ok(match requester::begin(pair, scratch)? {
         TurnStart::Over(turn) => turn,
         TurnStart::Request(placed) => send(pair, &placed, scratch),
     })

@@ -4,12 +4,17 @@
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
-use super::super::context::{Missing, QueuePair};
-use super::super::responder::{MessagePart, Nak, WholeRequest};
+use super::super::access::Nak;
+use super::super::context::Missing;
+use super::super::packets::requester;
+use super::super::packets::responder::take_unreliable;
+use super::super::queue_pair::QueuePair;
+use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::connected::{Carrier, Exchange, PSN, Reply};
+use super::super::{completion, receive};
+use super::connected::{Carrier, Exchange, PSN, Reply, carried, failed_meanwhile};
 use super::service::Transport;
 use crate::hca::qp_type::{QpType, Users};
 use verbless_wire::Service;
@@ -26,32 +31,30 @@ pub(super) static UC: Transport = Transport {
         any_domain: false,
         copies: false,
     },
-    carry: Some(|carrier, placed, part, scratch| carrier.send_unreliable(placed, part, scratch)),
-    turn: |pair, scratch| pair.send_packets(scratch),
-    take: |pair, packet, opcode, scratch| pair.take_unreliable(packet, opcode, scratch),
+    carry: Some(send),
+    turn: requester::turn,
+    take: take_unreliable,
 };
 
-impl Carrier<'_> {
-    /// Sends a request that is ready.
-    pub(super) fn send_unreliable(
-        &mut self,
-        placed: &Placed,
-        part: MessagePart,
-        scratch: &mut Scratch,
-    ) -> Result<Turn, Missing> {
-        let Exchange { answer, packets, .. } = self.exchange(placed, part, scratch, receive)?;
-        let mut pair = self.pair()?;
-        if pair.failed_meanwhile() {
-            return Ok(Turn::Sleep);
-        }
-        if let Reply::Failed(syndrome) = answer {
-            return Ok(pair.finish(placed, Err(syndrome)));
-        }
-        Ok(match pair.carried(part, packets) {
-            true => pair.succeed(placed, 0, None),
-            false => Turn::Again,
-        })
+/// Sends a request that is ready.
+fn send(
+    carrier: &mut Carrier<'_>,
+    placed: &Placed,
+    part: MessagePart,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let Exchange { answer, packets, .. } = carrier.exchange(placed, part, scratch, receive)?;
+    let pair = &mut carrier.pair()?;
+    if failed_meanwhile(pair.qp) {
+        return Ok(Turn::Sleep);
     }
+    if let Reply::Failed(syndrome) = answer {
+        return Ok(completion::finish(pair, placed, Err(syndrome)));
+    }
+    Ok(match carried(pair.qp, part, packets) {
+        true => completion::succeed(pair, placed, 0, None),
+        false => Turn::Again,
+    })
 }
 
 /// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes
@@ -59,17 +62,17 @@ impl Carrier<'_> {
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     // A part that does not follow the one before it is lost with its message.
     if message.part.begins() {
-        pair.cut_message();
+        receive::cut_message(pair.qp);
     }
     pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
-    if !pair.follows(message) {
+    if !responder::follows(pair.qp, message) {
         return Reply::Silence;
     }
-    match pair.perform(message, scratch) {
+    match responder::perform(pair, message, scratch) {
         Ok(original) => Reply::Done { original },
         Err(Nak::Source) => Reply::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(_) => {
-            pair.cut_message();
+            receive::cut_message(pair.qp);
             Reply::Silence
         }
     }

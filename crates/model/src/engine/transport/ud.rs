@@ -2,6 +2,7 @@
 
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
+use super::super::packets::datagram;
 use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
 use verbless_wire::Service;
@@ -24,8 +25,6 @@ pub(super) static UD: Transport = Transport {
         copies: false,
     },
     carry: None,
-    turn: |pair, scratch| {
-        one_by_one(pair, scratch, |pair, placed, scratch| pair.send_datagram(placed, scratch))
-    },
-    take: |pair, packet, opcode, scratch| pair.take_datagram(packet, opcode, scratch),
+    turn: |pair, scratch| one_by_one(pair, scratch, datagram::send),
+    take: datagram::take,
 };

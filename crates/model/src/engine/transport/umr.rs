@@ -3,6 +3,7 @@
 use verbless_prm::ServiceType;
 use verbless_prm::hot::cqe_syndrome;
 
+use super::super::completion;
 use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{QpType, Users};
 
@@ -22,7 +23,7 @@ pub(super) static REG_UMR: Transport = Transport {
     turn: |pair, scratch| {
         // A UMR is executed where the request begins; nothing is left to send.
         one_by_one(pair, scratch, |pair, placed, _| {
-            pair.finish(placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))
+            completion::finish(pair, placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))
         })
     },
     // No packet names this QP: it has no service.

@@ -51,7 +51,7 @@ fn compare(class: Class) {
                 );
             }
         }
-        assert!(ours == theirs, "{name}, seed {seed}: memory differs behind the last snippet");
+        assert!(ours == theirs, "{name}, seed {seed}: memory differs after the last snippet");
     }
 }
 

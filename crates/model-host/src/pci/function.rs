@@ -147,7 +147,9 @@ mod tests {
     use verbless_model::memory::{HostMemory, Interrupts};
     use verbless_prm::EnableHcaIn;
 
-    use super::super::rig::{Driver, MEMORY, QUEUE};
+    use super::super::rig::{
+        CMDQ_ADDR_H, CMDQ_ADDR_L, COMMAND_DOORBELL_VECTOR, Driver, MEMORY, QUEUE,
+    };
     use super::*;
 
     /// An eventfd for a vector, and its other end.
@@ -269,9 +271,9 @@ mod tests {
             assert!(driver.memory.read(MEMORY, &mut [0; 8]).is_err());
             assert!(driver.memory.write(MEMORY, &[0; 8]).is_err());
             assert!(driver.memory.direct(MEMORY, 8).is_none());
-            driver.write(0x10, (QUEUE >> 32) as u32);
-            driver.write(0x14, QUEUE as u32);
-            driver.write(0x18, 1);
+            driver.write(CMDQ_ADDR_H, (QUEUE >> 32) as u32);
+            driver.write(CMDQ_ADDR_L, QUEUE as u32);
+            driver.write(COMMAND_DOORBELL_VECTOR, 1);
             driver.function.vectors.raise(0);
             driver.command_register(ACCESSES | MASTER);
             assert_eq!(driver.get(0), entry, "the command was not seen");

@@ -449,10 +449,10 @@ fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Sto
     };
     ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("{what}: {error}"));
     let text = error.to_string();
-    let told = text.split_once("at most ").map(|(_, rest)| {
+    let stated = text.split_once("at most ").map(|(_, rest)| {
         rest.split(|next: char| !next.is_ascii_digit()).next().unwrap_or_default().to_string()
     });
-    ensure_eq!(told, Some(limit.to_string()), format!("{what}: the limit in {text:?}"));
+    ensure_eq!(stated, Some(limit.to_string()), format!("{what}: the limit in {text:?}"));
     Ok(())
 }
 

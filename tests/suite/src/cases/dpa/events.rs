@@ -157,9 +157,9 @@ fn eqe_raises_vector_once_per_arm(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(device.raised()?, [0, 1], "vectors after two entries of an EQ armed once");
     ensure!(!rig.info()?.2, "the EQ is still armed");
     rig.update(2, true)?;
-    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed behind the first of two");
+    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed after the first of two");
     rig.update(3, true)?;
-    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed behind the last");
+    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed after the last");
     Ok(())
 }
 

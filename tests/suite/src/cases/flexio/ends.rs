@@ -213,7 +213,7 @@ fn error_handler_precedes_first_event_handler(lab: &Lab) -> Result<(), Stop> {
     process.set_error_handler(&Handler::named("on_error"))?;
     let handler = rig.handler("drain")?;
     let late = || process.set_error_handler(&Handler::named("on_error"));
-    failed("one behind the first event handler", late(), "before the first event handler")?;
+    failed("one after the first event handler", late(), "before the first event handler")?;
     handler.destroy()?;
     failed("one after that handler's destroy", late(), "before the first event handler")?;
     fatal("the call", process.call(ends_with(), (200,)))?;

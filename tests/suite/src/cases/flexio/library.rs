@@ -109,7 +109,7 @@ fn arguments_are_packed_into_words_by_type(_: &Lab) -> Result<(), Stop> {
     let signed = |value: i64| value as u64;
     let expected = [signed(-1), 0xff, signed(-2), 0xffff_ffff, 1, signed(i64::MIN), u64::MAX, 7];
     ensure_eq!(words[..8], expected, "words of eight arguments");
-    ensure_eq!(words[8..], [0; 8], "words behind the last");
+    ensure_eq!(words[8..], [0; 8], "words past the last");
     ensure_eq!(().to_words(), [0; 16], "words of no arguments");
     Ok(())
 }

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::answer::{Answer, Answerer};
 use super::call_threads::in_program;
 use super::filter::DESCRIPTORS;
-use super::open::{Open, ServedFile};
+use super::open::{OpenFile, ServedFile};
 use super::process;
 use super::sys::Notification;
 use verbless_model_kernel::remote::FileId;
@@ -25,12 +25,12 @@ impl Answerer {
     }
 
     /// The open device behind a descriptor. The table of opens is unlocked on return.
-    pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<Open>> {
+    pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<OpenFile>> {
         self.opened_as(call, descriptor).map(|(_, open)| open)
     }
 
     /// As [`Self::opened`], with the file's identity.
-    fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<Open>)> {
+    fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<OpenFile>)> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
         // Proves that the thread's number was not reused.
         let open = self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))??;

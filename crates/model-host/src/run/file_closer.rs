@@ -153,24 +153,24 @@ mod tests {
     fn slow_close_does_not_block_others() {
         let pool = Arc::<FileClosers>::default();
         let (begun, begins) = channel();
-        let (drop_pending, goes) = channel();
-        pool.close(Lingers(begun, goes));
+        let (release, released) = channel();
+        pool.close(Lingers(begun, released));
         begins.recv().expect("it is being closed");
         let (pair, peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
         pool.close(pair);
         peer.set_read_timeout(Some(LIMIT)).expect("a time limit");
         let closed = std::io::Read::read(&mut &peer, &mut [0]).expect("it is closed");
         assert_eq!(closed, 0);
-        drop(drop_pending);
+        drop(release);
     }
 
     #[test]
     fn pool_closes_so_many_files_at_a_time() {
         let (pool, (begun, begins)) = (Arc::<FileClosers>::default(), channel());
         let close = |pool: &Arc<FileClosers>| {
-            let (drop_pending, goes) = channel();
-            pool.close(Lingers(begun.clone(), goes));
-            drop_pending
+            let (release, released) = channel();
+            pool.close(Lingers(begun.clone(), released));
+            release
         };
         let mut lingering: Vec<_> = (0..MAX_FILES).map(|_| close(&pool)).collect();
         (0..MAX_FILES).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
@@ -200,10 +200,10 @@ mod tests {
         let pool = Arc::<FileClosers>::default();
         let places: Vec<_> = std::iter::from_fn(|| pool.place(MAX_FILES)).collect();
         let (begun, begins) = channel();
-        let (drop_pending, goes) = channel();
+        let (release, released) = channel();
         // As if no thread could be started.
-        pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
-        drop(drop_pending);
+        pool.closer().waiting.push(Box::new(Lingers(begun, released)));
+        drop(release);
         assert!(pool.place(MAX_FILES).is_none());
         begins.recv_timeout(LIMIT).expect("it is being closed");
         drop(places);

@@ -594,11 +594,11 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn wait_ends_with_a_child_that_was_seized() {
-        use super::super::ptrace::{Seized, apart};
+        use super::super::ptrace::{Seized, in_own_thread};
         let mut child = sleep();
         let (programs, pid) = (programs(child.id(), None), Pid::from_raw(child.id() as i32));
         let killed = std::thread::spawn(move || {
-            apart(|| {
+            in_own_thread(|| {
                 let _seized = Seized::new(pid.as_raw() as u32, || true, || {})?;
                 // Most likely, the other thread waits for the child by now.
                 std::thread::sleep(Duration::from_millis(200));

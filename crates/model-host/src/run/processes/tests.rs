@@ -76,13 +76,13 @@ struct Thread(u32, Option<std::thread::JoinHandle<()>>, std::sync::mpsc::Sender<
 
 impl Thread {
     fn new() -> Self {
-        let (drop_pending, goes) = std::sync::mpsc::channel::<()>();
+        let (release, released) = std::sync::mpsc::channel::<()>();
         let (said, says) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let _ = said.send(nix::unistd::gettid().as_raw() as u32);
-            let _ = goes.recv();
+            let _ = released.recv();
         });
-        Self(says.recv().expect("a number"), Some(thread), drop_pending)
+        Self(says.recv().expect("a number"), Some(thread), release)
     }
 }
 

@@ -54,16 +54,16 @@ impl Bare {
     fn post(&mut self, header: &[u8], flags: u8, rest: Sge) -> Result<(), Stop> {
         const SEND: u8 = 0x0a;
         const SIGNALED: u8 = 8;
-        let (start, rest) = header.split_at(header.len().min(2));
+        let (start, tail) = header.split_at(header.len().min(2));
         let mut wqe = vec![0, (self.posted >> 8) as u8, self.posted as u8, SEND];
-        let segments = 3 + rest.len().div_ceil(16);
+        let segments = 3 + tail.len().div_ceil(16);
         wqe.extend((self.object.sqn().0 << 8 | segments as u32).to_be_bytes());
         wqe.extend([0, 0, 0, SIGNALED, 0, 0, 0, 0]);
         wqe.extend([0, 0, 0, 0, flags, 0, 0, 0, 0, 0, 0, 0]);
         wqe.extend((header.len() as u16).to_be_bytes());
         wqe.extend(start);
         wqe.resize(32, 0);
-        wqe.extend(rest);
+        wqe.extend(tail);
         wqe.resize(wqe.len().next_multiple_of(16), 0);
         wqe.extend(rest.length.to_be_bytes());
         wqe.extend(rest.lkey.0.to_be_bytes());

@@ -422,11 +422,11 @@ impl EuSharing {
             return Err(ShareRefusal::InUse);
         }
         // ... units with bound threads or calls, or in a group, stay as well, ...
-        let functions_to_relock = |unit: &u16| {
+        let in_use = |unit: &u16| {
             let bound = self.units.get(usize::from(*unit)).is_some_and(|it| it.1 > 0);
             bound || self.groups.values().any(|it| it.group.units.contains(unit))
         };
-        if to.units.symmetric_difference(&from.units).any(functions_to_relock)
+        if to.units.symmetric_difference(&from.units).any(in_use)
             || self.groups_of(id) > to.groups.into()
         {
             return Err(ShareRefusal::InUse);

@@ -1,4 +1,4 @@
-//! Links of `run` and `pci`: faults from a file, a capture, an uplink at the switch.
+//! Link options of `run` and `pci`: fault plan, pcapng capture, uplink.
 
 use std::fmt;
 use std::fs::File;
@@ -59,19 +59,19 @@ pub struct LinkOptions {
 /// Why the link options cannot be applied.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The plan of faults does not fit the model's devices.
+    /// The fault plan does not fit the model's devices.
     #[error("the faults cannot be applied: {0}")]
     Faults(#[from] FaultPlanError),
-    /// The plan has `[[ioctl]]` faults, but this front end has no modelled kernel.
+    /// The fault plan has `[[ioctl]]` faults, but this front end has no modelled kernel.
     #[error(
         "the faults cannot be applied: [[ioctl]] is for `run` and for models in process; a \
          guest's own kernel answers its ioctls"
     )]
     Ioctls,
-    /// The capture cannot be begun.
-    #[error("the capture cannot be written: {0}")]
+    /// The capture cannot be started.
+    #[error("the capture cannot be started: {0}")]
     Capture(io::Error),
-    /// No port is at the Ethernet switch.
+    /// No device has an Ethernet port.
     #[error(
         "the uplink {0} has no port to serve: no device has Ethernet ports; choose --link ethernet"
     )]

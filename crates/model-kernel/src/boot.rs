@@ -46,11 +46,11 @@ impl Booted {
             command(&*function, SetIssiIn::new().set_current_issi(ISSI))?;
         }
         for step in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
-            let asked = command(
+            let query = command(
                 &*booted.function,
                 QueryPagesIn::new().set_op_mod(step).set_embedded_cpu_function(embedded),
             )?;
-            booted.give_pages(asked.num_pages())?;
+            booted.give_pages(query.num_pages())?;
         }
         command(&*function, &InitHcaIn::new())?;
         booted.up = true;

@@ -206,8 +206,8 @@ mod tests {
         let (multiplier, shift, mask) = (u64::from(word(32)), word(36), long(40));
         let ahead = stamp.wrapping_sub(cycles) & mask;
         if ahead > mask / 2 {
-            let behind = cycles.wrapping_sub(stamp) & mask;
-            nanoseconds - ((behind * multiplier - fraction) >> shift)
+            let elapsed = cycles.wrapping_sub(stamp) & mask;
+            nanoseconds - ((elapsed * multiplier - fraction) >> shift)
         } else {
             nanoseconds + ((ahead * multiplier + fraction) >> shift)
         }

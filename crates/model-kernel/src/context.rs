@@ -37,8 +37,8 @@ impl Context {
     }
 
     /// The user index of a client's QP, which the client chooses.
-    pub(super) fn user_index(&self, asked: u32) -> Result<u32, Errno> {
-        user_index(self.cqe_version, asked)
+    pub(super) fn user_index(&self, requested: u32) -> Result<u32, Errno> {
+        user_index(self.cqe_version, requested)
     }
 
     /// Frees the objects that were created with the context.
@@ -298,13 +298,13 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
 }
 
 /// Checks a client's user index.
-fn user_index(cqe_version: u8, asked: u32) -> Result<u32, Errno> {
+fn user_index(cqe_version: u8, requested: u32) -> Result<u32, Errno> {
     if cqe_version == 0 {
         return Ok(NO_USER_INDEX);
     }
-    if asked >= NO_USER_INDEX {
-        let words = format!("uidx is {asked:#x}: it must be below {NO_USER_INDEX:#x}");
+    if requested >= NO_USER_INDEX {
+        let words = format!("uidx is {requested:#x}: it must be below {NO_USER_INDEX:#x}");
         return Err(refused(Errno::EINVAL, words));
     }
-    Ok(asked)
+    Ok(requested)
 }

@@ -166,7 +166,7 @@ const MODIFY_QP: &[Field] = &[
 
 /// Describes an ioctl in words: its header and attributes before and after the call.
 ///
-/// This reads the data behind a pointer again: a client that changes it meanwhile misleads its own
+/// This reads the data at a pointer again: a client that changes it meanwhile misleads its own
 /// watcher.
 pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDescription {
     let (method, attributes) = take_apart(before);
@@ -207,7 +207,7 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDesc
             numbers(&mut words.given, request, &bytes(core, client));
         }
         if let Some(core) = find(attr::CORE_OUT) {
-            numbers(&mut words.answered, response, &behind(core, client));
+            numbers(&mut words.answered, response, &pointed_to(core, client));
         }
     }
     words
@@ -243,10 +243,10 @@ fn bytes(attribute: RawAttr, client: &dyn Client) -> Vec<u8> {
     if attribute.len <= 8 {
         return attribute.data.to_ne_bytes()[..attribute.len.into()].to_vec();
     }
-    behind(attribute, client)
+    pointed_to(attribute, client)
 }
 
-fn behind(attribute: RawAttr, client: &dyn Client) -> Vec<u8> {
+fn pointed_to(attribute: RawAttr, client: &dyn Client) -> Vec<u8> {
     let mut bytes = vec![0; usize::from(attribute.len).min(MAX_BYTES)];
     if client.read(attribute.data, &mut bytes).is_err() {
         bytes.clear();
@@ -259,7 +259,7 @@ fn input(name: &str, attribute: RawAttr, client: &dyn Client) -> String {
         return number(little(&bytes(attribute, client)));
     }
     // A command's mailbox: the command itself has its own line.
-    let opcode = behind(attribute, client).first_chunk().map(|it| u16::from_be_bytes(*it));
+    let opcode = pointed_to(attribute, client).first_chunk().map(|it| u16::from_be_bytes(*it));
     match opcode.and_then(CommandInfo::by_opcode).filter(|_| name == "in") {
         Some(command) => command.name.into(),
         None => format!("[{} bytes]", attribute.len),
@@ -270,7 +270,7 @@ fn output(attribute: RawAttr, client: &dyn Client) -> String {
     if attribute.len > 8 {
         return format!("[{} bytes]", attribute.len);
     }
-    number(little(&behind(attribute, client)))
+    number(little(&pointed_to(attribute, client)))
 }
 
 #[cfg(test)]

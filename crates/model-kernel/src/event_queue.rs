@@ -100,19 +100,19 @@ impl EventQueue {
     }
 
     /// Passes the EQEs that the device has written to `handle`, at most as many as the queue has
-    /// entries; true if it may have more. `tell` gets the doorbell word every [`BUDGET`] EQEs, so
+    /// entries; true if it may have more. `ring` gets the doorbell word every [`BUDGET`] EQEs, so
     /// that the device can reuse their slots meanwhile.
     #[must_use]
     pub(super) fn serve(
         &mut self,
         mut handle: impl FnMut(&Eqe),
-        mut tell: impl FnMut([u8; 4]),
+        mut ring: impl FnMut([u8; 4]),
     ) -> bool {
         for served in 1..=1_u32 << self.log_size {
             let Some(eqe) = self.next() else { return false };
             handle(&eqe);
             if served % BUDGET == 0 {
-                tell(self.doorbell());
+                ring(self.doorbell());
             }
         }
         true
@@ -158,10 +158,10 @@ mod tests {
         let mut queue = EventQueue::new(9, 3);
         queue.number = 5;
         (0..300).for_each(|index| write(&queue, index, 0x10, 0));
-        let (handled, mut told) = (std::cell::Cell::new(0_u32), Vec::new());
+        let (handled, mut rung) = (std::cell::Cell::new(0_u32), Vec::new());
         let handle = |_: &Eqe| handled.set(handled.get() + 1);
-        assert!(!queue.serve(handle, |word| told.push((handled.get(), word))));
-        assert_eq!(told, [(128, [5, 0, 0, 128]), (256, [5, 0, 1, 0])]);
+        assert!(!queue.serve(handle, |word| rung.push((handled.get(), word))));
+        assert_eq!(rung, [(128, [5, 0, 0, 128]), (256, [5, 0, 1, 0])]);
         assert_eq!((handled.get(), queue.doorbell()), (300, [5, 0, 1, 44]));
     }
 

@@ -240,8 +240,8 @@ mod tests {
             (Opcode::CREATE_QP, EqeQueueType::QP),
         ];
         for (opcode, kind) in old {
-            let told = subscribed_type(object(opcode, 1), event::WQ_ACCESS_ERROR.into());
-            assert_eq!(told, kind.0.into(), "{opcode:?}");
+            let subscribed = subscribed_type(object(opcode, 1), event::WQ_ACCESS_ERROR.into());
+            assert_eq!(subscribed, kind.0.into(), "{opcode:?}");
         }
         let types = [
             (Opcode::CREATE_GENERAL_OBJECT, 0x1c),

@@ -186,11 +186,13 @@ impl File {
         method.attrs.complete()?;
         if let Some(handle) = method.named.destroy {
             let kind = method.state.object(handle).map(Object::kind);
-            let heard = self.destroy(method.state, client, handle)?;
+            let reported = self.destroy(method.state, client, handle)?;
             return match kind {
-                Some(object::CQ) => method.attrs.put(attr::DESTROY_RESP, &reported_events(heard)),
+                Some(object::CQ) => {
+                    method.attrs.put(attr::DESTROY_RESP, &reported_events(reported))
+                }
                 Some(object::QP | object::SRQ) => {
-                    method.attrs.put(attr::DESTROY_RESP, &heard.events.to_ne_bytes())
+                    method.attrs.put(attr::DESTROY_RESP, &reported.events.to_ne_bytes())
                 }
                 _ => Ok(()),
             };
@@ -346,8 +348,8 @@ impl File {
             }
         }
         state.remove(handle);
-        let heard = listener.map(|listener| listener.finish(&**client));
-        Ok(heard.unwrap_or(ReportedEvents { completions: 0, events: 0 }))
+        let reported = listener.map(|listener| listener.finish(&**client));
+        Ok(reported.unwrap_or(ReportedEvents { completions: 0, events: 0 }))
     }
 
     /// Ends the stream with order number `order`.
@@ -459,8 +461,7 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         if request.iter().skip(bytes).any(|&byte| byte != 0) {
-            let words =
-                format!("the driver's data has bytes other than 0 behind {bytes} known ones");
+            let words = format!("the driver's data has nonzero bytes after the {bytes} known ones");
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);

@@ -1,5 +1,5 @@
 //! A function of the model, seen by its driver: commands, registers, and facts that a driver gets
-//! elsewhere.
+//! from other sources.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -339,8 +339,8 @@ mod tests {
         let address: IpAddr = "192.0.2.1".parse().unwrap();
         backend.add_address(1, address).unwrap();
         let gid = gid_of(address);
-        let told: Vec<_> = backend.port(1, 1).unwrap().gids;
-        let kinds: Vec<_> = told.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
+        let gids: Vec<_> = backend.port(1, 1).unwrap().gids;
+        let kinds: Vec<_> = gids.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
         assert_eq!(kinds, [(0, false, 1), (1, false, 2), (2, true, 1), (3, true, 2)]);
         // The result is the same before and after the neighbour is opened, which fills its GID
         // table.
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(neighbour(), Some(own));
         let other = backend.lease(1).unwrap();
         assert_eq!(neighbour(), Some(own));
-        assert_eq!(backend.port(1, 1).unwrap().gids, told);
+        assert_eq!(backend.port(1, 1).unwrap().gids, gids);
         let layers: Vec<_> = model.device(1).roce_addresses()[..4]
             .iter()
             .map(|it| (it.roce_version(), it.roce_l3_type()))

@@ -17,7 +17,7 @@ use super::refused::refused;
 use super::rules;
 
 /// Bytes of a structure's tail that one read checks.
-const PIECE: usize = 4096;
+const CHUNK: usize = 4096;
 /// Maximum bytes of a structure, or of the room for driver data. Linux allows up to 4 GiB, the
 /// range of the field, and scans them on the caller's time; here, other clients wait meanwhile.
 const MAX_BYTES: usize = *MAILBOX_BYTES.end();
@@ -89,7 +89,7 @@ impl Fwctl {
             return Err(refused(Errno::EINVAL, words));
         }
         bounded("the structure", size)?;
-        insist_on_zeros(client, address, own, size)?;
+        require_zeros(client, address, own, size)?;
         let mut structure = T::default();
         client.read(address, structure.as_mut_bytes())?;
         if self.kernel.function.is_released() {
@@ -178,12 +178,12 @@ fn lengths(rpc: &Rpc, why: &str) -> Errno {
 }
 
 /// Checks the tail of a structure longer than ours: it must be 0 (`copy_struct_from_user`).
-fn insist_on_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
-    let mut piece = [0; PIECE];
-    for offset in (from..to).step_by(PIECE) {
-        let piece = &mut piece[..PIECE.min(to - offset)];
-        client.read(at.checked_add(offset as u64).ok_or(Errno::EFAULT)?, piece)?;
-        if piece.iter().any(|&byte| byte != 0) {
+fn require_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
+    let mut buffer = [0; CHUNK];
+    for offset in (from..to).step_by(CHUNK) {
+        let part = &mut buffer[..CHUNK.min(to - offset)];
+        client.read(at.checked_add(offset as u64).ok_or(Errno::EFAULT)?, part)?;
+        if part.iter().any(|&byte| byte != 0) {
             return Err(refused(Errno::E2BIG, "the structure has fields that are not known here"));
         }
     }
@@ -192,9 +192,9 @@ fn insist_on_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Resu
 
 /// Zeroes the room after the output.
 fn clear(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
-    for offset in (from..to).step_by(PIECE) {
+    for offset in (from..to).step_by(CHUNK) {
         let at = at.checked_add(offset as u64).ok_or(Errno::EFAULT)?;
-        client.write(at, &[0; PIECE][..PIECE.min(to - offset)])?;
+        client.write(at, &[0; CHUNK][..CHUNK.min(to - offset)])?;
     }
     Ok(())
 }

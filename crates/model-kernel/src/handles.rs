@@ -20,7 +20,7 @@ use super::subscriptions::EventChannel;
 use super::verbs::objects::Verbs;
 use crate::numbers::IdAllocator;
 
-/// The object behind a handle.
+/// The object of a handle.
 #[derive(Debug)]
 pub(super) enum Object {
     Pd {
@@ -95,7 +95,7 @@ pub(super) struct DevxObject {
     pub serial: u64,
 }
 
-/// The event channel behind a descriptor.
+/// The event channel of a descriptor.
 #[derive(Debug, Clone)]
 pub(super) enum Stream {
     Events(Arc<EventChannel>),

@@ -454,7 +454,7 @@ fn name(number: usize) -> String {
 fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
-    let place = device.on_card();
+    let on_card = device.on_card();
     let [major, minor, sub_minor] = numbers.firmware;
     let ports = (1..).map_while(|port| {
         let state = described_port(device, port, network)?;
@@ -477,8 +477,8 @@ fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     DeviceInfo {
         name: name(number),
         node: format!("uverbs{number}"),
-        pci_address: topology::pci_address(&place),
-        function: topology::kind(&place),
+        pci_address: topology::pci_address(&on_card),
+        function: topology::kind(&on_card),
         vendor_id: numbers.vendor_id,
         device_id: device.device_id(),
         board_id: numbers.board_id.clone(),

@@ -36,7 +36,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Checks the header. `words` is the client's buffer; results are written into it in place.
+    /// Checks the header. `words` is the client's buffer; results are written into the same buffer.
     pub(super) fn parse(words: &'a mut [u64]) -> Result<Self, Errno> {
         let header = words.first_chunk().ok_or(Errno::EFAULT)?;
         let (expected, method) = check_header(header)?;
@@ -121,7 +121,7 @@ struct Attr {
     index: usize,
     len: u16,
     data: u64,
-    /// The data behind the client's pointer, if it is read before the method runs.
+    /// The data at the client's pointer, if it is read before the method runs.
     copy: Option<Vec<u8>>,
 }
 
@@ -165,10 +165,8 @@ impl<'a> Attrs<'a> {
         match spec.kind {
             AttrKind::In { min, len, zero_tail, copied } => {
                 if zero_tail && raw.len > len && !self.is_clear(raw, len) {
-                    let words = format!(
-                        "{} has bytes other than 0 behind the {len} that are known",
-                        named(raw.id)
-                    );
+                    let words =
+                        format!("{} has nonzero bytes after the {len} known ones", named(raw.id));
                     return Err(refused(Errno::EOPNOTSUPP, words));
                 }
                 check_length(raw, min, len, zero_tail)?;

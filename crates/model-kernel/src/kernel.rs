@@ -298,19 +298,19 @@ impl Kernel {
     /// report nothing, because Linux's `devx_event_notifier` gets only EQEs; they end when the
     /// device is removed or reset (`devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
-        let mut told = false;
+        let mut reported = false;
         if !self.dead.load(Ordering::Acquire)
             && !self.function.is_alive()
             && !self.dead.swap(true, Ordering::AcqRel)
         {
-            told = true;
+            reported = true;
             // The element that mlx5_core passes on (Linux `mlx5_enter_error_state`).
             let element = if self.function.is_released() { 0 } else { 1 };
             self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
         if dead && self.is_gone() && !self.ended.swap(true, Ordering::AcqRel) {
-            if !told {
+            if !reported {
                 // For files that were created after the device died.
                 self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
             }
@@ -369,9 +369,9 @@ impl Kernel {
             let mut left = false;
             for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
                 let vector = queue.vector;
-                let tell = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
-                if queue.serve(|eqe| self.handle(vector, eqe), tell) {
-                    tell(queue.doorbell());
+                let ring = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
+                if queue.serve(|eqe| self.handle(vector, eqe), ring) {
+                    ring(queue.doorbell());
                     self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
                     left = true;
                 } else {

@@ -32,7 +32,7 @@
 //!     boot           brings the device up and takes it down
 //!     cmd, port      the access to a function; the state of a port
 //!     network        IP addresses of Ethernet ports, and their neighbours
-//!     topology       a function's place on its card, and its representors
+//!     topology       a function on its card, and its representors
 //!   refused, refusal_log, unmodelled   the reasons of refused ioctls, for the log
 //!   client       the calling process: memory, descriptors, limits, privileges
 //!     mappings       its mappings and mounts; whether a range can be pinned

@@ -196,7 +196,7 @@ pub fn check_pin<R: Read>(
 
 /// Repeats the check `look` of a range; EFAULT only if every attempt fails.
 ///
-/// The process's other threads change mappings while the list is read piece by piece. Once, a check
+/// The process's other threads change mappings while the list is read line by line. Once, a check
 /// failed for a range that stayed mapped, for an unknown reason; the log records further cases.
 fn look_again(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for missed in 0..LOOKS - 1 {

@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The netdevs of a model.
 #[derive(Default)]
 pub(super) struct Network {
-    told: Mutex<SentEvents>,
+    settings: Mutex<Settings>,
 }
 
 #[derive(Default)]
-struct SentEvents {
+struct Settings {
     /// Addresses per device, in the order of their addition.
     addresses: BTreeMap<usize, Vec<[u8; 16]>>,
     /// Devices whose netdev is in another network namespace.
@@ -23,34 +23,34 @@ struct SentEvents {
 }
 
 impl Network {
-    fn told(&self) -> MutexGuard<'_, SentEvents> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The added addresses of a device as GIDs; the link-local one precedes them.
     pub(super) fn addresses(&self, device: usize) -> Vec<[u8; 16]> {
-        self.told().addresses.get(&device).cloned().unwrap_or_default()
+        self.settings().addresses.get(&device).cloned().unwrap_or_default()
     }
 
     pub(super) fn add_address(&self, device: usize, gid: [u8; 16]) {
-        self.told().addresses.entry(device).or_default().push(gid);
+        self.settings().addresses.entry(device).or_default().push(gid);
     }
 
     /// Whether a device's netdev is in the programs' network namespace.
     pub(super) fn is_here(&self, device: usize) -> bool {
-        !self.told().away.contains(&device)
+        !self.settings().away.contains(&device)
     }
 
     pub(super) fn take_away(&self, device: usize) {
-        self.told().away.insert(device);
+        self.settings().away.insert(device);
     }
 
     pub(super) fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
-        self.told().neighbours.get(gid).copied()
+        self.settings().neighbours.get(gid).copied()
     }
 
     pub(super) fn add_neighbour(&self, gid: [u8; 16], mac: [u8; 6]) {
-        self.told().neighbours.insert(gid, mac);
+        self.settings().neighbours.insert(gid, mac);
     }
 }
 

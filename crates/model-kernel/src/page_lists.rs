@@ -5,7 +5,7 @@
 //! list over the bound waits for a limited time, with only its open device locked. The next list
 //! belongs to the filter that was served longest ago, of these to the client that was, and of these
 //! it is the one that came first. So clients that register in a loop, however many, come after
-//! those behind other filters.
+//! those of other filters.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -187,7 +187,7 @@ mod tests {
         }};
     }
 
-    /// The only client behind its filter.
+    /// The only client of its filter.
     fn alone(client: usize) -> ClientId {
         ClientId { filter: client, client }
     }

@@ -62,7 +62,7 @@ pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct CreateCommand {
     opcode: Opcode,
-    /// The place of the object's number: in the outbox, or in the inbox if the client chose it.
+    /// Where the object's number is: in the outbox, or in the inbox if the client chose it.
     number: NumberField,
     destroy: Opcode,
     /// The field of the destroy command that takes the number.

@@ -279,50 +279,50 @@ impl RankTable {
             }
             return Ok(index);
         }
-        let place = self.place(function, matcher)?;
-        let group = self.groups.get_mut(&place).ok_or(Errno::EINVAL)?;
-        let mut free = range(place).filter(|index| !group.entries.contains_key(index));
+        let position = self.group_with_room(function, matcher)?;
+        let group = self.groups.get_mut(&position).ok_or(Errno::EINVAL)?;
+        let mut free = range(position).filter(|index| !group.entries.contains_key(index));
         let index = free.next().ok_or_else(no_room)?;
         let tag = rule.tag.unwrap_or(NO_TAG);
         let entry = RuleEntry { value: rule.value, tag, rules: vec![rule.to] };
         let entered = entry.enter(function, (id, group.id, index), false);
         match entered {
             Ok(()) => drop(group.entries.insert(index, entry)),
-            Err(_) => self.drop_if_empty(function, place),
+            Err(_) => self.drop_if_empty(function, position),
         }
         entered.map(|()| index)
     }
 
-    /// The range of a group of this matcher with room; creates the group if there is none.
-    fn place(
+    /// The position of a group of this matcher with room; creates the group if there is none.
+    fn group_with_room(
         &mut self,
         function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
     ) -> Result<u32, Errno> {
         let fits = |group: &RuleGroup| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
-        if let Some((&place, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
-            return Ok(place);
+        if let Some((&position, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
+            return Ok(position);
         }
-        let places = 0..1_u32 << (LOG_TABLE - LOG_GROUP);
-        let mut free = places.into_iter().filter(|place| !self.groups.contains_key(place));
-        let place = free.next().ok_or_else(no_room)?;
+        let positions = 0..1_u32 << (LOG_TABLE - LOG_GROUP);
+        let mut free = positions.into_iter().filter(|position| !self.groups.contains_key(position));
+        let position = free.next().ok_or_else(no_room)?;
         let mut input = CreateFlowGroupIn::new();
-        let range = range(place);
+        let range = range(position);
         input.set_table_id(self.id).set_start_flow_index(range.start);
         input.set_end_flow_index(range.end - 1);
         input.set_match_criteria_enable(matcher.enable);
         *input.match_criteria_mut() = *matcher.mask;
         let id = command(function, &input)?.group_id();
         let (mask, enable) = (matcher.mask.clone(), matcher.enable);
-        self.groups.insert(place, RuleGroup { id, mask, enable, entries: BTreeMap::new() });
-        Ok(place)
+        self.groups.insert(position, RuleGroup { id, mask, enable, entries: BTreeMap::new() });
+        Ok(position)
     }
 
     /// Removes a rule from its entry, the entry with its last rule, and the group with its last
     /// entry.
     fn remove(&mut self, function: &dyn FunctionAccess, flow: Flow) -> Result<(), Errno> {
-        let (id, index, place) = (self.id, flow.index, flow.index >> LOG_GROUP);
-        let Some(group) = self.groups.get_mut(&place) else { return Ok(()) };
+        let (id, index, position) = (self.id, flow.index, flow.index >> LOG_GROUP);
+        let Some(group) = self.groups.get_mut(&position) else { return Ok(()) };
         let Some(entry) = group.entries.get_mut(&index) else { return Ok(()) };
         let is_it = |to: &Option<FlowDestination>| {
             to.map(|to| *to.as_bytes()) == flow.to.map(|to| *to.as_bytes())
@@ -346,18 +346,18 @@ impl RankTable {
         if entry.rules.is_empty() {
             group.entries.remove(&index);
         }
-        self.drop_if_empty(function, place);
+        self.drop_if_empty(function, position);
         Ok(())
     }
 
-    fn drop_if_empty(&mut self, function: &dyn FunctionAccess, place: u32) {
+    fn drop_if_empty(&mut self, function: &dyn FunctionAccess, position: u32) {
         let empty = |group: &&RuleGroup| group.entries.is_empty();
-        let Some(group) = self.groups.get(&place).filter(empty) else { return };
+        let Some(group) = self.groups.get(&position).filter(empty) else { return };
         let mut input = DestroyFlowGroupIn::new();
         input.set_table_id(self.id).set_group_id(group.id);
         match command(function, &input) {
-            Ok(_) => drop(self.groups.remove(&place)),
-            Err(errno) => tracing::warn!(place, %errno, "an empty flow group stays"),
+            Ok(_) => drop(self.groups.remove(&position)),
+            Err(errno) => tracing::warn!(position, %errno, "an empty flow group stays"),
         }
     }
 }
@@ -369,8 +369,8 @@ impl RuleGroup {
 }
 
 /// The entry indexes of the group at a position.
-fn range(place: u32) -> std::ops::Range<u32> {
-    place << LOG_GROUP..(place + 1) << LOG_GROUP
+fn range(position: u32) -> std::ops::Range<u32> {
+    position << LOG_GROUP..(position + 1) << LOG_GROUP
 }
 
 /// The errno for a rule that finds no room in a table.

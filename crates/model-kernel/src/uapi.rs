@@ -73,9 +73,9 @@ pub(crate) struct ReportedEvents {
 }
 
 /// `ib_uverbs_destroy_cq_resp`.
-pub(crate) fn reported_events(heard: ReportedEvents) -> [u8; 8] {
+pub(crate) fn reported_events(reported: ReportedEvents) -> [u8; 8] {
     let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
-    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
+    bytes[..4].copy_from_slice(&reported.completions.to_ne_bytes());
+    bytes[4..].copy_from_slice(&reported.events.to_ne_bytes());
     bytes
 }

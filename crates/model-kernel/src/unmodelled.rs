@@ -118,12 +118,12 @@ mod tests {
             (0x77, 4, "object 0x77 has no method 0x4"),
         ];
         for (object, id, expected) in methods {
-            let (errno, told) = said(method(object, id), expected);
+            let (errno, logged) = said(method(object, id), expected);
             let expected = match (object, id) {
                 (7, 4) => Errno::EOPNOTSUPP,
                 _ => Errno::EPROTONOSUPPORT,
             };
-            assert!(errno == expected && told, "{object:#x}, {id:#x}");
+            assert!(errno == expected && logged, "{object:#x}, {id:#x}");
         }
     }
 }

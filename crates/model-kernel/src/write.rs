@@ -107,7 +107,7 @@ impl Method<'_> {
     fn check_sizes(&self, command: &Command) -> Result<(), Errno> {
         if !self.attrs.has(attr::CORE_IN) && !self.attrs.has(attr::CORE_OUT) {
             // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
-            return Err(probe(Errno::ENOSPC, "asked without a request and room for an answer"));
+            return Err(probe(Errno::ENOSPC, "without a request and room for a response"));
         }
         let room = |id| self.attrs.len(id).unwrap_or(0);
         let (request, response) = (room(attr::CORE_IN), room(attr::CORE_OUT));
@@ -129,7 +129,7 @@ impl Method<'_> {
             other => other?,
         };
         if request.iter().skip(bytes).any(|&byte| byte != 0) {
-            let words = format!("the request has bytes other than 0 behind the {bytes} known ones");
+            let words = format!("the request has nonzero bytes after the {bytes} known ones");
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use verbless_wire::Message;
 
-/// PSNs and MSNs count in 24 bits.
+/// Mask of PSNs and MSNs: 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;
 /// A PSN less than this distance ahead counts as ahead; any other counts as behind.
 const PSN_HALF: u32 = 1 << 23;
@@ -182,7 +182,7 @@ impl Window {
 
     /// Whether the oldest response has begun: the peer is sending the rest of it.
     pub(crate) fn response_has_begun(&self) -> bool {
-        let oldest = self.oldest().and_then(|place| self.requests.get(place.request));
+        let oldest = self.oldest().and_then(|position| self.requests.get(position.request));
         oldest.is_some_and(|request| request.responds() && request.done > 0)
     }
 
@@ -192,23 +192,23 @@ impl Window {
     }
 
     /// The PSN at a position.
-    pub(crate) fn psn(&self, place: PsnPosition) -> Option<u32> {
-        let request = self.requests.get(place.request)?;
-        Some(advance(request.psn, place.packet))
+    pub(crate) fn psn(&self, position: PsnPosition) -> Option<u32> {
+        let request = self.requests.get(position.request)?;
+        Some(advance(request.psn, position.packet))
     }
 
-    /// The peer has acknowledged everything before `place`. The error is the position of a missing
+    /// The peer has acknowledged everything before `position`. The error is the position of a missing
     /// response, which contradicts the acknowledgement.
-    pub(crate) fn acknowledge_before(&mut self, place: PsnPosition) -> Result<(), PsnPosition> {
-        for (number, request) in self.requests.iter_mut().enumerate().take(place.request + 1) {
-            let whole = number < place.request;
+    pub(crate) fn acknowledge_before(&mut self, position: PsnPosition) -> Result<(), PsnPosition> {
+        for (number, request) in self.requests.iter_mut().enumerate().take(position.request + 1) {
+            let is_acknowledged = number < position.request;
             if request.responds() {
-                if whole && !request.is_over() {
+                if is_acknowledged && !request.is_over() {
                     return Err(PsnPosition { request: number, packet: request.done });
                 }
                 continue;
             }
-            let arrived = if whole { request.packets } else { place.packet };
+            let arrived = if is_acknowledged { request.packets } else { position.packet };
             request.done = request.done.max(arrived);
             request.sent = request.sent.max(request.done);
         }
@@ -216,10 +216,10 @@ impl Window {
         Ok(())
     }
 
-    /// Goes back: sends everything unacknowledged from `place` on again.
-    pub(crate) fn go_back(&mut self, place: PsnPosition) {
-        self.next = place.request;
-        for request in self.requests.iter_mut().skip(place.request) {
+    /// Goes back: sends everything unacknowledged from `position` on again.
+    pub(crate) fn go_back(&mut self, position: PsnPosition) {
+        self.next = position.request;
+        for request in self.requests.iter_mut().skip(position.request) {
             request.sent = request.done;
         }
         self.skip_sent();
@@ -398,8 +398,8 @@ impl Arriving {
             return;
         }
         let is_later = |other: &Answer| matches!(distance(of, other.psn()), Distance::Ahead(_));
-        let place = self.answers.iter().position(is_later).unwrap_or(self.answers.len());
-        self.answers.insert(place, answer);
+        let position = self.answers.iter().position(is_later).unwrap_or(self.answers.len());
+        self.answers.insert(position, answer);
     }
 }
 
@@ -444,12 +444,12 @@ mod tests {
     fn ack_is_cumulative_up_to_outstanding_read() {
         let mut all =
             window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
-        let place = all.place(4).unwrap();
-        assert_eq!(place, PsnPosition { request: 2, packet: 1 });
-        assert_eq!(all.acknowledge_before(place), Err(PsnPosition { request: 1, packet: 0 }));
+        let position = all.place(4).unwrap();
+        assert_eq!(position, PsnPosition { request: 2, packet: 1 });
+        assert_eq!(all.acknowledge_before(position), Err(PsnPosition { request: 1, packet: 0 }));
         assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 0, 0]);
         all.requests[1].done = 2;
-        assert_eq!(all.acknowledge_before(place), Ok(()));
+        assert_eq!(all.acknowledge_before(position), Ok(()));
         assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 2, 1]);
         assert_eq!(all.in_flight(), 3);
         assert_eq!((all.retire().unwrap().psn, all.retire().unwrap().psn), (0xff_fffe, 1));
@@ -461,10 +461,10 @@ mod tests {
     #[test]
     fn go_back_resends_only_unacknowledged_packets() {
         let mut all = window([request(0, 4, false), request(4, 1, false), request(5, 8, true)]);
-        let place = all.place(2).unwrap();
-        all.acknowledge_before(place).unwrap();
+        let position = all.place(2).unwrap();
+        all.acknowledge_before(position).unwrap();
         all.requests[2].done = 3;
-        all.go_back(place);
+        all.go_back(position);
         assert_eq!(all.requests.iter().map(|it| it.sent).collect::<Vec<_>>(), [2, 0, 3]);
         assert_eq!(all.next, 0);
         assert_eq!(all.place(3), Some(PsnPosition { request: 0, packet: 3 }), "it went out once");
@@ -514,7 +514,7 @@ mod tests {
         arriving.answer(acknowledge(PSN_MASK - 200));
         arriving.answer(read(0, 9));
         arriving.answer(acknowledge(128));
-        // The part before the waiting ones, across the wrap; and one in its own place.
+        // The part before the waiting ones, across the wrap; and one at its own position.
         arriving.answer_again(read(PSN_MASK - 127, 0));
         arriving.answer_again(read(0, 0));
         let expected =

@@ -1,17 +1,17 @@
 //! Wakes the engine's threads.
 //!
-//! One thread, the looker, looks for work all the time and sleeps between looks; a thread with new
-//! work rings the bell. Helpers sleep until the looker calls them.
+//! One thread, the scanner, scans for work all the time and sleeps between scans; a thread with new
+//! work wakes it. Helpers sleep until the scanner calls them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A bell for one looker thread and its helpers.
+/// Wakes one scanner thread and its helpers.
 #[derive(Default)]
 pub(crate) struct EngineWaker {
     wakes: AtomicU64,
-    /// The looker sleeps, or is about to.
+    /// The scanner sleeps, or does so after one more check of `wakes`.
     asleep: AtomicBool,
     /// Number of sleeping helpers.
     sleeping_helpers: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct EngineWaker {
 
 #[derive(Default)]
 struct WakerState {
-    /// Calls for help that no helper has answered.
+    /// Calls of [`Self::wake_helper`] that no helper has answered.
     calls: u64,
     closed: bool,
 }
@@ -32,7 +32,7 @@ impl EngineWaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often the bell was rung. The looker reads this before it looks for work.
+    /// Number of calls of [`Self::wake`]. The scanner reads it before it scans for work.
     pub(crate) fn wakes(&self) -> u64 {
         self.wakes.load(Ordering::SeqCst)
     }
@@ -46,7 +46,8 @@ impl EngineWaker {
         }
     }
 
-    /// Sleeps for `longest` at most; returns at once if the bell was rung after `wakes` was read.
+    /// Sleeps for `longest` at most; returns at once if [`Self::wake`] was called after
+    /// `wakes` was read.
     pub(crate) fn sleep(&self, wakes: u64, longest: Duration) {
         let state = self.state();
         self.asleep.store(true, Ordering::SeqCst);
@@ -64,7 +65,7 @@ impl EngineWaker {
         }
     }
 
-    /// Sleeps until a call for help; false: the bell is closed.
+    /// Sleeps until a call for help; false: the waker is closed.
     pub(crate) fn wait_for_call(&self) -> bool {
         let mut state = self.state();
         self.sleeping_helpers.fetch_add(1, Ordering::Relaxed);

@@ -246,7 +246,7 @@ impl Drop for External {
 
 fn remove(file: &Path) {
     if let Err(error) = std::fs::remove_file(file) {
-        tracing::debug!(%error, file = %file.display(), "the file of a socket stays behind");
+        tracing::debug!(%error, file = %file.display(), "the file of a socket cannot be removed");
     }
 }
 

@@ -249,7 +249,7 @@ impl Function {
         self.look(|hca| hca.memory.clone())
     }
 
-    /// The IOMMU of the function; a driver registers memory behind it.
+    /// The IOMMU of the function, by which a driver may map registered memory.
     pub fn iommu(&self) -> Arc<Iommu> {
         self.look(|hca| hca.iommu.clone())
     }
@@ -311,7 +311,7 @@ impl Function {
         self.look(|hca| hca.identity.system_image_guid)
     }
 
-    /// The function's place on its card.
+    /// The function's side, role and numbers on its card.
     pub fn on_card(&self) -> FunctionPlace {
         self.look(|hca| hca.on_card.clone())
     }

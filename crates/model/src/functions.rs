@@ -88,7 +88,7 @@ impl<'a> OtherFunctions<'a> {
     pub(crate) fn get(self, id: usize) -> Option<&'a FunctionEngine> {
         let slot = match id.checked_sub(self.before.len()) {
             None => self.before.get(id),
-            Some(behind) => self.after.get(behind.checked_sub(1)?),
+            Some(from_borrowed) => self.after.get(from_borrowed.checked_sub(1)?),
         };
         slot?.as_deref()
     }
@@ -109,8 +109,7 @@ impl IndexMut<usize> for FunctionTable {
     }
 }
 
-/// The slot of a function: its place while no thread holds it. Threads that wait for it get it in
-/// FIFO order.
+/// Holds a function while no thread does. Threads that wait for it get it in FIFO order.
 pub(crate) struct FunctionSlot {
     state: Mutex<SlotState>,
     returned: Condvar,

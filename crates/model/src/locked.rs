@@ -1,5 +1,5 @@
-//! The world of a thread: the functions that it holds, each with a lock of its own, the fabric
-//! between them, and the clock.
+//! The functions that a thread has locked, each with a lock of its own, the fabric between them,
+//! and the clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::memory::{DmaStopped, Interrupts, Space, Spaces};
 use crate::profile::{Link, Role, Side};
 use crate::watch::Outbox;
 
-/// The world of one thread: the functions that it holds, and the state that all threads share.
+/// The functions that one thread has locked, and the state that all threads share.
 pub(crate) struct LockedFunctions {
     pub functions: FunctionTable,
     pub clock: Clock,
@@ -47,7 +47,7 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// A world without held functions.
+    /// No locked functions.
     pub(crate) fn lock_none(self: &Arc<Self>, clock: Clock, in_packets: bool) -> LockedFunctions {
         LockedFunctions {
             functions: FunctionTable::none(self.slots.len()),
@@ -63,7 +63,7 @@ impl SharedState {
 }
 
 impl LockedFunctions {
-    /// A world that holds all these functions.
+    /// Builds the shared state of these functions, and locks them all.
     pub(crate) fn new(mut functions: Vec<FunctionEngine>, stepped: bool) -> Self {
         let outbox = Arc::<Outbox>::default();
         for (number, function) in functions.iter_mut().enumerate() {
@@ -154,7 +154,7 @@ impl LockedFunctions {
     }
 
     /// Locks another function. False: another thread holds it, and may wait for one that this
-    /// thread holds; [`LockedFunctions::wanted`] is then set.
+    /// thread holds; [`LockedFunctions::contended`] is then set.
     pub(crate) fn lock(&mut self, id: usize) -> bool {
         if self.functions.has(id) {
             return true;
@@ -181,7 +181,7 @@ impl LockedFunctions {
     }
 
     /// Locks every function that the aliased and crossing mkeys of the held function `id` refer to;
-    /// false as in [`LockedFunctions::have`].
+    /// false as in [`LockedFunctions::lock`].
     #[inline]
     pub(crate) fn lock_owners(&mut self, id: usize) -> bool {
         self.functions[id].hca.key_owners.is_empty() || self.lock_owners_slow(id)
@@ -193,19 +193,20 @@ impl LockedFunctions {
         owners.into_iter().all(|owner| self.lock(owner))
     }
 
-    /// The functions to start a turn again with, if it must: the held ones and the wanted one.
+    /// The functions to lock before the turn is repeated, if it must be: the held ones and the
+    /// contended one.
     pub(crate) fn functions_to_relock(&self) -> Option<Vec<usize>> {
-        let wanted = self.contended?;
-        let functions_to_relock = |&id: &usize| id == wanted || self.functions.has(id);
-        Some((0..self.functions.len()).filter(functions_to_relock).collect())
+        let contended = self.contended?;
+        let is_needed = |&id: &usize| id == contended || self.functions.has(id);
+        Some((0..self.functions.len()).filter(is_needed).collect())
     }
 
-    /// Proves that no data moves while the proof lives.
+    /// Proves that no DMA runs while the proof lives.
     ///
     /// # Panics
     /// Unless all functions are held.
     pub(crate) fn dma_stopped(&mut self) -> DmaStopped<'_> {
-        assert!(self.functions.has_all(), "a function that is elsewhere may move");
+        assert!(self.functions.has_all(), "another thread holds a function, which may do DMA");
         DmaStopped::new(self)
     }
 
@@ -252,9 +253,9 @@ fn set_neighbours(functions: &mut [FunctionEngine], card: &[usize]) {
             continue;
         }
         let others = card.iter().map(|&other| &functions[other].hca);
-        let is_behind = |it: &&Hca| it.on_card.side == Side::Host && it.on_card.pf == own.pf;
-        let behind = others.filter(is_behind).map(Hca::as_host_function).collect();
-        functions[id].hca.behind = behind;
+        let is_managed = |it: &&Hca| it.on_card.side == Side::Host && it.on_card.pf == own.pf;
+        let managed = others.filter(is_managed).map(Hca::as_host_function).collect();
+        functions[id].hca.host_functions = managed;
     }
     let with_dpa = card.iter().filter(|&&id| functions[id].hca.dpa.is_some());
     let reaching: Vec<_> = with_dpa

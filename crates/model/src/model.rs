@@ -31,13 +31,13 @@ pub struct Model {
 }
 
 /// A function of a device to build.
-struct FunctionEngine {
+struct FunctionSpec {
     profile: Profile,
     /// The number of earlier functions of its device.
-    place: usize,
+    index: usize,
     /// The function's index on its side, from 0.
     number: u16,
-    /// The function's place on the card.
+    /// The function's side, role and numbers on the card.
     on_card: FunctionPlace,
     /// The memory for its DMA, if not the model's.
     memory: Option<Arc<dyn HostMemory>>,
@@ -46,7 +46,7 @@ struct FunctionEngine {
 /// Builds a model; see [`Model::builder`].
 #[derive(Default)]
 pub struct Builder {
-    functions: Vec<FunctionEngine>,
+    functions: Vec<FunctionSpec>,
     stepped: bool,
     auto_advance: bool,
     in_packets: bool,
@@ -58,7 +58,7 @@ impl Builder {
     /// Adds a device with one function, on the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
         let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-        self.functions.push(FunctionEngine { profile, place: 0, number: 0, on_card, memory: None });
+        self.functions.push(FunctionSpec { profile, index: 0, number: 0, on_card, memory: None });
         self
     }
 
@@ -82,9 +82,9 @@ impl Builder {
         mut self,
         sides: impl Iterator<Item = (Profile, Option<Arc<dyn HostMemory>>)>,
     ) -> Self {
-        self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| {
+        self.functions.extend(sides.enumerate().map(|(index, (profile, memory))| {
             let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-            FunctionEngine { profile, place, number: 0, on_card, memory }
+            FunctionSpec { profile, index, number: 0, on_card, memory }
         }));
         self
     }
@@ -108,13 +108,13 @@ impl Builder {
             return self.device_with_sides(profile);
         }
         let mut numbers = [0; 2];
-        for (place, on_card) in profile.topology().iter().enumerate() {
+        for (index, on_card) in profile.topology().iter().enumerate() {
             // A profile lists only functions on sides that it has.
             let Some(profile) = profile.clone().on(on_card.side) else { continue };
             let next = &mut numbers[on_card.side as usize];
             let (number, on_card) = (*next, on_card.clone());
             *next += 1;
-            self.functions.push(FunctionEngine { profile, place, number, on_card, memory: None });
+            self.functions.push(FunctionSpec { profile, index, number, on_card, memory: None });
         }
         self
     }
@@ -126,9 +126,9 @@ impl Builder {
         profile: Profile,
         memories: impl IntoIterator<Item = Arc<dyn HostMemory>>,
     ) -> Self {
-        self.functions.extend((0..).zip(memories).map(|(number, memory)| FunctionEngine {
+        self.functions.extend((0..).zip(memories).map(|(number, memory)| FunctionSpec {
             profile: profile.clone(),
-            place: number.into(),
+            index: number.into(),
             number,
             on_card: FunctionPlace { side: profile.side(), pf: number, ..FunctionPlace::default() },
             memory: Some(memory),
@@ -223,7 +223,7 @@ impl Builder {
                 let hca =
                     Hca::new(seed(index), Arc::new(function.profile), memory, engine::qp_type)
                         .of_function(
-                            seed(index - function.place),
+                            seed(index - function.index),
                             function.number,
                             function.on_card,
                         );
@@ -262,7 +262,7 @@ impl Model {
         self.look(device, |function| function.hca.profile.side())
     }
 
-    /// Does the next piece of work: one WQE, one packet or one timer. Returns false if there was
+    /// Does the next unit of work: one WQE, one packet or one timer. Returns false if there was
     /// none. With [`Builder::auto_advance`], an idle model moves its clock to the next timer first,
     /// and returns false only if no timer is running.
     pub fn step(&self) -> bool {

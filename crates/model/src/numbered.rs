@@ -32,7 +32,7 @@ numbers!(u8 u16 u32 u64 usize);
 #[derive(Clone)]
 pub(crate) struct Numbered<K, V> {
     /// The index of each number in `entries`.
-    places: BTreeMap<u64, usize>,
+    slots: BTreeMap<u64, usize>,
     /// Unordered, without holes.
     entries: Vec<(K, V)>,
     last: Last,
@@ -61,7 +61,7 @@ impl<K, V> Numbered<K, V> {
     pub(crate) const ENTRY_BYTES: usize = size_of::<(K, V)>() + 2 * size_of::<(u64, usize)>();
 
     pub(crate) const fn new() -> Self {
-        Self { places: BTreeMap::new(), entries: Vec::new(), last: Last(AtomicUsize::new(0)) }
+        Self { slots: BTreeMap::new(), entries: Vec::new(), last: Last(AtomicUsize::new(0)) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -77,7 +77,7 @@ impl<K, V> Numbered<K, V> {
     }
 
     pub(crate) fn iter(&self) -> Iter<'_, K, V> {
-        Iter { places: self.places.range(..), entries: &self.entries }
+        Iter { slots: self.slots.range(..), entries: &self.entries }
     }
 
     pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
@@ -90,7 +90,7 @@ impl<K, V> Numbered<K, V> {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         let mut entries: Vec<_> = self.entries.iter_mut().map(Some).collect();
-        let entries = self.places.values().filter_map(move |&place| entries[place].take());
+        let entries = self.slots.values().filter_map(move |&slot| entries[slot].take());
         entries.map(|(number, value)| (&*number, value))
     }
 
@@ -111,7 +111,7 @@ impl<K, V> Numbered<K, V> {
 /// The numbers and values in a range. It is a type of its own instead of a chain of closures,
 /// because each closure is compiled for each kind of object and for each use.
 pub(crate) struct Iter<'a, K, V> {
-    places: btree_map::Range<'a, u64, usize>,
+    slots: btree_map::Range<'a, u64, usize>,
     entries: &'a [(K, V)],
 }
 
@@ -119,14 +119,14 @@ impl<'a, K, V> Iterator for Iter<'a, K, V> {
     type Item = (&'a K, &'a V);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (number, value) = &self.entries[*self.places.next()?.1];
+        let (number, value) = &self.entries[*self.slots.next()?.1];
         Some((number, value))
     }
 }
 
 impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let (number, value) = &self.entries[*self.places.next_back()?.1];
+        let (number, value) = &self.entries[*self.slots.next_back()?.1];
         Some((number, value))
     }
 }
@@ -143,23 +143,23 @@ impl<K: Number, V> Numbered<K, V> {
     #[inline]
     pub(crate) fn get_mut(&mut self, number: &K) -> Option<&mut V> {
         let last = *self.last.0.get_mut();
-        let place = match self.entries.get(last) {
+        let slot = match self.entries.get(last) {
             Some((there, _)) if there == number => last,
             _ => self.find(*number)?,
         };
-        Some(&mut self.entries[place].1)
+        Some(&mut self.entries[slot].1)
     }
 
     /// Finds the index of a number, and caches it for the next lookup.
     #[cold]
     fn find(&self, number: K) -> Option<usize> {
-        let place = *self.places.get(&number.widen())?;
-        self.last.0.store(place, Relaxed);
-        Some(place)
+        let slot = *self.slots.get(&number.widen())?;
+        self.last.0.store(slot, Relaxed);
+        Some(slot)
     }
 
     pub(crate) fn contains_key(&self, number: &K) -> bool {
-        self.places.contains_key(&number.widen())
+        self.slots.contains_key(&number.widen())
     }
 
     /// Inserts a value under a number; returns the old value.
@@ -167,17 +167,17 @@ impl<K: Number, V> Numbered<K, V> {
         if let Some(known) = self.get_mut(&number) {
             return Some(std::mem::replace(known, value));
         }
-        self.places.insert(number.widen(), self.entries.len());
+        self.slots.insert(number.widen(), self.entries.len());
         self.entries.push((number, value));
         None
     }
 
     /// Removes a value; the last entry moves to its index.
     pub(crate) fn remove(&mut self, number: &K) -> Option<V> {
-        let place = self.places.remove(&number.widen())?;
-        let (_, value) = self.entries.swap_remove(place);
-        if let Some((moved, _)) = self.entries.get(place) {
-            self.places.insert(moved.widen(), place);
+        let slot = self.slots.remove(&number.widen())?;
+        let (_, value) = self.entries.swap_remove(slot);
+        if let Some((moved, _)) = self.entries.get(slot) {
+            self.slots.insert(moved.widen(), slot);
         }
         // A map that shrank returns its memory.
         if self.entries.len() < self.entries.capacity() / 4 {
@@ -188,21 +188,21 @@ impl<K: Number, V> Numbered<K, V> {
 
     /// The value of a number; `make` creates it if there is none.
     pub(crate) fn get_or_insert_with(&mut self, number: K, make: impl FnOnce() -> V) -> &mut V {
-        let place = match self.find(number) {
-            Some(place) => place,
+        let slot = match self.find(number) {
+            Some(slot) => slot,
             None => {
                 let value = make();
                 self.insert(number, value);
                 self.entries.len() - 1
             }
         };
-        &mut self.entries[place].1
+        &mut self.entries[slot].1
     }
 
     pub(crate) fn range(&self, range: impl RangeBounds<K>) -> Iter<'_, K, V> {
         let wide = |bound: Bound<&K>| bound.map(|number| number.widen());
-        let places = self.places.range((wide(range.start_bound()), wide(range.end_bound())));
-        Iter { places, entries: &self.entries }
+        let slots = self.slots.range((wide(range.start_bound()), wide(range.end_bound())));
+        Iter { slots, entries: &self.entries }
     }
 
     /// The numbers of the values that satisfy `pass`, in ascending order.

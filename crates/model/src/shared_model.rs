@@ -186,7 +186,7 @@ impl SharedModel {
         notify_watchers: bool,
     ) -> R {
         let (mut f, mut answer) = (Some(f), None);
-        // One function for all operations on a world: it is compiled once.
+        // One function for every closure: it is compiled once.
         self.run_dyn(locked, &mut |locked| answer = f.take().map(|f| f(locked)), notify_watchers);
         answer.expect("what is run is run once, or has panicked")
     }
@@ -200,11 +200,11 @@ impl SharedModel {
     ) {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut locked)));
         if result.is_err() {
-            // The next holder of these functions finds them dead; their pending writes are dropped.
+            // The next holder of these functions finds them dead and without delayed transfers.
             self.common.dead.store(true, Ordering::Release);
             for function in locked.functions.iter_mut() {
                 function.hca.die();
-                function.hca.memory.drop_pending();
+                function.hca.memory.release();
             }
         }
         let raised = locked.take_interrupts();

@@ -1,7 +1,7 @@
 //! Watches the commands and the send requests of a model as they are executed: for traces,
 //! recordings and tests.
 //!
-//! Every front end's commands reach a function in one place, which reports the whole input, with
+//! Every front end's commands pass through one function, which reports the whole input, with
 //! the uid stamped, and the whole output. A request is reported when its QP has finished it.
 //! Watchers are called once no function is held for it ([`Outbox`]).
 //!

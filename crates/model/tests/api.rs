@@ -95,15 +95,15 @@ fn driver_learns_of_reset() {
     let model = model(Link::Infiniband);
     let (device, driver) = (model.device(0), Arc::new(Driver::default()));
     device.set_interrupts(Some(driver.clone()));
-    let told = || (driver.0.load(Ordering::Relaxed), device.resets());
+    let resets = || (driver.0.load(Ordering::Relaxed), device.resets());
     device.disable();
-    assert_eq!(told(), (0, 0));
+    assert_eq!(resets(), (0, 0));
     device.reset();
-    assert_eq!(told(), (1, 1));
+    assert_eq!(resets(), (1, 1));
     model.kill(0);
-    assert_eq!(told(), (2, 1));
+    assert_eq!(resets(), (2, 1));
     device.reset();
-    assert_eq!(told(), (3, 2));
+    assert_eq!(resets(), (3, 2));
 }
 
 #[test]
@@ -316,8 +316,8 @@ fn reconfigure_key_needs_umr_en() {
     assert!(device.reconfigure_key(open, &change));
     assert!(!device.reconfigure_key(fixed, &change) && !device.reconfigure_key(0xff_ff00, &change));
     for (key, expected) in [(open, (other, true)), (fixed, (pd, false))] {
-        let told = done::<QueryMkeyIn>(&model, 0, &[], |it| _ = it.set_mkey_index(key));
-        let context = told.memory_key_mkey_entry();
+        let output = done::<QueryMkeyIn>(&model, 0, &[], |it| _ = it.set_mkey_index(key));
+        let context = output.memory_key_mkey_entry();
         assert_eq!((context.pd(), context.lw()), expected);
     }
 }

@@ -36,7 +36,7 @@ fn crates_have_no_large_module_circle() {
         seen.insert(name);
     }
     let expected = ["model", "prm", "suite", "process", "xtask"];
-    assert!(expected.iter().all(|it| seen.contains(*it)), "they are elsewhere: {seen:?}");
+    assert!(expected.iter().all(|it| seen.contains(*it)), "not found: only {seen:?}");
     assert!(large.is_empty(), "circles of more than {MAX_CIRCLE} files:\n{}", large.join("\n"));
 }
 
@@ -71,7 +71,7 @@ fn model_layers_use_only_lower_ones() {
         let known =
             |name: &&&str| graph.keys().any(|module| module.first().is_some_and(|it| it == **name));
         let all = [&[layer], forbidden].concat();
-        assert!(all.iter().all(|name| known(&name)), "a layer of {all:?} is elsewhere");
+        assert!(all.iter().all(|name| known(&name)), "a layer of {all:?} does not exist");
     }
 }
 
@@ -329,10 +329,10 @@ fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     impl<'a> Search<'a> {
         /// The lowest stack index that `module` reaches.
         fn visit(&mut self, module: &'a Module) -> usize {
-            let place = self.order.len();
-            self.order.insert(module, place);
+            let index = self.order.len();
+            self.order.insert(module, index);
             self.stack.push(module);
-            let mut lowest = place;
+            let mut lowest = index;
             for next in self.graph.get(module).into_iter().flatten() {
                 lowest = lowest.min(match self.order.get(next) {
                     None => self.visit(next),
@@ -340,7 +340,7 @@ fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
                     Some(_) => continue,
                 });
             }
-            if lowest == place {
+            if lowest == index {
                 let at = self.stack.iter().position(|other| *other == module).unwrap();
                 let mut circle: Vec<_> = self.stack.drain(at..).cloned().collect();
                 circle.sort();

@@ -35,6 +35,8 @@ mod generated;
 mod lookup;
 #[cfg(feature = "structures")]
 mod macros;
+#[cfg(feature = "structures")]
+pub mod mailbox;
 pub mod number;
 #[cfg(feature = "dump")]
 pub mod numbers;

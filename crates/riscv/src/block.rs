@@ -31,7 +31,7 @@ pub(crate) struct Block {
     pub(crate) end: u64,
     /// The range of its operations in [`Blocks::ops`].
     pub(crate) first: u32,
-    pub(crate) behind: u32,
+    pub(crate) ops_end: u32,
     /// The number of instructions of the block.
     pub(crate) count: u32,
     /// The successors: without a taken branch, and with one.
@@ -87,7 +87,7 @@ impl Blocks {
 
     #[inline(always)]
     pub(crate) fn ops(&self, block: &Block) -> &[Op] {
-        &self.ops[block.first as usize..block.behind as usize]
+        &self.ops[block.first as usize..block.ops_end as usize]
     }
 
     /// Records that `next` follows `block` in this way.
@@ -143,8 +143,8 @@ impl Blocks {
     fn add(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
         let first = self.ops.len() as u32;
         let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, most);
-        let behind = self.ops.len() as u32;
-        self.blocks.push(Block { pc, end, first, behind, count, next: [UNKNOWN; 2] });
+        let ops_end = self.ops.len() as u32;
+        self.blocks.push(Block { pc, end, first, ops_end, count, next: [UNKNOWN; 2] });
         self.blocks.len() as u32 - 1
     }
 
@@ -174,9 +174,9 @@ fn translate(
     let (mut count, mut offset) = (0u64, 0u16);
     loop {
         let at = pc.wrapping_add(offset.into());
-        let place = |op: Op| Op { index: count as u8, offset, ..op };
+        let locate = |op: Op| Op { index: count as u8, offset, ..op };
         if count == most || count > 0 && breakpoints.contains(&at) {
-            ops.push(place(Op::new(Kind::End)));
+            ops.push(locate(Op::new(Kind::End)));
             return (count as u32, at);
         }
         let (op, length) = match fetch(mmu, at) {
@@ -187,7 +187,7 @@ fn translate(
             Err(address) => (Op { imm: address as i64, ..Op::new(Kind::FetchFault) }, 0),
         };
         if op.kind != Kind::Nop {
-            push(ops, place(op));
+            push(ops, locate(op));
         }
         count += 1;
         offset += length as u16;
@@ -203,8 +203,8 @@ fn fetch(mmu: &Mmu, pc: u64) -> Result<(u32, u64), u64> {
     if low & 3 != 3 {
         return Ok((low.into(), 2));
     }
-    let behind = pc.wrapping_add(2);
-    let high = mmu.fetch(behind).ok_or(behind)?;
+    let second = pc.wrapping_add(2);
+    let high = mmu.fetch(second).ok_or(second)?;
     Ok((u32::from(high) << 16 | u32::from(low), 4))
 }
 
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(blocks.block(first).next, [third, second]);
         let [ops, found] = [blocks.ops.capacity(), blocks.by_pc.capacity()];
         let bytes = 16 * ops + 40 * blocks.blocks.capacity() + 16 * found;
-        assert_eq!(blocks.bytes(), bytes, "operations, blocks, and where they are found");
+        assert_eq!(blocks.bytes(), bytes, "operations, blocks and the two look-up tables");
         let operations = blocks.ops.len();
         let beginning = blocks.add_beginning(&mut mmu, CODE, 1);
         assert_eq!((blocks.block(beginning).count, blocks.jump(CODE)), (1, first));

@@ -98,8 +98,8 @@ impl Core {
             if let Some((block, way)) = from.take() {
                 self.blocks.link(block, way, index);
             }
-            let whole = u64::from(self.blocks.block(index).count) <= *left;
-            if !whole {
+            let fits = u64::from(self.blocks.block(index).count) <= *left;
+            if !fits {
                 index = self.blocks.add_beginning(&mut self.mmu, self.pc, *left);
             }
             let end = follow(&self.blocks, &mut index, left, &mut self.x, &mut self.mmu, stop);
@@ -109,7 +109,7 @@ impl Core {
                 End::Before => self.pc = block.pc,
                 End::Unlinked(way, pc) => {
                     self.pc = pc;
-                    from = (whole && self.blocks.may_link(pc)).then_some((index, way));
+                    from = (fits && self.blocks.may_link(pc)).then_some((index, way));
                 }
                 End::Computed(pc) => self.pc = pc,
                 End::Special(op) => {
@@ -117,7 +117,7 @@ impl Core {
                     leave = self.special(&block, &op, retired, left);
                 }
                 End::Fault(op) => {
-                    self.stalled = Some((op, self.behind(&block, &op)));
+                    self.stalled = Some((op, self.address_after(&block, &op)));
                     self.go_to(&block, &op, left);
                     leave = Some(Leave::DataFault);
                 }
@@ -129,7 +129,7 @@ impl Core {
                     self.flush();
                 }
             }
-            if !whole {
+            if !fits {
                 self.blocks.remove_beginning();
             }
             if let Some(leave) = leave {
@@ -162,7 +162,7 @@ impl Core {
     }
 
     /// The address after an operation of a block.
-    fn behind(&self, block: &Block, op: &Op) -> u64 {
+    fn address_after(&self, block: &Block, op: &Op) -> u64 {
         self.following(block, op)
             .map_or(block.end, |next| block.pc.wrapping_add(next.offset.into()))
     }

@@ -211,7 +211,7 @@ impl Hart {
     /// Completes the load or store of [`Exit::Environment`], a load with the low bits of `value`,
     /// and continues after it. Does nothing if the hart did not stall at one.
     pub fn complete(&mut self, value: u64) {
-        let Some((op, behind)) = self.core.stalled.take() else { return };
+        let Some((op, next_pc)) = self.core.stalled.take() else { return };
         let Some((size, signed)) = op.kind.access() else { return };
         if let Some(signed) = signed {
             let unused = 64 - 8 * size as u32;
@@ -220,7 +220,7 @@ impl Hart {
                 false => value << unused >> unused,
             };
         }
-        self.core.pc = behind;
+        self.core.pc = next_pc;
         self.core.retired += 1;
     }
 

@@ -38,7 +38,7 @@
 //! - An address without a region, or without the permission, is an access fault; there are no page
 //!   faults. Instructions need execute permission only.
 //! - `cycle` counts what `instret` counts; ECALL and EBREAK do not count.
-//! - SC succeeds if the place still holds the value of the LR of the same width and address.
+//! - SC succeeds if the address still holds the value of the LR of the same width and address.
 //! - A store of the hart itself into code is effective at once. FENCE.I is needed for code that
 //!   others wrote.
 //! - WFI and PAUSE end a run: the caller decides how long the hart waits.

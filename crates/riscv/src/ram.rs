@@ -24,7 +24,7 @@ compile_error!("RISC-V is little-endian, and so must the host be: words are stor
 #[repr(C, align(16))]
 struct Page([AtomicU64; WORDS]);
 
-/// An integer that a hart loads or stores in one piece.
+/// An integer that a hart loads or stores with one access.
 pub(crate) trait Value: Copy {
     /// The atomic type of the same width.
     type Atomic;
@@ -138,7 +138,7 @@ impl Ram {
         if !self.holds(at, bytes.len()) {
             return false;
         }
-        self.pieces(at, bytes.len(), |at, range, whole| {
+        self.by_cell(at, bytes.len(), |at, range, whole| {
             if whole && let Some(word) = self.cell::<u64>(at) {
                 bytes[range].copy_from_slice(&u64::load(word).to_le_bytes());
             } else if let Some(byte) = self.cell::<u8>(at) {
@@ -149,12 +149,12 @@ impl Ram {
     }
 
     /// Copies `bytes` to `at`; false, and nothing done, unless the whole range is inside. Aligned
-    /// words are written in one piece.
+    /// words are each written with one access.
     pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
         if !self.holds(at, bytes.len()) {
             return false;
         }
-        self.pieces(at, bytes.len(), |at, range, _| {
+        self.by_cell(at, bytes.len(), |at, range, _| {
             if let (Ok(value), Some(word)) = (bytes[range.clone()].try_into(), self.cell::<u64>(at))
             {
                 u64::store(word, u64::from_le_bytes(value));
@@ -197,7 +197,7 @@ impl Ram {
     }
 
     /// Calls `each` for all aligned words of a range, and for the single bytes at its ends.
-    fn pieces(
+    fn by_cell(
         &self,
         at: u64,
         length: usize,

@@ -1,4 +1,4 @@
-//! The addresses of a process: regions of RAM, devices behind callbacks, and the embedder's
+//! The addresses of a process: regions of RAM, devices that callbacks implement, and the embedder's
 //! addresses.
 //!
 //! A space does not change while harts use it. To map or unmap a region, make another space
@@ -49,7 +49,7 @@ pub struct Refused;
 
 /// A region with loads and stores by callback, such as a page of registers.
 ///
-/// An access comes in one piece: `size` is 1, 2, 4 or 8, and `offset` is a multiple of it, less
+/// An access is one call: `size` is 1, 2, 4 or 8, and `offset` is a multiple of it, less
 /// than the size of the region. Harts of several threads call at the same time.
 pub trait Device: Send + Sync {
     /// Loads `size` bytes, in the low bits of the result.
@@ -129,9 +129,9 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unaligned => {
-                write!(f, "a region's base, length and place must be multiples of {PAGE}, not 0")
+                write!(f, "a region's base, length and offset must be multiples of {PAGE}, not 0")
             }
-            Self::TooLong => f.write_str("the region ends behind its RAM or the last address"),
+            Self::TooLong => f.write_str("the region ends beyond its RAM or the last address"),
             Self::Overlap(base) => {
                 write!(f, "the region overlaps that at {base:#x}; unmap it first")
             }
@@ -164,9 +164,8 @@ impl AddressSpace {
         if region.length == 0 || ![region.base, region.length, from].into_iter().all(aligned) {
             return Err(MapError::Unaligned);
         }
-        let behind = from.checked_add(region.length);
-        if behind.is_none_or(|it| it > held) || region.base.checked_add(region.length - 1).is_none()
-        {
+        let end = from.checked_add(region.length);
+        if end.is_none_or(|it| it > held) || region.base.checked_add(region.length - 1).is_none() {
             return Err(MapError::TooLong);
         }
         let overlaps = |it: &&Region| it.base <= region.last() && region.base <= it.last();
@@ -198,7 +197,7 @@ impl AddressSpace {
     /// Copies RAM into `bytes`, whatever its permissions, for a debugger or a core dump; returns
     /// the number of bytes before the first address that is not RAM.
     pub fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
-        self.pieces(address, bytes.len(), |ram, at, range| {
+        self.by_region(address, bytes.len(), |ram, at, range| {
             ram.read(at, &mut bytes[range]);
         })
     }
@@ -207,12 +206,12 @@ impl AddressSpace {
     /// first address that is not RAM. Harts that may have executed there need a
     /// [`crate::Hart::flush`].
     pub fn poke(&self, address: u64, bytes: &[u8]) -> usize {
-        self.pieces(address, bytes.len(), |ram, at, range| {
+        self.by_region(address, bytes.len(), |ram, at, range| {
             ram.write(at, &bytes[range]);
         })
     }
 
-    fn pieces(
+    fn by_region(
         &self,
         address: u64,
         length: usize,

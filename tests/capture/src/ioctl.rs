@@ -1,10 +1,7 @@
 //! The program's own `ioctl`, which every library that it loads calls: it makes the call, and
 //! records the request to an RDMA device and the kernel's answer. The format is described in
 //! `crates/devx/tests/data/recorded-requests.txt`.
-#![allow(
-    unsafe_code,
-    reason = "it wraps the kernel's call for libraries; this module is the place for it"
-)]
+#![allow(unsafe_code, reason = "it wraps the kernel's call for libraries; this module holds it")]
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fmt::Write;

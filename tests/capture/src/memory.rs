@@ -1,7 +1,7 @@
 //! Memory for regions and queues.
 #![allow(
     unsafe_code,
-    reason = "memory at a chosen place, and handed to devices; this module is the place for it"
+    reason = "memory at a chosen address, and handed to devices; this module holds it"
 )]
 
 use std::ptr::NonNull;

@@ -6,7 +6,7 @@ use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
 use verbless_queue::wr::{Inline, Read, SendImm, Write};
 use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
 
-use crate::message::{Contact, Inbox, Message, Received, send};
+use crate::message::{EndAddress, Inbox, Message, Received, send};
 
 /// Bytes of the longest message, and the offsets of its write and its read.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -30,13 +30,13 @@ impl Checker {
         Ok(Self { peer: end.remote(0)?, end, begins })
     }
 
-    pub(crate) fn place(&self) -> Result<Contact, Stop> {
+    pub(crate) fn address(&self) -> Result<EndAddress, Stop> {
         let Endpoint { domain, qp, .. } = &self.end;
         let memory = self.end.remote(0)?;
-        Ok(Contact { peer: domain.address(qp, &ConnectOptions::default())?, memory })
+        Ok(EndAddress { peer: domain.address(qp, &ConnectOptions::default())?, memory })
     }
 
-    pub(crate) fn connect(&mut self, to: &Contact) -> Result<(), Stop> {
+    pub(crate) fn connect(&mut self, to: &EndAddress) -> Result<(), Stop> {
         let Endpoint { domain, qp, .. } = &mut self.end;
         domain.connect(qp, &to.peer, &ConnectOptions::default())?;
         self.peer = to.memory;

@@ -38,15 +38,15 @@ impl Checkers {
             match output {
                 // Late output of a program that has ended.
                 _ if !programs.has(program) => {}
-                Output::Message(Message::Here(id, place)) => {
-                    programs.tell(this.other(program), Message::Peer(id, place));
+                Output::Message(Message::Here(id, address)) => {
+                    programs.send(this.other(program), Message::Peer(id, address));
                 }
                 Output::Message(Message::Connected(id)) => {
                     connected += 1;
                     if connected == 2 {
                         this.ids
                             .iter()
-                            .for_each(|&program| programs.tell(program, Message::Go(id)));
+                            .for_each(|&program| programs.send(program, Message::Go(id)));
                     }
                 }
                 output => this.handle(programs, program, output)?,
@@ -56,8 +56,8 @@ impl Checkers {
     }
 
     fn other(&self, program: ProgramId) -> ProgramId {
-        let [begins, hears] = self.ids;
-        if program == begins { hears } else { begins }
+        let [begins, replies] = self.ids;
+        if program == begins { replies } else { begins }
     }
 
     /// Whether this is one of them.

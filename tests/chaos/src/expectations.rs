@@ -186,7 +186,7 @@ impl Expectations {
         result
     }
 
-    /// Makes the page behind the arena's last writable one unreadable, or readable again.
+    /// Makes the page after the arena's last writable one unreadable, or readable again.
     fn hide(&self, hidden: bool) -> Result<(), Stop> {
         let protection = if hidden { libc::PROT_NONE } else { libc::PROT_READ } as u64;
         call(libc::SYS_mprotect, [self.arena.read_only(), PAGE, protection, 0, 0, 0])?;

@@ -232,9 +232,9 @@ impl Caller {
         for (index, input) in request.inputs.iter().enumerate() {
             let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
             if !input.is_empty() || words[data] >> 32 != 0 {
-                let place = self.random.below(30) * PAGE + 8 * index as u64;
-                common.arena.fill(place, input);
-                words[data] = common.arena.at(place);
+                let offset = self.random.below(30) * PAGE + 8 * index as u64;
+                common.arena.fill(offset, input);
+                words[data] = common.arena.at(offset);
             }
         }
         for _ in 0..self.random.below(4) {
@@ -275,14 +275,14 @@ impl Caller {
             0 => self.address(),
             1 => {
                 // Without a terminator.
-                let place = arena.len() - (path.len() as u64).next_multiple_of(8);
-                arena.fill(place, path.as_bytes());
-                arena.at(place)
+                let offset = arena.len() - (path.len() as u64).next_multiple_of(8);
+                arena.fill(offset, path.as_bytes());
+                arena.at(offset)
             }
             _ => {
-                let place = self.random.below(arena.len() - PAGE) & !7;
-                arena.fill(place, format!("{path}\0").as_bytes());
-                arena.at(place)
+                let offset = self.random.below(arena.len() - PAGE) & !7;
+                arena.fill(offset, format!("{path}\0").as_bytes());
+                arena.at(offset)
             }
         }
     }
@@ -340,11 +340,11 @@ impl Caller {
     /// Opens a device or closes one.
     fn open(&mut self) {
         if self.devices.len() < MAX_OPEN && self.random.below(3) > 0 {
-            let (arena, place) =
+            let (arena, offset) =
                 (self.common.arena, self.random.below(self.common.arena.len()) & !7);
-            arena.fill(place, format!("{}\0", self.common.device).as_bytes());
+            arena.fill(offset, format!("{}\0", self.common.device).as_bytes());
             let flags = self.random.one_of(&[libc::O_RDWR, libc::O_RDWR | libc::O_CLOEXEC]);
-            if let Ok(device) = self.call(plain::OPEN, &[arena.at(place), flags as u64]) {
+            if let Ok(device) = self.call(plain::OPEN, &[arena.at(offset), flags as u64]) {
                 self.devices.push(device);
                 self.context(device);
             }
@@ -365,9 +365,9 @@ impl Caller {
             for (index, input) in request.inputs.iter().enumerate() {
                 let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
                 if !input.is_empty() || words[data] >> 32 != 0 {
-                    let place = (1 + index as u64) * PAGE;
-                    arena.fill(place, input);
-                    words[data] = arena.at(place);
+                    let offset = (1 + index as u64) * PAGE;
+                    arena.fill(offset, input);
+                    words[data] = arena.at(offset);
                 }
             }
             words.iter().enumerate().for_each(|(index, word)| arena.put(8 * index as u64, *word));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use verbless_conformance::{Stop, ensure};
 
 use crate::checkers::Checkers;
-use crate::message::{Contact, Message};
+use crate::message::{EndAddress, Message};
 use crate::programs::{Output, ProgramId, Programs};
 use crate::random::{Random, seed};
 use crate::roles::Role;
@@ -48,7 +48,7 @@ enum Moment {
     /// The program was started.
     Started,
     /// The program has made all its objects.
-    Made,
+    Ready,
     /// The program is connected, and moves data.
     Going,
 }
@@ -65,7 +65,7 @@ struct Victim {
 /// Two ends; the first is always to be killed.
 struct Connection {
     ends: [ProgramId; 2],
-    first: Option<Contact>,
+    first: Option<EndAddress>,
     /// The second has connected.
     second: bool,
 }
@@ -193,7 +193,7 @@ impl Trial {
         let seed = self.random.next();
         let program = self.programs.start(role, device, seed, connection.unwrap_or(0))?;
         let moment =
-            self.random.one_of(&[Moment::Started, Moment::Made, Moment::Going, Moment::Going]);
+            self.random.one_of(&[Moment::Started, Moment::Ready, Moment::Going, Moment::Going]);
         let delay = Duration::from_micros(self.random.below(MAX_DELAY_MICROSECONDS));
         let started = Instant::now();
         let victim = Victim { connection, moment, delay, started, due: None };
@@ -220,15 +220,15 @@ impl Trial {
         match output {
             // It was killed before this message was read.
             _ if !self.programs.has(program) => Ok(()),
-            Output::Message(Message::Made) => {
+            Output::Message(Message::Ready) => {
                 self.reached(program, Moment::Going);
                 Ok(())
             }
-            Output::Message(Message::Here(id, place)) => self.is_here(id, program, place),
+            Output::Message(Message::Here(id, address)) => self.is_here(id, program, address),
             Output::Message(Message::Connected(id)) => {
                 let ends = self.connection(id)?.ends;
                 for end in ends {
-                    self.programs.tell(end, Message::Go(id));
+                    self.programs.send(end, Message::Go(id));
                     self.reached(end, Moment::Going);
                 }
                 Ok(())
@@ -259,18 +259,18 @@ impl Trial {
         self.connections.get_mut(&id).ok_or_else(|| Stop::fail(format!("no connection {id}")))
     }
 
-    fn is_here(&mut self, id: u32, program: ProgramId, place: Contact) -> Result<(), Stop> {
-        self.reached(program, Moment::Made);
+    fn is_here(&mut self, id: u32, program: ProgramId, address: EndAddress) -> Result<(), Stop> {
+        self.reached(program, Moment::Ready);
         let connection = self.connection(id)?;
         let [first, second] = connection.ends;
         if program == first {
-            connection.first = Some(place);
-            self.programs.tell(second, Message::Meet(id, place));
+            connection.first = Some(address);
+            self.programs.send(second, Message::Meet(id, address));
         } else {
             connection.second = true;
-            self.programs.tell(first, Message::Peer(id, place));
+            self.programs.send(first, Message::Peer(id, address));
             if !self.programs.has(first) {
-                self.programs.tell(second, Message::Go(id));
+                self.programs.send(second, Message::Go(id));
             }
         }
         Ok(())
@@ -320,7 +320,7 @@ impl Trial {
             }
         }
         if dead == first && connected {
-            self.programs.tell(other, Message::Go(id));
+            self.programs.send(other, Message::Go(id));
         }
         Ok(())
     }

@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use verbless_conformance::Stop;
 use verbless_queue::{PeerAddress, RemoteAddr, Rkey};
 
-/// The address of a connection's end: its queue pair and its memory.
+/// The address of a connection's end: its QP and its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Contact {
+pub(crate) struct EndAddress {
     pub(crate) peer: PeerAddress,
     pub(crate) memory: RemoteAddr,
 }
@@ -17,39 +17,39 @@ pub(crate) struct Contact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// To the second of two: connect to this, and reply with your address.
-    Meet(u32, Contact),
+    Meet(u32, EndAddress),
     /// To the first of two: connect to this.
-    Peer(u32, Contact),
+    Peer(u32, EndAddress),
     /// To both: your peer is connected, or gone.
     Go(u32),
     /// From either: my address.
-    Here(u32, Contact),
+    Here(u32, EndAddress),
     /// From the first: I am connected.
     Connected(u32),
     /// From either: my peer does not answer.
     Lost(u32),
     /// From a program without a peer: all its objects exist.
-    Made,
+    Ready,
     /// From a checker: the number of successful rounds.
     Rounds(u64),
 }
 
 impl std::fmt::Display for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut place = |verb: &str, id: &u32, place: &Contact| {
-            let bytes = place.peer.to_bytes();
+        let mut with_address = |verb: &str, id: &u32, end: &EndAddress| {
+            let bytes = end.peer.to_bytes();
             let peer: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            let RemoteAddr { address, rkey, .. } = place.memory;
+            let RemoteAddr { address, rkey, .. } = end.memory;
             write!(f, "{verb} {id} {peer} {address} {}", rkey.0)
         };
         match self {
-            Self::Meet(id, at) => place("meet", id, at),
-            Self::Peer(id, at) => place("peer", id, at),
-            Self::Here(id, at) => place("here", id, at),
+            Self::Meet(id, at) => with_address("meet", id, at),
+            Self::Peer(id, at) => with_address("peer", id, at),
+            Self::Here(id, at) => with_address("here", id, at),
             Self::Go(id) => write!(f, "go {id}"),
             Self::Connected(id) => write!(f, "connected {id}"),
             Self::Lost(id) => write!(f, "lost {id}"),
-            Self::Made => write!(f, "made"),
+            Self::Ready => write!(f, "made"),
             Self::Rounds(count) => write!(f, "rounds {count}"),
         }
     }
@@ -62,7 +62,7 @@ impl Message {
             ["go", id] => Self::Go(id.parse().ok()?),
             ["connected", id] => Self::Connected(id.parse().ok()?),
             ["lost", id] => Self::Lost(id.parse().ok()?),
-            ["made"] => Self::Made,
+            ["made"] => Self::Ready,
             ["rounds", count] => Self::Rounds(count.parse().ok()?),
             [verb, id, peer, address, rkey] => {
                 let mut bytes = [0; PeerAddress::BYTES];
@@ -70,11 +70,11 @@ impl Message {
                     *byte = u8::from_str_radix(peer.get(2 * index..2 * index + 2)?, 16).ok()?;
                 }
                 let memory = RemoteAddr::new(address.parse().ok()?, Rkey(rkey.parse().ok()?));
-                let place = Contact { peer: PeerAddress::from_bytes(&bytes).ok()?, memory };
+                let end = EndAddress { peer: PeerAddress::from_bytes(&bytes).ok()?, memory };
                 match verb {
-                    "meet" => Self::Meet(id.parse().ok()?, place),
-                    "peer" => Self::Peer(id.parse().ok()?, place),
-                    "here" => Self::Here(id.parse().ok()?, place),
+                    "meet" => Self::Meet(id.parse().ok()?, end),
+                    "peer" => Self::Peer(id.parse().ok()?, end),
+                    "here" => Self::Here(id.parse().ok()?, end),
                     _ => return None,
                 }
             }
@@ -151,15 +151,15 @@ mod tests {
             mtu: Mtu::B2048,
             reads: 16,
         };
-        let place = Contact { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
+        let end = EndAddress { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
         for message in [
-            Message::Meet(1, place),
-            Message::Peer(2, place),
-            Message::Here(u32::MAX, place),
+            Message::Meet(1, end),
+            Message::Peer(2, end),
+            Message::Here(u32::MAX, end),
             Message::Go(3),
             Message::Connected(4),
             Message::Lost(5),
-            Message::Made,
+            Message::Ready,
             Message::Rounds(u64::MAX),
         ] {
             assert_eq!(Message::parse(&message.to_string()), Some(message));

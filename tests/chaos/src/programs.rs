@@ -90,7 +90,7 @@ impl Programs {
     }
 
     /// Sends a message to a program; does nothing if the program has ended.
-    pub(crate) fn tell(&mut self, program: ProgramId, message: Message) {
+    pub(crate) fn send(&mut self, program: ProgramId, message: Message) {
         let input = self.running.get_mut(&program).and_then(|(_, child)| child.stdin.as_mut());
         if let Some(input) = input {
             let _ = writeln!(input, "{message}");

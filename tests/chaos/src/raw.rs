@@ -1,8 +1,5 @@
 //! System calls with arbitrary arguments, and memory that they may point to.
-#![allow(
-    unsafe_code,
-    reason = "calls that no sane program makes; this module is the place for them"
-)]
+#![allow(unsafe_code, reason = "calls that no sane program makes; this module holds them")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,8 +83,8 @@ impl Arena {
     /// An arena with these words, repeated, in its read-only page.
     pub(crate) fn with(constants: &[u64]) -> Result<Self, Stop> {
         let length = (WRITABLE + 2) * PAGE;
-        let place = libc::MAP_FIXED_NOREPLACE;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | place) as u64;
+        let fixed = libc::MAP_FIXED_NOREPLACE;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed) as u64;
         let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let base = call(libc::SYS_mmap, [BASE, length, both, flags, u64::MAX, 0])?;
         let arena = Self { base };

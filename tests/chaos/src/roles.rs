@@ -83,7 +83,7 @@ fn over(inbox: &Inbox) -> bool {
 fn churn(device: &Device, inbox: &Inbox) -> Result<(), Stop> {
     let once = || Endpoint::new(device.clone(), &QpConfig::new(16, 16), 64 << 10).map(drop);
     once()?;
-    send(Message::Made)?;
+    send(Message::Ready)?;
     let again = device.clone();
     std::thread::spawn(move || {
         while Endpoint::new(again.clone(), &QpConfig::new(4, 4), 4 << 10).is_ok() {}
@@ -96,9 +96,9 @@ fn churn(device: &Device, inbox: &Inbox) -> Result<(), Stop> {
 
 fn first(device: &Device, inbox: &Inbox, random: Random, id: u32) -> Result<(), Stop> {
     let mut stream = Stream::new(device, random)?;
-    send(Message::Here(id, stream.place()?))?;
-    let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
-    stream.connect(&place)?;
+    send(Message::Here(id, stream.address()?))?;
+    let Some(Message::Peer(_, address)) = inbox.wait() else { return Ok(()) };
+    stream.connect(&address)?;
     send(Message::Connected(id))?;
     let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
     while !over(inbox) {
@@ -117,10 +117,10 @@ fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop
     let mut streams = BTreeMap::new();
     loop {
         match inbox.listen() {
-            Received::Message(Message::Meet(id, place)) => {
+            Received::Message(Message::Meet(id, address)) => {
                 let mut stream = Stream::new(device, Random::new(random.next()))?;
-                stream.connect(&place)?;
-                send(Message::Here(id, stream.place()?))?;
+                stream.connect(&address)?;
+                send(Message::Here(id, stream.address()?))?;
                 streams.insert(id, (stream, false));
             }
             Received::Message(Message::Go(id)) => {
@@ -150,9 +150,9 @@ fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop
 
 fn checker(device: &Device, inbox: &Inbox, begins: bool, id: u32) -> Result<(), Stop> {
     let mut checker = Checker::new(device, begins)?;
-    send(Message::Here(id, checker.place()?))?;
-    let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
-    checker.connect(&place)?;
+    send(Message::Here(id, checker.address()?))?;
+    let Some(Message::Peer(_, address)) = inbox.wait() else { return Ok(()) };
+    checker.connect(&address)?;
     send(Message::Connected(id))?;
     let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
     checker.rounds(inbox)

@@ -1,4 +1,4 @@
-//! One end of a busy connection: writes, sends and reads, each verified on completion, until the
+//! One end of a busy connection: WRITEs, SENDs and READs, each verified on completion, until the
 //! peer stops answering.
 
 use verbless_command::Device;
@@ -8,7 +8,7 @@ use verbless_queue::{
     Completion, CompletionError, ConnectOptions, QpConfig, RemoteAddr, WcOpcode, WcStatus,
 };
 
-use crate::message::Contact;
+use crate::message::EndAddress;
 use crate::random::Random;
 
 /// Requests in flight, each with a slot of memory.
@@ -19,17 +19,17 @@ const RECEIVES: usize = 32;
 const RECEIVE_BYTES: usize = 1 << 10;
 
 /// Offsets: memory that the peer reads, memory that it writes, sent messages, received messages,
-/// bytes read from the peer.
-const SHOWN: usize = 0;
-const INBOX: usize = SLOT;
-const SOURCE: usize = INBOX + DEPTH * SLOT;
-const RECEIVED: usize = SOURCE + SLOT;
-const LANDING: usize = RECEIVED + RECEIVES * RECEIVE_BYTES;
-const BYTES: usize = LANDING + DEPTH * SLOT;
+/// the targets of READs.
+const READABLE: usize = 0;
+const WRITABLE: usize = SLOT;
+const SEND: usize = WRITABLE + DEPTH * SLOT;
+const RECEIVED: usize = SEND + SLOT;
+const READ_INTO: usize = RECEIVED + RECEIVES * RECEIVE_BYTES;
+const BYTES: usize = READ_INTO + DEPTH * SLOT;
 
-/// Seeds of the memory that the peer reads and of the sent messages.
-const SHOWN_PATTERN: u8 = 0x35;
-const SENT_PATTERN: u8 = 0x6a;
+/// Pattern seeds: READABLE, SEND.
+const READABLE_PATTERN: u8 = 0x35;
+const SEND_PATTERN: u8 = 0x6a;
 
 /// Gives up a few milliseconds after the peer's last answer.
 fn options(psn: u32) -> ConnectOptions {
@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     options: ConnectOptions,
     peer: RemoteAddr,
     random: Random,
-    shown: Vec<u8>,
+    readable: Vec<u8>,
     sent: Vec<u8>,
     /// Slots of requests that are not in flight.
     free: Vec<usize>,
@@ -55,15 +55,15 @@ impl Stream {
     pub(crate) fn new(device: &Device, mut random: Random) -> Result<Self, Stop> {
         let config = QpConfig::new(DEPTH as u32 * 2, RECEIVES as u32);
         let end = Endpoint::new(device.clone(), &config, BYTES)?;
-        let (shown, sent) = (pattern(SHOWN_PATTERN, SLOT), pattern(SENT_PATTERN, SLOT));
-        end.fill(SHOWN, &shown)?;
-        end.fill(SOURCE, &sent)?;
+        let (readable, sent) = (pattern(READABLE_PATTERN, SLOT), pattern(SEND_PATTERN, SLOT));
+        end.fill(READABLE, &readable)?;
+        end.fill(SEND, &sent)?;
         Ok(Self {
             options: options(random.below(1 << 24) as u32),
             peer: end.remote(0)?,
             end,
             random,
-            shown,
+            readable,
             sent,
             free: (0..DEPTH).collect(),
             silent: false,
@@ -71,14 +71,14 @@ impl Stream {
     }
 
     /// The address of this end.
-    pub(crate) fn place(&self) -> Result<Contact, Stop> {
+    pub(crate) fn address(&self) -> Result<EndAddress, Stop> {
         let Endpoint { domain, qp, .. } = &self.end;
         let memory = self.end.remote(0)?;
-        Ok(Contact { peer: domain.address(qp, &self.options)?, memory })
+        Ok(EndAddress { peer: domain.address(qp, &self.options)?, memory })
     }
 
     /// Connects to the other end.
-    pub(crate) fn connect(&mut self, to: &Contact) -> Result<(), Stop> {
+    pub(crate) fn connect(&mut self, to: &EndAddress) -> Result<(), Stop> {
         let Endpoint { domain, qp, .. } = &mut self.end;
         domain.connect(qp, &to.peer, &self.options)?;
         self.peer = to.memory;
@@ -89,13 +89,14 @@ impl Stream {
         self.end.receive(RECEIVED + slot * RECEIVE_BYTES, RECEIVE_BYTES, slot as u64)
     }
 
-    /// Keeps the connection busy; true once the peer does not answer. Any other error is a failure.
+    /// Posts and polls once. Returns true when the peer stopped answering
+    /// (`TransportRetryExceeded`); fails on any other error.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         if !self.silent {
             self.post()?;
         }
-        self.hear_sends()?;
-        self.hear_receives()?;
+        self.poll_sends()?;
+        self.poll_receives()?;
         Ok(self.silent)
     }
 
@@ -104,31 +105,31 @@ impl Stream {
             let longest = if self.random.below(4) == 0 { SLOT } else { RECEIVE_BYTES };
             let length = 1 + self.random.below(longest as u64) as usize;
             let cookie = (slot << 32 | length) as u64;
-            let (inbox, landing) = (INBOX + slot * SLOT, LANDING + slot * SLOT);
+            let (writable, read_into) = (WRITABLE + slot * SLOT, READ_INTO + slot * SLOT);
             let peer = self.peer;
             let at = |offset: usize| RemoteAddr::new(peer.address + offset as u64, peer.rkey);
             let immediate = (slot << 16 | length) as u32;
             let kind = self.random.below(4);
             let Endpoint { qp, region, .. } = &mut self.end;
-            let from = region.sge(SOURCE, length)?;
+            let from = region.sge(SEND, length)?;
             match kind {
-                0 => qp.post(&Write::new(from, at(inbox)).signaled(), cookie)?,
-                1 => qp.post(&WriteImm::new(from, at(inbox), immediate).signaled(), cookie)?,
+                0 => qp.post(&Write::new(from, at(writable)).signaled(), cookie)?,
+                1 => qp.post(&WriteImm::new(from, at(writable), immediate).signaled(), cookie)?,
                 2 => {
-                    let from = region.sge(SOURCE, length.min(RECEIVE_BYTES))?;
+                    let from = region.sge(SEND, length.min(RECEIVE_BYTES))?;
                     qp.post(&SendImm::new(from, immediate).signaled(), cookie)?
                 }
                 _ => {
-                    region.write_at(landing, &vec![0; length])?;
-                    let into = region.sge(landing, length)?;
-                    qp.post(&Read::new(into, at(SHOWN)).signaled(), cookie)?
+                    region.write_at(read_into, &vec![0; length])?;
+                    let into = region.sge(read_into, length)?;
+                    qp.post(&Read::new(into, at(READABLE)).signaled(), cookie)?
                 }
             };
         }
         Ok(())
     }
 
-    fn hear_sends(&mut self) -> Result<(), Stop> {
+    fn poll_sends(&mut self) -> Result<(), Stop> {
         loop {
             let Endpoint { qp, send_cq, .. } = &mut self.end;
             match qp.poll(send_cq) {
@@ -141,7 +142,7 @@ impl Stream {
                     };
                     ensure!(
                         status(&error) == Some(expected),
-                        "a request failed with {error}; only silence of the peer is expected"
+                        "a request failed with {error}; expected {expected:?}"
                     );
                     self.silent = true;
                 }
@@ -151,16 +152,19 @@ impl Stream {
 
     fn sent(&mut self, done: &Completion) -> Result<(), Stop> {
         let (slot, length) = ((done.cookie >> 32) as usize, done.cookie as u32 as usize);
-        ensure!(slot < DEPTH && !self.free.contains(&slot), "{done:?} of an unposted request");
+        ensure!(
+            slot < DEPTH && !self.free.contains(&slot),
+            "completion {done:?} of a request that is not in flight"
+        );
         if done.operation() == WcOpcode::Read {
-            let read = self.end.bytes(LANDING + slot * SLOT, length)?;
-            ensure!(read == self.shown[..length], "a READ of {length} bytes brought others");
+            let read = self.end.bytes(READ_INTO + slot * SLOT, length)?;
+            ensure!(read == self.readable[..length], "READ of {length} bytes returned wrong data");
         }
         self.free.push(slot);
         Ok(())
     }
 
-    fn hear_receives(&mut self) -> Result<(), Stop> {
+    fn poll_receives(&mut self) -> Result<(), Stop> {
         loop {
             let Endpoint { qp, receive_cq, .. } = &mut self.end;
             match qp.poll(receive_cq) {
@@ -180,12 +184,12 @@ impl Stream {
         let (slot, length) = (immediate as usize >> 16, immediate as usize & 0xffff);
         ensure!(slot < DEPTH && (1..=SLOT).contains(&length), "{done:?}: a wrong immediate");
         let (at, length) = match done.operation() {
-            WcOpcode::ReceiveWriteImm => (INBOX + slot * SLOT, length),
+            WcOpcode::ReceiveWriteImm => (WRITABLE + slot * SLOT, length),
             _ => (RECEIVED + done.cookie as usize * RECEIVE_BYTES, length.min(RECEIVE_BYTES)),
         };
         ensure!(done.byte_len() as usize == length, "{done:?}, but {length} bytes were sent");
         let bytes = self.end.bytes(at, length)?;
-        ensure!(bytes == self.sent[..length], "{length} bytes arrived as others");
+        ensure!(bytes == self.sent[..length], "{length} received bytes differ from the sent ones");
         if self.silent { Ok(()) } else { self.receive(done.cookie as usize) }
     }
 }

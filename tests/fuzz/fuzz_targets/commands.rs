@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, COMMANDS};
 use verbless_fuzz::guest::Lie;
-use verbless_fuzz::machine::{Machine, Sort};
+use verbless_fuzz::machine::{Machine, ObjectKind};
 use verbless_fuzz::object::{self, Object, Step};
 use verbless_fuzz::tweak::Tweak;
 use verbless_fuzz::wqe::{Endpoints, Wqe};
@@ -39,7 +39,7 @@ enum Operation {
         qp: u8,
     },
     Destroy {
-        sort: Sort,
+        sort: ObjectKind,
         index: u8,
         rmp: bool,
         uid: u8,
@@ -118,7 +118,7 @@ fn uid(machine: &Machine, uid: u8) -> u32 {
     match uid {
         0..0xc0 => 0,
         0xff => 0xffff,
-        _ => machine.known[0].pick(Sort::Uid, uid),
+        _ => machine.known[0].pick(ObjectKind::Uid, uid),
     }
 }
 
@@ -128,11 +128,11 @@ fn run(machine: &mut Machine, operation: &Operation) {
             machine.make(0, uid(machine, *u), object, &tweaks.all(), *lie);
         }
         Operation::Move { step, qp, uid: u, tweaks, lie } => {
-            let qpn = machine.known[0].pick(Sort::Qp, *qp);
+            let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
             machine.step_queue(0, uid(machine, *u), *step, qpn, (1, qpn), &tweaks.all(), *lie);
         }
         Operation::Raise { qp } => {
-            let qpn = machine.known[0].pick(Sort::Qp, *qp);
+            let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
             for step in [Step::Init, Step::Receive, Step::Send] {
                 machine.step_queue(0, 0, step, qpn, (1, qpn), &[], None);
             }
@@ -163,12 +163,12 @@ fn run(machine: &mut Machine, operation: &Operation) {
             }
         }
         Operation::Store { uar, register, value, trapped } => {
-            let page = machine.known[0].pick(Sort::Uar, *uar);
+            let page = machine.known[0].pick(ObjectKind::Uar, *uar);
             machine.store(0, page, u64::from(*register) * 0x20, *value, *trapped);
         }
         Operation::Arm { cq, uar, word } => {
-            let page = machine.known[0].pick(Sort::Uar, *uar);
-            let cqn = machine.known[0].pick(Sort::Cq, *cq);
+            let page = machine.known[0].pick(ObjectKind::Uar, *uar);
+            let cqn = machine.known[0].pick(ObjectKind::Cq, *cq);
             machine.store(0, page, 0x20, u64::from(*word) << 32 | u64::from(cqn), false);
         }
         Operation::Memory { at, bytes } => machine.guests[0].memory.put(at.get(), bytes),
@@ -199,14 +199,14 @@ fn post(machine: &mut Machine, qp: u8, wqe: &Wqe) {
     let known = &machine.known[0];
     let index = usize::from(qp) % known.queues.len().max(1);
     let Some(&queue) = known.queues.get(index) else { return };
-    let place = Endpoints {
+    let endpoints = Endpoints {
         known,
         peer: known,
         qpn: queue.qpn,
         index: queue.posted,
         datagram: qp & 0x80 != 0,
     };
-    let bytes = wqe.bytes(&place);
+    let bytes = wqe.bytes(&endpoints);
     let posted = queue.posted.wrapping_add(bytes.len().div_ceil(64) as u16);
     let memory = &machine.guests[0].memory;
     let at = queue.ring + object::RQ_BYTES + u64::from(queue.posted % 16) * 64;

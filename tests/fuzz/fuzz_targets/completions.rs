@@ -156,13 +156,13 @@ fn run(input: &mut Unstructured<'_>) -> Option<()> {
             Operation::Poll { from, many } => {
                 let (qp, cq) =
                     if from { (&mut here, &mut here_cq) } else { (&mut there, &mut there_cq) };
-                let mut places: [_; 4] = std::array::from_fn(|_| None);
+                let mut completions: [_; 4] = std::array::from_fn(|_| None);
                 if many {
-                    qp.poll_into(cq, &mut places);
+                    qp.poll_into(cq, &mut completions);
                 } else {
-                    places[0] = qp.poll(cq);
+                    completions[0] = qp.poll(cq);
                 }
-                for completion in places.into_iter().flatten().flatten() {
+                for completion in completions.into_iter().flatten().flatten() {
                     let _ = (completion.byte_len(), completion.immediate());
                     let _ = (completion.invalidated(), cq.inline_data().len());
                 }

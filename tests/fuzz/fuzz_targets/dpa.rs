@@ -357,7 +357,7 @@ impl Host {
                 }
             }
             Operation::Look { index } => {
-                let info = self.process.query().expect("the process can be queried");
+                let info = self.process.query().expect("a process can be queried");
                 assert_eq!(info.status.runs(), info.crash.is_none());
                 self.eq.query().expect("so does an EQ");
                 self.emulated.raised().expect("and a device");

@@ -1,4 +1,4 @@
-//! The ioctl parser and the methods behind it, against a hostile client: wrong lengths, pointers,
+//! The ioctl parser and the methods that it calls, against a hostile client: wrong lengths, pointers,
 //! handles and flags, mailboxes of every kind, and memory that changes between two reads.
 #![no_main]
 
@@ -9,7 +9,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA, QUEUES};
 use verbless_fuzz::client::{Change, Fickle, Split};
-use verbless_fuzz::machine::{Known, Sort, profile};
+use verbless_fuzz::machine::{ObjectNumbers, ObjectKind, profile};
 use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Step};
 use verbless_fuzz::tweak::{self, Tweak};
@@ -137,7 +137,7 @@ struct Lab {
     file: FuzzFile,
     memory: Arc<Memory>,
     fickle: Arc<Fickle>,
-    known: Known,
+    known: ObjectNumbers,
     /// The returned handles, by object id.
     handles: Vec<(u16, u64)>,
 }
@@ -158,8 +158,8 @@ impl Lab {
         let split = Arc::new(Split(memory.clone()));
         let model = Model::builder().device(profile(link).clone()).memory(split).stepped().build();
         let fickle = Fickle::new(memory.clone());
-        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device opens");
-        Self { model, file, memory, fickle, known: Known::default(), handles: Vec::new() }
+        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device comes up");
+        Self { model, file, memory, fickle, known: ObjectNumbers::default(), handles: Vec::new() }
     }
 
     /// The start of most runs.
@@ -196,7 +196,7 @@ impl Lab {
         ];
         if self.send(method, &attributes, None) {
             let id = u32::from_ne_bytes(self.memory.get(SLOTS));
-            self.known.add(Sort::Umem, id);
+            self.known.add(ObjectKind::Umem, id);
         }
     }
 
@@ -211,8 +211,8 @@ impl Lab {
         if self.call(method(DEVX_OBJ, 0x1000), &content, 0, 0, 16, wrong) {
             let number = u32::from_be_bytes(self.memory.get(SLOTS + 2 * SLOT + 8)) & built.mask;
             self.known.add(built.sort, number);
-            if built.sort == Sort::Mkey {
-                self.known.add(Sort::Key, number << 8 | u32::from(object::VARIANT));
+            if built.sort == ObjectKind::Mkey {
+                self.known.add(ObjectKind::Key, number << 8 | u32::from(object::VARIANT));
             }
         }
     }
@@ -346,16 +346,16 @@ impl Lab {
         match (method.object, method.id) {
             (DEVICE, 0) => {
                 let (pd, handle) = (number(first(4)), number(first(2)));
-                self.known.add(Sort::Pd, pd);
+                self.known.add(ObjectKind::Pd, pd);
                 self.handles.push((1, handle.into()));
             }
             (DEVX, 0x1002) => {
                 let eqn = number(first(1));
-                self.known.add(Sort::Eq, eqn);
+                self.known.add(ObjectKind::Eq, eqn);
             }
             (UAR, 0x1000) => {
                 let page = number(first(2));
-                self.known.add(Sort::Uar, page);
+                self.known.add(ObjectKind::Uar, page);
             }
             _ => {}
         }
@@ -369,7 +369,7 @@ impl Lab {
             }
             Operation::Make { object, tweaks, wrong } => self.make(object, tweaks, wrong),
             Operation::Move { step, qp, tweaks, wrong } => {
-                let qpn = self.known.pick(Sort::Qp, *qp);
+                let qpn = self.known.pick(ObjectKind::Qp, *qp);
                 let mut input = object::step(*step, qpn, (1, qpn));
                 tweak::apply(&mut input, tweaks, &self.known);
                 let content = Content::Bytes(input);

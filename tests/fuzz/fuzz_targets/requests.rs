@@ -9,8 +9,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA};
 use verbless_fuzz::frame::{Ends, Frame};
-use verbless_fuzz::machine::{Machine, Sort};
-use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, Stretch};
+use verbless_fuzz::machine::{Machine, ObjectKind};
+use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, RemoteRange};
 use verbless_fuzz::wqe::{self, Endpoints, Wqe};
 use verbless_model::{Fault, Link, Watch};
 use verbless_prm::{AttachToMcgIn, ServiceType};
@@ -39,13 +39,13 @@ enum Operation {
     },
     Receive {
         qp: u8,
-        data: Vec<Stretch>,
+        data: Vec<RemoteRange>,
     },
     /// `next`: the WQE that this one names, if not the next.
     Share {
         pool: u8,
         next: Option<u16>,
-        data: Vec<Stretch>,
+        data: Vec<RemoteRange>,
     },
     Record {
         qp: u8,
@@ -82,7 +82,7 @@ enum Operation {
     },
     Destroy {
         function: bool,
-        sort: Sort,
+        sort: ObjectKind,
         index: u8,
     },
     Key {
@@ -237,8 +237,8 @@ impl Lab {
 
     fn step(&mut self, function: usize, index: u8, step: Step) {
         let other = if self.loopback { function } else { 1 - function };
-        let qpn = self.machine.known[function].pick(Sort::Qp, index);
-        let peer = (lid(other), self.machine.known[other].pick(Sort::Qp, index));
+        let qpn = self.machine.known[function].pick(ObjectKind::Qp, index);
+        let peer = (lid(other), self.machine.known[other].pick(ObjectKind::Qp, index));
         self.machine.step_queue(function, 0, step, qpn, peer, &[], None);
         if step == Step::Init && self.service(function, index) == Some(ServiceType::UD) {
             let mut attach = AttachToMcgIn::new();
@@ -267,14 +267,14 @@ impl Lab {
             self.services[function].get(index).copied(),
             Some(ServiceType::UD | ServiceType::QP0 | ServiceType::QP1)
         );
-        let place = Endpoints {
+        let endpoints = Endpoints {
             known: &self.machine.known[function],
             peer: &self.machine.known[if self.loopback { function } else { 1 - function }],
             qpn: queue.qpn,
             index: queue.posted,
             datagram,
         };
-        wqe.bytes(&place)
+        wqe.bytes(&endpoints)
     }
 
     /// Writes a request to its ring, and updates the doorbell record.
@@ -322,13 +322,13 @@ impl Lab {
             }
             Operation::Ring { function, register, value, trapped } => {
                 let function = usize::from(*function);
-                let page = self.machine.known[function].pick(Sort::Uar, 0);
+                let page = self.machine.known[function].pick(ObjectKind::Uar, 0);
                 let register = u64::from(*register) * 0x10;
                 self.machine.store(function, page, register, *value, *trapped);
             }
             Operation::Arm { cq, word } => {
                 let Some((function, cqn, record)) = self.completions(*cq) else { return };
-                let page = self.machine.known[function].pick(Sort::Uar, 0);
+                let page = self.machine.known[function].pick(ObjectKind::Uar, 0);
                 self.machine.guests[function].memory.put(record + 4, &word.to_be_bytes());
                 let value = u64::from(*word) << 32 | u64::from(cqn);
                 self.machine.store(function, page, 0x20, value, false);
@@ -428,7 +428,7 @@ impl Lab {
         }
     }
 
-    fn share(&mut self, pool: u8, next: Option<u16>, data: &[Stretch]) {
+    fn share(&mut self, pool: u8, next: Option<u16>, data: &[RemoteRange]) {
         let function = usize::from(pool & 1);
         let count = self.machine.known[function].pools.len();
         if count == 0 {

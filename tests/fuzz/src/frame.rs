@@ -1,12 +1,12 @@
-//! InfiniBand packets of a hostile peer: nearly valid or wrong, and with a valid ICRC, which no
-//! fuzzer guesses, if the input asks for one.
+//! InfiniBand packets of a hostile peer, from nearly valid to wrong. The input chooses whether the
+//! ICRC is computed, because no fuzzer guesses it.
 
 use arbitrary::Arbitrary;
 use verbless_prm::BthOpcode;
 use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 
-use crate::machine::{Known, Sort};
-use crate::object::{Q_KEY, Stretch};
+use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::object::{Q_KEY, RemoteRange};
 
 /// A packet for a QP.
 #[derive(Arbitrary, Debug)]
@@ -14,25 +14,25 @@ pub struct Frame {
     opcode: Code,
     /// The solicited bit, and the AckReq bit.
     flags: u8,
-    /// Not the default partition.
-    partition: Option<u16>,
+    /// P_Key; `None`: the default.
+    pkey: Option<u16>,
     /// Distance from the next PSN; `None`: the next PSN.
     psn: Option<i8>,
     /// Address and key in RETH and AtomicETH.
-    remote: Stretch,
-    /// The length in the header is that of the payload.
-    whole: bool,
+    remote: RemoteRange,
+    /// The length in the RETH is that of the payload.
+    reth_length_matches: bool,
     operands: [u64; 2],
     /// In the AETH: ACK, RNR NAK or NAK.
     syndrome: u8,
-    /// Of a datagram, if not the valid one.
-    queue_key: Option<u32>,
-    /// The immediate; the key's index if the packet invalidates.
+    /// Q_Key of a UD packet; `None`: the valid one.
+    qkey: Option<u32>,
+    /// The immediate; for SEND with invalidate, the index of the invalidated rkey.
     immediate: u32,
     payload: u16,
     fill: u8,
-    /// Bytes that are changed, before the ICRC is computed.
-    lies: Vec<(u8, u8)>,
+    /// Changes of bytes before the ICRC is computed: offset and XOR mask.
+    flips: Vec<(u8, u8)>,
     /// The ICRC is valid; otherwise it is 0.
     sealed: bool,
 }
@@ -54,7 +54,7 @@ pub struct Ends<'a> {
     /// The next PSN.
     pub psn: u32,
     /// The receiver, whose keys the packet names.
-    pub known: &'a Known,
+    pub known: &'a ObjectNumbers,
 }
 
 /// Bytes of the longest payload.
@@ -79,16 +79,16 @@ impl Frame {
         rest.resize(rest.len() + usize::from(pad) + 4, 0);
 
         let psn = ends.psn.wrapping_add(self.psn.unwrap_or(0) as u32) & 0xff_ffff;
-        let partition = self.partition.unwrap_or(0xffff).to_be_bytes();
+        let pkey = self.pkey.unwrap_or(0xffff).to_be_bytes();
         let mut bytes = vec![0, 2];
         bytes.extend(ends.lids[1].to_be_bytes());
         bytes.extend((((8 + 12 + rest.len()) / 4) as u16).to_be_bytes());
         bytes.extend(ends.lids[0].to_be_bytes());
-        bytes.extend([code, self.flags & 0x80 | (pad as u8) << 4, partition[0], partition[1]]);
+        bytes.extend([code, self.flags & 0x80 | (pad as u8) << 4, pkey[0], pkey[1]]);
         bytes.extend((ends.qpn & 0xff_ffff).to_be_bytes());
         bytes.extend((u32::from(self.flags & 1) << 31 | psn).to_be_bytes());
         bytes.extend(rest);
-        for (at, by) in self.lies.iter().take(3) {
+        for (at, by) in self.flips.iter().take(3) {
             // Only headers are worth changing.
             let at = usize::from(*at) % bytes.len().min(64);
             bytes[at] ^= by;
@@ -101,10 +101,10 @@ impl Frame {
 
     /// The headers after the BTH.
     fn extend(&self, opcode: Opcode, ends: &Ends<'_>, length: u16, into: &mut Vec<u8>) {
-        let key = ends.known.pick(Sort::Key, self.remote.key).to_be_bytes();
+        let key = ends.known.pick(ObjectKind::Key, self.remote.key).to_be_bytes();
         let begins = matches!(opcode.place, Position::First | Position::Only);
         if opcode.service == Service::Ud {
-            into.extend(self.queue_key.unwrap_or(Q_KEY).to_be_bytes());
+            into.extend(self.qkey.unwrap_or(Q_KEY).to_be_bytes());
             into.extend((ends.qpn & 0xff_ffff).to_be_bytes());
         }
         match opcode.message {
@@ -112,7 +112,7 @@ impl Frame {
             Message::Write | Message::ReadRequest => {
                 into.extend(self.remote.at.get().to_be_bytes());
                 into.extend(key);
-                let length = if self.whole { u32::from(length) } else { self.remote.length };
+                let length = if self.reth_length_matches { u32::from(length) } else { self.remote.length };
                 into.extend(length.to_be_bytes());
             }
             Message::CompareSwap | Message::FetchAdd => {
@@ -135,7 +135,7 @@ impl Frame {
             into.extend(self.immediate.to_be_bytes());
         }
         if opcode.invalidate {
-            into.extend(ends.known.pick(Sort::Key, self.immediate as u8).to_be_bytes());
+            into.extend(ends.known.pick(ObjectKind::Key, self.immediate as u8).to_be_bytes());
         }
     }
 }

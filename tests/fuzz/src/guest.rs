@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use verbless_model::memory::HostMemory;
 use verbless_model_host::pci::{FuzzDevice, Region};
+use verbless_prm::mailbox::xor8;
 use verbless_prm::{CommandMailbox, CommandOwnership, CommandQueueEntry, CommandTransport};
 
 use crate::address::{Address, COMMANDS, INPUTS, MAILBOXES, OUTPUTS};
@@ -16,10 +17,10 @@ const INLINE: usize = 16;
 /// Bytes of the longest input or output that the mailboxes hold.
 pub const MAX_MAILBOX_BYTES: usize = INLINE + MAILBOXES * BLOCK;
 
-/// Registers.
-const QUEUE_HIGH: u64 = 0x10;
-const QUEUE_LOW: u64 = 0x14;
-const DOORBELL: u64 = 0x18;
+/// Registers of the initialization segment.
+const CMDQ_ADDR_H: u64 = 0x10;
+const CMDQ_ADDR_L: u64 = 0x14;
+const COMMAND_DOORBELL_VECTOR: u64 = 0x18;
 
 /// A mistake in the entry or the mailboxes of a command.
 #[derive(Arbitrary, Debug, Clone, Copy)]
@@ -28,9 +29,9 @@ pub enum Lie {
     Token(u8),
     /// A mailbox has another number, token or signature.
     Mailbox { output: bool, number: u8, byte: u8, value: u8 },
-    /// A mailbox points elsewhere.
+    /// A mailbox has another next pointer.
     Next { output: bool, number: u8, to: Address },
-    /// The entry points elsewhere.
+    /// The entry has another mailbox pointer.
     First { output: bool, to: Address },
     /// The lengths are wrong.
     Lengths { input: u32, output: u32 },
@@ -60,8 +61,8 @@ impl Guest {
     /// Gives the device the address of the command queue.
     pub fn set_queue(&self, device: &mut FuzzDevice, address: u64) {
         let (high, low) = ((address >> 32) as u32, address as u32);
-        device.write(self.function, Region::Bar, QUEUE_HIGH, &high.to_be_bytes());
-        device.write(self.function, Region::Bar, QUEUE_LOW, &low.to_be_bytes());
+        device.write(self.function, Region::Bar, CMDQ_ADDR_H, &high.to_be_bytes());
+        device.write(self.function, Region::Bar, CMDQ_ADDR_L, &low.to_be_bytes());
     }
 
     /// Sends a command; returns its output if its delivery status is OK.
@@ -81,20 +82,20 @@ impl Guest {
         let (inline, rest) = input.split_at(input.len().min(INLINE));
         entry.as_bytes_mut()[0x10..0x10 + inline.len()].copy_from_slice(inline);
         let first = self.mailboxes(INPUTS, rest.chunks(BLOCK), false, lie);
-        entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&first.to_be_bytes());
+        entry.set_input_mailbox(first);
         let empty = (0..room.saturating_sub(INLINE).div_ceil(BLOCK)).map(|_| &[][..]);
         let first = self.mailboxes(OUTPUTS, empty, true, lie);
-        entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&first.to_be_bytes());
+        entry.set_output_mailbox(first);
         entry.set_ownership(CommandOwnership::HARDWARE);
         let slots = spoil(&mut entry, lie);
-        entry.set_signature(entry.signature() ^ !xor(entry.as_bytes()));
+        entry.set_signature(entry.signature() ^ !xor8(entry.as_bytes()));
         let slot = u64::from(slots.trailing_zeros() % 32);
         self.memory.put(COMMANDS + slot * 64, entry.as_bytes());
-        device.write(self.function, Region::Bar, DOORBELL, &slots.to_be_bytes());
+        device.write(self.function, Region::Bar, COMMAND_DOORBELL_VECTOR, &slots.to_be_bytes());
         self.output(COMMANDS + slot * 64, room)
     }
 
-    /// Writes a list of mailboxes to memory; returns the address of the first.
+    /// Writes a chain of mailboxes to memory; returns the address of the first.
     fn mailboxes<'a>(
         &self,
         at: u64,
@@ -123,10 +124,10 @@ impl Guest {
                 }
                 _ => {}
             }
-            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&next.to_be_bytes());
-            let control = !xor(&mailbox.as_bytes()[0x200..0x23f]);
+            mailbox.set_next(next);
+            let control = !xor8(mailbox.control());
             mailbox.set_ctrl_signature(mailbox.ctrl_signature() ^ control);
-            mailbox.set_signature(mailbox.signature() ^ !xor(mailbox.as_bytes()));
+            mailbox.set_signature(mailbox.signature() ^ !xor8(mailbox.as_bytes()));
             self.memory.put(address, mailbox.as_bytes());
         }
         if count == 0 { 0 } else { at }
@@ -156,8 +157,10 @@ fn spoil(entry: &mut CommandQueueEntry, lie: Option<Lie>) -> u32 {
             entry.set_token(token);
         }
         Some(Lie::First { output, to }) => {
-            let at = if output { 0x30 } else { 0x08 };
-            entry.as_bytes_mut()[at..at + 8].copy_from_slice(&to.get().to_be_bytes());
+            match output {
+                true => entry.set_output_mailbox(to.get()),
+                false => entry.set_input_mailbox(to.get()),
+            };
         }
         Some(Lie::Lengths { input, output }) => {
             entry.set_input_length(input).set_output_length(output);
@@ -167,8 +170,4 @@ fn spoil(entry: &mut CommandQueueEntry, lie: Option<Lie>) -> u32 {
         Some(Lie::Mailbox { .. } | Lie::Next { .. }) | None => {}
     }
     1
-}
-
-fn xor(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }

@@ -19,7 +19,7 @@ use crate::tweak::{self, Tweak};
 
 /// Kinds of numbers.
 #[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum ObjectKind {
     Pd,
     Td,
     Uar,
@@ -37,7 +37,7 @@ pub enum Sort {
     Shared,
 }
 
-const SORTS: usize = Sort::Shared as usize + 1;
+const SORTS: usize = ObjectKind::Shared as usize + 1;
 
 /// A QP as its guest sees it.
 #[derive(Debug, Clone, Copy)]
@@ -63,19 +63,19 @@ pub struct Pool {
 
 /// The objects that a guest has made, including destroyed ones.
 #[derive(Default)]
-pub struct Known {
+pub struct ObjectNumbers {
     numbers: [Vec<u32>; SORTS],
     pub queues: Vec<Queue>,
     pub pools: Vec<Pool>,
     /// The doorbell records of CQs.
     pub records: Vec<(u32, u64)>,
-    /// The place of the next ring.
+    /// The address of the next ring.
     next: u64,
 }
 
-impl Known {
+impl ObjectNumbers {
     /// A number of this kind; some indexes give a number that no object has.
-    pub fn pick(&self, sort: Sort, index: u8) -> u32 {
+    pub fn pick(&self, sort: ObjectKind, index: u8) -> u32 {
         let numbers = &self.numbers[sort as usize];
         match index {
             0xfe => 0xff_ffff,
@@ -85,7 +85,7 @@ impl Known {
         }
     }
 
-    pub fn add(&mut self, sort: Sort, number: u32) {
+    pub fn add(&mut self, sort: ObjectKind, number: u32) {
         self.numbers[sort as usize].push(number);
     }
 
@@ -101,7 +101,7 @@ impl Known {
 pub struct Machine {
     pub device: FuzzDevice,
     pub guests: Vec<Guest>,
-    pub known: Vec<Known>,
+    pub known: Vec<ObjectNumbers>,
     links: Link,
 }
 
@@ -128,7 +128,7 @@ impl Machine {
         for guest in &guests {
             guest.set_queue(&mut device, COMMANDS);
         }
-        let known = guests.iter().map(|_| Known::default()).collect();
+        let known = guests.iter().map(|_| ObjectNumbers::default()).collect();
         Self { device, guests, known, links: link }
     }
 
@@ -192,9 +192,9 @@ impl Machine {
         let known = &mut self.known[function];
         known.add(built.sort, number);
         match built.sort {
-            Sort::Mkey => known.add(Sort::Key, number << 8 | u32::from(object::VARIANT)),
-            Sort::Cq => known.records.push((number, built.record)),
-            Sort::Qp => known.queues.push(Queue {
+            ObjectKind::Mkey => known.add(ObjectKind::Key, number << 8 | u32::from(object::VARIANT)),
+            ObjectKind::Cq => known.records.push((number, built.record)),
+            ObjectKind::Qp => known.queues.push(Queue {
                 qpn: number,
                 ring: built.ring,
                 record: built.record,
@@ -202,7 +202,7 @@ impl Machine {
                 posted: 0,
                 received: 0,
             }),
-            Sort::Shared => known.pools.push(Pool {
+            ObjectKind::Shared => known.pools.push(Pool {
                 number,
                 ring: built.ring,
                 record: built.record,

@@ -13,7 +13,7 @@ use verbless_prm::{
 };
 
 use crate::address::{Address, DATA, DATA_BYTES, QUEUES};
-use crate::machine::{Known, Sort};
+use crate::machine::{ObjectNumbers, ObjectKind};
 
 /// The low byte of every key.
 pub const VARIANT: u8 = 0x5a;
@@ -135,24 +135,24 @@ pub enum Receives {
 /// A command, and the data that the guest keeps of it.
 pub struct Built {
     pub input: Vec<u8>,
-    pub sort: Sort,
+    pub sort: ObjectKind,
     /// The bits of the output's third word that are the number.
     pub mask: u32,
     pub ring: u64,
     pub record: u64,
     pub uar: u32,
-    /// Memory content that must be in place before the command.
+    /// Memory content that must be written before the command.
     pub memory: Option<(u64, Vec<u8>)>,
 }
 
 impl Built {
-    fn new<I: CommandInput>(sort: Sort, mut input: I, list: &[u64]) -> Self {
+    fn new<I: CommandInput>(sort: ObjectKind, mut input: I, list: &[u64]) -> Self {
         let opcode = <I as CommandInput>::INFO.opcode;
         input.as_mut_bytes()[..2].copy_from_slice(&opcode.to_be_bytes());
         let list = list.iter().flat_map(|entry| entry.to_be_bytes());
         let mask = match sort {
-            Sort::Counter | Sort::Eq => 0xff,
-            Sort::Uid => 0xffff,
+            ObjectKind::Counter | ObjectKind::Eq => 0xff,
+            ObjectKind::Uid => 0xffff,
             _ => 0xff_ffff,
         };
         let input = input.as_bytes().iter().copied().chain(list).collect();
@@ -161,14 +161,14 @@ impl Built {
 }
 
 /// The command that creates an object.
-pub fn build(object: &Object, known: &mut Known) -> Built {
+pub fn build(object: &Object, known: &mut ObjectNumbers) -> Built {
     match *object {
-        Object::Pd => Built::new(Sort::Pd, AllocPdIn::new(), &[]),
-        Object::Td => Built::new(Sort::Td, AllocTransportDomainIn::new(), &[]),
-        Object::Uar => Built::new(Sort::Uar, AllocUarIn::new(), &[]),
-        Object::Xrcd => Built::new(Sort::Xrcd, AllocXrcdIn::new(), &[]),
-        Object::Counter => Built::new(Sort::Counter, AllocQCounterIn::new(), &[]),
-        Object::Uid => Built::new(Sort::Uid, CreateUctxIn::new(), &[]),
+        Object::Pd => Built::new(ObjectKind::Pd, AllocPdIn::new(), &[]),
+        Object::Td => Built::new(ObjectKind::Td, AllocTransportDomainIn::new(), &[]),
+        Object::Uar => Built::new(ObjectKind::Uar, AllocUarIn::new(), &[]),
+        Object::Xrcd => Built::new(ObjectKind::Xrcd, AllocXrcdIn::new(), &[]),
+        Object::Counter => Built::new(ObjectKind::Counter, AllocQCounterIn::new(), &[]),
+        Object::Uid => Built::new(ObjectKind::Uid, CreateUctxIn::new(), &[]),
         Object::Umem { pages, log_page_size } => umem(pages, log_page_size),
         Object::Mkey { key, pd } => mkey(key, pd, known),
         Object::Cq { big, log_size, umem, eq, uar } => {
@@ -178,23 +178,23 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
             let context = input.cq_context_mut();
             context.set_cqe_sz(if big { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 });
             context.set_log_cq_size(1 + log_size % 5);
-            context.set_c_eqn_or_apu_element(known.pick(Sort::Eq, eq));
-            context.set_uar_page(known.pick(Sort::Uar, uar)).set_dbr_addr(record);
+            context.set_c_eqn_or_apu_element(known.pick(ObjectKind::Eq, eq));
+            context.set_uar_page(known.pick(ObjectKind::Uar, uar)).set_dbr_addr(record);
             let mut list = vec![ring, ring + PAGE];
             if umem {
-                let id = known.pick(Sort::Umem, 0);
+                let id = known.pick(ObjectKind::Umem, 0);
                 context.set_dbr_umem_valid(true).set_dbr_umem_id(id).set_dbr_addr(record - QUEUES);
                 input.set_cq_umem_valid(true).set_cq_umem_id(id).set_cq_umem_offset(ring - QUEUES);
                 list.clear();
             }
             let memory = Some((ring, vec![0xf1; 0x1000]));
-            Built { ring, record, memory, ..Built::new(Sort::Cq, input, &list) }
+            Built { ring, record, memory, ..Built::new(ObjectKind::Cq, input, &list) }
         }
         Object::Eq { events, log_size, uar } => {
             let ring = known.allocate(1);
             let mut input = CreateEqIn::new();
             let context = input.eq_context_entry_mut();
-            context.set_log_eq_size(log_size % 7).set_uar_page(known.pick(Sort::Uar, uar));
+            context.set_log_eq_size(log_size % 7).set_uar_page(known.pick(ObjectKind::Uar, uar));
             context.set_intr(u16::from(events));
             if events {
                 // The events that the model posts, except completions, whose EQ the CQ names.
@@ -202,7 +202,7 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
                     input.set_event_bitmask(0, input.event_bitmask(0) | 1 << kind);
                 }
             }
-            Built { ring, ..Built::new(Sort::Eq, input, &[ring]) }
+            Built { ring, ..Built::new(ObjectKind::Eq, input, &[ring]) }
         }
         Object::Qp { service, receives, umem, pd, cqs, uar } => {
             queue(service, receives, umem, [pd, cqs[0], cqs[1], uar], known)
@@ -213,12 +213,12 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
             let mut input = CreateXrcSrqIn::new();
             let context = input.xrc_srq_context_entry_mut();
             context.set_log_xrc_srq_size(4).set_log_rq_stride(2);
-            context.set_pd(known.pick(Sort::Pd, pd)).set_cqn(known.pick(Sort::Cq, cq));
-            context.set_xrcd(known.pick(Sort::Xrcd, xrcd)).set_lwm(2);
+            context.set_pd(known.pick(ObjectKind::Pd, pd)).set_cqn(known.pick(ObjectKind::Cq, cq));
+            context.set_xrcd(known.pick(ObjectKind::Xrcd, xrcd)).set_lwm(2);
             context.set_db_record_addr_h((record >> 32) as u32);
             context.set_db_record_addr_l(record as u32 >> 2);
             let memory = Some((ring, links()));
-            Built { ring, record, memory, ..Built::new(Sort::Shared, input, &[ring]) }
+            Built { ring, record, memory, ..Built::new(ObjectKind::Shared, input, &[ring]) }
         }
         Object::Rmp { pd, umem } => {
             let ring = known.allocate(1);
@@ -227,17 +227,17 @@ pub fn build(object: &Object, known: &mut Known) -> Built {
             let context = input.ctx_mut();
             context.set_state(RmpState::RDY);
             let wq = context.wq_mut();
-            wq.set_wq_type(WqType::LINKED_LIST).set_pd(known.pick(Sort::Pd, pd)).set_lwm(2);
+            wq.set_wq_type(WqType::LINKED_LIST).set_pd(known.pick(ObjectKind::Pd, pd)).set_lwm(2);
             wq.set_log_wq_sz(4).set_log_wq_stride(6).set_dbr_addr(record);
             let mut list = vec![ring];
             if umem {
-                let id = known.pick(Sort::Umem, 0);
+                let id = known.pick(ObjectKind::Umem, 0);
                 wq.set_dbr_umem_valid(true).set_dbr_umem_id(id).set_dbr_addr(record - QUEUES);
                 wq.set_wq_umem_valid(true).set_wq_umem_id(id).set_wq_umem_offset(ring - QUEUES);
                 list.clear();
             }
             let memory = Some((ring, links()));
-            Built { ring, record, memory, ..Built::new(Sort::Shared, input, &list) }
+            Built { ring, record, memory, ..Built::new(ObjectKind::Shared, input, &list) }
         }
     }
 }
@@ -258,13 +258,13 @@ fn umem(pages: u8, log_page_size: u8) -> Built {
     let count = if pages == 0 { all } else { pages.into() };
     let list: Vec<u64> = (0..count).map(|page| QUEUES + page % all * PAGE | 3).collect();
     input.umem_mut().set_num_of_mtt(count).set_log_page_size(log_page_size % 32);
-    Built::new(Sort::Umem, input, &list)
+    Built::new(ObjectKind::Umem, input, &list)
 }
 
-fn mkey(key: Key, pd: u8, known: &Known) -> Built {
+fn mkey(key: Key, pd: u8, known: &ObjectNumbers) -> Built {
     const ALL: u32 = (DATA_BYTES / PAGE) as u32;
     let mut input = CreateMkeyIn::new();
-    let pd = known.pick(Sort::Pd, pd);
+    let pd = known.pick(ObjectKind::Pd, pd);
     let mut list = Vec::new();
     let mut octwords = ALL / 2;
     {
@@ -283,14 +283,14 @@ fn mkey(key: Key, pd: u8, known: &Known) -> Built {
             MkeyAccessMode::MTT
         }
         Key::Umem { id } => {
-            umem = Some(known.pick(Sort::Umem, id));
+            umem = Some(known.pick(ObjectKind::Umem, id));
             MkeyAccessMode::MTT
         }
         Key::Klms { keys, length, count } => {
             octwords = u32::from(count % 16) + 1;
             let length = if length & 1 == 0 { length } else { length % (1 << 14) };
             for index in 0..octwords as usize {
-                let key = known.pick(Sort::Key, keys[index % 3]);
+                let key = known.pick(ObjectKind::Key, keys[index % 3]);
                 list.extend([u64::from(length) << 32 | u64::from(key), DATA]);
             }
             context.set_len(u64::from(length) * u64::from(octwords));
@@ -300,7 +300,7 @@ fn mkey(key: Key, pd: u8, known: &Known) -> Built {
             octwords = u32::from(count % 16) + 1;
             let log_size = log_size % 64;
             for index in 0..octwords as usize {
-                list.extend([u64::from(known.pick(Sort::Key, keys[index % 3])), DATA]);
+                list.extend([u64::from(known.pick(ObjectKind::Key, keys[index % 3])), DATA]);
             }
             context.set_log_page_size(log_size);
             context.set_len((1_u64 << log_size).saturating_mul(u64::from(octwords)) & !(1 << 63));
@@ -322,7 +322,7 @@ fn mkey(key: Key, pd: u8, known: &Known) -> Built {
     if let Some(id) = umem {
         input.set_mkey_umem_valid(true).set_mkey_umem_id(id).set_mkey_umem_offset(DATA - QUEUES);
     }
-    Built::new(Sort::Mkey, input, &list)
+    Built::new(ObjectKind::Mkey, input, &list)
 }
 
 fn queue(
@@ -330,18 +330,18 @@ fn queue(
     receives: Receives,
     umem: bool,
     [pd, send_cq, receive_cq, uar]: [u8; 4],
-    known: &mut Known,
+    known: &mut ObjectNumbers,
 ) -> Built {
     let ring = known.allocate(1);
     let record = ring + 0xf80;
-    let page = known.pick(Sort::Uar, uar);
+    let page = known.pick(ObjectKind::Uar, uar);
     let mut input = CreateQpIn::new();
     let context = input.qpc_mut();
     context.set_st(service);
-    context.set_pm_state(PathMigrationState::MIGRATED).set_pd(known.pick(Sort::Pd, pd));
+    context.set_pm_state(PathMigrationState::MIGRATED).set_pd(known.pick(ObjectKind::Pd, pd));
     context.set_log_sq_size(LOG_SQ).set_uar_page(page).set_user_index(0xff_ffff);
-    context.set_cqn_snd(known.pick(Sort::Cq, send_cq));
-    context.set_cqn_rcv(known.pick(Sort::Cq, receive_cq));
+    context.set_cqn_snd(known.pick(ObjectKind::Cq, send_cq));
+    context.set_cqn_rcv(known.pick(ObjectKind::Cq, receive_cq));
     context.set_log_rq_size(LOG_RQ).set_log_rq_stride(LOG_STRIDE - 4);
     context.set_rq_type(match receives {
         Receives::Own => RqType::REGULAR,
@@ -349,21 +349,21 @@ fn queue(
         Receives::None => RqType::NONE,
     });
     if let Receives::Shared(index) = receives {
-        context.set_srqn_rmpn_xrqn(known.pick(Sort::Shared, index));
+        context.set_srqn_rmpn_xrqn(known.pick(ObjectKind::Shared, index));
     }
     context.set_dbr_addr(record);
     let mut list = vec![ring];
     if umem {
-        let id = known.pick(Sort::Umem, 0);
+        let id = known.pick(ObjectKind::Umem, 0);
         context.set_dbr_umem_valid(true).set_dbr_umem_id(id).set_dbr_addr(record - QUEUES);
         input.set_wq_umem_valid(true).set_wq_umem_id(id).set_wq_umem_offset(ring - QUEUES);
         list.clear();
     }
     let own = matches!(receives, Receives::Own);
-    // The send ring has the place that it has after receives.
+    // The send ring has the offset that it has after receives.
     let ring = if own { ring } else { ring.wrapping_sub(RQ_BYTES) };
     let memory = Some((record, vec![0; 8]));
-    Built { ring, record, uar: page, memory, ..Built::new(Sort::Qp, input, &list) }
+    Built { ring, record, uar: page, memory, ..Built::new(ObjectKind::Qp, input, &list) }
 }
 
 /// A transition of a QP.
@@ -413,32 +413,32 @@ fn fill(context: &mut QpContext, lid: u16, peer: u32) {
 }
 
 /// The command that destroys an object.
-pub fn destroy(sort: Sort, number: u32, rmp: bool) -> Vec<u8> {
+pub fn destroy(sort: ObjectKind, number: u32, rmp: bool) -> Vec<u8> {
     macro_rules! command {
         ($input:ident, $set:ident) => {
             $input::new().$set(number as _).as_bytes().to_vec()
         };
     }
     match sort {
-        Sort::Pd => command!(DeallocPdIn, set_pd),
-        Sort::Td => command!(DeallocTransportDomainIn, set_transport_domain),
-        Sort::Uar => command!(DeallocUarIn, set_uar),
-        Sort::Xrcd => command!(DeallocXrcdIn, set_xrcd),
-        Sort::Counter => command!(DeallocQCounterIn, set_counter_set_id),
-        Sort::Uid => command!(DestroyUctxIn, set_uid),
-        Sort::Umem => command!(DestroyUmemIn, set_umem_id),
-        Sort::Mkey | Sort::Key => command!(DestroyMkeyIn, set_mkey_index),
-        Sort::Cq => command!(DestroyCqIn, set_cqn),
-        Sort::Eq => command!(DestroyEqIn, set_eq_number),
-        Sort::Qp => command!(DestroyQpIn, set_qpn),
-        Sort::Shared if rmp => command!(DestroyRmpIn, set_rmpn),
-        Sort::Shared => command!(DestroyXrcSrqIn, set_xrc_srqn),
+        ObjectKind::Pd => command!(DeallocPdIn, set_pd),
+        ObjectKind::Td => command!(DeallocTransportDomainIn, set_transport_domain),
+        ObjectKind::Uar => command!(DeallocUarIn, set_uar),
+        ObjectKind::Xrcd => command!(DeallocXrcdIn, set_xrcd),
+        ObjectKind::Counter => command!(DeallocQCounterIn, set_counter_set_id),
+        ObjectKind::Uid => command!(DestroyUctxIn, set_uid),
+        ObjectKind::Umem => command!(DestroyUmemIn, set_umem_id),
+        ObjectKind::Mkey | ObjectKind::Key => command!(DestroyMkeyIn, set_mkey_index),
+        ObjectKind::Cq => command!(DestroyCqIn, set_cqn),
+        ObjectKind::Eq => command!(DestroyEqIn, set_eq_number),
+        ObjectKind::Qp => command!(DestroyQpIn, set_qpn),
+        ObjectKind::Shared if rmp => command!(DestroyRmpIn, set_rmpn),
+        ObjectKind::Shared => command!(DestroyXrcSrqIn, set_xrc_srqn),
     }
 }
 
 /// A memory range as a work request names it.
 #[derive(Arbitrary, Debug, Clone, Copy)]
-pub struct Stretch {
+pub struct RemoteRange {
     pub key: u8,
     pub at: Address,
     pub length: u32,

@@ -1,12 +1,12 @@
 //! Changes of single fields of otherwise valid commands; the PRM description gives the fields'
-//! places.
+//! positions.
 
 use arbitrary::Arbitrary;
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{CommandInfo, bits};
 
 use crate::address::Address;
-use crate::machine::{Known, Sort};
+use crate::machine::{ObjectNumbers, ObjectKind};
 
 /// A change of one field.
 #[derive(Arbitrary, Debug, Clone, Copy)]
@@ -25,13 +25,13 @@ pub enum Value {
     /// One bit.
     Bit(u8),
     /// The number of an existing or destroyed object.
-    Number(Sort, u8),
+    Number(ObjectKind, u8),
     Address(Address),
     Any(u64),
 }
 
 impl Value {
-    fn get(self, known: &Known) -> u64 {
+    fn get(self, known: &ObjectNumbers) -> u64 {
         match self {
             Self::Small(value) => value.into(),
             Self::Ones => u64::MAX,
@@ -44,7 +44,7 @@ impl Value {
 }
 
 /// Applies changes to the input of a command.
-pub fn apply(input: &mut [u8], tweaks: &[Tweak], known: &Known) {
+pub fn apply(input: &mut [u8], tweaks: &[Tweak], known: &ObjectNumbers) {
     if tweaks.is_empty() {
         return;
     }

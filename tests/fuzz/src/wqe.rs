@@ -8,8 +8,8 @@ use verbless_prm::hot::{
 use verbless_prm::{DatagramSegment, MkeyContext, UmrCtrlSegment, UmrMkeyMask};
 
 use crate::address::{DATA, DATA_BYTES};
-use crate::machine::{Known, Sort};
-use crate::object::{Q_KEY, Stretch, VARIANT};
+use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::object::{Q_KEY, RemoteRange, VARIANT};
 
 /// A send WQE.
 #[derive(Arbitrary, Debug)]
@@ -80,7 +80,7 @@ enum Immediate {
 #[derive(Arbitrary, Debug)]
 enum Body {
     /// The segments that the opcode requires.
-    Right(Vector, Stretch, [u64; 2], Umr),
+    Right(Vector, RemoteRange, [u64; 2], Umr),
     /// Nothing.
     None,
     Random(Vec<u8>),
@@ -116,7 +116,7 @@ struct Umr {
 /// A data segment.
 #[derive(Arbitrary, Debug)]
 enum Data {
-    Memory(Stretch),
+    Memory(RemoteRange),
     Inline { length: u16, fill: u8 },
     End,
     Raw([u8; 16]),
@@ -124,8 +124,8 @@ enum Data {
 
 /// Sender and receiver of a request.
 pub struct Endpoints<'a> {
-    pub known: &'a Known,
-    pub peer: &'a Known,
+    pub known: &'a ObjectNumbers,
+    pub peer: &'a ObjectNumbers,
     pub qpn: u32,
     pub index: u16,
     pub datagram: bool,
@@ -133,36 +133,36 @@ pub struct Endpoints<'a> {
 
 impl Wqe {
     /// Its bytes.
-    pub fn bytes(&self, place: &Endpoints<'_>) -> Vec<u8> {
+    pub fn bytes(&self, endpoints: &Endpoints<'_>) -> Vec<u8> {
         let mut bytes = vec![0; CtrlSegment::BYTES];
         let code = self.opcode.get();
         match &self.body {
             Body::Right(vector, remote, operands, umr) => {
-                if place.datagram && code != opcode::NOP {
-                    vector.put(place, &mut bytes);
+                if endpoints.datagram && code != opcode::NOP {
+                    vector.put(endpoints, &mut bytes);
                 }
                 if (opcode::WRITE..=opcode::WRITE_IMM).contains(&code)
                     || (opcode::READ..=opcode::FETCH_ADD).contains(&code)
                 {
-                    let rkey = place.peer.pick(Sort::Key, remote.key);
+                    let rkey = endpoints.peer.pick(ObjectKind::Key, remote.key);
                     bytes.extend(RaddrSegment::new(remote.at.get(), rkey).as_bytes());
                 }
                 if (opcode::COMPARE_SWAP..=opcode::FETCH_ADD).contains(&code) {
                     bytes.extend(AtomicSegment::new(operands[0], operands[1]).as_bytes());
                 }
                 if code == opcode::UMR {
-                    umr.put(place, &mut bytes);
+                    umr.put(endpoints, &mut bytes);
                 }
             }
             Body::None => {}
             Body::Random(random) => bytes.extend(random),
         }
         for data in self.data.iter().take(64) {
-            data.put(place, &mut bytes);
+            data.put(endpoints, &mut bytes);
         }
         bytes.truncate(63 * 16);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
-        let mut word = (place.qpn, place.index, (bytes.len() / 16) as u8, 0);
+        let mut word = (endpoints.qpn, endpoints.index, (bytes.len() / 16) as u8, 0);
         match self.lie {
             Some(Lie::Length(length)) => word.2 = length,
             Some(Lie::Index(index)) => word.1 = index,
@@ -178,8 +178,8 @@ impl Wqe {
             .with_ds(word.2 & 0x3f);
         let immediate = match self.immediate {
             Immediate::Number(number) => number,
-            Immediate::Key(index) => place.known.pick(Sort::Key, index),
-            Immediate::Peer(index) => place.peer.pick(Sort::Key, index),
+            Immediate::Key(index) => endpoints.known.pick(ObjectKind::Key, index),
+            Immediate::Peer(index) => endpoints.peer.pick(ObjectKind::Key, index),
         };
         let flags = CtrlFlags::new()
             .with_fm(self.flags >> 5)
@@ -196,7 +196,7 @@ impl Wqe {
 }
 
 /// Receive WQEs consist only of data segments.
-pub fn receive(data: &[Stretch], known: &Known) -> Vec<u8> {
+pub fn receive(data: &[RemoteRange], known: &ObjectNumbers) -> Vec<u8> {
     let segments =
         data.iter().take(4).flat_map(|stretch| segment(stretch, known).as_bytes().to_vec());
     let mut bytes: Vec<u8> = segments.collect();
@@ -206,14 +206,14 @@ pub fn receive(data: &[Stretch], known: &Known) -> Vec<u8> {
     bytes
 }
 
-fn segment(stretch: &Stretch, known: &Known) -> DataSegment {
-    DataSegment::new(stretch.length, known.pick(Sort::Key, stretch.key), stretch.at.get())
+fn segment(stretch: &RemoteRange, known: &ObjectNumbers) -> DataSegment {
+    DataSegment::new(stretch.length, known.pick(ObjectKind::Key, stretch.key), stretch.at.get())
 }
 
 impl Data {
-    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, endpoints: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         match self {
-            Self::Memory(stretch) => bytes.extend(segment(stretch, place.known).as_bytes()),
+            Self::Memory(stretch) => bytes.extend(segment(stretch, endpoints.known).as_bytes()),
             Self::Inline { length, fill } => {
                 let length = usize::from(*length) % 0x400;
                 let word = InlineWord::new().with_inline(true).with_byte_count(length as u16);
@@ -228,10 +228,10 @@ impl Data {
 }
 
 impl Vector {
-    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, endpoints: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         let mut vector = DatagramSegment::zeroed();
         let qpn = match self.qp {
-            index @ 0..0xf0 => place.peer.pick(Sort::Qp, index),
+            index @ 0..0xf0 => endpoints.peer.pick(ObjectKind::Qp, index),
             other => (other & 1).into(),
         };
         vector.set_ext(!self.compact).set_dqp_dct(qpn).set_q_key(self.key.unwrap_or(Q_KEY));
@@ -252,7 +252,7 @@ impl Vector {
 }
 
 impl Umr {
-    fn put(&self, place: &Endpoints<'_>, bytes: &mut Vec<u8>) {
+    fn put(&self, endpoints: &Endpoints<'_>, bytes: &mut Vec<u8>) {
         let mut control = UmrCtrlSegment::zeroed();
         control.as_bytes_mut()[0] = self.flags;
         // Most bits belong to no field: they are nearly always masked out.
@@ -268,14 +268,14 @@ impl Umr {
         context.set_free(self.free).set_mkey_7_0(VARIANT).set_qpn(0xff_ffff);
         context.set_lr(self.rights & 1 == 0).set_lw(self.rights & 2 == 0);
         context.set_rr(self.rights & 4 == 0).set_rw(self.rights & 8 == 0);
-        context.set_a(self.rights & 16 == 0).set_pd(place.known.pick(Sort::Pd, self.pd));
+        context.set_a(self.rights & 16 == 0).set_pd(endpoints.known.pick(ObjectKind::Pd, self.pd));
         let sane = self.rights & 32 == 0;
         context.set_start_addr(if sane { DATA } else { self.start });
         context.set_len(if sane { self.length % DATA_BYTES } else { self.length });
         context.set_log_page_size(if sane { 12 } else { self.log_page_size % 64 });
         bytes.extend(context.as_bytes());
         if control.inline() {
-            let key = place.known.pick(Sort::Key, self.klm[0]);
+            let key = endpoints.known.pick(ObjectKind::Key, self.klm[0]);
             for entry in 0..u32::from(self.entries & 0xfc).min(32) {
                 match self.klm[1] & 1 {
                     0 => {

@@ -64,7 +64,7 @@ enum RunsIn {
 
 /// A started role.
 struct Running {
-    place: RunsIn,
+    runs_in: RunsIn,
     channel: Channel,
     life: u32,
     /// Whether it has reported its end.
@@ -104,7 +104,7 @@ impl<'a> Director<'a> {
     /// Starts a role and a thread that listens to it.
     fn spawn(&self, side: Side, life: u32) -> Result<Running, Stop> {
         let (mut ours, theirs) = UnixStream::pair()?;
-        let place = match (self.lab.is_private(), self.agent) {
+        let runs_in = match (self.lab.is_private(), self.agent) {
             (true, _) => {
                 let (lab, act) = (self.lab.clone(), self.case.act(side));
                 let channel = Channel::new(theirs, Some(PATIENCE))?;
@@ -131,7 +131,7 @@ impl<'a> Director<'a> {
             }
             let _ = sender.send((side, life, None));
         });
-        Ok(Running { place, channel, life, done: false, killed: false })
+        Ok(Running { runs_in, channel, life, done: false, killed: false })
     }
 
     /// Starts this program as a role.
@@ -174,7 +174,7 @@ impl<'a> Director<'a> {
             ensure!(deaths == kill.lives, "role {:?} was killed {deaths} times", kill.side);
         }
         for side in Side::BOTH {
-            if let RunsIn::Process(child) = &mut self.role(side)?.place {
+            if let RunsIn::Process(child) = &mut self.role(side)?.runs_in {
                 let status = child.wait()?;
                 let killed = self.role(side)?.killed;
                 ensure!(killed || status.success(), "role {side:?} ended with {status}");
@@ -218,7 +218,7 @@ impl<'a> Director<'a> {
         match kill.filter(|kill| role.life <= kill.lives).map(|kill| kill.by) {
             None => role.channel.send_instruction(&Instruction::Go),
             Some(By::Itself) => role.channel.send_instruction(&Instruction::Die),
-            Some(By::Director) => match &mut role.place {
+            Some(By::Director) => match &mut role.runs_in {
                 RunsIn::Process(child) => Ok(child.kill()?),
                 RunsIn::OtherSide(process) => Ok(signal::kill(*process, Signal::SIGKILL)?),
                 RunsIn::Thread(files) => {
@@ -236,7 +236,7 @@ impl<'a> Director<'a> {
         if role.done {
             return Ok(());
         }
-        match &mut role.place {
+        match &mut role.runs_in {
             RunsIn::Process(child) => {
                 let status = child.wait()?;
                 let killed = planned && by_sigkill(status);
@@ -264,7 +264,7 @@ fn by_sigkill(status: ExitStatus) -> bool {
 impl Drop for Director<'_> {
     fn drop(&mut self) {
         for role in self.roles.iter_mut().flatten() {
-            match &mut role.place {
+            match &mut role.runs_in {
                 RunsIn::Process(child) => {
                     let _ = child.kill();
                     let _ = child.wait();

@@ -59,7 +59,7 @@ impl Files {
 }
 
 impl File {
-    /// The device behind it; none for a killed role.
+    /// The opened device; none for a killed role.
     fn device(&self) -> Result<Arc<dyn OpenDevice>, Errno> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::EIO)
     }

@@ -1,8 +1,8 @@
 //! perftest's programs with `-b`: both sides send, write, read or add at once.
 //!
-//! Each side has memory for its own messages and after it memory for the peer, and sends the
-//! latter's address to the peer. Messages of half a page and more all go to that address; atomics
-//! go to words 64 bytes apart, cycling through a page.
+//! Each side's buffer has two halves: its own messages, and an area that the peer accesses. It sends
+//! the peer that area's address. Messages of at least half a page all use that one address; atomics
+//! use words 64 bytes apart, cycling through a page.
 
 use verbless::command::Mtu;
 use verbless::prelude::*;
@@ -11,19 +11,19 @@ use verbless::queue::{Rc, Rkey};
 use crate::end::{End, peer};
 use crate::job::{Job, Result, Server};
 use crate::program::{Program, Verb};
-use crate::random::departure;
+use crate::random::first_mismatch;
 use crate::stream::{Keys, PingpongPeer, Report, Stream};
 
 /// Bytes of an atomic.
 const WORD: usize = 8;
-/// Bytes between two words of atomics, and the number of words.
+/// Bytes from one word of atomics to the next.
 const STEP: usize = 64;
+/// Number of words of atomics.
 const WORDS: usize = 4096 / STEP;
 /// The byte in memory that no request has written.
 const UNTOUCHED: u8 = 0xa5;
-/// How often each side sends its keys before the messages: to connect, once connected, once the
-/// receives are posted, and to begin.
-const MEETINGS: usize = 4;
+/// Exchanges before the messages: addresses, connected, receives posted, start.
+const SYNCS: usize = 4;
 
 /// Serves a program.
 pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
@@ -32,14 +32,15 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     let mut end = End::<Rc>::new(domain, program.iterations, program.iterations, memory.bytes())?;
     end.region.write_at(0, &vec![UNTOUCHED; memory.bytes()])?;
     if verb == Verb::Atomic {
-        end.region.write_at(memory.peers(), &[0; WORDS * STEP])?;
+        end.region.write_at(memory.peer_area(), &[0; WORDS * STEP])?;
     }
     let mut stream = Stream::accept(&job.listener)?;
-    let mtu = Mtu::of_code(stream.greet()?).ok_or("the path MTU has no such code")?;
+    let code = stream.greet()?;
+    let mtu = Mtu::of_code(code).ok_or_else(|| format!("unknown path MTU code {code}"))?;
     let options = ConnectOptions { mtu: Some(mtu), ..job.options };
     let ours = domain.address(&end.qp, &options)?;
-    let open = end.region.remote(memory.peers(), 1)?;
-    let keys = Keys {
+    let open = end.region.remote(memory.peer_area(), 1)?;
+    let our_keys = Keys {
         place: PingpongPeer::from(&ours),
         reads: ours.reads,
         rkey: open.rkey.0,
@@ -48,12 +49,12 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     if verb == Verb::Send {
         (0..program.iterations).try_for_each(|at| end.receive(memory.slot(at), program.size))?;
     }
-    let theirs = stream.keys(&keys)?;
+    let theirs = stream.keys(&our_keys)?;
     let PingpongPeer { qpn, psn, gid } = theirs.place;
     let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
     domain.connect(&mut end.qp, &address, &options)?;
-    for _ in 1..MEETINGS {
-        stream.keys(&keys)?;
+    for _ in 1..SYNCS {
+        stream.keys(&our_keys)?;
     }
     run(&mut end, program, verb, &memory, &theirs)?;
     let expected = Report { size: program.size as u64, iterations: program.iterations as u64 };
@@ -61,14 +62,14 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     if report != expected {
         return Err(format!("the client reports {report:?}, and not {expected:?}").into());
     }
-    stream.close(&keys)?;
+    stream.close(&our_keys)?;
     // Both sides have finished.
-    judge(&end, program, verb, &memory)?;
+    verify(&end, program, verb, &memory)?;
     Ok(Box::new(end))
 }
 
-/// Offsets in our memory: our messages; the peer's part; a slot for each received message, and for
-/// each answer to a READ or an atomic.
+/// Offsets in our memory: own messages; the area that the peer accesses; one slot per received
+/// message, READ or atomic result.
 struct Memory {
     size: usize,
     slots: usize,
@@ -80,17 +81,17 @@ impl Memory {
         Self { size: program.size, slots }
     }
 
-    /// Bytes of our messages, and of the peer's part.
-    fn part(&self) -> usize {
+    /// Bytes of our messages, and of the peer's area.
+    fn area_bytes(&self) -> usize {
         self.size.max(WORDS * STEP)
     }
 
-    fn peers(&self) -> usize {
-        self.part()
+    fn peer_area(&self) -> usize {
+        self.area_bytes()
     }
 
     fn slot(&self, number: usize) -> usize {
-        2 * self.part() + number * self.size
+        2 * self.area_bytes() + number * self.size
     }
 
     fn bytes(&self) -> usize {
@@ -131,16 +132,16 @@ fn run(end: &mut End<Rc>, program: &Program, verb: Verb, memory: &Memory, theirs
     Ok(())
 }
 
-/// Whether our memory has the bytes that the peer's requests and ours must have left there.
-fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Result {
+/// Fails unless our memory has the bytes that the peer's requests and ours must have written.
+fn verify(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Result {
     let Program { size, iterations, .. } = *program;
     match verb {
-        Verb::Write => random(end, "the peer's bytes", memory.peers(), size)?,
+        Verb::Write => ensure_pattern(end, "the peer's bytes", memory.peer_area(), size)?,
         Verb::Read | Verb::Send => {
             let first = end.bytes(memory.slot(0), size)?;
             for number in 0..iterations {
                 let what = format!("message {number}");
-                random(end, &what, memory.slot(number), size)?;
+                ensure_pattern(end, &what, memory.slot(number), size)?;
                 // Each READ reads the same bytes of the peer.
                 if end.bytes(memory.slot(number), size)? != first {
                     return Err(format!("{what} differs from the first one").into());
@@ -149,10 +150,12 @@ fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resul
         }
         Verb::Atomic => {
             for word in 0..WORDS {
-                let is = number(end, memory.peers() + word * STEP)?;
-                let should = additions(program, word);
-                if is != should {
-                    return Err(format!("word {word} is {is}; the peer added {should}").into());
+                let actual = number(end, memory.peer_area() + word * STEP)?;
+                let expected = additions(program, word);
+                if actual != expected {
+                    return Err(
+                        format!("word {word} is {actual}; the peer added {expected}").into()
+                    );
                 }
             }
             for later in WORDS..iterations {
@@ -160,7 +163,7 @@ fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resul
                 let (before, after) = (number(end, before)?, number(end, after)?);
                 if after != before.wrapping_add(1) {
                     return Err(format!(
-                        "addition {later} found {after:#x}, the one to the same word before \
+                        "atomic {later} returned {after:#x}; the previous atomic on that word returned \
                          {before:#x}"
                     )
                     .into());
@@ -177,11 +180,11 @@ fn additions(program: &Program, word: usize) -> u64 {
     (0..program.iterations).filter(|&number| at(number) == word).count() as u64
 }
 
-/// Fails if bytes are not those of perftest's memory.
-fn random(end: &End<Rc>, what: &str, offset: usize, size: usize) -> Result {
-    match departure(&end.bytes(offset, size)?) {
+/// Fails if the bytes are not perftest's pseudo-random fill.
+fn ensure_pattern(end: &End<Rc>, what: &str, offset: usize, size: usize) -> Result {
+    match first_mismatch(&end.bytes(offset, size)?) {
         None => Ok(()),
-        Some(at) => Err(format!("{what} departs from the peer's memory at byte {at}").into()),
+        Some(at) => Err(format!("{what} differs from the expected bytes at byte {at}").into()),
     }
 }
 

@@ -8,7 +8,7 @@ const FAR_LAG: usize = 31;
 const NEAR_LAG: usize = 3;
 
 /// The first offset at which `bytes`, a part of such memory, differ, if any.
-pub(crate) fn departure(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn first_mismatch(bytes: &[u8]) -> Option<usize> {
     (FAR_LAG..bytes.len()).find(|&at| {
         let sum = bytes[at - FAR_LAG].wrapping_add(bytes[at - NEAR_LAG]);
         !matches!(bytes[at].wrapping_sub(sum), 0 | 1)
@@ -39,8 +39,8 @@ mod tests {
     fn glibc_rand_numbers_are_reproduced() {
         let bytes = glibc(5000);
         assert_eq!(bytes[..3], [1_804_289_383_u32, 846_930_886, 1_681_692_777].map(|it| it as u8));
-        assert_eq!(departure(&bytes), None);
-        assert_eq!(departure(&bytes[100..]), None, "from anywhere on");
+        assert_eq!(first_mismatch(&bytes), None);
+        assert_eq!(first_mismatch(&bytes[100..]), None, "from anywhere on");
     }
 
     #[test]
@@ -48,10 +48,10 @@ mod tests {
         let bytes = glibc(4096);
         let mut swapped = bytes.clone();
         swapped[..2048].rotate_left(1024);
-        assert!(departure(&swapped).is_some());
+        assert!(first_mismatch(&swapped).is_some());
         let mut missing = bytes.clone();
         missing[1024..2048].fill(0xa5);
-        assert!(matches!(departure(&missing), Some(1024..1100)));
-        assert!(departure(&[0xa5; 64]).is_some());
+        assert!(matches!(first_mismatch(&missing), Some(1024..1100)));
+        assert!(first_mismatch(&[0xa5; 64]).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Operations that safe code does not allow: memory at unusual addresses, requests that no driver
 //! would make, doorbells out of order.
-#![allow(unsafe_code, reason = "cases about bad input need it; this module is the place for it")]
+#![allow(unsafe_code, reason = "cases about bad input need it; this module holds it")]
 
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) fn uar_page(uar: &Arc<Uar>) -> Result<UarPage, Stop> {
     Ok(unsafe { UarPage::new(SharedMemory::from_raw(base, length, uar.clone())) }?)
 }
 
-/// Writes values into a new region that has no remote key, in place.
+/// Writes values into a new region that has no remote key.
 pub(crate) fn fill_in_place(
     region: &mut Region,
     offset: usize,
@@ -179,7 +179,7 @@ pub(crate) fn peek(uar: &Uar, offset: usize) -> u64 {
 pub(crate) struct Wish<'a> {
     pub(crate) id: u16,
     pub(crate) flags: u16,
-    pub(crate) place: Payload<'a>,
+    pub(crate) payload: Payload<'a>,
 }
 
 /// The content of an attribute.
@@ -199,8 +199,8 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
     let mut words = vec![0; HEADER_WORDS + ATTRIBUTE_WORDS * wishes.len()];
     let (head, tail) = words.split_at_mut(HEADER_WORDS);
     head.copy_from_slice(&Header::new(method, wishes.len() as u16).words());
-    for (wish, place) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
-        let (len, data) = match &mut wish.place {
+    for (wish, words) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
+        let (len, data) = match &mut wish.payload {
             Payload::Number(len, number) => (*len, u64::from(*number)),
             Payload::Input(bytes) if bytes.len() <= 8 => {
                 let mut inline = [0; 8];
@@ -218,7 +218,7 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
         let attribute =
             Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };
         let attribute: [u64; ATTRIBUTE_WORDS] = zerocopy::transmute!(attribute);
-        place.copy_from_slice(&attribute);
+        words.copy_from_slice(&attribute);
     }
     words
 }

@@ -45,7 +45,7 @@ const CHANCE: &[(&str, &str)] = &[
     ("qp::qp_is_destroyed_with_outstanding_wqes", "how much of the work is done by then"),
     ("queue::dispatcher_routes_cqe_to_its_qp", "in which order its queue pairs go"),
     ("queue::eight_threads_drive_eight_connections", "which thread has which QPN"),
-    ("retired::qps_come_and_go_while_another_thread_polls", "how long each role lives"),
+    ("retired::concurrent_poll_sees_only_live_qps", "how long each role lives"),
 ];
 
 /// Cases in which queue pairs with user indexes of their own have one number in succession.
@@ -109,7 +109,7 @@ fn body(bytes: &[u8]) -> usize {
     bytes.len().saturating_sub(size_of::<Cqe>())
 }
 
-/// The user index; error CQEs have it in the same place.
+/// The user index; error CQEs have it in the same field.
 fn user_index(cqe: &[u8]) -> u32 {
     Cqe::from_prefix(&cqe[body(cqe)..]).map_or(0, |cqe| cqe.srqn_uidx())
 }

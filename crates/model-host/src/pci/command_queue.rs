@@ -1,11 +1,12 @@
 //! The command queue: entries and mailboxes in guest memory, from doorbell to answer.
 //!
-//! An entry holds the first 16 bytes of a command's input and output; the rest is in two lists of
-//! mailboxes of 512 bytes each. A malformed entry or list gets a delivery status, and the command
-//! is not executed. The walk of a list ends at the length that the entry states, so a list that
+//! An entry holds the first 16 bytes of a command's input and output; the rest is in two chains of
+//! mailboxes of 512 bytes each. A malformed entry or chain gets a delivery status, and the command
+//! is not executed. The walk of a chain ends at the length that the entry states, so a chain that
 //! loops ends too.
 
 use verbless_prm::hot::event_type;
+use verbless_prm::mailbox::xor8;
 use verbless_prm::{
     CmdifChecksum, CommandInfo, CommandMailbox, CommandOwnership, CommandQueueEntry,
     CommandTransport, DeliveryStatus,
@@ -23,7 +24,7 @@ pub(super) const LOG_STRIDE: u8 = 6;
 const INLINE: usize = 16;
 /// Bytes of input and output in a mailbox.
 const BLOCK: usize = 512;
-/// Alignment of the other mailboxes of a list in bytes.
+/// Alignment of the other mailboxes of a chain in bytes.
 const MAILBOX_ALIGNMENT: u64 = 1 << 10;
 /// Alignment of the first mailbox in bytes.
 const FIRST_ALIGNMENT: u64 = 1 << 9;
@@ -33,11 +34,9 @@ const MAX_LENGTH: u32 = 16 << 20;
 const OUTPUT_INLINE: u64 = 0x20;
 const SIGNATURE: u64 = 0x3d;
 const STATUS_AND_OWNER: u64 = 0x3f;
-/// Bytes of a mailbox that its control signature covers.
-const CONTROL: std::ops::Range<usize> = 0x200..0x23f;
 
-/// Executes the command in entry `slot` of the queue at `queue`, and reports it to the EQs that ask
-/// for it.
+/// Executes the command in entry `slot` of the queue at `queue`, and raises COMMAND_COMPLETION on the
+/// EQs that subscribe to it.
 pub(super) fn execute(device: &Function, queue: u64, slot: u32) {
     let memory = device.memory();
     let address = queue + (u64::from(slot) << LOG_STRIDE);
@@ -50,8 +49,8 @@ pub(super) fn execute(device: &Function, queue: u64, slot: u32) {
         tracing::debug!(slot, "a doorbell for a command queue entry that is not the device's");
         return;
     }
-    // Sampled before execution: the CREATE_EQ that first takes this event is not reported there;
-    // its driver polls.
+    // Sampled before execution: the CREATE_EQ that subscribes to this event does not raise it,
+    // because its driver still polls.
     let reported = device.takes_event(event_type::COMMAND_COMPLETION);
     let status = match deliver(device, &*memory, slot, &mut entry) {
         Ok(()) => DeliveryStatus::OK,
@@ -61,7 +60,7 @@ pub(super) fn execute(device: &Function, queue: u64, slot: u32) {
         }
     };
     entry.set_status(status).set_ownership(CommandOwnership::SOFTWARE).set_signature(0);
-    let signature = !xor(entry.as_bytes());
+    let signature = !xor8(entry.as_bytes());
     let owner = entry.as_bytes()[STATUS_AND_OWNER as usize];
     let written = memory
         .write(address + OUTPUT_INLINE, entry.command_output_inline_data())
@@ -88,10 +87,10 @@ fn deliver(
     if entry.r#type() != CommandTransport::PCIE {
         return Err(DeliveryStatus::BAD_DESCRIPTOR_TYPE);
     }
-    if signed && xor(entry.as_bytes()) != 0xff {
+    if signed && xor8(entry.as_bytes()) != 0xff {
         return Err(DeliveryStatus::SIGNATURE_ERR);
     }
-    let (first_input, first_output) = (word(entry, 0x08), word(entry, 0x30));
+    let (first_input, first_output) = (entry.input_mailbox(), entry.output_mailbox());
     if first_input % FIRST_ALIGNMENT != 0 {
         return Err(DeliveryStatus::INPUT_POINTER_ALIGNMENT);
     }
@@ -105,10 +104,10 @@ fn deliver(
     if output_length == 0 || output_length > MAX_LENGTH {
         return Err(DeliveryStatus::OUTPUT_LENGTH_ERR);
     }
-    let list = MailboxChain { memory, token: entry.token(), signed };
+    let chain = MailboxChain { memory, token: entry.token(), signed };
 
     let mut input = entry.command_input_inline_data().to_vec();
-    list.walk(
+    chain.walk(
         first_input,
         (input_length as usize).saturating_sub(INLINE),
         DeliveryStatus::INPUT_POINTER_ALIGNMENT,
@@ -118,7 +117,7 @@ fn deliver(
     input.truncate(input_length as usize);
 
     let mut mailboxes = Vec::new();
-    list.walk(
+    chain.walk(
         first_output,
         (output_length as usize).saturating_sub(INLINE),
         DeliveryStatus::OUTPUT_POINTER_ALIGNMENT,
@@ -144,12 +143,12 @@ fn deliver(
 
 /// Logs a command and its answer.
 fn log(slot: u32, input: &[u8], output: &[u8]) {
-    let word =
+    let be16 =
         |bytes: &[u8], at| u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap_or_default());
     if input.len() < 8 || output.is_empty() {
         return;
     }
-    let (opcode, uid, op_mod) = (word(input, 0), word(input, 2), word(input, 6));
+    let (opcode, uid, op_mod) = (be16(input, 0), be16(input, 2), be16(input, 6));
     let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
     tracing::debug!(
         slot,
@@ -161,11 +160,6 @@ fn log(slot: u32, input: &[u8], output: &[u8]) {
         "{opcode:#x} {command}"
     );
     tracing::trace!("{:02x?}\n{:02x?}", input, output);
-}
-
-/// A 64-bit big-endian word of an entry.
-fn word(entry: &CommandQueueEntry, at: usize) -> u64 {
-    u64::from_be_bytes(entry.as_bytes()[at..at + 8].try_into().unwrap_or_default())
 }
 
 /// A chain of mailboxes, with its expected token and signing.
@@ -202,11 +196,11 @@ impl MailboxChain<'_> {
                 return Err(DeliveryStatus::BAD_BLOCK_NUMBER);
             }
             let bytes = mailbox.as_bytes();
-            if self.signed && (xor(&bytes[CONTROL]) != 0xff || xor(bytes) != 0xff) {
+            if self.signed && (xor8(mailbox.control()) != 0xff || xor8(bytes) != 0xff) {
                 return Err(DeliveryStatus::SIGNATURE_ERR);
             }
             each(address, &mailbox);
-            address = u64::from_be_bytes(bytes[0x230..0x238].try_into().unwrap_or_default());
+            address = mailbox.next();
         }
         Ok(())
     }
@@ -215,14 +209,10 @@ impl MailboxChain<'_> {
 /// Computes both signatures of a mailbox.
 fn sign(mailbox: &mut CommandMailbox) {
     mailbox.set_ctrl_signature(0).set_signature(0);
-    let control = !xor(&mailbox.as_bytes()[CONTROL]);
+    let control = !xor8(mailbox.control());
     mailbox.set_ctrl_signature(control);
-    let whole = !xor(mailbox.as_bytes());
+    let whole = !xor8(mailbox.as_bytes());
     mailbox.set_signature(whole);
-}
-
-fn xor(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
 
 #[cfg(test)]

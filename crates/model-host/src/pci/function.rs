@@ -147,7 +147,9 @@ mod tests {
     use verbless_model::memory::{HostMemory, Interrupts};
     use verbless_prm::EnableHcaIn;
 
-    use super::super::rig::{Driver, MEMORY, QUEUE};
+    use super::super::rig::{
+        CMDQ_ADDR_H, CMDQ_ADDR_L, COMMAND_DOORBELL_VECTOR, Driver, MEMORY, QUEUE,
+    };
     use super::*;
 
     /// An eventfd for a vector, and its other end.
@@ -165,7 +167,7 @@ mod tests {
         let ((one, first), (two, second)) = (eventfd(), eventfd());
         let msix = VFIO_PCI_MSIX_IRQ_INDEX;
         function.set_irqs(msix, EVENTFD, 0, 2, vec![one, two]).unwrap();
-        let heard = |function: &PciFunction| {
+        let delivered = |function: &PciFunction| {
             (0..2).for_each(|vector| function.vectors.raise(vector));
             [&first, &second].map(|counter| counter.read().is_ok())
         };
@@ -174,18 +176,18 @@ mod tests {
             [(msix, EVENTFD, 0, 0), (msix, NONE, 0, 1), (msix, EVENTFD, 2, 1), (0, NONE, 0, 0)]
         {
             function.set_irqs(index, flags, start, count, vec![]).unwrap();
-            assert_eq!(heard(&function), [true; 2], "{index} {flags} {start} {count}");
+            assert_eq!(delivered(&function), [true; 2], "{index} {flags} {start} {count}");
         }
         function.set_irqs(msix, EVENTFD, 1, 1, vec![]).unwrap();
-        assert_eq!(heard(&function), [true, false]);
+        assert_eq!(delivered(&function), [true, false]);
         let count = function.vectors.count();
         for (start, count) in [(count, 1), (0, count + 1), (u32::MAX, 2)] {
             let refused = function.set_irqs(msix, EVENTFD, start, count, vec![]).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{start} {count}");
         }
-        assert_eq!(heard(&function), [true, false]);
+        assert_eq!(delivered(&function), [true, false]);
         function.set_irqs(msix, NONE, 0, 0, vec![]).unwrap();
-        assert_eq!(heard(&function), [false; 2]);
+        assert_eq!(delivered(&function), [false; 2]);
     }
 
     #[test]
@@ -269,9 +271,9 @@ mod tests {
             assert!(driver.memory.read(MEMORY, &mut [0; 8]).is_err());
             assert!(driver.memory.write(MEMORY, &[0; 8]).is_err());
             assert!(driver.memory.direct(MEMORY, 8).is_none());
-            driver.write(0x10, (QUEUE >> 32) as u32);
-            driver.write(0x14, QUEUE as u32);
-            driver.write(0x18, 1);
+            driver.write(CMDQ_ADDR_H, (QUEUE >> 32) as u32);
+            driver.write(CMDQ_ADDR_L, QUEUE as u32);
+            driver.write(COMMAND_DOORBELL_VECTOR, 1);
             driver.function.vectors.raise(0);
             driver.command_register(ACCESSES | MASTER);
             assert_eq!(driver.get(0), entry, "the command was not seen");

@@ -1,4 +1,4 @@
-//! A device without a socket, for fuzzers: they replace the VMM.
+//! A device without a socket, for fuzzers, which replace the VMM.
 //!
 //! Everything that a guest can do reaches the model as over a socket: accesses to regions, stores
 //! to mapped doorbell pages, and memory.

@@ -17,7 +17,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// `count` vectors without eventfds, of a function that is a bus master.
+    /// Creates `count` vectors without eventfds, with bus mastering on.
     pub(super) fn new(count: u32) -> Self {
         let eventfds = RwLock::new((0..count).map(|_| None).collect());
         Self { eventfds, bus_master: AtomicBool::new(true) }
@@ -34,7 +34,7 @@ impl Vectors {
     }
 
     /// Connects the vectors from `start` on with these eventfds; `None` disconnects a vector.
-    /// False: the device has fewer vectors.
+    /// Returns false if the range exceeds the vectors.
     pub(super) fn set(&self, start: u32, new: impl ExactSizeIterator<Item = Option<File>>) -> bool {
         let mut eventfds = self.eventfds.write().unwrap_or_else(PoisonError::into_inner);
         let start = start as usize;
@@ -54,15 +54,15 @@ impl Vectors {
 impl Interrupts for Vectors {
     fn raise(&self, vector: u32) {
         if !self.bus_master.load(Ordering::Acquire) {
-            tracing::debug!(vector, "an interrupt of a function that is no bus master");
+            tracing::debug!(vector, "interrupt dropped: bus mastering is off");
             return;
         }
         let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
         let Some(Some(eventfd)) = eventfds.get(vector as usize) else {
-            tracing::debug!(vector, "an interrupt without an eventfd");
+            tracing::debug!(vector, "interrupt dropped: the vector has no eventfd");
             return;
         };
-        // A plain write blocks while the client leaves the counter full.
+        // A plain write would block on a full counter.
         if let Err(error) = signal_eventfd(eventfd.as_fd()) {
             tracing::warn!(vector, %error, "an interrupt cannot be delivered");
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn full_blocking_eventfd_holds_up_no_interrupt() {
+    fn raise_does_not_block_on_full_eventfd() {
         let vectors = Vectors::new(1);
         let full = EventFd::from_flags(EfdFlags::empty()).unwrap();
         full.write(u64::MAX - 1).unwrap();

@@ -29,3 +29,15 @@ impl Layout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trap_leaves_bar_unmapped() {
+        let profile = Profile::load("bluefield3").unwrap();
+        assert_eq!(Layout::new(&profile, false).mapped, Some(4 << 20..32 << 20));
+        assert_eq!(Layout::new(&profile, true).mapped, None);
+    }
+}

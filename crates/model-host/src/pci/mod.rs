@@ -11,9 +11,9 @@
 //!   control         answers to `ctl`
 //! ```
 //!
-//! A UAR page has the number of its page in the BAR. Kernel UAR pages are trapped, because several
-//! CPUs share their doorbell words. Pages of user contexts begin at a number that the profile
-//! gives, and are mapped.
+//! UAR index n is page n of BAR 0. UAR pages below the profile's `user_uar` belong to the kernel and
+//! are trapped, because several CPUs share their doorbell words. The others are mapped into the
+//! guest.
 
 mod bar;
 mod command_queue;

@@ -21,6 +21,11 @@ pub(super) const MEMORY_BYTES: u64 = 16 << 20;
 /// Address of the command queue.
 pub(super) const QUEUE: u64 = MEMORY;
 
+/// Registers of the initialization segment.
+pub(super) const CMDQ_ADDR_H: u64 = 0x10;
+pub(super) const CMDQ_ADDR_L: u64 = 0x14;
+pub(super) const COMMAND_DOORBELL_VECTOR: u64 = 0x18;
+
 pub(super) struct Driver {
     pub model: Model,
     pub function: PciFunction,
@@ -59,8 +64,8 @@ impl Driver {
     /// Makes the function a bus master and writes the address of the command queue.
     pub(super) fn start(&mut self) {
         self.command_register(0x0006);
-        self.write(0x10, (QUEUE >> 32) as u32);
-        self.write(0x14, QUEUE as u32);
+        self.write(CMDQ_ADDR_H, (QUEUE >> 32) as u32);
+        self.write(CMDQ_ADDR_L, QUEUE as u32);
     }
 
     pub(super) fn command_register(&mut self, value: u16) {
@@ -90,7 +95,8 @@ impl Driver {
         address
     }
 
-    /// Mailboxes that hold these bytes; 0 if there are none.
+    /// Writes `bytes` into a mailbox chain; returns the address of the first, or 0 if `bytes` is
+    /// empty.
     pub(super) fn mailboxes(&mut self, bytes: &[u8]) -> u64 {
         let count = bytes.len().div_ceil(512);
         if count == 0 {
@@ -102,14 +108,13 @@ impl Driver {
             mailbox.as_bytes_mut()[..data.len()].copy_from_slice(data);
             let address = first + 1024 * number as u64;
             let next = if number + 1 < count { address + 1024 } else { 0 };
-            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&next.to_be_bytes());
-            mailbox.set_block_number(number as u32).set_token(self.token);
+            mailbox.set_next(next).set_block_number(number as u32).set_token(self.token);
             self.memory.write(address, mailbox.as_bytes()).unwrap();
         }
         first
     }
 
-    /// An entry for a command, with its mailboxes in memory and ownership given to the device.
+    /// Builds a command queue entry (owner: hardware) and its mailbox chains.
     pub(super) fn entry(&mut self, input: &[u8], output_bytes: usize) -> CommandQueueEntry {
         self.token = self.token.wrapping_add(1).max(1);
         let (inline, rest) = input.split_at(input.len().min(16));
@@ -119,8 +124,7 @@ impl Driver {
         entry.as_bytes_mut()[0x10..0x10 + inline.len()].copy_from_slice(inline);
         let first_input = self.mailboxes(rest);
         let first_output = self.mailboxes(&vec![0; output_bytes.saturating_sub(16)]);
-        entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&first_input.to_be_bytes());
-        entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&first_output.to_be_bytes());
+        entry.set_input_mailbox(first_input).set_output_mailbox(first_output);
         entry.set_ownership(CommandOwnership::HARDWARE);
         entry
     }
@@ -140,7 +144,7 @@ impl Driver {
     /// Puts an entry into slot 0, rings, and returns it as the device left it.
     pub(super) fn ring(&mut self, entry: &CommandQueueEntry) -> CommandQueueEntry {
         self.put(0, entry);
-        self.write(0x18, 1);
+        self.write(COMMAND_DOORBELL_VECTOR, 1);
         self.get(0)
     }
 
@@ -149,11 +153,11 @@ impl Driver {
         let length = entry.output_length() as usize;
         let mut output = entry.command_output_inline_data().to_vec();
         let mut mailbox = CommandMailbox::zeroed();
-        let mut at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+        let mut at = entry.output_mailbox();
         while output.len() < length {
             self.memory.read(at, mailbox.as_bytes_mut()).unwrap();
             output.extend_from_slice(mailbox.mailbox_data());
-            at = u64::from_be_bytes(mailbox.as_bytes()[0x230..0x238].try_into().unwrap());
+            at = mailbox.next();
         }
         output.truncate(length);
         output

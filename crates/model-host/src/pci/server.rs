@@ -34,9 +34,9 @@ pub enum PciError {
         "{given} sockets were given for {wanted} functions: give one --socket for each function"
     )]
     Sockets {
-        /// How many sockets there are.
+        /// Number of sockets.
         given: usize,
-        /// How many functions there are.
+        /// Number of functions.
         wanted: usize,
     },
     /// A socket cannot be bound or listened to.
@@ -69,7 +69,7 @@ pub struct PciOptions {
     pub sides: bool,
     /// One socket per function, in the order of the devices.
     pub sockets: Vec<PathBuf>,
-    /// Whether no UAR page is mapped into the guest: every doorbell is then a message.
+    /// Trap every doorbell: no UAR page is mapped into the guest.
     pub trap: bool,
     /// The file to which every command is written with its answer, as text that `cargo xtask prm
     /// decode` reads.
@@ -152,7 +152,7 @@ fn functions(device: &Profile, options: &PciOptions) -> usize {
     if options.sides { device.sides().count() } else { options.functions.into() }
 }
 
-/// The front end of function `id`, whose driver's memory is `memory`.
+/// Creates the PCI front end of function `id`; `memory` is the guest's.
 pub(super) fn attach(
     model: &Model,
     id: usize,
@@ -160,8 +160,8 @@ pub(super) fn attach(
     trap: bool,
 ) -> PciFunction {
     let device = model.device(id);
-    let whole = device.system_image_guid();
-    let functions = model.all_devices().iter().filter(|it| it.system_image_guid() == whole).count();
+    let card = device.system_image_guid();
+    let functions = model.all_devices().iter().filter(|it| it.system_image_guid() == card).count();
     let profile = device.profile();
     let vectors = Arc::new(Vectors::new(profile.device().vectors));
     device.set_interrupts(Some(vectors.clone()));
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn serve_reports_regions_and_ends_with_last_client() {
-        let place = std::env::temp_dir().join(format!("serve-{}", std::process::id()));
-        std::fs::create_dir(&place).unwrap();
-        let sockets: Vec<_> = ["one", "two"].map(|name| place.join(name)).into();
+        let directory = std::env::temp_dir().join(format!("serve-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let sockets: Vec<_> = ["one", "two"].map(|name| directory.join(name)).into();
         let name = format!("serve-{}", std::process::id());
         let named = PciOptions { name: Some(name.clone()), ..options(sockets.clone()) };
         let server = thread::spawn(move || serve(named));
@@ -277,7 +277,7 @@ mod tests {
             assert!(bar.file_offset.is_some());
             assert_eq!(region(VFIO_PCI_BAR0_REGION_INDEX + 2).size, 0);
             let msix = client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap();
-            assert_eq!((msix.count, msix.flags), (64, 9), "by eventfd, and of a fixed number");
+            assert_eq!((msix.count, msix.flags), (64, 9), "EVENTFD and NORESIZE");
             let others = (0..VFIO_PCI_MSIX_IRQ_INDEX).map(|it| client.get_irq_info(it).unwrap());
             assert!(others.into_iter().all(|it| (it.count, it.flags) == (0, 0)));
             let mut identity = [0; 4];
@@ -293,7 +293,7 @@ mod tests {
         drop(clients);
         server.join().unwrap().unwrap();
         assert!(run::control(&name, &Control::Show).is_err(), "the server has ended");
-        std::fs::remove_dir_all(place).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
@@ -324,12 +324,5 @@ mod tests {
             attach(&model, id, memory(), false).config.read(0x0e, &mut kind);
             assert_eq!(kind, [expected], "function {id}");
         }
-    }
-
-    #[test]
-    fn doorbells_are_mapped_unless_they_are_to_be_trapped() {
-        let profile = Profile::load("bluefield3").unwrap();
-        assert_eq!(Layout::new(&profile, false).mapped, Some(4 << 20..32 << 20));
-        assert_eq!(Layout::new(&profile, true).mapped, None);
     }
 }

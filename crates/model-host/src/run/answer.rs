@@ -1,8 +1,8 @@
 //! Answers notifications: the thread that receives them, and the dispatch by system call.
 //!
 //! Most trapped calls do not concern the devices: a BPF filter sees the pointer to a path, not the
-//! path. Their cost is the cost of `run` for a program that uses no device, so little is done for
-//! them: receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
+//! path. Their cost is the cost of `run` for a program that uses no device, so they take four
+//! steps: receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,7 +25,7 @@ use super::sys::{self, CallGate, Listener, Notification, Stat};
 use super::view::View;
 
 /// Number of checks at short intervals after a call hung.
-const QUICK_LOOKS: u32 = 100;
+const FAST_CHECKS: u32 = 100;
 
 /// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) enum Answer {
     /// The kernel executes the call (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Kernel,
     Ours(Result<i64, Errno>),
-    /// `Gate::give` has installed a descriptor and answered the call.
+    /// [`CallGate::give`] installed a descriptor and answered the call.
     Given,
 }
 
@@ -53,11 +53,11 @@ pub(super) struct Answerer {
     pub pool: Arc<FileClosers>,
 }
 
-/// Starts the threads that answer a filter's notifications. They end with the last process behind
-/// the filter.
+/// Starts the threads that answer a filter's notifications. They end with the filter's last
+/// process.
 ///
 /// One thread receives at a time. The kernel wakes all receivers of a listener, and one of them
-/// gets the notification. If the thread does not come back, another takes its place
+/// gets the notification. If it stays in a call too long, another thread replaces it
 /// (`call_threads`).
 pub(super) fn spawn(
     shared: &Arc<SharedRun>,
@@ -67,14 +67,14 @@ pub(super) fn spawn(
     let gate: Arc<dyn CallGate> = listener.clone();
     let (shared, view, pool) = (shared.clone(), view.clone(), Arc::default());
     let answerer = Answerer { shared, gate, view, pool };
-    let desk = Arc::new(FilterCalls {
+    let calls = Arc::new(FilterCalls {
         answerer,
         listener: listener.clone(),
         turns: CallThreads::default(),
     });
-    let watched = Arc::downgrade(&desk);
+    let watched = Arc::downgrade(&calls);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
-    desk.take_calls(0)
+    calls.take_calls(0)
 }
 
 /// A filter with its answering threads.
@@ -96,7 +96,7 @@ impl FilterCalls {
             match self.listener.receive() {
                 Ok(call) => {
                     self.turns.begin(number, call);
-                    match answerer.answer_at_any_rate(&call) {
+                    match answerer.answer_catching_panics(&call) {
                         Answer::Kernel => answerer.gate.go_on(call.id),
                         Answer::Ours(result) => answerer.gate.answer(call.id, result),
                         Answer::Given => {}
@@ -117,22 +117,22 @@ impl FilterCalls {
         }
     }
 
-    /// The process of a call that still waits.
-    fn maker(&self, call: &Notification) -> Option<Pid> {
+    /// The process of a call; `None`: the call no longer waits.
+    fn process_of(&self, call: &Notification) -> Option<Pid> {
         let pid = process::process_of(call.tid).ok()?;
         self.answerer.gate.is_waiting(call.id).then_some(pid)
     }
 }
 
-/// Starts another answering thread whenever one does not come back.
-fn watch(desk: &Weak<FilterCalls>) {
+/// Starts another answering thread whenever one stays in a call too long.
+fn watch(calls: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
         // Hanging calls come in groups.
         std::thread::sleep(if quick == 0 { TURN } else { SHORT });
-        let Some(desk) = desk.upgrade() else { return };
-        let waits = call_waits(desk.listener.as_fd());
-        match desk.turns.look(Instant::now(), waits, |call| desk.maker(call)) {
+        let Some(calls) = calls.upgrade() else { return };
+        let waits = call_waits(calls.listener.as_fd());
+        match calls.turns.look(Instant::now(), waits, |call| calls.process_of(call)) {
             StallAction::Nothing => {
                 quick = quick.saturating_sub(1);
                 continue;
@@ -143,22 +143,22 @@ fn watch(desk: &Weak<FilterCalls>) {
                 if !std::mem::replace(&mut exhausted, true) {
                     tracing::error!(
                         "too many threads wait for memory of ended processes (a FUSE server does \
-                         not answer): calls behind this filter wait"
+                         not answer): this filter gets no new thread, its calls wait"
                     );
                 }
                 continue;
             }
-            StallAction::Kill(calls) => {
+            StallAction::Kill(hung) => {
                 tracing::error!(
-                    calls = calls.len(),
+                    calls = hung.len(),
                     "memory with the arguments of these calls does not arrive (userfaultfd, \
                      FUSE, NFS), and no thread is left for other calls: killing their processes"
                 );
-                calls.iter().for_each(|busy| kill_maker(&*desk.answerer.gate, &busy.call));
+                hung.iter().for_each(|busy| kill_caller(&*calls.answerer.gate, &busy.call));
             }
         }
-        quick = QUICK_LOOKS;
-        let started = desk.turns.replace(|number| desk.clone().take_calls(number));
+        quick = FAST_CHECKS;
+        let started = calls.turns.replace(|number| calls.clone().take_calls(number));
         match started {
             Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {
@@ -174,7 +174,7 @@ fn watch(desk: &Weak<FilterCalls>) {
 impl Answerer {
     /// Answers a call even if [`Answerer::answer`] panics. The bug then fails only this call; other
     /// callers still get answers.
-    fn answer_at_any_rate(&self, call: &Notification) -> Answer {
+    fn answer_catching_panics(&self, call: &Notification) -> Answer {
         let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
         answer.unwrap_or_else(|_| {
             tracing::error!(call = call.number, "answering a call panicked: this is a bug");
@@ -187,15 +187,15 @@ impl Answerer {
         #[cfg(target_arch = "x86_64")]
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
-        self.shared.processes.heard(call.tid, || self.gate.is_waiting(call.id));
+        self.shared.processes.note_call(call.tid, || self.gate.is_waiting(call.id));
         if filter::is_foreign(call.architecture, call.number) {
-            self.shared.may_leave(call.tid, || self.gate.is_waiting(call.id));
+            self.shared.note_execve(call.tid, || self.gate.is_waiting(call.id));
             return Answer::Kernel;
         }
         match i64::from(call.number) {
             libc::SYS_ioctl => self.ioctl(call),
             libc::SYS_execve | libc::SYS_execveat => {
-                self.shared.may_leave(call.tid, || self.gate.is_waiting(call.id));
+                self.shared.note_execve(call.tid, || self.gate.is_waiting(call.id));
                 Answer::Kernel
             }
             libc::SYS_socket => self.socket(call),
@@ -205,8 +205,8 @@ impl Answerer {
             libc::SYS_dup => self.duplicate(call, 0, false),
             libc::SYS_fcntl => self.duplicate(call, third, second as i32 == libc::F_DUPFD_CLOEXEC),
             libc::SYS_mmap => self.mmap(call),
-            libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
-            libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
+            libc::SYS_ftruncate => self.refuse_on_device(call, Errno::EINVAL),
+            libc::SYS_fallocate => self.refuse_on_device(call, Errno::ENODEV),
             libc::SYS_openat => self.open(call, first, second, &OpenHow::from_flags(third)),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),
@@ -219,10 +219,8 @@ impl Answerer {
             }
             libc::SYS_faccessat => self.access(call, first, second, third, 0),
             libc::SYS_faccessat2 => self.access(call, first, second, third, fourth),
-            libc::SYS_getxattr | libc::SYS_lgetxattr => {
-                self.no_attribute(call, Err(Errno::ENODATA))
-            }
-            libc::SYS_listxattr | libc::SYS_llistxattr => self.no_attribute(call, Ok(0)),
+            libc::SYS_getxattr | libc::SYS_lgetxattr => self.no_xattr(call, Err(Errno::ENODATA)),
+            libc::SYS_listxattr | libc::SYS_llistxattr => self.no_xattr(call, Ok(0)),
             libc::SYS_readlinkat => self.readlink(call, first, second, third, fourth),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => self.open(call, HERE, first, &OpenHow::from_flags(second)),
@@ -260,7 +258,7 @@ impl Answerer {
     }
 }
 
-pub(super) fn kill_maker(gate: &dyn CallGate, call: &Notification) {
+pub(super) fn kill_caller(gate: &dyn CallGate, call: &Notification) {
     let Ok(pid) = process::process_of(call.tid) else { return };
     let Ok(pidfd) = sys::pidfd(pid) else { return };
     if gate.is_waiting(call.id) {
@@ -293,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn execve_of_32_bits_may_leave() {
+    fn i386_execve_marks_process_as_in_execve() {
         let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
         for (architecture, number, leaves) in [
             (native, libc::SYS_execve as i32, true),

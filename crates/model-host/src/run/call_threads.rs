@@ -8,10 +8,10 @@
 //!
 //! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
-//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the
+//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the other calls of the
 //! filter. They are also killed if no thread could be started for that long. Only waits for the
-//! program ([`in_program`]) count, and calls queued behind one of these on the same open device
-//! ([`Queue`]). A call that waits for another lock of the supervisor is delayed by another program.
+//! program ([`in_program`]) count, and calls that wait for one of these on the same open device
+//! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another program.
 //!
 //! A thread whose call's process was killed is lost: it is not counted, and comes back when its
 //! access ends, if ever. With [`MAX_LOST`] lost threads, the filter gets no new one and its calls
@@ -58,7 +58,7 @@ enum WaitTarget {
     /// For the program, since this time.
     Program(Instant),
     /// In a queue, which waits for a program while its leader does.
-    Queue(Arc<Queue>),
+    CallLock(Arc<CallLock>),
 }
 
 /// A thread's wait, visible to other threads.
@@ -82,7 +82,7 @@ impl ThreadWait {
     /// The call that delays this thread: its own, or that of its queue's leader.
     fn held_up_by(&self) -> Option<Notification> {
         match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
-            WaitTarget::Queue(queue) => queue.first()?.call,
+            WaitTarget::CallLock(queue) => queue.first()?.call,
             _ => self.call,
         }
     }
@@ -94,7 +94,7 @@ impl ThreadWait {
             WaitTarget::None => false,
             WaitTarget::Program(since) => now.saturating_duration_since(since) >= limit,
             // A queue's leader is in no other queue.
-            WaitTarget::Queue(queue) => {
+            WaitTarget::CallLock(queue) => {
                 queue.first().is_some_and(|first| first.is_long(now, limit))
             }
         }
@@ -104,12 +104,12 @@ impl ThreadWait {
 /// Serializes calls, such as those on one open device. While the leader waits for its program, all
 /// members count as waiting for theirs, not as delayed by another program.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct CallLock {
     alone: Mutex<()>,
     first: Mutex<Option<Arc<ThreadWait>>>,
 }
 
-impl Queue {
+impl CallLock {
     fn first(&self) -> Option<Arc<ThreadWait>> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -120,14 +120,14 @@ impl Queue {
 
     /// Runs `work` when it is this thread's turn.
     pub(super) fn alone<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
-        struct FirstCall<'a>(&'a Queue);
+        struct FirstCall<'a>(&'a CallLock);
         impl Drop for FirstCall<'_> {
             fn drop(&mut self) {
                 self.0.set_first(None);
             }
         }
         let stay = STAY.with_borrow(Clone::clone).unwrap_or_default();
-        let before = stay.replace(WaitTarget::Queue(self.clone()));
+        let before = stay.replace(WaitTarget::CallLock(self.clone()));
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         stay.replace(before);
         self.set_first(Some(stay));
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn queued_call_waits_for_program_with_its_leader() {
-        let (queue, held) = (Arc::<Queue>::default(), std::sync::Barrier::new(2));
+        let (queue, held) = (Arc::<CallLock>::default(), std::sync::Barrier::new(2));
         let waits = |stay: &ThreadWait| stay.is_long(Instant::now(), Duration::ZERO);
         std::thread::scope(|scope| {
             let stay = Arc::<ThreadWait>::default();
@@ -451,7 +451,7 @@ mod tests {
                 STAY.set(Some(of_second.clone()));
                 queue.alone(|| waits(&of_second))
             });
-            while !matches!(*stay.wait.lock().unwrap(), WaitTarget::Queue(_)) {
+            while !matches!(*stay.wait.lock().unwrap(), WaitTarget::CallLock(_)) {
                 std::thread::yield_now();
             }
             assert!(!waits(&stay), "the first thread works");

@@ -50,12 +50,12 @@ mod tests {
     #[test]
     fn getcwd_in_tree_checks_buffer_size() {
         let program = Program::new();
-        let place = c"/sys/class/infiniband";
-        let given = program.open(place, libc::O_RDONLY | libc::O_DIRECTORY);
+        let path = c"/sys/class/infiniband";
+        let directory = program.open(path, libc::O_RDONLY | libc::O_DIRECTORY);
         // A link to the tree that also works in a child.
-        let real = format!("/proc/{}/fd/{}", std::process::id(), given.descriptor());
-        let real = std::path::PathBuf::from(real);
-        let bytes = place.to_bytes_with_nul().len() as u64;
+        let link = format!("/proc/{}/fd/{}", std::process::id(), directory.descriptor());
+        let link = std::path::PathBuf::from(link);
+        let bytes = path.to_bytes_with_nul().len() as u64;
         // Nothing is mapped at 16, so a path that fits fails with EFAULT.
         let answer = |directory: &std::path::Path, room: u64| {
             let mut child =
@@ -64,8 +64,8 @@ mod tests {
             child.kill().and_then(|()| child.wait()).expect("it is there");
             answer
         };
-        assert_eq!(answer(&real, bytes - 1), Errno::ERANGE.into());
-        assert_eq!(answer(&real, bytes), Errno::EFAULT.into());
+        assert_eq!(answer(&link, bytes - 1), Errno::ERANGE.into());
+        assert_eq!(answer(&link, bytes), Errno::EFAULT.into());
         assert_eq!(answer("/".as_ref(), bytes), Answer::Kernel);
     }
 }

@@ -6,18 +6,14 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::process::text_of;
+use super::proc_stat::ProcStat;
 use super::sys;
 use verbless_model_kernel::remote::numbers;
 
 /// The parent of a living process.
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = text_of(&format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ');
-    let lives = !matches!(fields.next()?, "Z" | "X");
-    let parent = fields.next()?.parse().ok()?;
-    lives.then_some(parent)
+    let stat = ProcStat::read(pid).ok().filter(ProcStat::is_alive)?;
+    stat.parent()
 }
 
 /// All living processes with their parents. An error: `/proc` cannot be read, for example because

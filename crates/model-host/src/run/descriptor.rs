@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::answer::{Answer, Answerer};
 use super::call_threads::in_program;
 use super::filter::DESCRIPTORS;
-use super::open::{Open, ServedFile};
+use super::open::{OpenFile, ServedFile};
 use super::process;
 use super::sys::Notification;
 use verbless_model_kernel::remote::FileId;
@@ -25,12 +25,12 @@ impl Answerer {
     }
 
     /// The open device behind a descriptor. The table of opens is unlocked on return.
-    pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<Open>> {
+    pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<OpenFile>> {
         self.opened_as(call, descriptor).map(|(_, open)| open)
     }
 
     /// As [`Self::opened`], with the file's identity.
-    fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<Open>)> {
+    fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<OpenFile>)> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
         // Proves that the thread's number was not reused.
         let open = self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))??;
@@ -85,7 +85,7 @@ impl Answerer {
     }
 
     /// A call that fails on a device.
-    pub(super) fn unsuitable(&self, call: &Notification, errno: Errno) -> Answer {
+    pub(super) fn refuse_on_device(&self, call: &Notification, errno: Errno) -> Answer {
         match self.opened(call, call.arguments[0]) {
             Some(_) => errno.into(),
             None => Answer::Kernel,
@@ -121,7 +121,7 @@ mod tests {
             (fcntl_, [&closing[..], &[1000]].concat(), 1000, true),
         ] {
             assert_eq!(program.call(number, &call), Answer::Given, "{call:?}");
-            let given = program.given();
+            let given = program.last_installed();
             assert!(given.number.is_some_and(|it| it >= at_least && it < 1024), "{given:?}");
             assert_eq!((given.close_on_exec, given.answer), (closes, true), "{call:?}");
         }
@@ -135,11 +135,11 @@ mod tests {
         let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("it is free");
         let call = [&plain[..], &[taken as u64]].concat();
         assert_eq!(program.call(fcntl_, &call), Answer::Given);
-        assert_eq!(program.given().number, Some(taken as u32 + 1));
+        assert_eq!(program.last_installed().number, Some(taken as u32 + 1));
         nix::unistd::close(taken).expect("it is open");
         program.gate.refuse(&[Errno::EMFILE]);
         assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Given);
-        assert!(program.given().number.is_some_and(|number| (48..64).contains(&number)));
+        assert!(program.last_installed().number.is_some_and(|number| (48..64).contains(&number)));
         program.gate.refuse(&[Errno::EMFILE; 2]);
         assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Kernel);
     }

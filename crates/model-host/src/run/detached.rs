@@ -223,6 +223,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
+    use super::super::proc_stat::ProcStat;
     use super::*;
 
     /// A tmpfs with a file in a directory. `None`: mounting is forbidden here, and the test is
@@ -277,7 +278,7 @@ mod tests {
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         if !output.status.success() && said.contains("permission denied") {
-            return eprintln!("skipped: this place lets root mount nothing");
+            return eprintln!("skipped: root may mount nothing here");
         }
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
         assert!(!said.contains("skipped"), "{said}");
@@ -318,9 +319,8 @@ mod tests {
         let listed = filled(|_| {
             // The child waits in the namespace meanwhile.
             let child = |pid: &u32| {
-                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1));
-                parent == Some(&*std::process::id().to_string())
+                let parent = ProcStat::read(pid).ok().and_then(|stat| stat.parent());
+                parent == Some(std::process::id() as i32)
             };
             let pids = fs::read_dir("/proc")?.flatten();
             let pids = pids.filter_map(|it| it.file_name().to_str()?.parse().ok()).filter(child);

@@ -2,7 +2,7 @@
 //! directory in the first temporary directory that accepts it.
 //!
 //! The owner of a temporary directory locks it. An owner that was killed leaves the directory
-//! unlocked; the next owner in the same place removes it.
+//! unlocked; the next owner there removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -16,7 +16,7 @@ use super::detached::{self, Detached};
 
 /// The prefix of the names of temporary directories.
 const PREFIX: &str = "verbless-model-";
-/// Attempts to create a directory that no other process clears as stale.
+/// Attempts: another process may remove the new directory before it is locked.
 const TRIES: u32 = 8;
 
 /// The directory, which is removed on drop.
@@ -37,41 +37,39 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Creates a directory and fills it: detached, else in TMPDIR if set, else in /dev/shm, else in
-    /// another temporary directory.
+    /// Creates a directory and fills it: detached, else as [`Self::create_temporary`] does.
     ///
     /// # Errors
-    /// No place accepts it; the text has each place's error.
-    pub(super) fn filled(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
+    /// No file system accepts it; the text has each one's error.
+    pub(super) fn create(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
         match detached::filled(&fill) {
             Ok(Detached { root, namespace }) => {
                 return Ok(Self { path: None, root, _namespace: Some(namespace) });
             }
             Err(error) => tracing::debug!(%error, "cannot mount a tmpfs for the devices"),
         }
-        Self::among_temporary_files(fill)
+        Self::create_temporary(fill)
     }
 
-    /// Creates one in TMPDIR if set, else in /dev/shm, else in another temporary directory.
-    pub(super) fn among_temporary_files(
-        fill: impl Fn(&Path) -> io::Result<()>,
-    ) -> io::Result<Self> {
-        let named = env::var_os("TMPDIR").filter(|place| !place.is_empty());
+    /// Creates and fills one in TMPDIR if set, else in /dev/shm, else in another temporary
+    /// directory.
+    pub(super) fn create_temporary(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
+        let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
         let usual = ["/dev/shm", "/tmp", "/var/tmp"].map(OsString::from);
-        let places = named.into_iter().chain(usual).chain(env::var_os("XDG_RUNTIME_DIR"));
-        Self::filled_in(places.map(PathBuf::from), fill)
+        let parents = named.into_iter().chain(usual).chain(env::var_os("XDG_RUNTIME_DIR"));
+        Self::create_in(parents.map(PathBuf::from), fill)
     }
 
-    fn filled_in(
-        places: impl IntoIterator<Item = PathBuf>,
+    fn create_in(
+        parents: impl IntoIterator<Item = PathBuf>,
         fill: impl Fn(&Path) -> io::Result<()>,
     ) -> io::Result<Self> {
         let mut refusals = Vec::new();
-        for place in places {
-            let made = Self::make(&place).and_then(|(path, made)| fill(&path).map(|()| made));
+        for parent in parents {
+            let made = Self::make(&parent).and_then(|(path, made)| fill(&path).map(|()| made));
             match made {
                 Ok(made) => return Ok(made),
-                Err(error) => refusals.push(format!("{}: {error}", place.display())),
+                Err(error) => refusals.push(format!("{}: {error}", parent.display())),
             }
         }
         Err(io::Error::other(format!(
@@ -94,14 +92,14 @@ impl Directory {
         }
     }
 
-    fn make(place: &Path) -> io::Result<(PathBuf, Self)> {
-        // As the kernel names files in it.
-        let place = place.canonicalize()?;
-        clear(&place);
+    fn make(parent: &Path) -> io::Result<(PathBuf, Self)> {
+        // The kernel reports canonical paths (/proc/PID/fd).
+        let parent = parent.canonicalize()?;
+        clear(&parent);
         for _ in 0..TRIES {
-            let path = nix::unistd::mkdtemp(&place.join(format!("{PREFIX}XXXXXX")))?;
+            let path = nix::unistd::mkdtemp(&parent.join(format!("{PREFIX}XXXXXX")))?;
             let made = Self { path: Some(path.clone()), root: open(&path)?, _namespace: None };
-            // Some file systems have no locks; stale directories stay there.
+            // Without flock, stale directories are never removed.
             let locked = !matches!(made.root.try_lock(), Err(TryLockError::WouldBlock));
             if locked && path.exists() {
                 return Ok((path, made));
@@ -123,8 +121,8 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Removes directories of this user whose owners were killed.
-fn clear(place: &Path) {
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+fn clear(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
         }
@@ -141,71 +139,71 @@ fn clear(place: &Path) {
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> PathBuf {
-        let place = env::temp_dir().join(format!("directory-{name}-{}", std::process::id()));
-        fs::create_dir(&place).expect("a new directory");
-        place.canonicalize().expect("it is there")
+    fn parent_named(name: &str) -> PathBuf {
+        let parent = env::temp_dir().join(format!("directory-{name}-{}", std::process::id()));
+        fs::create_dir(&parent).expect("a new directory");
+        parent.canonicalize().expect("it is there")
     }
 
-    fn count(place: &Path) -> usize {
-        fs::read_dir(place).expect("it is there").count()
+    fn count(parent: &Path) -> usize {
+        fs::read_dir(parent).expect("it is there").count()
     }
 
     #[test]
     fn make_removes_directories_of_killed_owners() {
-        let place = place("left");
-        let (live_path, live) = Directory::make(&place).expect("a directory");
-        let (left, killed) = Directory::make(&place).expect("another");
+        let parent = parent_named("left");
+        let (live_path, live) = Directory::make(&parent).expect("a directory");
+        let (left, killed) = Directory::make(&parent).expect("another");
         fs::create_dir_all(left.join("sys/class")).expect("a file in it");
-        killed.root.unlock().expect("as by its end");
-        let (next_path, next) = Directory::make(&place).expect("a third");
+        killed.root.unlock().expect("unlock");
+        let (next_path, next) = Directory::make(&parent).expect("a third");
         assert!(!left.exists());
         assert!(live_path.exists() && next_path.exists());
         drop((live, next, killed));
-        assert_eq!(count(&place), 0);
-        fs::remove_dir(place).expect("it is empty");
+        assert_eq!(count(&parent), 0);
+        fs::remove_dir(parent).expect("it is empty");
     }
 
     #[test]
-    fn only_own_directories_of_the_name_are_removed() {
-        let place = place("others");
-        let kept = place.join("kept");
+    fn clear_removes_only_own_prefixed_directories() {
+        let parent = parent_named("others");
+        let kept = parent.join("kept");
         fs::create_dir(&kept).expect("a directory");
         fs::write(kept.join("file"), "").expect("a file in it");
-        std::os::unix::fs::symlink(&kept, place.join("verbless-model-link")).expect("a link");
-        fs::write(place.join("verbless-model-file"), "").expect("a file");
-        let left = place.join("verbless-model-left");
+        std::os::unix::fs::symlink(&kept, parent.join("verbless-model-link")).expect("a link");
+        fs::write(parent.join("verbless-model-file"), "").expect("a file");
+        let left = parent.join("verbless-model-left");
         fs::create_dir(&left).expect("a directory");
-        let of_another = place.join("verbless-model-another");
+        let of_another = parent.join("verbless-model-another");
         fs::create_dir(&of_another).expect("a directory");
-        let given = std::os::unix::fs::chown(&of_another, Some(54321), None).is_ok();
-        clear(&place);
+        let chowned = std::os::unix::fs::chown(&of_another, Some(54321), None).is_ok();
+        clear(&parent);
         assert!(!left.exists());
-        assert_eq!(of_another.exists(), given, "only root can give it away");
+        assert_eq!(of_another.exists(), chowned, "only root may chown");
         for name in ["verbless-model-link", "verbless-model-file", "kept/file"] {
-            assert!(place.join(name).symlink_metadata().is_ok(), "{name} stays");
+            assert!(parent.join(name).symlink_metadata().is_ok(), "{name} stays");
         }
-        fs::remove_dir_all(place).expect("it is there");
+        fs::remove_dir_all(parent).expect("it is there");
     }
 
     #[test]
-    fn filled_in_takes_first_place_with_room() {
-        let (full, good) = (place("full"), place("good"));
-        let places = [PathBuf::from("/no/such/place"), full.clone(), good.clone()];
+    fn create_in_takes_first_parent_with_room() {
+        let (full, good) = (parent_named("full"), parent_named("good"));
+        let parents = [PathBuf::from("/no/such/directory"), full.clone(), good.clone()];
         let fill = |path: &Path| {
             fs::write(path.join("first"), "")?;
             if path.starts_with(&full) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         };
-        let made = Directory::filled_in(places, fill).expect("the last place takes it");
+        let made = Directory::create_in(parents, fill).expect("the last parent takes it");
         assert!(made.path().is_some_and(|path| path.starts_with(&good)));
         assert_eq!(count(&full), 0, "nothing stays where it did not fit");
         drop(made);
-        let error = Directory::filled_in([full.clone()], fill).expect_err("no place is left");
+        let error = Directory::create_in([full.clone()], fill).expect_err("no parent is left");
         let text = error.to_string();
         assert!(text.contains(&*full.to_string_lossy()), "{text}");
         assert!(text.contains("set TMPDIR"), "{text}");
-        for place in [full, good] {
-            fs::remove_dir(place).expect("it is empty");
+        for parent in [full, good] {
+            fs::remove_dir(parent).expect("it is empty");
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum RunError {
         /// The system's error.
         source: io::Error,
     },
-    /// No device has a function on the side that the program is on.
+    /// No device has a DPU side.
     #[error(
         "no device of this run has a DPU side for the program: choose a profile with an embedded \
          CPU ({known})"
@@ -70,7 +70,7 @@ pub enum RunError {
     #[error("`run` cannot serve a program in this environment: {what} ({errno}): {remedy}")]
     Preflight {
         /// The operation that the environment forbids.
-        what: &'static str,
+        what: std::borrow::Cow<'static, str>,
         /// The system's error.
         errno: Errno,
         /// How to allow it.
@@ -79,7 +79,7 @@ pub enum RunError {
     /// The link options cannot be applied.
     #[error(transparent)]
     Links(#[from] LinkError),
-    /// A network device cannot have the address.
+    /// The address of a network device is invalid.
     #[error(transparent)]
     Address(#[from] verbless_devx::Error),
     /// An address was given for a device that no program of the run sees, or that has no IP
@@ -90,7 +90,7 @@ pub enum RunError {
         device: usize,
         /// The address.
         address: std::net::IpAddr,
-        /// What to do.
+        /// Why the address cannot be used.
         why: String,
     },
     /// Another error of the system.

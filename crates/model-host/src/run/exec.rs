@@ -2,16 +2,16 @@
 //!
 //! Memory belongs to a program, not to its process. If a device stays open over `execve`, its
 //! registered memory is gone, and the next program has other data at the same addresses. The kernel
-//! does not report when `execve` passes that point. From the call on, the model therefore accesses
-//! the memory as the old program's ([`RemoteMemory::Program`]), which is right whether and whenever
-//! the call succeeds.
+//! does not report when `execve` passes that point. From the call on, the model uses the old
+//! program's memory ([`RemoteMemory::Program`]). That is correct whether or not the call succeeds,
+//! and at any time.
 //!
-//! A call failed if its thread makes another call, or has ended while another thread of the process
-//! makes one. A call succeeded if the old memory is gone or belongs to another process. With
+//! The call failed if its thread makes another call, or if the thread ended and another thread of
+//! the process makes a call. It succeeded if the old memory is gone or belongs to another process. With
 //! `vfork`, the parent's memory survives the child's `execve`.
 //!
-//! The check can take as long as the process wants. It therefore runs at a call of this process,
-//! and of no other process whose thread may have reused a number.
+//! The process can delay the check without limit. So only a call of the same process runs it:
+//! another process whose thread reused the tid must not wait.
 
 use std::collections::HashSet;
 
@@ -19,26 +19,26 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use super::call_threads::in_program;
-use super::process::text_of;
+use super::proc_stat::ProcStat;
 use verbless_model::memory::RemoteMemory;
 
 /// A process with threads in `execve`, before the outcome is known.
 #[derive(Debug)]
 pub(super) struct Exec {
     program: RemoteMemory,
-    places: Vec<String>,
+    layout: Vec<String>,
 }
 
 impl Exec {
     /// `program`: the program that runs while a thread of the process waits in `execve`.
     pub(super) fn new(pid: Pid, program: RemoteMemory) -> Result<Self, Errno> {
-        Ok(Self { program, places: places(pid)? })
+        Ok(Self { program, layout: layout(pid)? })
     }
 
     /// Whether the process runs another program. May wait for the program's memory: the caller must
     /// hold no lock, and must be answering a call of this process.
     pub(super) fn succeeded(&self, pid: Pid) -> bool {
-        in_program(|| places(pid).as_ref() != Ok(&self.places) || self.program.is_gone())
+        in_program(|| layout(pid).as_ref() != Ok(&self.layout) || self.program.is_gone())
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Adds a thread; returns those that this removes from the table.
+    /// Adds a thread; returns the threads that it evicts.
     pub(super) fn add(&mut self, tid: u32, is_there: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if self.too_many {
@@ -81,21 +81,19 @@ impl Threads {
     }
 
     /// Whether every call has failed.
-    pub(super) fn have_failed(&self) -> bool {
+    pub(super) fn all_failed(&self) -> bool {
         self.all.is_empty() && !self.too_many
     }
 }
 
-/// Fields of `/proc/PID/stat`, counted from 0 after the name: numbers 26 to 28 and 45 to 51 of
-/// proc(5). They locate a program's code, stack, data, heap, arguments and environment. Most are
-/// randomized, so another program has the same ones only by chance. Unlike `auxv`, the file can be
-/// read during `execve`.
-const PLACES: [std::ops::RangeInclusive<usize>; 2] = [23..=25, 42..=48];
+/// Fields of `/proc/PID/stat` by proc(5): startcode to startstack, and start_data to env_end.
+/// They locate a program's code, stack, data, heap, arguments and environment. Most are randomized,
+/// so another program has the same ones only by chance. Unlike `auxv`, the file can be read during
+/// `execve`.
+const LAYOUT_FIELDS: [std::ops::RangeInclusive<usize>; 2] = [26..=28, 45..=51];
 
-fn places(pid: Pid) -> Result<Vec<String>, Errno> {
-    let stat = text_of(&format!("/proc/{pid}/stat")).map_err(|_| Errno::ESRCH)?;
-    let (_, fields) = stat.rsplit_once(") ").ok_or(Errno::ESRCH)?;
-    let is_place = |at: &usize| PLACES.iter().any(|places| places.contains(at));
-    let fields = fields.split_whitespace().enumerate();
-    Ok(fields.filter(|(at, _)| is_place(at)).map(|(_, field)| field.to_string()).collect())
+fn layout(pid: Pid) -> Result<Vec<String>, Errno> {
+    let stat = ProcStat::read(pid).map_err(|_| Errno::ESRCH)?;
+    let fields = LAYOUT_FIELDS.into_iter().flatten().filter_map(|number| stat.field(number));
+    Ok(fields.map(str::to_string).collect())
 }

@@ -47,13 +47,13 @@ impl Drop for Closer {
     }
 }
 
-/// Closes files of the programs behind one filter.
+/// Closes files of one filter's programs.
 #[derive(Default)]
 pub(super) struct FileClosers {
     closer: Mutex<Closer>,
     /// Claims on slots for files.
-    places: DescriptorClaim,
-    /// The account of the programs behind the filter.
+    slots: DescriptorClaim,
+    /// The account of the filter's programs.
     pub account: Arc<Account>,
 }
 
@@ -65,11 +65,11 @@ impl std::fmt::Debug for FileClosers {
 }
 
 /// Closes connections of guests, and descriptors that they sent.
-static DOOR: LazyLock<Arc<FileClosers>> = LazyLock::new(Arc::default);
+static GUEST_CLOSERS: LazyLock<Arc<FileClosers>> = LazyLock::new(Arc::default);
 
 /// Drops `item`, a connection or descriptor of a guest, in another thread.
 pub(super) fn close(item: impl Send + 'static) {
-    DOOR.close(item);
+    GUEST_CLOSERS.close(item);
 }
 
 impl FileClosers {
@@ -79,16 +79,16 @@ impl FileClosers {
 
     /// Claims a slot for a file. `None`: `most` are claimed, or the filter's account has its share
     /// of descriptors.
-    pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<ClosingSlot> {
-        let place = self.places.one_of(most).and_then(|of_pool| {
+    pub(super) fn claim_slot(self: &Arc<Self>, most: usize) -> Option<ClosingSlot> {
+        let slot = self.slots.one_of(most).and_then(|of_pool| {
             let charge = self.account.charge(Resource::Descriptors, 1).ok()?;
             Some(ClosingSlot { _of_pool: of_pool, _charge: charge })
         });
-        if place.is_none() {
+        if slot.is_none() {
             // The thread of an earlier file may have failed to start.
             self.start(&mut self.closer());
         }
-        place
+        slot
     }
 
     /// Drops `item`, a file, in another thread. If all threads are busy, the next free one drops
@@ -100,7 +100,7 @@ impl FileClosers {
     }
 
     /// Starts a thread if a file waits and the limit allows. If that fails, the file waits for the
-    /// next `close`, or the next `place` that finds no slot.
+    /// next `close`, or the next `claim_slot` that finds no slot.
     fn start(self: &Arc<Self>, closer: &mut Closer) {
         if closer.threads < MAX_FILES && !closer.waiting.is_empty() {
             closer.threads += 1;
@@ -153,24 +153,24 @@ mod tests {
     fn slow_close_does_not_block_others() {
         let pool = Arc::<FileClosers>::default();
         let (begun, begins) = channel();
-        let (drop_pending, goes) = channel();
-        pool.close(Lingers(begun, goes));
+        let (release, released) = channel();
+        pool.close(Lingers(begun, released));
         begins.recv().expect("it is being closed");
         let (pair, peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
         pool.close(pair);
         peer.set_read_timeout(Some(LIMIT)).expect("a time limit");
         let closed = std::io::Read::read(&mut &peer, &mut [0]).expect("it is closed");
         assert_eq!(closed, 0);
-        drop(drop_pending);
+        drop(release);
     }
 
     #[test]
     fn pool_closes_so_many_files_at_a_time() {
         let (pool, (begun, begins)) = (Arc::<FileClosers>::default(), channel());
         let close = |pool: &Arc<FileClosers>| {
-            let (drop_pending, goes) = channel();
-            pool.close(Lingers(begun.clone(), goes));
-            drop_pending
+            let (release, released) = channel();
+            pool.close(Lingers(begun.clone(), released));
+            release
         };
         let mut lingering: Vec<_> = (0..MAX_FILES).map(|_| close(&pool)).collect();
         (0..MAX_FILES).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
@@ -198,15 +198,15 @@ mod tests {
     #[test]
     fn full_pool_starts_the_thread_that_is_missing() {
         let pool = Arc::<FileClosers>::default();
-        let places: Vec<_> = std::iter::from_fn(|| pool.place(MAX_FILES)).collect();
+        let slots: Vec<_> = std::iter::from_fn(|| pool.claim_slot(MAX_FILES)).collect();
         let (begun, begins) = channel();
-        let (drop_pending, goes) = channel();
+        let (release, released) = channel();
         // As if no thread could be started.
-        pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
-        drop(drop_pending);
-        assert!(pool.place(MAX_FILES).is_none());
+        pool.closer().waiting.push(Box::new(Lingers(begun, released)));
+        drop(release);
+        assert!(pool.claim_slot(MAX_FILES).is_none());
         begins.recv_timeout(LIMIT).expect("it is being closed");
-        drop(places);
+        drop(slots);
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let mut held = Vec::new();
         let counts = pools.each_ref().map(|pool| {
             let before = held.len();
-            held.extend(std::iter::from_fn(|| pool.place(MAX_FILES)));
+            held.extend(std::iter::from_fn(|| pool.claim_slot(MAX_FILES)));
             held.len() - before
         });
         assert_eq!(counts, [64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 0, 0]);
@@ -242,11 +242,12 @@ mod tests {
     #[test]
     fn pool_has_so_many_places() {
         let pool = Arc::<FileClosers>::default();
-        let half: Vec<_> = (0..MAX_FILES / 2).map_while(|_| pool.place(MAX_FILES / 2)).collect();
-        assert!(half.len() == MAX_FILES / 2 && pool.place(MAX_FILES / 2).is_none());
-        let rest: Vec<_> = std::iter::from_fn(|| pool.place(MAX_FILES)).collect();
+        let half: Vec<_> =
+            (0..MAX_FILES / 2).map_while(|_| pool.claim_slot(MAX_FILES / 2)).collect();
+        assert!(half.len() == MAX_FILES / 2 && pool.claim_slot(MAX_FILES / 2).is_none());
+        let rest: Vec<_> = std::iter::from_fn(|| pool.claim_slot(MAX_FILES)).collect();
         assert_eq!(rest.len(), MAX_FILES / 2);
         drop((half, rest));
-        assert!(pool.place(1).is_some());
+        assert!(pool.claim_slot(1).is_some());
     }
 }

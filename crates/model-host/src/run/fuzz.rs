@@ -1,5 +1,5 @@
 //! Drives the supervisor for fuzzers, without a filter: a program makes arbitrary calls, changes
-//! its memory at any time, and has this process's descriptors.
+//! its memory at any time, and shares this process's descriptors.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::view::View;
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Model, Side};
 
-/// An idle process whose memory is that of files.
+/// An idle process that maps the given files as its memory.
 #[derive(Debug, Clone, Copy)]
 pub struct IdleProcess {
     pid: u32,
@@ -33,7 +33,8 @@ impl IdleProcess {
     }
 }
 
-/// The device tree of one kind of model. Its many files are built once.
+/// The device tree of a model; reusable for models with the same devices, because building it is
+/// slow.
 #[derive(Clone)]
 pub struct DeviceTree(Arc<View>);
 
@@ -71,10 +72,15 @@ impl FuzzProgram {
         Ok(Self { answerer: Answerer { shared, gate, view, pool: Arc::default() }, held, process })
     }
 
-    /// Makes a call. Its thread is killed after `looks` checks of NOTIF_ID_VALID. Returns the
+    /// Makes a call. Its thread is killed after `valid_checks` checks of NOTIF_ID_VALID. Returns the
     /// result; `None`: the kernel executes the call.
-    pub fn call(&self, number: i64, arguments: [u64; 6], looks: u32) -> Option<Result<i64, i32>> {
-        self.held.looks.store(looks, Ordering::Relaxed);
+    pub fn call(
+        &self,
+        number: i64,
+        arguments: [u64; 6],
+        valid_checks: u32,
+    ) -> Option<Result<i64, i32>> {
+        self.held.valid_checks.store(valid_checks, Ordering::Relaxed);
         let call = Notification::of(self.process.pid, number as i32, arguments);
         match self.answerer.answer(&call) {
             Answer::Kernel => None,
@@ -85,44 +91,44 @@ impl FuzzProgram {
 
     /// Descriptors that the program received and has not closed.
     pub fn descriptors(&self) -> Vec<i32> {
-        self.held.given().iter().map(AsRawFd::as_raw_fd).collect()
+        self.held.installed().iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// Closes one of its descriptors.
     pub fn close(&self, index: usize) {
-        let mut given = self.held.given();
-        if !given.is_empty() {
-            let index = index % given.len();
-            drop(given.remove(index));
+        let mut installed = self.held.installed();
+        if !installed.is_empty() {
+            let index = index % installed.len();
+            drop(installed.remove(index));
         }
     }
 
     /// Stores a doorbell word into a device page that the program has mapped.
     pub fn store(&self, index: usize, offset: u64, word: u64) {
-        let given = self.held.given();
+        let installed = self.held.installed();
         let of = |fd: &OwnedFd| fd.try_clone().map(File::from);
-        if let Some(Ok(file)) = given.get(index % given.len().max(1)).map(of) {
+        if let Some(Ok(file)) = installed.get(index % installed.len().max(1)).map(of) {
             let _ = file.write_at(&word.to_ne_bytes(), offset & !7);
         }
     }
 
     /// Closes all descriptors; returns how many devices are still open.
     pub fn end(self) -> usize {
-        self.held.given().clear();
+        self.held.installed().clear();
         self.answerer.shared.opens().len()
     }
 }
 
-/// A program's descriptors, and how many checks it survives.
+/// A program's descriptors, and the remaining NOTIF_ID_VALID checks.
 #[derive(Debug, Default)]
 struct Descriptors {
-    given: Mutex<Vec<OwnedFd>>,
-    looks: AtomicU32,
+    installed: Mutex<Vec<OwnedFd>>,
+    valid_checks: AtomicU32,
 }
 
 impl Descriptors {
-    fn given(&self) -> std::sync::MutexGuard<'_, Vec<OwnedFd>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn installed(&self) -> std::sync::MutexGuard<'_, Vec<OwnedFd>> {
+        self.installed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,8 +138,8 @@ impl CallGate for Descriptors {
     fn go_on(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
-        let less = |looks: u32| looks.checked_sub(1);
-        self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        let less = |valid_checks: u32| valid_checks.checked_sub(1);
+        self.valid_checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     fn give(
@@ -144,12 +150,12 @@ impl CallGate for Descriptors {
         _: bool,
         _: bool,
     ) -> Result<i32, Errno> {
-        if self.looks.load(Ordering::Relaxed) == 0 {
+        if self.valid_checks.load(Ordering::Relaxed) == 0 {
             return Err(Errno::ENOENT);
         }
         let copy = file.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
         let number = copy.as_raw_fd();
-        self.given().push(copy);
+        self.installed().push(copy);
         Ok(number)
     }
 }

@@ -24,7 +24,7 @@ use super::{process, sys};
 const SEND_SECONDS: i64 = 1;
 
 /// Process count from which ended processes are purged.
-const MANY: usize = 256;
+const PURGE_THRESHOLD: usize = 256;
 
 /// The guardian process. It ends when this is dropped.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Guardian {
         self.pid
     }
 
-    pub(super) fn wards(&self) -> GuardedProcesses {
+    pub(super) fn sender(&self) -> GuardedProcesses {
         GuardedProcesses(self.socket.clone())
     }
 }
@@ -76,7 +76,7 @@ impl GuardedProcesses {
         let control = [ControlMessage::ScmRights(&descriptors)];
         let (bytes, flags) = ([std::io::IoSlice::new(b"p")], MsgFlags::MSG_NOSIGNAL);
         if let Err(errno) = sendmsg::<()>(self.0.as_raw_fd(), &bytes, &control, flags, None) {
-            tracing::debug!(%errno, "cannot guard a process: it survives a killed run");
+            tracing::debug!(%errno, "cannot guard a process: it will survive if `run` is killed");
         }
     }
 }
@@ -97,7 +97,7 @@ impl Guarded {
 
     fn purge(&mut self) {
         self.all.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
-        self.many = MANY.max(2 * self.all.len());
+        self.many = PURGE_THRESHOLD.max(2 * self.all.len());
     }
 }
 
@@ -107,7 +107,7 @@ impl Guarded {
 /// purge makes room for the next.
 fn watch(socket: &OwnedFd) {
     process::allow_many_descriptors();
-    let mut guarded = Guarded { all: Vec::new(), many: MANY };
+    let mut guarded = Guarded { all: Vec::new(), many: PURGE_THRESHOLD };
     loop {
         match sys::receive_message(socket.as_fd(), 1) {
             Ok((_, pidfds)) if !pidfds.is_empty() => {
@@ -145,17 +145,21 @@ mod tests {
         let ended = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
         child.wait().unwrap();
         let own = sys::pidfd(Pid::this()).unwrap();
-        let mut guarded = Guarded { all: Vec::new(), many: MANY };
+        let mut guarded = Guarded { all: Vec::new(), many: PURGE_THRESHOLD };
         let mut add = |pidfd: &OwnedFd, count: usize| {
             (0..count).for_each(|_| guarded.add(pidfd.try_clone().unwrap()));
             guarded.all.len()
         };
-        assert_eq!(add(&ended, MANY - 1), MANY - 1);
+        assert_eq!(add(&ended, PURGE_THRESHOLD - 1), PURGE_THRESHOLD - 1);
         assert_eq!(add(&own, 1), 1, "all that have ended are gone");
-        assert_eq!(add(&own, MANY - 2), MANY - 1);
-        assert_eq!(add(&own, 1), MANY, "all of them live");
-        assert_eq!(add(&ended, MANY - 1), 2 * MANY - 1, "twice as many are kept before the next");
-        assert_eq!(add(&ended, 1), MANY);
+        assert_eq!(add(&own, PURGE_THRESHOLD - 2), PURGE_THRESHOLD - 1);
+        assert_eq!(add(&own, 1), PURGE_THRESHOLD, "all of them live");
+        assert_eq!(
+            add(&ended, PURGE_THRESHOLD - 1),
+            2 * PURGE_THRESHOLD - 1,
+            "twice as many are kept before the next"
+        );
+        assert_eq!(add(&ended, 1), PURGE_THRESHOLD);
     }
 
     extern "C" fn nothing(_: libc::c_int) {}

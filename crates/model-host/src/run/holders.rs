@@ -138,9 +138,9 @@ mod tests {
         let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
         let process = processes.of_thread(tid, || true).expect("a child");
         if may_find(&process) {
-            processes.may_leave((pid, tid), || (), || true);
+            processes.note_execve((pid, tid), || (), || true);
             becomes_sleep(&mut child);
-            processes.heard(tid, || true);
+            processes.note_call(tid, || true);
             assert!(process.has_ended(), "it is forgotten");
             let owner = Caller { process, tid, call: None };
             assert!(matches!(owner.find(file), Ok(Some(_))));

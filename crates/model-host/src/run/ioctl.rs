@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
-use super::open::{Open, ServedFile};
+use super::open::{OpenFile, ServedFile};
 use super::sys::Notification;
 use super::trace;
 use verbless_model_kernel::remote::{
@@ -33,7 +33,7 @@ impl Answerer {
         call: &Notification,
         request: u32,
         argument: u64,
-        open: &Open,
+        open: &OpenFile,
         file: &FwctlFile,
     ) -> Result<(), Errno> {
         let caller = self.caller(call)?;
@@ -50,7 +50,7 @@ impl Answerer {
         &self,
         call: &Notification,
         argument: u64,
-        open: &Open,
+        open: &OpenFile,
         file: &DeviceFile,
     ) -> Result<(), Errno> {
         self.caller(call).and_then(|caller| {

@@ -78,6 +78,7 @@ mod open_how;
 mod path_walk;
 mod paths;
 mod preflight;
+mod proc_stat;
 mod process;
 mod processes;
 #[cfg(target_arch = "x86_64")]
@@ -239,7 +240,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let mut shared = SharedRun::new(&model, memory, printed).map_err(preflight::no_watch)?;
     shared.control_mode = options.fwctl_mode;
     let shared = Arc::new(shared);
-    shared.processes.guarded_as(guardian.wards());
+    shared.processes.guarded_as(guardian.sender());
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, preflight::check_call)?;

@@ -23,10 +23,10 @@ fn is_own(directory: &Path) -> io::Result<bool> {
 }
 
 /// Path of the directory, which may not exist.
-fn place() -> PathBuf {
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match given.filter(|given| given.is_absolute() && is_own(given).unwrap_or_default()) {
-        Some(given) => given.join("verbless-model"),
+fn directory() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match runtime.filter(|path| path.is_absolute() && is_own(path).unwrap_or_default()) {
+        Some(path) => path.join("verbless-model"),
         None => PathBuf::from(format!("/tmp/verbless-runs-{}", geteuid())),
     }
 }
@@ -36,17 +36,17 @@ fn place() -> PathBuf {
 /// # Errors
 /// The directory belongs to another user, or is open to others.
 pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
-    let place = place();
-    match is_own(&place) {
+    let directory = directory();
+    match is_own(&directory) {
         Ok(false) => Err(io::Error::other(format!(
             "{} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a directory of \
              mode 700",
-            place.display()
+            directory.display()
         ))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), format!("{}: {error}", place.display())))
+            Err(io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
         }
-        _ => Ok(place.join(name)),
+        _ => Ok(directory.join(name)),
     }
 }
 
@@ -55,15 +55,15 @@ pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
 /// # Errors
 /// As [`socket`], and the system's error.
 pub(super) fn locked() -> io::Result<File> {
-    let place = place();
-    match DirBuilder::new().mode(0o700).create(&place) {
+    let path = directory();
+    match DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     socket("")?;
-    let directory = File::open(&place)?;
+    let directory = File::open(&path)?;
     lock_within(&directory, LOCK_TIMEOUT).map_err(|error| {
-        io::Error::new(error.kind(), format!("{} cannot be locked: {error}", place.display()))
+        io::Error::new(error.kind(), format!("{} cannot be locked: {error}", path.display()))
     })?;
     Ok(directory)
 }
@@ -91,13 +91,13 @@ fn lock_within(directory: &File, timeout: Duration) -> io::Result<()> {
 
 /// Names of the runs that are live in this network namespace.
 pub(super) fn taken() -> Vec<String> {
-    let place = place();
+    let directory = directory();
     let table = text_of("/proc/net/unix").unwrap_or_default();
     let is_taken = |path: &Path| {
         let end = format!(" {}", path.display());
         table.lines().any(|line| line.ends_with(&end))
     };
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|it| it.is_socket()));
     let mut names: Vec<String> = sockets
         .filter(|entry| is_taken(&entry.path()))
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn locked_directory_is_waited_for_within_limit() {
-        let place = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&place).expect("it is free");
-        let open = || File::open(&place).expect("it is there");
+        let directory = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&directory).expect("it is free");
+        let open = || File::open(&directory).expect("it is there");
         let (holder, other) = (open(), open());
         holder.lock().expect("it is free");
         let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
@@ -125,13 +125,13 @@ mod tests {
         drop(holder);
         // A child that another test has forked holds it until its `execve`.
         lock_within(&other, Duration::from_secs(10)).expect("it is free");
-        fs::remove_dir_all(&place).expect("it is ours");
+        fs::remove_dir_all(&directory).expect("it is ours");
     }
 
     #[test]
     fn names_directory_must_be_private() {
         drop(locked().expect("it is made"));
-        assert!(is_own(&place()).expect("it is there"));
+        assert!(is_own(&directory()).expect("it is there"));
         let other = std::env::temp_dir().join(format!("verbless-names-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&other).expect("it is free");
         assert!(is_own(&other).expect("it is there"));

@@ -1,8 +1,8 @@
 //! Compares a program's root and namespaces with this process's.
 //!
 //! A thread that waits in a call keeps its namespaces: only the thread itself can change them.
-//! Another thread can change its root (`CLONE_FS`, then `chroot`); the call is then answered as if
-//! it had been made before.
+//! Another thread can change its root (`CLONE_FS`, then `chroot`); the call is then answered
+//! with the old root.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(super) mod tests {
     }
 
     /// A process started by `unshare` with these options; `None`: forbidden here.
-    pub(in super::super) fn apart(options: &[&str]) -> Option<Child> {
+    pub(in super::super) fn spawn_unshared(options: &[&str]) -> Option<Child> {
         let mut command = Command::new("unshare");
         command.args(options);
         let mut allowed = Command::new("unshare");
@@ -73,13 +73,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn place_differs_by_namespace_and_root() {
+    fn has_our_root_network_users_follow_unshare() {
         for (options, root, network, users) in [
             (&["--user", "--map-current-user"][..], true, true, false),
             (&["--user", "--map-current-user", "--net"], true, false, false),
             (&["--user", "--map-current-user", "--mount"], false, true, false),
         ] {
-            let Some(mut child) = apart(options) else { continue };
+            let Some(mut child) = spawn_unshared(options) else { continue };
             let tid = child.id();
             let found = (has_our_root(tid), has_our_network(tid), has_our_users(tid));
             child.kill().and_then(|()| child.wait()).expect("it is there");

@@ -24,7 +24,7 @@ use super::{namespaces, nldev};
 /// Longest datagram that is read; requests have fewer than a hundred bytes.
 const MAX_DATAGRAM: u64 = 1 << 16;
 /// Maximum number of iovec entries of a datagram.
-const PIECES: u64 = 64;
+const MAX_IOVECS: u64 = 64;
 /// Bytes of `struct sockaddr_nl`, and the offset of its port.
 const ADDRESS: usize = 12;
 const PORT: usize = 4;
@@ -45,13 +45,13 @@ impl Answerer {
         if !namespaces::has_our_network(call.tid) {
             return Errno::EPROTONOSUPPORT.into();
         }
-        // Without pidfd_getfd, no message can be answered; again as a kernel without RDMA.
+        // Without pidfd_getfd the supervisor cannot answer messages: fail as above.
         let Ok(caller) = self.caller(call) else { return Errno::EPROTONOSUPPORT.into() };
         let Some(reach) = caller.process.reach() else { return Errno::EPROTONOSUPPORT.into() };
         if !matches!(sys::take_descriptor(&reach.pidfd, -1), Err(Errno::EBADF)) {
             return Errno::EPROTONOSUPPORT.into();
         }
-        let room = self.shared.room(caller.process.pid);
+        let number_lock = self.shared.room(caller.process.pid);
         let mut flags = SockFlag::SOCK_CLOEXEC;
         if kind & libc::SOCK_NONBLOCK != 0 {
             flags |= SockFlag::SOCK_NONBLOCK;
@@ -60,7 +60,7 @@ impl Answerer {
         let Ok(made) = made else { return Errno::EPROTONOSUPPORT.into() };
         let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
         // Another thread of the process may hold the lock while it waits for the program.
-        let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
+        let _alone = in_program(|| number_lock.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
             let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
@@ -88,26 +88,26 @@ impl Answerer {
         Answer::Ours(sent.map(|()| datagram.len() as i64))
     }
 
-    /// The message that the caller sends; `None`: not to the kernel.
+    /// The message that the caller sends; `None`: its destination is not the kernel.
     fn datagram(&self, call: &Notification) -> Result<Option<Vec<u8>>, Errno> {
         let [_, second, third, _, fifth, sixth] = call.arguments;
         let is_message = i64::from(call.number) == libc::SYS_sendmsg;
-        let (pieces, address, length) = if is_message {
+        let (iovecs, address, length) = if is_message {
             let mut words = [[0; 8]; 4];
             self.read(call, second, words.as_flattened_mut())?;
             let [address, length, vectors, count] = words.map(u64::from_ne_bytes);
-            if count > PIECES {
+            if count > MAX_IOVECS {
                 return Err(Errno::EMSGSIZE);
             }
-            let mut pieces = Vec::new();
+            let mut iovecs = Vec::new();
             for index in 0..count {
                 let mut words = [[0; 8]; 2];
                 let at = vectors.wrapping_add(16 * index);
                 self.read(call, at, words.as_flattened_mut())?;
                 let [base, length] = words.map(u64::from_ne_bytes);
-                pieces.push((base, length));
+                iovecs.push((base, length));
             }
-            (pieces, address, length & u64::from(u32::MAX))
+            (iovecs, address, length & u64::from(u32::MAX))
         } else {
             (vec![(second, third)], fifth, sixth)
         };
@@ -119,7 +119,7 @@ impl Answerer {
             }
         }
         let mut datagram = Vec::new();
-        for (base, length) in pieces {
+        for (base, length) in iovecs {
             if length > MAX_DATAGRAM - datagram.len() as u64 {
                 return Err(Errno::EMSGSIZE);
             }
@@ -147,11 +147,11 @@ impl Answerer {
             return Err(Errno::ECONNREFUSED);
         }
         // One snapshot of the objects serves all messages of the datagram.
-        let seen = RefCell::new(BTreeMap::new());
+        let snapshots = RefCell::new(BTreeMap::new());
         let resources = |device| {
-            let mut seen = seen.borrow_mut();
-            let look = || Rc::new(self.shared.resources(device));
-            Rc::clone(seen.entry(device).or_insert_with(look))
+            let mut snapshots = snapshots.borrow_mut();
+            let take = || Rc::new(self.shared.resources(device));
+            Rc::clone(snapshots.entry(device).or_insert_with(take))
         };
         for answer in nldev::answers(&self.view.shown, &resources, own.pid(), datagram) {
             match sendto(ours.as_raw_fd(), &answer, &own, MsgFlags::empty()) {
@@ -182,7 +182,7 @@ mod tests {
     fn opened(program: &Program, kind: i32) -> Given {
         let answer = program.call(libc::SYS_socket, &[NETLINK, kind as u64, RDMA]);
         assert_eq!(answer, Answer::Given, "{kind:#x}");
-        program.given()
+        program.last_installed()
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(unsafe_code, reason = "a thread takes itself into another network")]
+    #[allow(unsafe_code, reason = "the thread unshares its network namespace")]
     fn socket_of_another_network_is_not_answered() {
         let Some(program) = Program::open_to_all() else { return };
         // SAFETY: this changes the calling thread only, which ends.
@@ -297,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn sendmsg_gathers_up_to_64_pieces_and_64_kib() {
+    fn sendmsg_accepts_64_iovecs_and_64_kib() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
         // As in `struct msghdr`: name and length, vectors and count.
-        let send = |address: u64, length: u64, pieces: &[[u64; 2]]| {
-            let header = [address, length, pieces.as_ptr() as u64, pieces.len() as u64, 0, 0, 0];
+        let send = |address: u64, length: u64, iovecs: &[[u64; 2]]| {
+            let header = [address, length, iovecs.as_ptr() as u64, iovecs.len() as u64, 0, 0, 0];
             program.call(libc::SYS_sendmsg, &[given.descriptor(), header.as_ptr() as u64])
         };
         let question = QUESTION.as_ptr() as u64;

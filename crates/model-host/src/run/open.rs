@@ -1,4 +1,4 @@
-//! Open devices: the program's descriptor, and the modelled kernel's file behind it.
+//! Open devices: the program's descriptor, and the modelled kernel's file that serves it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
-use super::call_threads::Queue;
+use super::call_threads::CallLock;
 use super::node::Node;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
@@ -29,22 +29,22 @@ pub(super) enum ServedFile {
     Fwctl(FwctlFile),
 }
 
-/// One open of a device.
-pub(super) struct Open {
+/// An open device file of a program.
+pub(super) struct OpenFile {
     pub file: ServedFile,
     /// The node that the program opened.
     pub node: Node,
-    /// Serializes the calls on this open.
-    pub calls: Arc<Queue>,
-    /// `None`: the user's watches are used up, and the lock is polled.
+    /// Serializes the calls on this file.
+    pub calls: Arc<CallLock>,
+    /// `None`: max_user_watches was reached; the lock is polled instead.
     watch: Option<WatchDescriptor>,
-    /// The memfd, whose lock shows whether the descriptor was closed.
+    /// The memfd. Its OFD lock lives as long as the program's open file description.
     memory: Arc<OwnedFd>,
-    _claim: Charge,
+    _charge: Charge,
 }
 
-/// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
-/// reopens and closes its file repeatedly cannot fill the queue.
+/// Mask of a watch, which yields one event, at the first close. A program that reopens and closes
+/// its file repeatedly cannot fill the queue.
 fn first_close() -> AddWatchFlags {
     AddWatchFlags::IN_CLOSE | AddWatchFlags::IN_ONESHOT
 }
@@ -56,13 +56,13 @@ fn whole_lock() -> libc::flock {
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Time from an event to the end of the close in the kernel.
-const REST_OF_CLOSE: Duration = Duration::from_millis(1);
+/// Upper bound of the time between IN_CLOSE and the release of the lock.
+const CLOSE_TO_UNLOCK: Duration = Duration::from_millis(1);
 
 /// Makes `inotify_add_watch` fail with EEXIST if a watch exists (Linux 4.18).
 const IN_MASK_CREATE: u32 = 0x1000_0000;
 
-impl Open {
+impl OpenFile {
     /// Whether the client's open file description still exists.
     fn is_locked(&self) -> bool {
         let mut lock = whole_lock();
@@ -71,8 +71,8 @@ impl Open {
             || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
-    /// Number of objects to destroy.
-    fn work(&self) -> usize {
+    /// Number of objects that dropping it destroys.
+    fn object_count(&self) -> usize {
         match &self.file {
             ServedFile::Verbs(file) => file.objects().unwrap_or(usize::MAX),
             ServedFile::Fwctl(_) => 0,
@@ -80,16 +80,16 @@ impl Open {
     }
 }
 
-/// Objects that the caller destroys itself, within milliseconds. More get a thread.
-const FEW: usize = 2000;
+/// Up to this many objects, the caller destroys them, within milliseconds; a thread destroys more.
+const MAX_INLINE_DESTROYS: usize = 2000;
 
-/// Closed opens whose objects are not destroyed yet.
+/// Closed files whose objects are not destroyed yet.
 #[must_use = "the objects are destroyed when it is dropped, which may take long"]
-pub(super) struct ClosedOpens(Vec<Arc<Open>>);
+pub(super) struct ClosedFiles(Vec<Arc<OpenFile>>);
 
-/// Closed opens whose objects are being destroyed. The counter includes them until that ends.
+/// Closed files whose objects are being destroyed. The counter includes them until that ends.
 pub(super) struct Destroying {
-    ended: ClosedOpens,
+    ended: ClosedFiles,
     counter: Arc<AtomicUsize>,
 }
 
@@ -100,12 +100,12 @@ impl Drop for Destroying {
     }
 }
 
-impl ClosedOpens {
+impl ClosedFiles {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Counts them, before other threads can see that they are gone.
+    /// Adds them to `counter`. Call it before they leave the table.
     pub(super) fn count(self, counter: &Arc<AtomicUsize>) -> Destroying {
         counter.fetch_add(1, Ordering::AcqRel);
         Destroying { ended: self, counter: counter.clone() }
@@ -115,8 +115,9 @@ impl ClosedOpens {
 impl Destroying {
     /// Destroys the objects, in a separate thread if they are many. The caller must hold no lock.
     pub(super) fn finish(self) {
-        let work = self.ended.0.iter().map(|open| open.work()).fold(0_usize, usize::saturating_add);
-        if work <= FEW {
+        let counts = self.ended.0.iter().map(|open| open.object_count());
+        let objects = counts.fold(0_usize, usize::saturating_add);
+        if objects <= MAX_INLINE_DESTROYS {
             return;
         }
         // If no thread starts, this thread destroys them.
@@ -126,25 +127,25 @@ impl Destroying {
 
 /// All open devices, by the memfd's inode.
 pub(super) struct OpenTable {
-    by_file: HashMap<FileId, Arc<Open>>,
+    by_file: HashMap<FileId, Arc<OpenFile>>,
     by_watch: HashMap<WatchDescriptor, FileId>,
     inotify: Inotify,
-    /// Opens without a watch.
+    /// Files without a watch.
     polled: HashSet<FileId>,
-    /// When they are checked next.
+    /// Time of the next check of `polled`.
     next_poll: Instant,
-    /// Readable when an open without a watch is new: somebody must call [`OpenTable::closed`] every
-    /// [`PERIOD`].
-    pub bell: EventFd,
-    /// As if the user's watches were used up.
+    /// Becomes readable when a file without a watch is added. The supervisor must then call
+    /// [`OpenTable::take_closed`] every [`MAX_POLL_PERIOD`].
+    pub poll_request: EventFd,
+    /// Makes `watch` fail as with ENOSPC.
     #[cfg(test)]
     no_watches: bool,
 }
 
-/// Maximum time between checks of the opens without a watch.
-pub(super) const PERIOD: Duration = Duration::from_millis(100);
-/// Minimum time between the checks, which take at most a tenth of the time.
-const SHORT_PERIOD: Duration = Duration::from_millis(1);
+/// Maximum time between checks of the files without a watch.
+pub(super) const MAX_POLL_PERIOD: Duration = Duration::from_millis(100);
+/// Minimum time between checks. Up to [`MAX_POLL_PERIOD`], the pause is nine times the last check.
+const MIN_POLL_PERIOD: Duration = Duration::from_millis(1);
 
 impl AsFd for OpenTable {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -162,7 +163,7 @@ impl OpenTable {
             inotify,
             polled: HashSet::new(),
             next_poll: Instant::now(),
-            bell: EventFd::from_value_and_flags(0, flags)?,
+            poll_request: EventFd::from_value_and_flags(0, flags)?,
             #[cfg(test)]
             no_watches: false,
         })
@@ -181,14 +182,14 @@ impl OpenTable {
     }
 
     /// Opens a device for a client that opened `node`. The caller gives the descriptor to the
-    /// client only: when its last duplicate is closed, [`OpenTable::closed`] returns the open.
+    /// client only: when its last duplicate is closed, [`OpenTable::take_closed`] returns the file.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
-        claim: Charge,
+        charge: Charge,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
@@ -201,7 +202,7 @@ impl OpenTable {
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
         let id = identify(&memory)?;
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
-        let given = OpenOptions::new()
+        let opened = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
@@ -209,8 +210,8 @@ impl OpenTable {
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
         // At this offset, every read and write exceeds the largest offset and fails with EINVAL, as
         // on a device, without trapping reads.
-        lseek(&given, i64::MAX, Whence::SeekSet)?;
-        fcntl(&given, FcntlArg::F_OFD_SETLK(&whole_lock()))?;
+        lseek(&opened, i64::MAX, Whence::SeekSet)?;
+        fcntl(&opened, FcntlArg::F_OFD_SETLK(&whole_lock()))?;
         let watch = self.watch(&path)?;
         let memory = Arc::new(memory);
         let file = match node {
@@ -221,24 +222,24 @@ impl OpenTable {
         let file = file.inspect_err(|_| {
             let _ = watch.map(|watch| self.inotify.rm_watch(watch));
         })?;
-        let open = Open { file, node, calls: Arc::default(), watch, memory, _claim: claim };
+        let open = OpenFile { file, node, calls: Arc::default(), watch, memory, _charge: charge };
         self.by_file.insert(id, Arc::new(open));
         match watch {
             Some(watch) => drop(self.by_watch.insert(watch, id)),
             None => {
                 self.polled.insert(id);
-                let _ = self.bell.write(1);
+                let _ = self.poll_request.write(1);
             }
         }
-        Ok((id, given))
+        Ok((id, opened))
     }
 
-    pub(super) fn get(&self, id: FileId) -> Option<Arc<Open>> {
+    pub(super) fn get(&self, id: FileId) -> Option<Arc<OpenFile>> {
         self.by_file.get(&id).cloned()
     }
 
     /// Removes a closed device. Its objects are destroyed when the result is dropped.
-    pub(super) fn end(&mut self, id: FileId) -> ClosedOpens {
+    pub(super) fn end(&mut self, id: FileId) -> ClosedFiles {
         let open = self.by_file.remove(&id);
         if let Some(open) = &open {
             match open.watch {
@@ -249,21 +250,21 @@ impl OpenTable {
                 None => drop(self.polled.remove(&id)),
             }
         }
-        ClosedOpens(open.into_iter().collect())
+        ClosedFiles(open.into_iter().collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_file.is_empty()
     }
 
-    /// Removes the opens whose last descriptor was closed.
-    pub(super) fn closed(&mut self) -> ClosedOpens {
-        let mut ended = ClosedOpens(Vec::new());
+    /// Removes and returns the files whose last descriptor was closed.
+    pub(super) fn take_closed(&mut self) -> ClosedFiles {
+        let mut ended = ClosedFiles(Vec::new());
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-                    thread::sleep(REST_OF_CLOSE);
-                    ended.0.append(&mut self.unwatched().0);
+                    thread::sleep(CLOSE_TO_UNLOCK);
+                    ended.0.append(&mut self.take_lost().0);
                 } else if event.mask.intersects(AddWatchFlags::IN_CLOSE)
                     && let Some(&id) = self.by_watch.get(&event.wd)
                 {
@@ -271,14 +272,14 @@ impl OpenTable {
                 }
             }
         }
-        ended.0.append(&mut self.unlocked().0);
+        ended.0.append(&mut self.take_unlocked().0);
         ended
     }
 
-    /// Whether an open has no watch. Takes the ring of the bell, so only the caller that waits for
-    /// it with a timeout may ask.
-    pub(super) fn hear_bell(&self) -> bool {
-        let _ = self.bell.read();
+    /// Clears the eventfd; returns whether files must be polled. Only the supervisor, which polls
+    /// with a timeout, may call this.
+    pub(super) fn clear_poll_request(&self) -> bool {
+        let _ = self.poll_request.read();
         self.are_polled()
     }
 
@@ -286,9 +287,9 @@ impl OpenTable {
         !self.polled.is_empty()
     }
 
-    /// Removes closed opens that have no watch, if their check is due.
-    fn unlocked(&mut self) -> ClosedOpens {
-        let mut ended = ClosedOpens(Vec::new());
+    /// Removes and returns closed files that have no watch, if their check is due.
+    fn take_unlocked(&mut self) -> ClosedFiles {
+        let mut ended = ClosedFiles(Vec::new());
         let start = Instant::now();
         if self.polled.is_empty() || start < self.next_poll {
             return ended;
@@ -296,16 +297,17 @@ impl OpenTable {
         let is_closed = |id: &&FileId| self.by_file.get(id).is_none_or(|open| !open.is_locked());
         let closed: Vec<FileId> = self.polled.iter().filter(is_closed).copied().collect();
         closed.into_iter().for_each(|id| ended.0.append(&mut self.end(id).0));
-        self.next_poll = Instant::now() + (start.elapsed() * 9).clamp(SHORT_PERIOD, PERIOD);
+        self.next_poll =
+            Instant::now() + (start.elapsed() * 9).clamp(MIN_POLL_PERIOD, MAX_POLL_PERIOD);
         ended
     }
 
-    /// Removes closed opens whose event was lost. If the queue was full, the kernel has removed the
-    /// watch at the first close. If it had no memory for the event (Linux 4.17,
-    /// `inotify_handle_inode_event`), the watch stays, but the lock is gone.
-    fn unwatched(&mut self) -> ClosedOpens {
+    /// Removes and returns closed files whose event was lost. On IN_Q_OVERFLOW the one-shot watch is
+    /// gone. If the kernel could not allocate the event (Linux 4.17, `inotify_handle_inode_event`),
+    /// the watch stays, but the lock is gone.
+    fn take_lost(&mut self) -> ClosedFiles {
         let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
-        let mut ended = ClosedOpens(Vec::new());
+        let mut ended = ClosedFiles(Vec::new());
         let ids: Vec<FileId> = self.by_file.keys().copied().collect();
         for id in ids {
             let Some(open) = self.by_file.get(&id).filter(|it| it.watch.is_some()) else {
@@ -338,7 +340,7 @@ mod tests {
     use verbless_model::{Model, Profile};
     use verbless_model_kernel::remote::Resource;
 
-    /// Opens of a device by this process, with one id and descriptor.
+    /// A device that this process opened: the table, its id and the descriptor.
     fn opened(model: &Model) -> (OpenTable, FileId, File) {
         opened_in(OpenTable::new().expect("inotify"), model)
     }
@@ -359,21 +361,27 @@ mod tests {
         Model::builder().device(Profile::load("bluefield3").expect("a profile")).build()
     }
 
+    /// Calls `step` until the file is no longer in the table. A child that another test forks may
+    /// hold the descriptor until `execve`.
+    fn wait_until_closed(opens: &mut OpenTable, id: FileId, mut step: impl FnMut(&mut OpenTable)) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while opens.get(id).is_some() {
+            assert!(Instant::now() < end, "the file is still open");
+            thread::yield_now();
+            step(opens);
+        }
+    }
+
     #[test]
     fn close_is_found_after_queue_overflow() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
-        assert!(opens.unwatched().is_empty() && opens.get(id).is_some(), "it is open");
+        assert!(opens.take_lost().is_empty() && opens.get(id).is_some(), "it is open");
         drop(file);
-        // A child that another test forks may hold it until `execve`.
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while opens.get(id).is_some() && std::time::Instant::now() < end {
-            thread::yield_now();
-            drop(opens.unwatched());
-        }
+        wait_until_closed(&mut opens, id, |opens| drop(opens.take_lost()));
         assert!(opens.is_empty() && opens.by_watch.is_empty());
-        // Earlier events belong to no open.
-        assert!(opens.closed().is_empty());
+        // Earlier events belong to no file.
+        assert!(opens.take_closed().is_empty());
     }
 
     #[test]
@@ -382,39 +390,33 @@ mod tests {
         let (mut opens, id, file) = opened(&model);
         let memory = opens.get(id).expect("it is open").memory.clone();
         drop(file);
-        let end = std::time::Instant::now() + Duration::from_secs(10);
-        while opens.get(id).is_some() && std::time::Instant::now() < end {
-            thread::yield_now();
+        wait_until_closed(&mut opens, id, |opens| {
             // Drops the event and keeps a watch, as the kernel does without memory.
             let _ = opens.inotify.read_events();
             let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
             opens.inotify.add_watch(path.as_str(), first_close()).expect("a watch");
-            drop(opens.unwatched());
-        }
+            drop(opens.take_lost());
+        });
         assert!(opens.is_empty() && opens.by_watch.is_empty());
     }
 
     #[test]
-    fn close_is_found_when_the_watches_are_used_up() {
+    fn close_is_found_without_watches() {
         let model = model();
         let mut opens = OpenTable::new().expect("inotify");
         opens.no_watches = true;
         let (mut opens, id, file) = opened_in(opens, &model);
-        thread::sleep(2 * SHORT_PERIOD);
-        assert!(opens.closed().is_empty() && opens.get(id).is_some(), "it is open");
-        // Checks of calls leave the ring of the bell to the supervisor.
-        assert!(opens.hear_bell(), "the supervisor is to poll");
-        assert!(opens.bell.read().is_err(), "the ring was taken");
+        thread::sleep(2 * MIN_POLL_PERIOD);
+        assert!(opens.take_closed().is_empty() && opens.get(id).is_some(), "it is open");
+        // `take_closed` does not clear the eventfd.
+        assert!(opens.clear_poll_request(), "the supervisor must poll");
+        assert!(opens.poll_request.read().is_err(), "it is cleared");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);
-        thread::sleep(2 * SHORT_PERIOD);
-        assert!(opens.closed().is_empty() && opens.are_polled());
+        thread::sleep(2 * MIN_POLL_PERIOD);
+        assert!(opens.take_closed().is_empty() && opens.are_polled());
         drop(copy);
-        let end = Instant::now() + Duration::from_secs(10);
-        while opens.get(id).is_some() && Instant::now() < end {
-            thread::yield_now();
-            drop(opens.closed());
-        }
+        wait_until_closed(&mut opens, id, |opens| drop(opens.take_closed()));
         assert!(opens.is_empty() && !opens.are_polled());
         assert_eq!(model.counts(0), Default::default());
     }
@@ -432,25 +434,19 @@ mod tests {
     }
 
     #[test]
-    fn open_ends_with_its_last_descriptor_and_its_objects() {
+    fn last_close_destroys_objects() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
-        assert_ne!(model.counts(0).eqs, 0, "the modelled kernel is there");
+        assert_ne!(model.counts(0).eqs, 0, "the modelled kernel created EQs");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);
-        drop(opens.closed());
+        drop(opens.take_closed());
         assert!(opens.get(id).is_some() && !opens.is_empty());
         assert!(copy.set_len(0).is_err(), "its size is sealed");
         assert_eq!(nix::unistd::read(&copy, &mut [0; 1]), Err(Errno::EINVAL));
         assert_eq!(nix::unistd::write(&copy, &[0; 8]), Err(Errno::EINVAL));
         drop(copy);
-        // A child that another test forks may hold it until `execve`.
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while opens.get(id).is_some() && std::time::Instant::now() < patience {
-            thread::yield_now();
-            drop(opens.closed());
-        }
-        assert!(opens.get(id).is_none());
+        wait_until_closed(&mut opens, id, |opens| drop(opens.take_closed()));
         assert_eq!((opens.len(), opens.is_empty()), (0, true));
         assert_eq!(model.counts(0), Default::default());
     }

@@ -89,7 +89,7 @@ impl Answerer {
         }
         self.may_give(call)?;
         let file = walk.open(tree, how.open())?;
-        tree.given();
+        tree.record_use();
         Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
     }
 
@@ -271,7 +271,7 @@ impl Answerer {
     }
 
     /// Files of the tree have no extended attributes.
-    pub(super) fn no_attribute(&self, call: &Notification, answer: Result<i64, Errno>) -> Answer {
+    pub(super) fn no_xattr(&self, call: &Notification, answer: Result<i64, Errno>) -> Answer {
         let Some(named) = self.path(call, libc::AT_FDCWD as u64, call.arguments[0]) else {
             return Answer::Kernel;
         };

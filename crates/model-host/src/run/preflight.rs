@@ -2,11 +2,13 @@
 //! operations that the supervisor needs. Each error names the operation and the remedy; without the
 //! check, the program would find no device, without a visible reason.
 //!
-//! The child makes one call behind its filter before it executes the program (`sys::start`). The
-//! answer to this call tries every system call that the supervisor needs.
+//! Behind its filter, the child makes one call before it executes the program (`sys::start`). To
+//! answer it, the supervisor uses every system call that it will need.
 
+use std::borrow::Cow;
 use std::fs;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use std::{io, thread};
 
 use nix::errno::Errno;
@@ -25,26 +27,30 @@ const MOUNT: &str = "mount one for this PID namespace: mount -t proc proc /proc"
 const WATCHES: &str = "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches";
 const PROCESSES: &str =
     "raise the limits of processes and memory (ulimit -u, ulimit -v, a container's --pids-limit)";
-const PROFILE: &str = "the sandbox must allow it; docker and podman do with --cap-add=SYS_PTRACE \
+const SANDBOX: &str = "the sandbox must allow it; docker and podman do with --cap-add=SYS_PTRACE \
                        or --security-opt seccomp=unconfined";
 const YAMA: &str = "set kernel.yama.ptrace_scope to 0 or 1; 2 works for root only";
 const SECURITY: &str = "a security module (AppArmor, SELinux) or a user namespace forbids it";
 const MEMORY: &str = "raise the limit of address space (ulimit -v), or use fewer devices";
-/// Address space per function (mostly UAR pages, rounded up), and once more for all else.
-const ADDRESSES: usize = 64 << 20;
+/// Address space reserved per function, mostly UAR pages. The process itself needs as much once
+/// more.
+const BYTES_PER_FUNCTION: usize = 64 << 20;
 /// Yama's restriction of access to other processes.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Milliseconds for the child's first call, which it makes at once.
-const PATIENCE: u16 = 2000;
+/// Time for the child's first call, which it makes at once.
+const FIRST_CALL_PATIENCE: Duration = Duration::from_secs(2);
+/// Time for the call to arrive and for the memory of its path.
+pub(super) const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
-fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunError {
-    move |errno| RunError::Preflight { what, errno, remedy }
+fn cannot(what: impl Into<Cow<'static, str>>, remedy: &'static str) -> impl Fn(Errno) -> RunError {
+    let what = what.into();
+    move |errno| RunError::Preflight { what: what.clone(), errno, remedy }
 }
 
 /// Checks what a model with this many functions needs, before the model is built.
 pub(super) fn check(functions: usize) -> Result<(), RunError> {
-    let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
+    let room = Vec::<u8>::new().try_reserve_exact(BYTES_PER_FUNCTION.saturating_mul(functions + 1));
     room.map_err(|_| cannot("there is not enough address space", MEMORY)(Errno::ENOMEM))?;
     let started = thread::Builder::new().spawn(|| ()).map_err(|error| no_thread(&error))?;
     started.join().map_err(|_| io::Error::other("a thread failed"))?;
@@ -54,7 +60,7 @@ pub(super) fn check(functions: usize) -> Result<(), RunError> {
         return Err(cannot("/proc belongs to another PID namespace", MOUNT)(Errno::ESRCH));
     }
     let memory = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC);
-    memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
+    memory.map(drop).map_err(cannot("memfd_create is refused", SANDBOX))
 }
 
 /// The error if closes cannot be watched. `check` does not try it, because closing an inotify
@@ -67,7 +73,7 @@ pub(super) fn no_watch(errno: Errno) -> RunError {
 pub(super) fn check_tree(tree: &Tree) -> Result<(), RunError> {
     // A path that is not a node of any model's tree.
     let opened = tree.open(b"/sys", OFlag::O_PATH);
-    opened.map(drop).map_err(cannot("openat2 is refused", PROFILE))
+    opened.map(drop).map_err(cannot("openat2 is refused", SANDBOX))
 }
 
 fn no_thread(error: &io::Error) -> RunError {
@@ -96,15 +102,14 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
             "the kernel has no seccomp user notification",
             "Linux 5.14 or newer is needed, with CONFIG_SECCOMP_FILTER",
         ),
-        Errno::EPERM | Errno::EACCES => ("seccomp filters are refused", PROFILE),
+        Errno::EPERM | Errno::EACCES => ("seccomp filters are refused", SANDBOX),
         Errno::EAGAIN | Errno::ENOMEM => ("no process can be started", PROCESSES),
         _ => return RunError::System(error),
     };
     cannot(what, remedy)(errno)
 }
 
-/// Answers the child's first call as one on a device: reads and writes the child's memory, and
-/// installs a descriptor.
+/// Answers the child's first call: reads and writes the child's memory, and installs a descriptor.
 pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
     check_call_of(listener, |_| ())
 }
@@ -115,19 +120,20 @@ pub(super) fn check_call_of(
     seen: impl FnOnce(&Notification),
 ) -> Result<(), RunError> {
     let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    if poll(&mut waiting, PATIENCE)? == 0 {
+    if poll(&mut waiting, FIRST_CALL_PATIENCE.as_millis() as u16)? == 0 {
         return Err(cannot(
-            "the child made no call within 2 s",
+            format!("the child made no call within {} s", FIRST_CALL_PATIENCE.as_secs()),
             "it may have been stopped; try again",
         )(Errno::ETIMEDOUT));
     }
-    let call = listener.receive().map_err(cannot("its calls cannot be received", KERNEL))?;
+    let call =
+        listener.receive().map_err(cannot("the program's calls cannot be received", KERNEL))?;
     seen(&call);
-    let done = look_into(listener, &call).and_then(|()| {
+    let done = check_access(listener, &call).and_then(|()| {
         // A descriptor without a path: a joining program may have another root.
         let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
-        let given = listener.give(call.id, file.as_fd(), None, true, true);
-        given.map(drop).map_err(cannot("it cannot be given a descriptor", KERNEL))
+        let installed = listener.give(call.id, file.as_fd(), None, true, true);
+        installed.map(drop).map_err(cannot("the program cannot be given a descriptor", KERNEL))
     });
     if done.is_err() {
         listener.answer(call.id, Err(Errno::ECANCELED));
@@ -138,69 +144,78 @@ pub(super) fn check_call_of(
 /// The error if a child's first call, or its memory, did not arrive in time.
 pub(super) fn no_memory() -> RunError {
     cannot(
-        "its first call, or the memory of that call's path, did not arrive within 5 s",
-        "the memory must not be that of a userfaultfd or of a file whose server (FUSE, NFS) does \
-         not answer; its process was killed",
+        format!(
+            "the program's first call, or the memory of that call's path, did not arrive within {} s",
+            CHECK_PATIENCE.as_secs()
+        ),
+        "the program's memory is on a userfaultfd, or on a FUSE or NFS server that does not \
+         answer; the process was killed",
     )(Errno::ETIMEDOUT)
 }
 
-fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
+fn check_access(listener: &Listener, call: &Notification) -> Result<(), RunError> {
     if call.tid == 0 {
         let (what, remedy) =
-            ("it is in another container's PID namespace", "start both in one container");
+            ("the program is in another container's PID namespace", "start both in one container");
         return Err(cannot(what, remedy)(Errno::ESRCH));
     }
     let child = Pid::from_raw(call.tid as i32);
     let [_, path, _, answer, ..] = call.arguments;
     let mut name = [0; sys::FIRST_PATH.to_bytes().len()];
     process::read_of_caller(listener, call, path, &mut name).map_err(|errno| {
-        cannot("its memory cannot be read (process_vm_readv)", who_is_in_the_way())(errno)
+        cannot(
+            "the program's memory cannot be read (process_vm_readv)",
+            remedy_for_unreadable_memory(),
+        )(errno)
     })?;
     if name != *sys::FIRST_PATH.to_bytes() {
-        return Err(cannot("its first call arrived with other arguments", KERNEL)(Errno::EPROTO));
+        return Err(cannot("the program's first call arrived with other arguments", KERNEL)(
+            Errno::EPROTO,
+        ));
     }
     let mut own = 0u8;
     process::write(Pid::this(), &raw mut own as u64, &[1])
-        .map_err(cannot("memory cannot be written (process_vm_writev)", PROFILE))?;
+        .map_err(cannot("this process's memory cannot be written (process_vm_writev)", SANDBOX))?;
     process::write_to_caller(listener, call, answer, &[1])
-        .map_err(cannot("its memory cannot be written (/proc/PID/mem)", PROFILE))?;
-    sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
+        .map_err(cannot("the program's memory cannot be written (/proc/PID/mem)", SANDBOX))?;
+    sys::pidfd(child)
+        .map_err(cannot("the program's end cannot be watched (pidfd_open)", SANDBOX))?;
     // If this directory is visible, an absent descriptor is closed, not hidden.
     let descriptors = fs::metadata(format!("/proc/{child}/fd/."));
-    descriptors
-        .map(drop)
-        .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
+    descriptors.map(drop).map_err(|error| {
+        cannot("/proc does not show the program's descriptors", MOUNT)(errno_of(&error))
+    })
 }
 
 /// The remedy if another process's memory cannot be read: a filter forbids the call, or a security
 /// module forbids the access.
-fn who_is_in_the_way() -> &'static str {
+fn remedy_for_unreadable_memory() -> &'static str {
     let own = 0u8;
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
-        return PROFILE;
+        return SANDBOX;
     }
-    barrier(&scope())
+    yama_remedy(&ptrace_scope())
 }
 
 /// The remedy under this setting of Yama.
-fn barrier(scope: &str) -> &'static str {
-    match scope.trim() {
+fn yama_remedy(ptrace_scope: &str) -> &'static str {
+    match ptrace_scope.trim() {
         "2" | "3" => YAMA,
         _ => SECURITY,
     }
 }
 
-fn scope() -> String {
+fn ptrace_scope() -> String {
     fs::read_to_string(SCOPE).unwrap_or_default()
 }
 
-fn hides_children(scope: &str, by_root: bool) -> bool {
-    scope.trim() == "1" && !by_root
+fn hides_children(ptrace_scope: &str, by_root: bool) -> bool {
+    ptrace_scope.trim() == "1" && !by_root
 }
 
-/// Warns that the host cannot access the children of a joining program: it is not their ancestor.
+/// Warns that this run cannot access the children of a joining program: it is not their ancestor.
 pub(super) fn warn_of_children() {
-    if hides_children(&scope(), geteuid().is_root()) {
+    if hides_children(&ptrace_scope(), geteuid().is_root()) {
         tracing::warn!(
             "kernel.yama.ptrace_scope is 1: the program that joins sees devices, but its child \
              processes see none; with 0 they do"
@@ -239,20 +254,24 @@ mod tests {
     }
 
     #[test]
-    fn yama_scope_decides_barrier_and_child_visibility() {
-        for (scope, barrier_, hides) in [
+    fn ptrace_scope_selects_remedy() {
+        for (scope, remedy, hides) in [
             ("", SECURITY, false),
             ("0\n", SECURITY, false),
             ("1\n", SECURITY, true),
             ("2\n", YAMA, false),
             ("3\n", YAMA, false),
         ] {
-            assert_eq!(barrier(scope), barrier_, "{scope:?}");
+            assert_eq!(yama_remedy(scope), remedy, "{scope:?}");
             assert_eq!(hides_children(scope, false), hides, "{scope:?}");
             assert!(!hides_children(scope, true), "{scope:?}: root sees all");
         }
-        assert_eq!(scope(), fs::read_to_string(SCOPE).unwrap_or_default());
-        assert_eq!(who_is_in_the_way(), barrier(&scope()), "our own memory can be read");
+        assert_eq!(ptrace_scope(), fs::read_to_string(SCOPE).unwrap_or_default());
+        assert_eq!(
+            remedy_for_unreadable_memory(),
+            yama_remedy(&ptrace_scope()),
+            "our own memory can be read"
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::call_threads::in_program;
 use super::file_closer::{self, FileClosers};
 use super::holders;
 use super::namespaces;
+use super::proc_stat::ProcStat;
 use super::sys::{self, CallGate, Notification};
 use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
@@ -157,7 +158,7 @@ impl Process {
     }
 
     /// The process may be in `execve`: restricts the device to the current program's memory.
-    pub(super) fn may_leave(&self) {
+    pub(super) fn note_execve(&self) {
         if let Some(program) = self.program() {
             self.memory.set_remote_memory(self.number, program);
         }
@@ -231,7 +232,7 @@ impl Process {
     ) -> Result<OwnedFd, Errno> {
         let Claims { strays, pool, .. } = &*self.claims;
         let stray = strays.one_of(most.0).ok_or(Errno::EAGAIN)?;
-        let place = pool.place(most.1).ok_or(Errno::EAGAIN)?;
+        let place = pool.claim_slot(most.1).ok_or(Errno::EAGAIN)?;
         let taken = sys::take_descriptor(pidfd, fd)?;
         if is_wanted(&taken) {
             return Ok(taken);
@@ -270,11 +271,8 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
 /// Start time of a process in ticks since boot, which `execve` keeps. ESRCH: the process does not
 /// exist.
 pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
-    let stat = text_of(&format!("/proc/{pid}/stat")).map_err(proc_error)?;
-    // Field 22 of proc(5), counted from 1; after the name, it is number 20.
-    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
-    let start = fields.and_then(|fields| fields.split(' ').nth(19)?.parse().ok());
-    start.ok_or(Errno::ESRCH)
+    let stat = ProcStat::read(pid).map_err(proc_error)?;
+    stat.start().ok_or(Errno::ESRCH)
 }
 
 /// The errno of a failed open below `/proc`: ENFILE if no descriptor is free.
@@ -753,8 +751,8 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn foreign_userns_has_no_capability() {
-        use super::super::namespaces::tests::apart;
-        let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
+        use super::super::namespaces::tests::spawn_unshared;
+        let Some(mut child) = spawn_unshared(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
         let status = caller.proc_file("status").expect("it lives");
@@ -1031,9 +1029,9 @@ Max processes             95932                95932                processes";
                 let process = processes.of_thread(tid, || true).expect("a child");
                 if round % 2 == 0 {
                     // Its next program is another client.
-                    processes.may_leave((pid, tid), || (), || true);
+                    processes.note_execve((pid, tid), || (), || true);
                     becomes_sleep(&mut child);
-                    processes.heard(tid, || true);
+                    processes.note_call(tid, || true);
                 }
                 child.kill().and_then(|()| child.wait()).expect("it is there");
                 processes.bury(pid);
@@ -1132,10 +1130,11 @@ Max processes             95932                95932                processes";
                 (Ok(()), Ok(()), Ok(()))
             );
             let half: Vec<_> = (0..file_closer::MAX_FILES / 2)
-                .map(|_| pool.place(file_closer::MAX_FILES))
+                .map(|_| pool.claim_slot(file_closer::MAX_FILES))
                 .collect();
             assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EAGAIN), Ok(())));
-            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MAX_FILES)).collect();
+            let rest: Vec<_> =
+                std::iter::from_fn(|| pool.claim_slot(file_closer::MAX_FILES)).collect();
             assert_eq!(
                 (takes(&own, fd), takes(&other, 0)),
                 (Err(Errno::EAGAIN), Err(Errno::EAGAIN))
@@ -1145,7 +1144,7 @@ Max processes             95932                95932                processes";
             // An unwanted file counts until it is closed.
             let refused = other.take(0, |_| false).map(drop);
             assert_eq!(refused, Err(Errno::EINVAL));
-            while pool.place(1).is_none() {
+            while pool.claim_slot(1).is_none() {
                 std::thread::yield_now();
             }
         }

@@ -112,7 +112,7 @@ impl ProcessTable {
 
     /// Restores the process if all its `execve` calls have failed.
     fn stays(&mut self, pid: Pid) {
-        if self.leaving.get(&pid).is_some_and(|leaving| leaving.threads.have_failed()) {
+        if self.leaving.get(&pid).is_some_and(|leaving| leaving.threads.all_failed()) {
             self.leaving.remove(&pid);
             if let Some(process) = self.known.get(&pid) {
                 process.stays();
@@ -226,7 +226,7 @@ impl Processes {
         table.threads.insert(tid, pid);
         if let Some(exec) = exec.filter(|_| !early.is_empty()) {
             // It has no registrations yet, so no access to its memory is in progress.
-            process.may_leave();
+            process.note_execve();
             let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
             table.leaving.insert(pid, leaving);
             for tid in early {
@@ -286,7 +286,7 @@ impl Processes {
         all.into_iter().find(|&pid| sys::is_thread_of(tid, pid))
     }
 
-    /// Records that a thread waits in `execve`; for a known process, [`Processes::may_leave`] must
+    /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`] must
     /// follow. If its process becomes known before the outcome, the table holds the `execve`.
     pub(super) fn leaves(&self, tid: u32) {
         let mut table = self.table();
@@ -300,7 +300,7 @@ impl Processes {
     /// Records that a thread of a known process waits in `execve`. `pause` pauses the model: no
     /// access to the process's memory is in progress while its rights change. `waits`: whether the
     /// call still waits.
-    pub(super) fn may_leave<P>(
+    pub(super) fn note_execve<P>(
         &self,
         (pid, tid): (Pid, u32),
         pause: impl Fn() -> P,
@@ -320,7 +320,7 @@ impl Processes {
             }
             match prepared.take() {
                 Some(Ok(exec)) => {
-                    process.may_leave();
+                    process.note_execve();
                     let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
                     table.leaving.insert(pid, leaving);
                 }
@@ -353,7 +353,7 @@ impl Processes {
 
     /// Records a call of a thread: its `execve`, if any, has failed or succeeded. `waits`: whether
     /// the call still waits.
-    pub(super) fn heard(&self, tid: u32, waits: impl Fn() -> bool) {
+    pub(super) fn note_call(&self, tid: u32, waits: impl Fn() -> bool) {
         let is_early = self.table().early.contains(&tid);
         if is_early && waits() {
             self.table().early.remove(&tid);

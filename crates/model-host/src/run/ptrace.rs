@@ -60,7 +60,7 @@ impl Drop for Stops {
 /// Runs `work`, which seizes a thread, in its own thread. When that ends, the kernel detaches its
 /// tracees, including one that did not stop in time: nothing else would release it, and its later
 /// stop would be final.
-pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+pub(super) fn in_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
     in_program(|| {
         thread::scope(|scope| {
             let worker = thread::Builder::new().spawn_scoped(scope, work);
@@ -131,7 +131,7 @@ fn stop(tid: i32) -> Result<(), Errno> {
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits, within [`apart`]. `waits`: whether it still does, checked
+    /// Seizes a thread whose call waits, within [`in_own_thread`]. `waits`: whether it still does, checked
     /// once it is seized, because the tid cannot be reused from then on. `answer` makes the call
     /// return.
     pub(super) fn new(
@@ -196,8 +196,8 @@ impl Seized {
         Ok(registers.rax)
     }
 
-    /// Releases the thread; its own call returns `result`.
-    pub(super) fn drop_pending(mut self, result: Result<u64, Errno>) {
+    /// Detaches from the thread; its own call returns `result`.
+    pub(super) fn detach_with(mut self, result: Result<u64, Errno>) {
         self.registers.orig_rax = u64::MAX;
         self.registers.rax = match result {
             Ok(value) => value,
@@ -254,7 +254,7 @@ mod tests {
         while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * PATIENCE {
             thread::yield_now();
         }
-        let seized = apart(|| {
+        let seized = in_own_thread(|| {
             let seized = Seized::new(pid as u32, || true, || {}).map(drop);
             (seized, status(pid, "TracerPid:") != "0")
         });
@@ -277,7 +277,7 @@ mod tests {
         use std::os::unix::process::ExitStatusExt;
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it runs");
         let pid = child.id() as i32;
-        let waited = apart(|| {
+        let waited = in_own_thread(|| {
             let _seized = Seized::new(pid as u32, || true, || {})?;
             // SAFETY: integers.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -305,13 +305,13 @@ mod tests {
         let number = thread::scope(|scope| {
             // Before the first thread's own start: it times out later than this suggests.
             let start = Instant::now();
-            let waits =
-                scope.spawn(|| apart(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
+            let waits = scope
+                .spawn(|| in_own_thread(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
             while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * PATIENCE {
                 thread::yield_now();
             }
             let other = scope.spawn(move || {
-                apart(|| Seized::new(tid, || true, || {})?.call(libc::SYS_getpid, 0))
+                in_own_thread(|| Seized::new(tid, || true, || {})?.call(libc::SYS_getpid, 0))
             });
             // This thread waits for children meanwhile, and receives their stops.
             while !other.is_finished() {

@@ -49,24 +49,24 @@ pub(super) fn is_apart(name: &str) -> bool {
 /// A FUSE file whose server does not answer GETATTR; the server ends when this is dropped.
 pub(super) struct SilentFuse {
     server: std::process::Child,
-    place: std::path::PathBuf,
+    path: std::path::PathBuf,
 }
 
 impl SilentFuse {
     /// Starts the server; `None`: FUSE cannot be mounted here.
     pub(super) fn start(test: &str) -> Option<Self> {
         const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
-        let place = std::env::temp_dir().join(format!("silent-{test}-{}", std::process::id()));
-        std::fs::create_dir(&place).expect("a new directory");
+        let path = std::env::temp_dir().join(format!("silent-{test}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new directory");
         let mut command = std::process::Command::new("python3");
-        command.arg(SERVER).arg(&place).arg("silent").stdout(std::process::Stdio::piped());
+        command.arg(SERVER).arg(&path).arg("silent").stdout(std::process::Stdio::piped());
         let Ok(mut server) = command.spawn() else {
-            let _ = std::fs::remove_dir(&place);
+            let _ = std::fs::remove_dir(&path);
             return None;
         };
         let mut word = [0; 3];
         let read = server.stdout.take().expect("piped").read_exact(&mut word);
-        let server = Self { server, place };
+        let server = Self { server, path };
         if read.is_ok() && &word == b"up\n" {
             return Some(server);
         }
@@ -76,7 +76,7 @@ impl SilentFuse {
     }
 
     pub(super) fn open(&self) -> File {
-        File::options().read(true).write(true).open(self.place.join("file")).expect("it opens")
+        File::options().read(true).write(true).open(self.path.join("file")).expect("it opens")
     }
 }
 
@@ -85,8 +85,8 @@ impl Drop for SilentFuse {
         let _ = self.server.kill();
         let _ = self.server.wait();
         let mut umount = std::process::Command::new("umount");
-        let _ = umount.arg("-l").arg(&self.place).stderr(std::process::Stdio::null()).status();
-        let _ = std::fs::remove_dir(&self.place);
+        let _ = umount.arg("-l").arg(&self.path).stderr(std::process::Stdio::null()).status();
+        let _ = std::fs::remove_dir(&self.path);
     }
 }
 
@@ -154,14 +154,14 @@ impl Program {
     }
 
     /// Answers a call of a thread.
-    pub(super) fn call_of(&self, tid: u32, number: libc::c_long, given: &[u64]) -> Answer {
+    pub(super) fn call_of(&self, tid: u32, number: libc::c_long, leading: &[u64]) -> Answer {
         let mut arguments = [0; 6];
-        arguments[..given.len()].copy_from_slice(given);
+        arguments[..leading.len()].copy_from_slice(leading);
         self.answerer.answer(&Notification::of(tid, number as i32, arguments))
     }
 
-    /// The last descriptor.
-    pub(super) fn given(&self) -> Given {
+    /// The last descriptor that was installed.
+    pub(super) fn last_installed(&self) -> Given {
         self.gate.last().expect("a descriptor")
     }
 
@@ -169,7 +169,7 @@ impl Program {
     pub(super) fn open(&self, path: &CStr, flags: i32) -> Given {
         let answer = self.call(libc::SYS_openat, &[HERE, at(path), flags as u64]);
         assert_eq!(answer, Answer::Given, "{path:?}");
-        self.given()
+        self.last_installed()
     }
 }
 
@@ -178,32 +178,32 @@ pub(super) fn at(path: &CStr) -> u64 {
     path.as_ptr() as u64
 }
 
-/// Records the descriptors given, unless the call has ended or the program refuses.
+/// Records the installed descriptors, unless the call has ended or the program refuses.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    given: Mutex<Vec<Given>>,
+    installed: Mutex<Vec<Given>>,
     refusals: Mutex<Vec<Errno>>,
     /// Remaining positive NOTIF_ID_VALID checks; negative: unlimited.
-    looks: AtomicI64,
+    valid_checks: AtomicI64,
     /// `give` blocks until the sender is dropped.
     slow: Mutex<Option<Receiver<()>>>,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        let (given, refusals, slow) = Default::default();
-        Self { given, refusals, looks: AtomicI64::new(-1), slow }
+        let (installed, refusals, slow) = Default::default();
+        Self { installed, refusals, valid_checks: AtomicI64::new(-1), slow }
     }
 }
 
 impl Recorder {
-    fn given(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn installed(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+        self.installed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The last descriptor.
     pub(super) fn last(&self) -> Option<Given> {
-        self.given().pop()
+        self.installed().pop()
     }
 
     /// Makes the next `give` calls fail with these errors, in order.
@@ -230,8 +230,8 @@ impl Recorder {
     }
 
     /// Calls are found waiting this many more times, as if the thread were killed then.
-    pub(super) fn end_after(&self, looks: i64) {
-        self.looks.store(looks, Ordering::Relaxed);
+    pub(super) fn end_after(&self, valid_checks: i64) {
+        self.valid_checks.store(valid_checks, Ordering::Relaxed);
     }
 }
 
@@ -241,10 +241,10 @@ impl CallGate for Recorder {
     fn go_on(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
-        let one_less = |looks: i64| (looks > 0).then(|| looks - 1);
-        match self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+        let one_less = |valid_checks: i64| (valid_checks > 0).then(|| valid_checks - 1);
+        match self.valid_checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
             Ok(_) => true,
-            Err(looks) => looks < 0,
+            Err(valid_checks) => valid_checks < 0,
         }
     }
 
@@ -266,7 +266,7 @@ impl CallGate for Recorder {
         }
         let file = file.try_clone_to_owned().expect("a duplicate");
         let descriptor = file.as_raw_fd();
-        self.given().push(Given { file, number, close_on_exec, answer });
+        self.installed().push(Given { file, number, close_on_exec, answer });
         Ok(descriptor)
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::unistd::Pid;
 
 use super::descriptor_locks::DescriptorLocks;
-use super::open::{OpenTable, PERIOD};
+use super::open::{MAX_POLL_PERIOD, OpenTable};
 use super::processes::Processes;
 use crate::log::TraceLines;
 use verbless_model::memory::ClientMemory;
@@ -135,7 +135,7 @@ impl SharedRun {
     ) -> Result<Self, Errno> {
         let (wakes, opens) = (Arc::new(Wakes::new()?), OpenTable::new()?);
         wakes.on_input(opens.as_fd(), Wake::Close)?;
-        wakes.on_input(opens.bell.as_fd(), Wake::Close)?;
+        wakes.on_input(opens.poll_request.as_fd(), Wake::Close)?;
         Ok(Self {
             model: model.clone(),
             backend: InProcess::of(model),
@@ -159,11 +159,11 @@ impl SharedRun {
     }
 
     /// Records that a thread waits in `execve` or `execveat`; `waits`: whether it still does.
-    pub(super) fn may_leave(&self, tid: u32, waits: impl Fn() -> bool) {
+    pub(super) fn note_execve(&self, tid: u32, waits: impl Fn() -> bool) {
         // First: the process may become known at a call of another thread meanwhile.
         self.processes.leaves(tid);
         if let Some(pid) = self.processes.known(tid) {
-            self.processes.may_leave((pid, tid), || self.model.pause(), waits);
+            self.processes.note_execve((pid, tid), || self.model.pause(), waits);
         }
     }
 
@@ -172,7 +172,7 @@ impl SharedRun {
     pub(super) fn opens(&self) -> MutexGuard<'_, OpenTable> {
         let lock = || self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let mut opens = lock();
-        let ended = opens.closed();
+        let ended = opens.take_closed();
         if ended.is_empty() {
             return opens;
         }
@@ -186,7 +186,7 @@ impl SharedRun {
     /// close of some device. It waits with this timeout next.
     pub(super) fn poll_period(&self) -> Option<Duration> {
         let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
-        opens.hear_bell().then_some(PERIOD)
+        opens.clear_poll_request().then_some(MAX_POLL_PERIOD)
     }
 
     /// Closes an open device.

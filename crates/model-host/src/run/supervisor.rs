@@ -43,8 +43,6 @@ const LAST_DESTROY: Duration = Duration::from_secs(60);
 const MAX_GUESTS: usize = 256;
 /// Limit of guests' programs being checked.
 const MAX_CHECKS: usize = 16;
-/// Limit for one check.
-const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Grace period of the command on the DPU side after the program failed, and again after SIGTERM:
 /// it may wait for the program.
@@ -296,7 +294,7 @@ impl Checks {
         }
         let checks = self.clone();
         let check = move || {
-            let result = check_in_time(Arc::new(listener), CHECK_PATIENCE);
+            let result = check_in_time(Arc::new(listener), preflight::CHECK_PATIENCE);
             checks.done().push(Checked { guest, view, result });
             checks.under_way.fetch_sub(1, Ordering::Relaxed);
             let _ = checks.bell.write(1);
@@ -327,7 +325,7 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
         Ok(result) => result.map(|()| listener),
         Err(_) => {
             if let Some(call) = call.get() {
-                answer::kill_maker(&*listener, call);
+                answer::kill_caller(&*listener, call);
             }
             Err(preflight::no_memory())
         }
@@ -465,7 +463,7 @@ impl Supervisor {
     /// Handles a guest's request, or its end. Disconnects a guest that breaks the protocol.
     fn listen_to(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
-        let heard = match (guest.peer.request(), guest.view.take()) {
+        let handled = match (guest.peer.request(), guest.view.take()) {
             (Err(Errno::EAGAIN | Errno::EINTR), view) => {
                 guest.view = view;
                 return;
@@ -487,7 +485,7 @@ impl Supervisor {
             (Ok(_), _) => Err(Errno::EBADMSG),
             (Err(errno), _) => Err(errno),
         };
-        if heard.is_err() {
+        if handled.is_err() {
             self.disconnect(number);
         }
     }
@@ -594,11 +592,11 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn wait_ends_with_a_child_that_was_seized() {
-        use super::super::ptrace::{Seized, apart};
+        use super::super::ptrace::{Seized, in_own_thread};
         let mut child = sleep();
         let (programs, pid) = (programs(child.id(), None), Pid::from_raw(child.id() as i32));
         let killed = std::thread::spawn(move || {
-            apart(|| {
+            in_own_thread(|| {
                 let _seized = Seized::new(pid.as_raw() as u32, || true, || {})?;
                 // Most likely, the other thread waits for the child by now.
                 std::thread::sleep(Duration::from_millis(200));

@@ -590,7 +590,7 @@ mod tests {
         let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
         let model = Model::builder().device_with_topology(profile).build();
         let devices = shown(&InProcess::of(&model).on_side(side));
-        Directory::among_temporary_files(|path| fill(path, &devices)).expect("a directory")
+        Directory::create_temporary(|path| fill(path, &devices)).expect("a directory")
     }
 
     /// The listing of PCI functions.

@@ -1,6 +1,6 @@
 //! The device tree: the files below /sys and /dev that programs see instead of the real ones.
 //!
-//! The tree is built once, in its own directory. It covers every place that belongs to RDMA
+//! The tree is built once, in its own directory. It covers every directory that belongs to RDMA
 //! devices, so real devices are hidden. A path is opened beneath the tree's root as if that were
 //! `/`: neither `..` nor a symlink leads out. Directories and symlinks are real, so every call
 //! works on their descriptors.
@@ -25,11 +25,11 @@ use super::sysfs::{self, ShownDevice};
 use super::{namespaces, sys};
 
 /// The listing of all PCI functions: the modelled ones beside the machine's. A path below it
-/// belongs to the tree only if PLACES says so.
+/// belongs to the tree only if DIRECTORIES says so.
 const LISTING: &[u8] = b"/sys/bus/pci/devices";
 
 /// Paths below these belong to the tree.
-const PLACES: [&str; 8] = [
+const DIRECTORIES: [&str; 8] = [
     "/sys/class/infiniband",
     "/sys/class/fwctl",
     "/dev/infiniband",
@@ -65,7 +65,7 @@ pub(super) fn is_ours(path: &[u8]) -> bool {
         return false;
     }
     let Some(clean) = clean(path) else { return false };
-    PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
+    DIRECTORIES.iter().any(|directory| clean.starts_with(directory.as_bytes()))
 }
 
 /// Whether a path names the PCI listing.
@@ -88,28 +88,28 @@ fn is_above(path: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let clean = clean(path)?;
-    let is_above = |place: &&str| {
-        let rest = place.as_bytes().strip_prefix(&*clean);
+    let is_above = |directory: &&str| {
+        let rest = directory.as_bytes().strip_prefix(&*clean);
         clean == b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
     };
-    PLACES.iter().any(is_above).then_some(clean)
+    DIRECTORIES.iter().any(is_above).then_some(clean)
 }
 
 impl Tree {
     /// Builds the tree for these devices.
     pub(super) fn new(devices: &[ShownDevice]) -> io::Result<Self> {
-        Ok(Self::in_directory(Directory::filled(|path| sysfs::fill(path, devices))?))
+        Ok(Self::in_directory(Directory::create(|path| sysfs::fill(path, devices))?))
     }
 
     /// Builds the tree without a detached tmpfs.
     #[cfg(test)]
-    pub(super) fn among_temporary_files(devices: &[ShownDevice]) -> io::Result<Self> {
+    pub(super) fn create_temporary(devices: &[ShownDevice]) -> io::Result<Self> {
         let fill = |path: &Path| sysfs::fill(path, devices);
-        Ok(Self::in_directory(Directory::among_temporary_files(fill)?))
+        Ok(Self::in_directory(Directory::create_temporary(fill)?))
     }
 
     fn in_directory(directory: Directory) -> Self {
-        let within = PLACES.iter().any(|place| Path::new(place).exists()).into();
+        let within = DIRECTORIES.iter().any(|directory| Path::new(directory).exists()).into();
         Self { directory, within }
     }
 
@@ -160,7 +160,7 @@ impl Tree {
     }
 
     /// Records that a process gets a file of the tree.
-    pub(super) fn given(&self) {
+    pub(super) fn record_use(&self) {
         self.within.store(true, Ordering::Relaxed);
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let model =
             Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
         let shown = sysfs::shown(&InProcess::of(&model));
-        Tree::among_temporary_files(&shown).expect("a tree")
+        Tree::create_temporary(&shown).expect("a tree")
     }
 
     fn text(tree: &Tree, path: &str) -> Result<String, Errno> {
@@ -287,12 +287,12 @@ mod tests {
     #[test]
     fn relative_path_may_reach_tree_after_first_open() {
         let tree = tree();
-        let real = PLACES.iter().any(|place| Path::new(place).exists());
+        let real = DIRECTORIES.iter().any(|directory| Path::new(directory).exists());
         assert_eq!(tree.may_be_reached_by(b"mlx5_0/node_type"), real);
         for path in [&b"dev/infiniband"[..], b"../fwctl0", b"devices/pcifb0b:00"] {
             assert!(tree.may_be_reached_by(path));
         }
-        tree.given();
+        tree.record_use();
         assert!(tree.may_be_reached_by(b"mlx5_0/node_type"));
     }
 
@@ -300,7 +300,7 @@ mod tests {
     fn path_is_found_during_renames() {
         let tree = tree();
         let fill = |path: &Path| std::fs::write(path.join("a"), "");
-        let others = Directory::among_temporary_files(fill).expect("a file");
+        let others = Directory::create_temporary(fill).expect("a file");
         let path = others.path().expect("a temporary one");
         let (one, other) = (path.join("a"), path.join("b"));
         let done = AtomicBool::new(false);

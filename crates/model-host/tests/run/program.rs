@@ -91,11 +91,7 @@ fn device_user_dies_with_killed_run() {
     wait("it sleeps", &|| name(pid) == "sleep\n");
     run.kill().expect("it is ours");
     run.wait().expect("it ends");
-    let state = || {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        text.rsplit_once(") ").map(|(_, rest)| rest.chars().next())
-    };
-    wait("it is killed", &|| matches!(state(), None | Some(Some('Z' | 'X'))));
+    wait("it is killed", &|| has_ended(pid));
     // No process holds the output pipe of the run either, the guardian included.
     line.clear();
     assert_eq!(output.read_line(&mut line).expect("the end"), 0, "{line}");
@@ -108,7 +104,7 @@ fn terminate(run: &std::process::Child) {
 }
 
 /// Whether a process has ended.
-fn has_ended(pid: &str) -> bool {
+fn has_ended(pid: impl std::fmt::Display) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }

@@ -11,8 +11,8 @@ use verbless_prm::{
 };
 
 use super::super::client::Capability;
-use super::objects::{Verbs, fields, word};
 use super::support::Device;
+use super::verbs_rig::{Verbs, fields, word};
 
 /// `ib_qp_attr_mask`.
 const STATE: u32 = 1;
@@ -270,7 +270,7 @@ fn query_qp_maps_qpc_to_response() {
         let verbs = Verbs::on(device);
         let qp = if service == 2 { verbs.rc().0 } else { ud(&verbs) };
         let request = fields(&[8, 4, 4], &[0, qp, 0]);
-        let (answer, _) = verbs.write(25, &request, 128, &[], 0).expect("it is asked");
+        let (answer, _) = verbs.write(25, &request, 128, &[], 0).expect("the attributes");
         let mut expected = Vec::new();
         match (service, ethernet) {
             (4, _) => expected.extend([0; 64]),
@@ -300,12 +300,12 @@ fn query_qp_maps_qpc_to_response() {
         let words = [0x0102_0304, 0x11_2233, 0x44_5566, 0x77_8899, 2 | 8];
         assert_eq!(answer[84..104], fields(&[4; 5], &words));
         assert_eq!(answer[104..108], [0x0b, 0x0a, 0x0d, 0x0c]);
-        let (told, draining) = match state {
+        let (state_code, draining) = match state {
             4 => (5, 0),
             5 => (4, 0),
             _ => (4, 1),
         };
-        assert_eq!(answer[108..112], [told, told, 4, 1], "{state}");
+        assert_eq!(answer[108..112], [state_code, state_code, 4, 1], "{state}");
         assert_eq!(answer[112..123], [draining, 8, 16, 21, 1, 17, 6, 5, 2, 18, 0], "{state}");
     }
 }
@@ -415,18 +415,18 @@ fn srq_create_reports_sizes_and_limit() {
     for (requests, sges, entries, log_stride) in
         [(7, 0, 8, 5), (8, 1, 16, 5), (8, 2, 16, 6), (9, 3, 16, 6), (3, 32, 4, 10)]
     {
-        let told = create(requests, sges, &driver).expect("an SRQ");
-        assert_eq!((word(&told[4..]), word(&told[8..])), (entries - 1, sges as u32));
+        let output = create(requests, sges, &driver).expect("an SRQ");
+        assert_eq!((word(&output[4..]), word(&output[8..])), (entries - 1, sges as u32));
         let command: CreateRmpIn = verbs.last(Opcode::CREATE_RMP.0, CreateRmpIn::from_prefix);
         let wq = command.ctx().wq();
         assert_eq!((1 << wq.log_wq_sz(), wq.log_wq_stride()), (entries, log_stride));
         assert_eq!((wq.page_offset(), wq.dbr_addr()), (2, verbs.address + 0x8000));
         assert!(wq.wq_signature());
-        let request = fields(&[8, 4, 4], &[0, word(&told).into(), 0]);
-        let (answer, _) = verbs.write(34, &request, 16, &[], 0).expect("it is asked");
+        let request = fields(&[8, 4, 4], &[0, word(&output).into(), 0]);
+        let (answer, _) = verbs.write(34, &request, 16, &[], 0).expect("the attributes");
         assert_eq!(answer, fields(&[4; 4], &[u64::from(entries) - 1, sges, 77, 0]));
         let limit = |mask, limit: u32| {
-            let core = fields(&[4; 4], &[word(&told).into(), mask, 0, limit.into()]);
+            let core = fields(&[4; 4], &[word(&output).into(), mask, 0, limit.into()]);
             verbs.write(33, &core, 0, &[], 0).map(drop)
         };
         assert_eq!(limit(2, entries), Err(Errno::EINVAL), "more than there are");
@@ -453,14 +453,14 @@ fn alloc_mw_creates_free_mkey_of_type() {
         assert_eq!(allocate(1, driver, 8), Err(Errno::EOPNOTSUPP), "reserved, at {at}");
     }
     for (kind, entries, translations) in [(1, 0, 4), (2, 4, 4), (2, 5, 8)] {
-        let (core, told) = allocate(kind, [0, 0, 0, 0, entries, 0, 0, 0], 8).expect("a window");
+        let (core, output) = allocate(kind, [0, 0, 0, 0, entries, 0, 0, 0], 8).expect("a window");
         let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
         let key = command.memory_key_mkey_entry();
         assert!(key.free() && key.umr_en() && key.lr());
         assert_eq!((key.en_rinval(), key.qpn()), (kind == 2, 0xff_ffff));
         assert_eq!(key.translations_octword_size(), translations, "{entries}");
         assert_eq!(word(&core[4..]) & 0xff, key.mkey_7_0().into());
-        assert_eq!(told, [0, 0, 0, 0, 8, 0, 0, 0]);
+        assert_eq!(output, [0, 0, 0, 0, 8, 0, 0, 0]);
         let mut free = super::support::Request::new(0, 0).number(2, 16).input(0, &core[..4]);
         assert_eq!(free.send(&verbs.fixture.file), Ok(()));
     }
@@ -484,8 +484,8 @@ fn old_cq(
     let driver = fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &values);
     let channel = u64::from(channel.cast_unsigned());
     let core = fields(&[8, 8, 4, 4, 4, 4], &[0, 0xcafe, entries, vector, channel, 0]);
-    let (told, _) = verbs.write(18, &core, 8, &driver, 8)?;
-    Ok((word(&told).into(), word(&told[4..])))
+    let (output, _) = verbs.write(18, &core, 8, &driver, 8)?;
+    Ok((word(&output).into(), word(&output[4..])))
 }
 
 #[test]
@@ -503,9 +503,9 @@ fn create_cq_rounds_size_and_sets_cqe_size() {
         let context = command.cq_context();
         assert_eq!((entries, context.log_cq_size(), context.cqe_sz()), (127, 7, size));
         assert_eq!(context.c_eqn_or_apu_element(), 0x43, "the queue of the second vector");
-        let (heard, _) =
-            verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0).expect("it goes");
-        assert_eq!(heard, [0; 16]);
+        let (response, _) =
+            verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0).expect("it is destroyed");
+        assert_eq!(response, [0; 16]);
         let again = verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0);
         assert_eq!(again.map(drop), Err(Errno::ENOENT));
     }
@@ -561,16 +561,16 @@ fn scatter_to_cqe_follows_cqe_size_and_flags() {
         (4, (short, long), true, SCATTER | ALLOW, Req::DISABLED, Res::DISABLED),
     ];
     for (kind, cqs, all, flags, requester, responder) in cases {
-        let told = old_qp(&verbs, kind, cqs, all, flags).expect("a QP");
+        let output = old_qp(&verbs, kind, cqs, all, flags).expect("a QP");
         let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
         let qpc = command.qpc();
         assert_eq!((qpc.cs_req(), qpc.cs_res()), (requester, responder), "{kind} {all} {flags:#x}");
-        assert_eq!(told[2..], [4, 8, 1, 4, 0, 0]);
+        assert_eq!(output[2..], [4, 8, 1, 4, 0, 0]);
         let service = [ServiceType::RC, ServiceType::UC, ServiceType::UD][kind as usize - 2];
         assert_eq!(qpc.st(), service);
-        let destroy = fields(&[8, 4, 4], &[0, told[0].into(), 0]);
-        let (heard, _) = verbs.write(27, &destroy, 4, &[], 0).expect("it goes");
-        assert_eq!(heard, [0; 4]);
+        let destroy = fields(&[8, 4, 4], &[0, output[0].into(), 0]);
+        let (response, _) = verbs.write(27, &destroy, 4, &[], 0).expect("it is destroyed");
+        assert_eq!(response, [0; 4]);
         assert_eq!(verbs.write(27, &destroy, 4, &[], 0).map(drop), Err(Errno::ENOENT));
     }
     let plain = old_qp(&verbs, 2, (short, short), false, 1 << 9);

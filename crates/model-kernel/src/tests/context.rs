@@ -31,7 +31,7 @@ fn response(change: impl Fn(&mut HcaCap), inline: u8, roce: u8) -> [u8; 72] {
 
 #[test]
 fn alloc_ucontext_reports_device_sizes() {
-    let told = response(
+    let reply = response(
         |caps| {
             caps.set_log_max_qp(18).set_log_bf_reg_size(9).set_max_wqe_sz_sq(0x240);
             caps.set_max_wqe_sz_rq(0x180).set_log_max_qp_sz(15).set_log_max_srq_sz(14);
@@ -40,15 +40,15 @@ fn alloc_ucontext_reports_device_sizes() {
         0,
         0,
     );
-    let words: Vec<u32> = (0..10).map(|at| word(&told, 4 * at)).collect();
+    let words: Vec<u32> = (0..10).map(|at| word(&reply, 4 * at)).collect();
     let (send, receive) = (0x240, 0x180 << 16);
     assert_eq!(
         words,
         [1 << 18, 1 << 9, 0, 64, send | receive, 1 << 15, 1 << 15, 1 << 14, 2, 1 << 5]
     );
-    assert_eq!((word(&told, 40), word(&told, 56), word(&told, 60)), (72, 12, 3));
-    let told = response(|caps| _ = caps.set_num_of_uars_per_page(3), 0, 0);
-    assert_eq!(word(&told, 60), 1, "the device has no UAR pages of 4 KiB");
+    assert_eq!((word(&reply, 40), word(&reply, 56), word(&reply, 60)), (72, 12, 3));
+    let reply = response(|caps| _ = caps.set_num_of_uars_per_page(3), 0, 0);
+    assert_eq!(word(&reply, 60), 1, "the device has no UAR pages of 4 KiB");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn alloc_ucontext_reports_feature_bits() {
 #[test]
 fn times_are_real_where_every_queue_can_have_them() {
     for (sq, rq, qp) in (0..27).map(|it| (it / 9, it / 3 % 3, it % 3)) {
-        let told = response(
+        let reply = response(
             |caps| {
                 caps.set_roce(true).set_sq_ts_format(TimestampFormatCap(sq));
                 caps.set_rq_ts_format(TimestampFormatCap(rq));
@@ -89,7 +89,7 @@ fn times_are_real_where_every_queue_can_have_them() {
             qp,
         );
         let all = [sq, rq, qp].iter().all(|&format| format != 0);
-        assert_eq!(word(&told, 36) >> 4 & 1 == 1, all, "SQ {sq}, RQ {rq}, QP {qp}");
+        assert_eq!(word(&reply, 36) >> 4 & 1 == 1, all, "SQ {sq}, RQ {rq}, QP {qp}");
     }
 }
 
@@ -98,8 +98,8 @@ fn min_inline_mode_is_reported_on_ethernet() {
     for (port, mode, least) in
         [(PortType::INFINIBAND, 0, 0), (PortType::ETHERNET, 0, 2), (PortType::ETHERNET, 2, 1)]
     {
-        let told = response(|caps| _ = caps.set_port_type(port), mode, 0);
-        assert_eq!(told[46], least, "{port:?}, mode {mode}");
+        let reply = response(|caps| _ = caps.set_port_type(port), mode, 0);
+        assert_eq!(reply[46], least, "{port:?}, mode {mode}");
     }
 }
 
@@ -146,21 +146,21 @@ fn registers_come_by_pages_of_two_up_to_512() {
 #[test]
 fn query_context_repeats_alloc_response() {
     let fixture = Fixture::without_context(Device::new());
-    let ask = |room: usize| {
-        let (mut told, mut vectors, mut core) = (vec![0xff; room], [0; 4], [0; 8]);
+    let query = |room: usize| {
+        let (mut reply, mut vectors, mut core) = (vec![0xff; room], [0; 4], [0; 8]);
         Request::new(0, 4)
             .output(0, &mut vectors)
             .output(1, &mut core)
-            .output(0x1000, &mut told)
+            .output(0x1000, &mut reply)
             .send(&fixture.file)
-            .map(|()| (told, u32::from_ne_bytes(vectors), u64::from_ne_bytes(core)))
+            .map(|()| (reply, u32::from_ne_bytes(vectors), u64::from_ne_bytes(core)))
     };
-    assert_eq!(ask(72), Err(Errno::EINVAL), "there is none");
+    assert_eq!(query(72), Err(Errno::EINVAL), "there is none");
     let made = fixture.get_context(1).expect("a context");
-    assert_eq!(ask(72), Ok((made.to_vec(), 2, 1)));
-    let (longer, ..) = ask(80).expect("the context");
+    assert_eq!(query(72), Ok((made.to_vec(), 2, 1)));
+    let (longer, ..) = query(80).expect("the context");
     assert_eq!((&longer[..72], &longer[72..]), (&made[..], &[0; 8][..]));
-    assert_eq!(ask(71), Err(Errno::EINVAL));
+    assert_eq!(query(71), Err(Errno::EINVAL));
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn channel_without_data_holds_each_cookie_once() {
     assert_eq!(record(&channel), Some(2u64.to_ne_bytes().to_vec()));
     assert_eq!(record(&channel), Some(vec![]));
     fixture.device.event(1, 4, event::COMPLETION, &[(6, first_number)]);
-    assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()), "read, so told again");
+    assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()), "read, so reported again");
 }
 
 #[test]
@@ -379,8 +379,8 @@ fn destroy_keeps_subscriptions_of_other_file() {
         let destroyed = Request::new(0x1001, 0x1001).handle(0x1000, theirs).send(&neighbour);
         assert_eq!(destroyed, Ok(()));
         fixture.device.event(1, round, event::COMPLETION, &[(6, number)]);
-        let told = record(&channel).expect("the channel is open");
-        assert_eq!(told.get(..8), Some(&round.to_ne_bytes()[..]), "round {round}");
+        let event = record(&channel).expect("the channel is open");
+        assert_eq!(event.get(..8), Some(&round.to_ne_bytes()[..]), "round {round}");
         assert_eq!(fixture.destroy(0x1001, mine), Ok(()));
     }
 }

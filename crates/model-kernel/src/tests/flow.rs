@@ -73,8 +73,8 @@ fn matcher_accepts_known_fields_of_received_packets() {
     let flags = |value: u32| value.to_ne_bytes().to_vec();
     for (case, mask, more, expected) in [
         ("plain", vec![1; 9], vec![], Ok(())),
-        ("zeros behind the known bytes", long(0), vec![], Ok(())),
-        ("bits behind the known bytes", long(1), vec![], Err(Errno::EINVAL)),
+        ("zeros after the known bytes", long(0), vec![], Ok(())),
+        ("bits after the known bytes", long(1), vec![], Err(Errno::EINVAL)),
         ("received packets", vec![1; 9], vec![(0x1005, number(0))], Ok(())),
         ("sent packets", vec![1; 9], vec![(0x1005, number(1))], Err(Errno::EOPNOTSUPP)),
         ("the last type", vec![1; 9], vec![(0x1005, number(4))], Err(Errno::EOPNOTSUPP)),

@@ -140,12 +140,12 @@ fn oversized_structure_is_rejected() {
         assert_eq!(fixture.ioctl(INFO, &mut [size, 0, 0]), Err(Errno::E2BIG), "{size} bytes");
         assert_eq!(fixture.ioctl(RPC, &mut [size, 0, 0, 0]), Err(Errno::E2BIG), "{size} bytes");
         let mut data = [0xa5_u8; 16];
-        let told = fixture.ioctl(INFO, &mut [24, size << 32, data.as_mut_ptr() as u64]);
-        assert_eq!((told, data), (Err(Errno::E2BIG), [0xa5; 16]), "room of {size} bytes");
+        let result = fixture.ioctl(INFO, &mut [24, size << 32, data.as_mut_ptr() as u64]);
+        assert_eq!((result, data), (Err(Errno::E2BIG), [0xa5; 16]), "room of {size} bytes");
     }
     let mut room = vec![0xa5_u8; most];
-    let told = fixture.ioctl(INFO, &mut [24, (most as u64) << 32, room.as_mut_ptr() as u64]);
-    assert!(told.is_ok() && room[8..].iter().all(|&byte| byte == 0), "{told:?}");
+    let result = fixture.ioctl(INFO, &mut [24, (most as u64) << 32, room.as_mut_ptr() as u64]);
+    assert!(result.is_ok() && room[8..].iter().all(|&byte| byte == 0), "{result:?}");
 }
 
 #[test]
@@ -336,7 +336,7 @@ proptest! {
         let control = FwctlFile::open(&InProcess::of(&model), 0).expect("it opens");
         let client = TestClient::new();
         let (memory, at) = buffer(4);
-        for (request, size, scope, in_len, out_len, place, which, tail) in calls {
+        for (request, size, scope, in_len, out_len, addresses, which, tail) in calls {
             let opcode = COMMANDS[which.index(COMMANDS.len())].opcode;
             let mut input = command(opcode, 0, 0x400);
             input[4..4 + tail.len()].copy_from_slice(&tail);
@@ -345,16 +345,16 @@ proptest! {
             words[..2].copy_from_slice(&rpc(scope, in_len as usize, out_len as usize)[..2]);
             words[0] = words[0] & !0xffff_ffff | u64::from(size);
             // Addresses outside any Rust object, or unmapped ones.
-            let (from, to) = match place {
+            let (from, to) = match addresses {
                 0 => (input.as_ptr() as u64, output.as_mut_ptr() as u64),
                 1 => (at, at + 0x1000),
                 _ => (u64::from(scope) % 4096, u64::from(in_len) % 4096),
             };
             let longest = in_len.max(out_len) as usize;
-            if place == 0 && longest > 0x400 {
+            if addresses == 0 && longest > 0x400 {
                 continue;
             }
-            if place == 1 && longest > 0x1000 {
+            if addresses == 1 && longest > 0x1000 {
                 continue;
             }
             (words[2], words[3]) = if request == INFO { (to, 0) } else { (from, to) };

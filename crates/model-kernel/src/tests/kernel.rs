@@ -44,14 +44,14 @@ fn user_events_are_enabled_in_general_eq() {
     device.answer(Opcode::QUERY_HCA_CAP, 0x14 << 1 | 1, &page);
     let device = Arc::new(device);
     let kernel = Kernel::attach(device.clone()).expect("the device is willing");
-    let told = kernel.subscribable.as_ref().expect("the device says");
-    assert_eq!((told.affiliated, told.unaffiliated), (affiliated, unaffiliated));
+    let subscribable = kernel.subscribable.as_ref().expect("the device says");
+    assert_eq!((subscribable.affiliated, subscribable.unaffiliated), (affiliated, unaffiliated));
     let commands = device.commands.lock().expect("no panic");
     let queue = commands.iter().find(|it| it[..2] == Opcode::CREATE_EQ.0.to_be_bytes());
     let queue = CreateEqIn::from_prefix(queue.expect("sent")).expect("it is whole");
-    let asked: [u64; 4] = std::array::from_fn(|at| queue.event_bitmask(at));
-    assert_eq!(asked[0] & (1 | 1 << 40 | 1 << event::PORT_CHANGE), 1 | 1 << 40 | 1 << 9);
-    assert_eq!(asked[1..], [6, 3, 4 << 32 | 8]);
+    let bitmask: [u64; 4] = std::array::from_fn(|at| queue.event_bitmask(at));
+    assert_eq!(bitmask[0] & (1 | 1 << 40 | 1 << event::PORT_CHANGE), 1 | 1 << 40 | 1 << 9);
+    assert_eq!(bitmask[1..], [6, 3, 4 << 32 | 8]);
 }
 
 fn async_file(fixture: &Fixture) -> OwnedFd {
@@ -61,7 +61,7 @@ fn async_file(fixture: &Fixture) -> OwnedFd {
 }
 
 /// Port and kind of the next event of an async file; `None`: there is none.
-fn told(fd: &OwnedFd) -> Option<(u64, u32)> {
+fn next_async_event(fd: &OwnedFd) -> Option<(u64, u32)> {
     let mut bytes = [0; 64];
     let len = crate::descriptor::receive(fd, &mut bytes).ok().filter(|&len| len == 16)?;
     assert_eq!(bytes[12..len], [0; 4]);
@@ -87,7 +87,7 @@ fn changes_of_a_port_are_events_of_verbs() {
     for (index, (change, expected)) in (0..).zip(changes) {
         let port = [(2, 1 << 28)];
         fixture.device.event_of((0, index), (event::PORT_CHANGE, change.0), &port);
-        assert_eq!(told(&file), expected.map(|kind| (1, kind)), "{change:?}");
+        assert_eq!(next_async_event(&file), expected.map(|kind| (1, kind)), "{change:?}");
     }
 }
 
@@ -113,7 +113,7 @@ fn closed_channel_leaves_events_of_others() {
     assert_eq!(fixture.file.kernel.subscriptions.len(), 2);
     let change = (event::PORT_CHANGE, PortChangeSubtype::LID.0);
     fixture.device.event_of((0, 0), change, &[(2, 1 << 28)]);
-    assert_eq!([told(&first), told(&third)], [Some((1, 11)); 2]);
+    assert_eq!([next_async_event(&first), next_async_event(&third)], [Some((1, 11)); 2]);
     for channel in [&other, &last] {
         assert_eq!(crate::descriptor::receive(channel, &mut [0; 128]), Ok(72));
     }

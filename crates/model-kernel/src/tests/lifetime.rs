@@ -10,8 +10,8 @@ use super::super::account::{Account, Resource, ResourcePool};
 use super::super::client::Client as _;
 use super::super::rules;
 use super::super::verbs::listener::ListenerKind;
-use super::objects::{Verbs, fields};
 use super::support::{Device, Fixture, Request, TestClient, buffer, command};
+use super::verbs_rig::{Verbs, fields};
 
 #[test]
 fn close_destroys_objects_newest_first() {

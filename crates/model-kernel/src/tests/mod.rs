@@ -19,5 +19,6 @@ mod random;
 mod regions;
 mod steering;
 mod verbs;
+mod verbs_rig;
 
 mod support;

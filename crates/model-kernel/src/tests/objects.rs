@@ -1,255 +1,53 @@
-//! The objects of verbs: the commands that each becomes, the refusals before any command, and the
-//! delivery of events.
+//! Verbs objects: the commands that they send, arguments refused before any command, and event
+//! delivery.
 
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use verbless_prm::hot::event_type as event;
 use verbless_prm::{
-    AttachToMcgIn, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, HcaCap,
-    Init2rtrQpIn, ModifyCqIn, ModifyRmpIn, Opcode, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn,
-    ServiceType,
+    AttachToMcgIn, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Init2rtrQpIn,
+    ModifyCqIn, ModifyRmpIn, Opcode, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
 };
 
-use super::support::{Device, Fixture, Request, buffer};
+use super::support::Request;
+use super::verbs_rig::{IB_SRQT_BASIC, IB_SRQT_XRC, Verbs, command, fields, word};
+use crate::abi::object;
 
-/// `ib_qp_attr_mask` of a queue pair's changes.
-const STATE: u32 = 1;
-const INIT: u32 = STATE | 1 << 3 | 1 << 4 | 1 << 5;
-const RTR: u32 = STATE | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
-const RTS: u32 = STATE | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
+/// `ib_qp_attr_mask`.
+const IB_QP_STATE: u32 = 1;
+const IB_QP_ACCESS_FLAGS: u32 = 1 << 3;
+const IB_QP_PKEY_INDEX: u32 = 1 << 4;
+const IB_QP_PORT: u32 = 1 << 5;
+const IB_QP_AV: u32 = 1 << 7;
+const IB_QP_PATH_MTU: u32 = 1 << 8;
+const IB_QP_TIMEOUT: u32 = 1 << 9;
+const IB_QP_RETRY_CNT: u32 = 1 << 10;
+const IB_QP_RNR_RETRY: u32 = 1 << 11;
+const IB_QP_RQ_PSN: u32 = 1 << 12;
+const IB_QP_MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+const IB_QP_MIN_RNR_TIMER: u32 = 1 << 15;
+const IB_QP_SQ_PSN: u32 = 1 << 16;
+const IB_QP_MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+const IB_QP_DEST_QPN: u32 = 1 << 20;
 
-/// A file of a device with everything that queues need, memory for them, and a PD.
-pub(super) struct Verbs {
-    pub fixture: Fixture,
-    _memory: Vec<u8>,
-    /// Page-aligned, 64 pages.
-    pub address: u64,
-    pub pd: u32,
-}
-
-impl Verbs {
-    pub(super) fn new() -> Self {
-        Self::with(|_| ())
-    }
-
-    /// A file of a device with capabilities changed by `change`.
-    pub(super) fn with(change: fn(&mut HcaCap)) -> Self {
-        let mut caps = HcaCap::zeroed();
-        caps.set_log_max_uctx(4).set_num_ports(1).set_cqe_version(1).set_log_max_msg(30);
-        caps.set_log_max_qp(17).set_log_max_qp_sz(10).set_log_max_cq_sz(12).set_cq_moderation(true);
-        caps.set_log_max_srq_sz(10).set_max_wqe_sz_rq(512).set_max_wqe_sz_sq(512);
-        caps.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4).set_atomic(true);
-        caps.set_sctr_data_cqe(true).set_imaicl(true).set_umr_extended_translation_offset(true);
-        change(&mut caps);
-        Self::on(Device::with(caps, false))
-    }
-
-    /// A file of this device, with memory and a PD.
-    pub(super) fn on(device: Device) -> Self {
-        Self::of(Fixture::of(Arc::new(device)))
-    }
-
-    /// A file with a context, with memory and a PD.
-    pub(super) fn of(fixture: Fixture) -> Self {
-        let (memory, address) = buffer(64);
-        let mut verbs = Self { fixture, _memory: memory, address, pd: 0 };
-        verbs.pd = word(&verbs.write(3, &[0; 8], 4, &[], 4).expect("a PD").0);
-        verbs
-    }
-
-    /// INVOKE_WRITE of a command with its driver part; returns the core's and the driver's output.
-    pub(super) fn write(
-        &self,
-        number: u64,
-        core: &[u8],
-        out: usize,
-        driver: &[u8],
-        driver_out: usize,
-    ) -> Result<(Vec<u8>, Vec<u8>), Errno> {
-        let (mut core_out, mut uhw_out) = (vec![0; out], vec![0; driver_out]);
-        let mut request = Request::new(0, 0).number(2, number).input(0, core);
-        if out > 0 {
-            request = request.output(1, &mut core_out);
-        }
-        if !driver.is_empty() {
-            request = request.input(0x1000, driver);
-        }
-        if driver_out > 0 {
-            request = request.output(0x1001, &mut uhw_out);
-        }
-        request.send(&self.fixture.file)?;
-        Ok((core_out, uhw_out))
-    }
-
-    pub(super) fn reg_mr(
-        &self,
-        start: u64,
-        length: u64,
-        va: u64,
-        access: u32,
-    ) -> Result<Vec<u8>, Errno> {
-        let core =
-            fields(&[8, 8, 8, 8, 4, 4], &[0, start, length, va, self.pd.into(), access.into()]);
-        self.write(9, &core, 12, &[], 0).map(|(core, _)| core)
-    }
-
-    fn comp_channel(&self) -> OwnedFd {
-        let (core, _) = self.write(17, &[0; 8], 4, &[], 0).expect("a channel");
-        self.fixture.take_fd(word(&core).into())
-    }
-
-    /// `mlx5_ib_create_cq` for 64-byte CQEs on UAR page 7.
-    pub(super) fn cq_driver(&self) -> Vec<u8> {
-        let record = self.address + 0x8040;
-        fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &[self.address + 0x40, record, 64, 0, 0, 2, 7, 0, 0])
-    }
-
-    /// A CQ by ioctl; its handle, its number and its size.
-    fn cq(
-        &self,
-        entries: u32,
-        vector: u32,
-        channel: Option<&OwnedFd>,
-        driver: &[u8],
-    ) -> Result<(u64, u32, u32), Errno> {
-        let (mut cqe, mut uhw) = ([0; 4], [0; 8]);
-        let mut request = Request::new(3, 0)
-            .handle(0, 0)
-            .input(1, &entries.to_ne_bytes())
-            .number(2, 0xcafe_f00d)
-            .input(4, &vector.to_ne_bytes())
-            .output(6, &mut cqe)
-            .input(0x1000, driver)
-            .output(0x1001, &mut uhw);
-        if let Some(channel) = channel {
-            request = request.handle(3, channel.as_raw_fd() as u64);
-        }
-        request.send(&self.fixture.file)?;
-        Ok((request.data(0), word(&uhw), word(&cqe)))
-    }
-
-    pub(super) fn plain_cq(&self) -> (u64, u32) {
-        let (handle, number, _) = self.cq(63, 0, None, &self.cq_driver()).expect("a CQ");
-        (handle, number)
-    }
-
-    /// `mlx5_ib_create_qp` of 16 send WQEBBs and 8 receives of 64 bytes on UAR page 7.
-    pub(super) fn qp_driver(&self, receives: u64, flags: u64) -> Vec<u8> {
-        let (stride, record) = (if receives == 0 { 0 } else { 6 }, self.address + 0x8080);
-        let values =
-            [self.address + 0x1_0000, record, 16, receives, stride, flags, 0x55, 7, 0, 0, 0, 0];
-        fields(&[8, 8, 4, 4, 4, 4, 4, 4, 8, 4, 2, 2], &values)
-    }
-
-    /// A queue pair by ioctl; its handle and its number.
-    pub(super) fn qp(
-        &self,
-        kind: u64,
-        cqs: (u64, u64),
-        srq: Option<u64>,
-        capacity: [u32; 5],
-        driver: &[u8],
-    ) -> Result<(u64, u32), Errno> {
-        let capacity: Vec<u8> = capacity.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        let (mut got, mut number, mut uhw) = ([0; 20], [0; 4], [0; 32]);
-        let mut request = Request::new(4, 0)
-            .handle(0, 0)
-            .handle(2, self.pd.into())
-            .handle(4, cqs.0)
-            .handle(5, cqs.1)
-            .number(7, 0xbeef)
-            .input(8, &capacity)
-            .number(9, kind)
-            .output(13, &mut got)
-            .output(14, &mut number)
-            .input(0x1000, driver)
-            .output(0x1001, &mut uhw);
-        if let Some(srq) = srq {
-            request = request.handle(3, srq);
-        }
-        request.send(&self.fixture.file)?;
-        Ok((request.data(0), word(&number)))
-    }
-
-    /// An SRQ by ioctl, of 4 requests of 3 SGEs; its handle and its number.
-    pub(super) fn srq(&self) -> (u64, u32) {
-        let driver = [self.address, self.address + 0x8000, 0, 0, 0x66, 0];
-        let driver = fields(&[8, 8, 4, 4, 4, 4], &driver);
-        let (mut got, mut sges, mut uhw) = ([0; 4], [0; 4], [0; 8]);
-        let mut request = Request::new(5, 0)
-            .handle(0, 0)
-            .handle(1, self.pd.into())
-            .number(4, 0xabc)
-            .input(5, &4u32.to_ne_bytes())
-            .input(6, &3u32.to_ne_bytes())
-            .input(7, &[0; 4])
-            .number(9, 0)
-            .output(11, &mut got)
-            .output(12, &mut sges)
-            .input(0x1000, &driver)
-            .output(0x1001, &mut uhw);
-        request.send(&self.fixture.file).expect("an SRQ");
-        (request.data(0), word(&uhw))
-    }
-
-    pub(super) fn rc(&self) -> (u64, u32, u64) {
-        let (cq, _) = self.plain_cq();
-        let (qp, number) =
-            self.qp(2, (cq, cq), None, [4, 8, 1, 4, 0], &self.qp_driver(8, 1 << 10)).expect("a QP");
-        (qp, number, cq)
-    }
-
-    /// MODIFY_QP with values at offsets of `ib_uverbs_modify_qp`.
-    pub(super) fn modify(
-        &self,
-        qp: u64,
-        mask: u32,
-        values: &[(usize, &[u8])],
-    ) -> Result<(), Errno> {
-        let mut core = vec![0; 112];
-        core[64..68].copy_from_slice(&(qp as u32).to_ne_bytes());
-        core[68..72].copy_from_slice(&mask.to_ne_bytes());
-        for (at, bytes) in values {
-            core[*at..at + bytes.len()].copy_from_slice(bytes);
-        }
-        self.write(26, &core, 0, &[], 0).map(drop)
-    }
-
-    pub(super) fn destroy(
-        &self,
-        object: u16,
-        handle: u64,
-        response: &mut [u8],
-    ) -> Result<(), Errno> {
-        Request::new(object, 1).handle(0, handle).output(1, response).send(&self.fixture.file)
-    }
-
-    pub(super) fn last<T: Clone>(&self, opcode: u16, read: fn(&[u8]) -> Option<&T>) -> T {
-        let command = self.fixture.device.last(opcode).expect("the command was sent");
-        read(&command).expect("it is whole").clone()
-    }
-
-    /// The list after the fixed part of the last command with an opcode.
-    pub(super) fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
-        let command = self.fixture.device.last(opcode).expect("the command was sent");
-        let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
-        command[fixed..].chunks_exact(8).map(entry).collect()
-    }
-}
-
-/// Values of these sizes in bytes, one after the other.
-pub(super) fn fields(sizes: &[usize], values: &[u64]) -> Vec<u8> {
-    let pairs = sizes.iter().zip(values);
-    pairs.flat_map(|(&size, value)| value.to_ne_bytes()[..size].to_vec()).collect()
-}
-
-pub(super) fn word(bytes: &[u8]) -> u32 {
-    u32::from_ne_bytes(*bytes.first_chunk().expect("four bytes"))
-}
+/// The attributes that an RC QP needs for each transition.
+const INIT: u32 = IB_QP_STATE | IB_QP_ACCESS_FLAGS | IB_QP_PKEY_INDEX | IB_QP_PORT;
+const RTR: u32 = IB_QP_STATE
+    | IB_QP_AV
+    | IB_QP_PATH_MTU
+    | IB_QP_RQ_PSN
+    | IB_QP_MIN_RNR_TIMER
+    | IB_QP_MAX_DEST_RD_ATOMIC
+    | IB_QP_DEST_QPN;
+const RTS: u32 = IB_QP_STATE
+    | IB_QP_TIMEOUT
+    | IB_QP_RETRY_CNT
+    | IB_QP_RNR_RETRY
+    | IB_QP_MAX_QP_RD_ATOMIC
+    | IB_QP_SQ_PSN;
 
 fn read(fd: &OwnedFd) -> Vec<u8> {
     nix::sys::socket::setsockopt(
@@ -268,22 +66,24 @@ fn read(fd: &OwnedFd) -> Vec<u8> {
 #[test]
 fn query_device_has_plain_and_extended_form() {
     let verbs = Verbs::new();
-    let (plain, _) = verbs.write(1, &[0; 8], 176, &[], 0).expect("the plain form");
+    let (plain, _) =
+        verbs.write(command::QUERY_DEVICE, &[0; 8], 176, &[], 0).expect("the plain form");
     assert_eq!(plain[..8], (22u64 << 32 | 35 << 16 | 1012).to_ne_bytes());
     assert_eq!(word(&plain[52..]), 1 << 17, "QPs");
     assert_eq!(word(&plain[44..]), 0x101d);
     let (extended, driver) =
-        verbs.write(1 << 31 | 1, &[0; 8], 304, &[], 112).expect("the long form");
+        verbs.write(command::EX_QUERY_DEVICE, &[0; 8], 304, &[], 112).expect("the long form");
     assert_eq!(extended[..176], plain);
     assert_eq!((word(&extended[180..]), word(&driver[4..])), (304, 112));
-    let (short, driver) = verbs.write(1 << 31 | 1, &[0; 8], 184, &[], 70).expect("as much as fits");
+    let (short, driver) =
+        verbs.write(command::EX_QUERY_DEVICE, &[0; 8], 184, &[], 70).expect("as much as fits");
     assert_eq!((word(&short[180..]), word(&driver[4..])), (184, 64));
     assert_eq!(
-        verbs.write(1 << 31 | 1, &[1, 0, 0, 0, 0, 0, 0, 0], 304, &[], 0),
+        verbs.write(command::EX_QUERY_DEVICE, &[1, 0, 0, 0, 0, 0, 0, 0], 304, &[], 0),
         Err(Errno::EINVAL)
     );
-    assert_eq!(verbs.write(1, &[0; 8], 175, &[], 0), Err(Errno::ENOSPC));
-    let (cut, _) = verbs.write(1 << 31 | 1, &[0; 4], 5, &[], 0).expect("cut");
+    assert_eq!(verbs.write(command::QUERY_DEVICE, &[0; 8], 175, &[], 0), Err(Errno::ENOSPC));
+    let (cut, _) = verbs.write(command::EX_QUERY_DEVICE, &[0; 4], 5, &[], 0).expect("cut");
     assert_eq!(cut, extended[..5]);
 }
 
@@ -305,16 +105,22 @@ fn reg_mr_creates_mkey_over_pages() {
     assert_eq!((lkey, lkey & 0xff), (rkey, key.mkey_7_0().into()));
     let again = verbs.reg_mr(start, 0x2000, start, 0).expect("another");
     assert_ne!(word(&again[4..]) & 0xff, lkey & 0xff, "the low byte changes with each key");
-    assert_eq!(verbs.write(4, &verbs.pd.to_ne_bytes(), 0, &[], 0), Err(Errno::EBUSY));
+    assert_eq!(
+        verbs.write(command::DEALLOC_PD, &verbs.pd.to_ne_bytes(), 0, &[], 0),
+        Err(Errno::EBUSY)
+    );
     // An empty range inside a page still lists that page.
     let empty = verbs.reg_mr(start, 0, 0x7000_1010, 1).expect("Linux takes it");
     let pages = verbs.list(Opcode::CREATE_MKEY.0, CreateMkeyIn::BYTES);
     assert_eq!(pages, [first, 0], "an even number of entries");
     for handle in [&response, &again, &empty] {
         let handle = word(handle).into();
-        assert_eq!(Request::new(7, 1).handle(0, handle).send(&verbs.fixture.file), Ok(()));
+        assert_eq!(Request::new(object::MR, 1).handle(0, handle).send(&verbs.fixture.file), Ok(()));
     }
-    assert_eq!(verbs.write(4, &verbs.pd.to_ne_bytes(), 0, &[], 0).map(drop), Ok(()));
+    assert_eq!(
+        verbs.write(command::DEALLOC_PD, &verbs.pd.to_ne_bytes(), 0, &[], 0).map(drop),
+        Ok(())
+    );
     assert_eq!(verbs.fixture.close(), 0);
 }
 
@@ -323,12 +129,19 @@ fn malformed_mr_is_rejected_before_commands() {
     let verbs = Verbs::new();
     let address = verbs.address;
     for (case, start, length, va, access, errno) in [
-        ("another place in its page", address, 0x1000, address + 1, 1, Errno::EINVAL),
+        (
+            "va and address differ in the page offset",
+            address,
+            0x1000,
+            address + 1,
+            1,
+            Errno::EINVAL,
+        ),
         ("remote write alone", address, 0x1000, address, 2, Errno::EINVAL),
         ("remote atomics alone", address, 0x1000, address, 8, Errno::EINVAL),
         ("an unknown right", address, 0x1000, address, 1 << 12, Errno::EINVAL),
         ("on demand", address, 0x1000, address, 1 << 6, Errno::EOPNOTSUPP),
-        ("nothing", address, 0, address, 1, Errno::EINVAL),
+        ("length 0", address, 0, address, 1, Errno::EINVAL),
         ("no memory", 0x1000, 0x1000, 0x1000, 1, Errno::EFAULT),
     ] {
         assert_eq!(verbs.reg_mr(start, length, va, access), Err(errno), "{case}");
@@ -349,10 +162,10 @@ fn create_cq_maps_driver_fields() {
     assert_ne!(command.uid(), 0, "of the client's context");
     let pages = verbs.list(Opcode::CREATE_CQ.0, CreateCqIn::BYTES);
     assert_eq!(pages, [0, 1, 2].map(|page| verbs.address + page * 0x1000));
-    let mut heard = [0xff; 8];
-    verbs.destroy(3, handle, &mut heard).expect("it goes");
+    let mut response = [0xff; 8];
+    verbs.destroy(object::CQ, handle, &mut response).expect("it is destroyed");
     assert_eq!(
-        (heard, verbs.fixture.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
+        (response, verbs.fixture.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
         ([0; 8], number as u8)
     );
 }
@@ -363,7 +176,7 @@ fn modify_cq_sets_moderation() {
     let (handle, number, _) = verbs.cq(100, 0, None, &verbs.cq_driver()).expect("a CQ");
     let modify = |mask, period, reserved| {
         let request = fields(&[4, 4, 2, 2, 4], &[handle, mask, 17, period, reserved]);
-        verbs.write(1 << 31 | 57, &request, 0, &[], 0)
+        verbs.write(command::EX_MODIFY_CQ, &request, 0, &[], 0)
     };
     assert_eq!(modify(1, 40, 0), Ok((vec![], vec![])));
     let command: ModifyCqIn = verbs.last(Opcode::MODIFY_CQ.0, ModifyCqIn::from_prefix);
@@ -391,10 +204,10 @@ fn resize_cq_sends_modify_cq() {
     let resize = |handle: u64, entries: u64, driver: [u64; 4]| {
         let core = fields(&[8, 4, 4], &[0, handle, entries]);
         let driver = fields(&[8, 2, 2, 4], &driver);
-        verbs.write(19, &core, 8, &driver, 0).map(|(core, _)| word(&core))
+        verbs.write(command::RESIZE_CQ, &core, 8, &driver, 0).map(|(core, _)| word(&core))
     };
     let buffer = verbs.address + 0x2_0080;
-    assert_eq!(resize(handle, 63, [0; 4]), Ok(63), "as large as it is: no buffer is looked at");
+    assert_eq!(resize(handle, 63, [0; 4]), Ok(63), "same size: the buffer is not read");
     assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_CQ.0), 0);
     assert_eq!(resize(handle, 100, [buffer, 64, 0, 0]), Ok(127));
     let command: ModifyCqIn = verbs.last(Opcode::MODIFY_CQ.0, ModifyCqIn::from_prefix);
@@ -409,11 +222,15 @@ fn resize_cq_sends_modify_cq() {
     for (case, answer, errno) in [
         ("no entries", resize(handle, 0, [buffer, 64, 0, 0]), Errno::EINVAL),
         ("too many", resize(handle, 4096, [buffer, 64, 0, 0]), Errno::EINVAL),
-        ("a negative number", resize(handle, 0xffff_ffff, [buffer, 64, 0, 0]), Errno::EINVAL),
+        (
+            "a negative number of entries",
+            resize(handle, 0xffff_ffff, [buffer, 64, 0, 0]),
+            Errno::EINVAL,
+        ),
         ("a reserved field", resize(handle, 15, [buffer, 64, 1, 0]), Errno::EINVAL),
-        ("another", resize(handle, 15, [buffer, 64, 0, 1]), Errno::EINVAL),
-        ("a buffer of nothing", resize(handle, 15, [buffer, 0, 0, 0]), Errno::EINVAL),
-        ("an odd buffer", resize(handle, 15, [buffer + 4, 64, 0, 0]), Errno::EINVAL),
+        ("another reserved field", resize(handle, 15, [buffer, 64, 0, 1]), Errno::EINVAL),
+        ("a CQE size of 0", resize(handle, 15, [buffer, 0, 0, 0]), Errno::EINVAL),
+        ("a misaligned buffer", resize(handle, 15, [buffer + 4, 64, 0, 0]), Errno::EINVAL),
     ] {
         assert_eq!(answer, Err(errno), "{case}");
     }
@@ -421,11 +238,14 @@ fn resize_cq_sends_modify_cq() {
     // More CQEs wait than the new size holds.
     verbs.fixture.device.refuse_next(Opcode::MODIFY_CQ.0, 0x40);
     assert_eq!(resize(handle, 3, [buffer, 64, 0, 0]), Err(Errno::EINVAL));
-    assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "it stayed as it was");
+    assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "the size is unchanged");
     let lacking = Verbs::new();
     let (handle, _) = lacking.plain_cq();
     let core = fields(&[8, 4, 4], &[0, handle, 7]);
-    assert_eq!(lacking.write(19, &core, 8, &[0; 16], 0).map(drop), Err(Errno::ENOSYS));
+    assert_eq!(
+        lacking.write(command::RESIZE_CQ, &core, 8, &[0; 16], 0).map(drop),
+        Err(Errno::ENOSYS)
+    );
 }
 
 #[test]
@@ -438,14 +258,14 @@ fn malformed_cq_is_rejected() {
     };
     for (case, entries, vector, driver) in [
         ("too many entries", 4096, 0, verbs.cq_driver()),
-        ("a negative number of them", u32::MAX, 0, verbs.cq_driver()),
+        ("a negative number of entries", u32::MAX, 0, verbs.cq_driver()),
         ("no such vector", 63, 2, verbs.cq_driver()),
         ("a CQE of 32 bytes", 63, 0, with(16, &[32])),
         ("an unknown flag", 63, 0, with(22, &[10])),
-        ("no page of its own, and none to choose from", 63, 0, with(22, &[0])),
+        ("no uar_page and no bfreg flag", 63, 0, with(22, &[0])),
         ("a reserved field", 63, 0, with(28, &[1])),
-        ("an odd place", 63, 0, with(0, &[0x41])),
-        ("half a request", 63, 0, verbs.cq_driver()[..16].to_vec()),
+        ("a misaligned buffer", 63, 0, with(0, &[0x41])),
+        ("a truncated request", 63, 0, verbs.cq_driver()[..16].to_vec()),
     ] {
         assert_eq!(verbs.cq(entries, vector, None, &driver), Err(Errno::EINVAL), "{case}");
     }
@@ -454,23 +274,23 @@ fn malformed_cq_is_rejected() {
 }
 
 #[test]
-fn destroy_fails_while_unread_events_cannot_be_taken_back() {
+fn destroy_cq_is_eagain_while_events_cannot_be_retracted() {
     let verbs = Verbs::new();
     let (channel, device) = (verbs.comp_channel(), &verbs.fixture.device);
     let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
     let hide = |hide| verbs.fixture.client.hides_descriptors.store(hide, Ordering::Relaxed);
     device.event(1, 0, event::COMPLETION, &[(6, number)]);
-    let mut heard = [0xff; 8];
+    let mut response = [0xff; 8];
     hide(true);
-    assert_eq!(verbs.destroy(3, handle, &mut heard), Err(Errno::EAGAIN));
+    assert_eq!(verbs.destroy(object::CQ, handle, &mut response), Err(Errno::EAGAIN));
     assert_eq!(device.count(Opcode::DESTROY_CQ.0), 0);
     device.event(1, 1, event::COMPLETION, &[(6, number)]);
     hide(false);
-    assert_eq!(verbs.destroy(3, handle, &mut heard), Ok(()));
-    assert_eq!(heard, [0; 8], "both are taken back");
+    assert_eq!(verbs.destroy(object::CQ, handle, &mut response), Ok(()));
+    assert_eq!(response, [0; 8], "both are retracted");
     let (handle, ..) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
     hide(true);
-    assert_eq!(verbs.destroy(3, handle, &mut heard), Ok(()), "it has no event");
+    assert_eq!(verbs.destroy(object::CQ, handle, &mut response), Ok(()), "it has no event");
 }
 
 #[test]
@@ -478,14 +298,14 @@ fn cq_event_is_delivered_once_and_retracted() {
     let verbs = Verbs::new();
     let channel = verbs.comp_channel();
     let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
-    let tell = |index| verbs.fixture.device.event(1, index, event::COMPLETION, &[(6, number)]);
-    (0..3).for_each(tell);
+    let raise = |index| verbs.fixture.device.event(1, index, event::COMPLETION, &[(6, number)]);
+    (0..3).for_each(raise);
     assert_eq!(read(&channel), 0xcafe_f00d_u64.to_ne_bytes());
-    let mut heard = [0; 8];
-    verbs.destroy(3, handle, &mut heard).expect("it goes");
-    assert_eq!(word(&heard), 1, "one of three was read");
+    let mut response = [0; 8];
+    verbs.destroy(object::CQ, handle, &mut response).expect("it is destroyed");
+    assert_eq!(word(&response), 1, "one of three was read");
     assert!(read(&channel).is_empty(), "a destroyed queue sends no event");
-    tell(3);
+    raise(3);
     assert!(read(&channel).is_empty());
 }
 
@@ -500,13 +320,13 @@ fn create_qp_maps_driver_fields() {
     assert_eq!((qpc.uar_page(), qpc.user_index(), qpc.page_offset()), (7, 0x55, 0));
     assert_eq!(qpc.dbr_addr(), verbs.address + 0x8080);
     let pages = verbs.list(Opcode::CREATE_QP.0, CreateQpIn::BYTES);
-    assert_eq!(pages, [verbs.address + 0x1_0000], "512 and 1024 bytes");
-    let mut heard = [0; 8];
-    assert_eq!(verbs.destroy(3, cq, &mut heard), Err(Errno::EBUSY));
-    verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
-    assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 0, "it never left that state");
+    assert_eq!(pages, [verbs.address + 0x1_0000], "RQ 512 B and SQ 1024 B fit into one page");
+    let mut response = [0; 8];
+    assert_eq!(verbs.destroy(object::CQ, cq, &mut response), Err(Errno::EBUSY));
+    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("it is destroyed");
+    assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 0, "the QP is still in RESET");
     assert_eq!(verbs.fixture.device.last(Opcode::DESTROY_QP.0).expect("sent")[11], number as u8);
-    verbs.destroy(3, cq, &mut heard).expect("its user has gone");
+    verbs.destroy(object::CQ, cq, &mut response).expect("its QP was destroyed");
 }
 
 #[test]
@@ -524,11 +344,11 @@ fn malformed_qp_is_rejected() {
         ("XRC", 9, some, with(16, 16), Errno::EOPNOTSUPP),
         ("no such type", 5, some, with(16, 16), Errno::EINVAL),
         ("no power of two", 2, some, with(16, 12), Errno::EINVAL),
-        ("too many blocks", 2, some, with(16, 2048), Errno::EINVAL),
+        ("too many WQEBBs", 2, some, with(16, 2048), Errno::EINVAL),
         ("too many receives", 2, [4, 2048, 1, 1, 0], with(16, 16), Errno::EINVAL),
         ("receives without a queue", 2, [4, 0, 1, 0, 0], with(16, 16), Errno::EINVAL),
         ("an unknown flag", 2, some, with(28, 1 << 10 | 1 << 20), Errno::EINVAL),
-        ("no page", 2, some, with(28, 0), Errno::EINVAL),
+        ("flags without a UAR page", 2, some, with(28, 0), Errno::EINVAL),
         ("no user index", 2, some, with(32, 0xff_ffff), Errno::EINVAL),
     ] {
         assert_eq!(verbs.qp(kind, (cq, cq), None, capacity, &driver), Err(errno), "{case}");
@@ -547,7 +367,7 @@ fn modify_qp_sends_reset_to_rts_commands() {
     let init: Rst2initQpIn = verbs.last(Opcode::RST2INIT_QP.0, Rst2initQpIn::from_prefix);
     let qpc = init.qpc();
     assert_eq!((init.qpn(), init.opt_param_mask()), (number, 0));
-    assert!(qpc.rwe() && !qpc.rre(), "nothing is answered without depth");
+    assert!(qpc.rwe() && !qpc.rre(), "max_dest_rd_atomic is 0, so rre and rae stay clear");
     assert_eq!(qpc.primary_address_path().vhca_port_num(), 1);
     let to: &[(usize, &[u8])] = &[
         (96, &[2]),
@@ -558,9 +378,9 @@ fn modify_qp_sends_reset_to_rts_commands() {
         (102, &[4]),
         (103, &[12]),
     ];
-    let elsewhere: Vec<_> = to.iter().copied().chain([(31, &[2][..])]).collect();
-    assert_eq!(verbs.modify(qp, RTR, &elsewhere), Err(Errno::EINVAL), "not its port");
-    assert_eq!(verbs.modify(qp, RTR & !(1 << 7), to), Err(Errno::EINVAL), "no address");
+    let other_port: Vec<_> = to.iter().copied().chain([(31, &[2][..])]).collect();
+    assert_eq!(verbs.modify(qp, RTR, &other_port), Err(Errno::EINVAL), "not its port");
+    assert_eq!(verbs.modify(qp, RTR & !IB_QP_AV, to), Err(Errno::EINVAL), "no address");
     verbs.modify(qp, RTR, to).expect("RTR");
     let rtr: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
     let qpc = rtr.qpc();
@@ -579,45 +399,25 @@ fn modify_qp_sends_reset_to_rts_commands() {
     let qpc = rts.qpc();
     assert_eq!((qpc.next_send_psn(), qpc.log_sra_max(), qpc.retry_count()), (7, 4, 7));
     assert_eq!(qpc.primary_address_path().ack_timeout(), 14);
-    assert_eq!(verbs.modify(qp, STATE, &[(96, &[1])]), Err(Errno::EINVAL), "not from there");
-    verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
+    assert_eq!(
+        verbs.modify(qp, IB_QP_STATE, &[(96, &[1])]),
+        Err(Errno::EINVAL),
+        "RTS to INIT is no transition"
+    );
+    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("it is destroyed");
     assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 1, "stopped first");
 }
 
 #[test]
 fn srq_is_rmp_referenced_by_qp() {
     let verbs = Verbs::new();
-    let driver =
-        fields(&[8, 8, 4, 4, 4, 4], &[verbs.address, verbs.address + 0x8000, 0, 0, 0x66, 0]);
-    let create = |requests: u32, kind: u64| {
-        let (mut got, mut sges, mut uhw) = ([0; 4], [0; 4], [0; 8]);
-        let mut request = Request::new(5, 0)
-            .handle(0, 0)
-            .handle(1, verbs.pd.into())
-            .number(4, 0xabc)
-            .input(5, &requests.to_ne_bytes())
-            .input(6, &3u32.to_ne_bytes())
-            .input(7, &[0; 4])
-            .number(9, kind)
-            .output(11, &mut got)
-            .output(12, &mut sges)
-            .input(0x1000, &driver)
-            .output(0x1001, &mut uhw);
-        request.send(&verbs.fixture.file).map(|()| (request.data(0), word(&uhw), word(&got)))
-    };
-    assert_eq!(create(100, 1), Err(Errno::EOPNOTSUPP), "XRC");
-    assert_eq!(create(1024, 0), Err(Errno::EINVAL), "too many");
-    let (srq, number, requests) = create(100, 0).expect("an SRQ");
+    assert_eq!(verbs.try_srq(100, IB_SRQT_XRC), Err(Errno::EOPNOTSUPP), "XRC");
+    assert_eq!(verbs.try_srq(1024, IB_SRQT_BASIC), Err(Errno::EINVAL), "too many");
+    let (srq, number, requests) = verbs.try_srq(100, IB_SRQT_BASIC).expect("an SRQ");
     assert_eq!(requests, 127);
     let command: CreateRmpIn = verbs.last(Opcode::CREATE_RMP.0, CreateRmpIn::from_prefix);
     let wq = command.ctx().wq();
-    assert_eq!(
-        (wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()),
-        (7, 6, {
-            let pd = verbs.fixture.device.last(Opcode::CREATE_RMP.0).expect("sent");
-            CreateRmpIn::from_prefix(&pd).expect("whole").ctx().wq().pd()
-        })
-    );
+    assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (7, 6, verbs.pdn));
     let (cq, _) = verbs.plain_cq();
     let (qp, _) = verbs
         .qp(2, (cq, cq), Some(srq), [4, 0, 1, 0, 0], &verbs.qp_driver(0, 1 << 10))
@@ -625,18 +425,18 @@ fn srq_is_rmp_referenced_by_qp() {
     let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
     let qpc = command.qpc();
     assert_eq!((qpc.rq_type(), qpc.srqn_rmpn_xrqn()), (RqType::SRQ, number));
-    assert_eq!(verbs.destroy(5, srq, &mut [0; 4]), Err(Errno::EBUSY));
+    assert_eq!(verbs.destroy(object::SRQ, srq, &mut [0; 4]), Err(Errno::EBUSY));
     let limit = |mask: u32, limit: u64| {
         let core = fields(&[4, 4, 4, 4], &[srq, mask.into(), 0, limit]);
-        verbs.write(33, &core, 0, &[], 0).map(drop)
+        verbs.write(command::MODIFY_SRQ, &core, 0, &[], 0).map(drop)
     };
     assert_eq!(limit(1, 0), Err(Errno::EINVAL), "it does not grow");
     assert_eq!(limit(2, 128), Err(Errno::EINVAL));
     limit(2, 5).expect("armed");
     let armed: ModifyRmpIn = verbs.last(Opcode::MODIFY_RMP.0, ModifyRmpIn::from_prefix);
     assert_eq!((armed.rmpn(), armed.ctx().wq().lwm()), (number, 5));
-    verbs.destroy(4, qp, &mut [0; 4]).expect("its user goes");
-    verbs.destroy(5, srq, &mut [0; 4]).expect("it goes");
+    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("the QP is destroyed");
+    verbs.destroy(object::SRQ, srq, &mut [0; 4]).expect("it is destroyed");
 }
 
 #[test]
@@ -650,18 +450,22 @@ fn ud_qp_joins_and_leaves_multicast_groups() {
         verbs.write(number, &core, 0, &[], 0).map(drop)
     };
     let mut gid = [0; 16];
-    assert_eq!(member(30, gid, 0xc001), Err(Errno::EINVAL), "no multicast address");
+    assert_eq!(
+        member(command::ATTACH_MCAST, gid, 0xc001),
+        Err(Errno::EINVAL),
+        "no multicast address"
+    );
     gid[0] = 0xff;
-    assert_eq!(member(30, gid, 1), Err(Errno::EINVAL), "no LID of a group");
-    member(30, gid, 0xc001).expect("it joins");
-    member(30, gid, 0xc001).expect("once is enough");
+    assert_eq!(member(command::ATTACH_MCAST, gid, 1), Err(Errno::EINVAL), "no LID of a group");
+    member(command::ATTACH_MCAST, gid, 0xc001).expect("it joins");
+    member(command::ATTACH_MCAST, gid, 0xc001).expect("once is enough");
     assert_eq!(verbs.fixture.device.count(Opcode::ATTACH_TO_MCG.0), 1);
     let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
     assert_eq!(*attach.multicast_gid(), gid);
-    assert_eq!(verbs.destroy(4, qp, &mut [0; 4]), Err(Errno::EBUSY));
-    member(31, gid, 0xc001).expect("it leaves");
-    assert_eq!(member(31, gid, 0xc001), Err(Errno::EINVAL));
-    member(30, gid, 0xc001).expect("it joins again");
+    assert_eq!(verbs.destroy(object::QP, qp, &mut [0; 4]), Err(Errno::EBUSY));
+    member(command::DETACH_MCAST, gid, 0xc001).expect("it leaves");
+    assert_eq!(member(command::DETACH_MCAST, gid, 0xc001), Err(Errno::EINVAL));
+    member(command::ATTACH_MCAST, gid, 0xc001).expect("it joins again");
     let device = verbs.fixture.device.clone();
     assert_eq!(verbs.fixture.close(), 0);
     assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing leaves for it");
@@ -678,7 +482,11 @@ fn qp_joins_groups_of_mapped_ipv4_addresses() {
     {
         let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, 1, 2, 3];
         let core = [&gid[..], &fields(&[4, 2, 2], &[qp, 0xc001, 0])].concat();
-        assert_eq!(verbs.write(30, &core, 0, &[], 0).map(drop), joined, "{first}.1.2.3");
+        assert_eq!(
+            verbs.write(command::ATTACH_MCAST, &core, 0, &[], 0).map(drop),
+            joined,
+            "{first}.1.2.3"
+        );
     }
     let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
     assert_eq!(attach.multicast_gid()[10..], [0xff, 0xff, 239, 1, 2, 3]);
@@ -687,7 +495,7 @@ fn qp_joins_groups_of_mapped_ipv4_addresses() {
 #[test]
 fn qp_event_reaches_async_file() {
     let verbs = Verbs::new();
-    let mut file = Request::new(16, 0).handle(0, 0);
+    let mut file = Request::new(object::ASYNC_EVENT, 0).handle(0, 0);
     file.send(&verbs.fixture.file).expect("an async event file");
     let file = verbs.fixture.take_fd(file.data(0));
     let (qp, number, _) = verbs.rc();
@@ -695,9 +503,13 @@ fn qp_event_reaches_async_file() {
     let record = read(&file);
     assert_eq!((&record[..8], word(&record[8..])), (&0xbeef_u64.to_ne_bytes()[..], 3));
     verbs.fixture.device.event(0, 1, event::COMMUNICATION_ESTABLISHED, &[(6, number)]);
-    let mut heard = [0; 4];
-    verbs.destroy(4, qp, &mut heard).expect("it goes");
-    assert_eq!((word(&heard), read(&file).len()), (1, 0), "one was read, the other is taken back");
+    let mut response = [0; 4];
+    verbs.destroy(object::QP, qp, &mut response).expect("it is destroyed");
+    assert_eq!(
+        (word(&response), read(&file).len()),
+        (1, 0),
+        "one was read, the other is retracted"
+    );
 }
 
 #[test]

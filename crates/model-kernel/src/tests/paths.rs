@@ -5,8 +5,8 @@ use nix::errno::Errno;
 use verbless_prm::{HcaCap, Init2rtrQpIn, Opcode, PortType, Rtr2rtsQpIn};
 
 use super::attributes::{ALTERNATE, INIT, RTR, RTS, TO_INIT, TO_RTR, Values, and, destination};
-use super::objects::Verbs;
 use super::support::Device;
+use super::verbs_rig::Verbs;
 
 /// The offsets of `ib_uverbs_modify_qp`'s two paths.
 const PRIMARY: usize = 0;

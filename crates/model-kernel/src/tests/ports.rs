@@ -24,8 +24,8 @@ fn query_port_has_same_answer_in_both_forms() {
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_log_max_msg(30).set_gid_table_size(GidTableSize(2));
     let fixture = Fixture::of(Arc::new(device));
-    let told = query(&fixture);
-    assert_eq!((word(&told, 4), word(&told, 16)), (1 << 30, 32), "message size, GIDs");
+    let attributes = query(&fixture);
+    assert_eq!((word(&attributes, 4), word(&attributes, 16)), (1 << 30, 32), "message size, GIDs");
     let old = |port: u8, room: usize| {
         let (mut core, mut response) = ([0; 16], vec![0xff; room]);
         core[8] = port;
@@ -36,7 +36,7 @@ fn query_port_has_same_answer_in_both_forms() {
             .send(&fixture.file)
             .map(|()| response)
     };
-    assert_eq!(old(1, 40).expect("the port"), told[..40]);
+    assert_eq!(old(1, 40).expect("the port"), attributes[..40]);
     assert_eq!(old(2, 40), Err(Errno::EINVAL));
     assert_eq!(old(1, 39), Err(Errno::ENOSPC));
     fixture.device.alive.store(false, Ordering::Relaxed);
@@ -49,9 +49,9 @@ fn query_port_has_same_answer_in_both_forms() {
 fn ethernet_port_reports_cm_and_ip_based_gids() {
     let mut device = Device::with(Device::new().caps, true);
     device.caps.set_port_type(PortType::ETHERNET);
-    let told = query(&Fixture::of(Arc::new(device)));
-    assert_eq!(word(&told, 0), 0x401_0000);
-    assert_eq!((told[37], told[38]), (2, 1), "Ethernet, and each packet has a GRH");
+    let attributes = query(&Fixture::of(Arc::new(device)));
+    assert_eq!(word(&attributes, 0), 0x401_0000);
+    assert_eq!((attributes[37], attributes[38]), (2, 1), "Ethernet, and each packet has a GRH");
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn gid_and_pkey_table_sizes_are_powers_of_two() {
     for (size, gids) in [(0, 8), (1, 16), (4, 128), (5, 0)] {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_gid_table_size(GidTableSize(size)).set_pkey_table_size(PkeyTableSize(size));
-        let told = query(&Fixture::of(Arc::new(device)));
-        assert_eq!(word(&told, 16), gids, "GIDs of size {size}");
-        let pkeys = u16::from_ne_bytes([told[20], told[21]]);
+        let attributes = query(&Fixture::of(Arc::new(device)));
+        assert_eq!(word(&attributes, 16), gids, "GIDs of size {size}");
+        let pkeys = u16::from_ne_bytes([attributes[20], attributes[21]]);
         assert_eq!(pkeys, 128 << size, "P_Keys of size {size}");
     }
 }

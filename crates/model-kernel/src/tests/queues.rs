@@ -7,8 +7,8 @@ use verbless_prm::{
     TimestampFormat,
 };
 
-use super::objects::{Verbs, fields, word};
 use super::support::{Device, Fixture, Request};
+use super::verbs_rig::{Verbs, fields, word};
 
 /// CREATE_CQ by ioctl with these flags and driver flags, for CQEs of `bytes` bytes.
 fn cq(
@@ -353,10 +353,10 @@ fn srq_stride_holds_sges_and_next_segment() {
         let driver =
             fields(&[8, 8, 4, 4, 4, 4], &[verbs.address, verbs.address + 0x8000, flags, 0, 1, 0]);
         let core = fields(&[8, 8, 4, 4, 4, 4], &[0, 0, verbs.pd.into(), 15, sges, 0]);
-        let (told, _) = verbs.write(32, &core, 16, &driver, 8)?;
+        let (output, _) = verbs.write(32, &core, 16, &driver, 8)?;
         let command: CreateRmpIn = verbs.last(Opcode::CREATE_RMP.0, CreateRmpIn::from_prefix);
         let wq = command.ctx().wq();
-        Ok((word(&told), wq.log_wq_stride(), wq.wq_signature()))
+        Ok((word(&output), wq.log_wq_stride(), wq.wq_signature()))
     };
     for (sges, log) in [(0, 5), (1, 5), (2, 6), (3, 6), (4, 7), (7, 7), (8, 8), (32, 10)] {
         assert_eq!(create(sges, 0).map(|it| it.1), Ok(log), "{sges} segments");
@@ -379,7 +379,7 @@ fn mkey_page_size_follows_both_addresses() {
         let verbs = Verbs::on(device);
         let start = verbs.address.next_multiple_of(0x1_0000);
         for (apart, log) in [(0, 16), (0x1_0000, 16), (0x2000, 13), (0x3000, 12)] {
-            let told = verbs.reg_mr(start, 0x1_0000, start ^ apart, 1).expect("a region");
+            let output = verbs.reg_mr(start, 0x1_0000, start ^ apart, 1).expect("a region");
             let command: CreateMkeyIn =
                 verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
             assert_eq!(command.memory_key_mkey_entry().log_page_size(), log, "{apart:#x}");
@@ -389,9 +389,9 @@ fn mkey_page_size_follows_both_addresses() {
             for (page, entry) in (0..count).zip(&pages) {
                 assert_eq!(*entry, start + (page << log) + present, "{apart:#x}");
             }
-            let key = word(&told[4..]) >> 8;
-            let handle = word(&told).to_ne_bytes();
-            verbs.write(13, &handle, 0, &[], 0).expect("it goes");
+            let key = word(&output[4..]) >> 8;
+            let handle = word(&output).to_ne_bytes();
+            verbs.write(13, &handle, 0, &[], 0).expect("it is destroyed");
             let destroy = verbs.fixture.device.last(Opcode::DESTROY_MKEY.0).expect("sent");
             assert_eq!(destroy[8..12], key.to_be_bytes(), "the key has the index of the device");
         }
@@ -402,10 +402,10 @@ fn mkey_page_size_follows_both_addresses() {
 fn mw_rkey_has_index_of_device() {
     let verbs = Verbs::new();
     let core = fields(&[8, 4, 4], &[0, verbs.pd.into(), 1]);
-    let (told, _) = verbs.write(14, &core, 8, &[0; 8], 8).expect("a window");
-    verbs.write(16, &told[..4], 0, &[], 0).expect("it goes");
+    let (output, _) = verbs.write(14, &core, 8, &[0; 8], 8).expect("a window");
+    verbs.write(16, &output[..4], 0, &[], 0).expect("it is destroyed");
     let destroy = verbs.fixture.device.last(Opcode::DESTROY_MKEY.0).expect("sent");
-    assert_eq!(destroy[8..12], (word(&told[4..]) >> 8).to_be_bytes());
+    assert_eq!(destroy[8..12], (word(&output[4..]) >> 8).to_be_bytes());
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn addresses_and_states_are_checked_before_the_q_key() {
     verbs.modify(qp, STATE | PKEY | PORT | QKEY, &ready).expect("any user may have this Q_Key");
     let init: Rst2initQpIn = verbs.last(Opcode::RST2INIT_QP.0, Rst2initQpIn::from_prefix);
     assert_eq!(init.qpc().q_key(), 0x1234);
-    verbs.modify(qp, STATE, &[(96, &[6]), privileged]).expect("the Q_Key is not asked for");
+    verbs.modify(qp, STATE, &[(96, &[6]), privileged]).expect("the Q_Key is not required");
     assert_eq!(verbs.fixture.device.count(Opcode::QP_2ERR.0), 1);
 }
 
@@ -517,15 +517,15 @@ fn qp_without_rq_has_no_doorbell_record() {
 
 #[test]
 fn query_device_driver_flags_follow_capabilities() {
-    let told = |change: fn(&mut HcaCap)| {
+    let flags = |change: fn(&mut HcaCap)| {
         let verbs = Verbs::with(change);
         let (base, driver) = verbs.write(1 << 31 | 1, &[0; 8], 304, &[], 112).expect("the device");
         (word(&base[64..]), word(&driver[60..]))
     };
-    assert_eq!(told(|_| ()).1, 1 << 3);
-    assert_eq!(told(|caps| _ = caps.set_cqe_compression_128(true)).1, 1 << 3 | 1);
-    assert_eq!(told(|caps| _ = caps.set_cqe_128_always(true)).1, 1 << 3 | 1 << 1);
-    assert_eq!(told(|caps| _ = caps.set_qp_packet_based(true)).1, 1 << 3 | 1 << 2);
-    assert_eq!(told(|caps| _ = caps.set_max_wqe_sz_sq(384)).0, 22, "the fewer of 22 and 32");
-    assert_eq!(told(|caps| _ = caps.set_max_wqe_sz_rq(64)).0, 4, "the fewer of 30 and 4");
+    assert_eq!(flags(|_| ()).1, 1 << 3);
+    assert_eq!(flags(|caps| _ = caps.set_cqe_compression_128(true)).1, 1 << 3 | 1);
+    assert_eq!(flags(|caps| _ = caps.set_cqe_128_always(true)).1, 1 << 3 | 1 << 1);
+    assert_eq!(flags(|caps| _ = caps.set_qp_packet_based(true)).1, 1 << 3 | 1 << 2);
+    assert_eq!(flags(|caps| _ = caps.set_max_wqe_sz_sq(384)).0, 22, "the fewer of 22 and 32");
+    assert_eq!(flags(|caps| _ = caps.set_max_wqe_sz_rq(64)).0, 4, "the fewer of 30 and 4");
 }

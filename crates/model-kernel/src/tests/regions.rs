@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode, Opcode};
 
 use super::super::client::Capability;
-use super::objects::{Verbs, fields, word};
 use super::support::{Request, command};
+use super::verbs_rig::{Verbs, fields, word};
 
 const TRANSLATION: u32 = 1;
 const PD: u32 = 2;
@@ -81,13 +81,13 @@ fn rereg_mr_of_translation_changes_key() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
     let (handle, key) = (word(&region), word(&region[4..]));
-    let place = (verbs.address + 0x4000, 0x3000);
-    let new = rereg(&verbs, handle, TRANSLATION, place, 0, 0).expect("it moves");
+    let range = (verbs.address + 0x4000, 0x3000);
+    let new = rereg(&verbs, handle, TRANSLATION, range, 0, 0).expect("it moves");
     assert_ne!(new, key);
     let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     let entry = command.memory_key_mkey_entry();
     assert!(entry.lw() && !entry.rw(), "the rights stay");
-    assert_eq!((entry.start_addr(), entry.len()), place);
+    assert_eq!((entry.start_addr(), entry.len()), range);
     assert_eq!(verbs.fixture.device.count(Opcode::DESTROY_MKEY.0), 1);
     let query = |handle: u32| {
         let (mut lkey, mut rkey, mut length, mut address) = ([0; 4], [0; 4], [0; 8], [0; 8]);
@@ -100,7 +100,7 @@ fn rereg_mr_of_translation_changes_key() {
             .send(&verbs.fixture.file)
             .map(|()| (word(&lkey), word(&rkey), u64::from_ne_bytes(length), address))
     };
-    assert_eq!(query(handle), Ok((new, new, 0x3000, place.0.to_ne_bytes())));
+    assert_eq!(query(handle), Ok((new, new, 0x3000, range.0.to_ne_bytes())));
     assert_eq!(query(verbs.pd).map(drop), Err(Errno::EINVAL), "no region");
     assert_eq!(verbs.fixture.close(), 0);
 }
@@ -110,25 +110,25 @@ fn malformed_rereg_mr_is_rejected() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 0).expect("a region");
     let handle = word(&region);
-    let place = (verbs.address, 0x1000);
-    for (case, handle, flags, place, pd, access, errno) in [
-        ("nothing changes", handle, 0, place, 0, 0, Errno::EINVAL),
-        ("an unknown change", handle, 8, place, 0, 0, Errno::EOPNOTSUPP),
-        ("no region", handle + 9, TRANSLATION, place, 0, 0, Errno::ENOENT),
-        ("a PD", verbs.pd, TRANSLATION, place, 0, 0, Errno::EINVAL),
-        ("no PD", handle, PD, place, handle, 0, Errno::EINVAL),
-        ("remote write alone", handle, ACCESS, place, 0, 2, Errno::EINVAL),
-        ("pinned for reading", handle, ACCESS, place, 0, 1, Errno::EACCES),
+    let range = (verbs.address, 0x1000);
+    for (case, handle, flags, range, pd, access, errno) in [
+        ("nothing changes", handle, 0, range, 0, 0, Errno::EINVAL),
+        ("an unknown change", handle, 8, range, 0, 0, Errno::EOPNOTSUPP),
+        ("no region", handle + 9, TRANSLATION, range, 0, 0, Errno::ENOENT),
+        ("a PD", verbs.pd, TRANSLATION, range, 0, 0, Errno::EINVAL),
+        ("no PD", handle, PD, range, handle, 0, Errno::EINVAL),
+        ("remote write alone", handle, ACCESS, range, 0, 2, Errno::EINVAL),
+        ("pinned for reading", handle, ACCESS, range, 0, 1, Errno::EACCES),
         ("no memory", handle, TRANSLATION, (0x1000, 0x1000), 0, 0, Errno::EFAULT),
-        ("on demand", handle, ACCESS, place, 0, 1 << 6, Errno::EOPNOTSUPP),
+        ("on demand", handle, ACCESS, range, 0, 1 << 6, Errno::EOPNOTSUPP),
     ] {
-        assert_eq!(rereg(&verbs, handle, flags, place, pd, access), Err(errno), "{case}");
+        assert_eq!(rereg(&verbs, handle, flags, range, pd, access), Err(errno), "{case}");
     }
     let fixed = Verbs::with(|caps| {
         caps.set_umr_extended_translation_offset(false);
     });
     let region = fixed.reg_mr(fixed.address, 0x1000, fixed.address, 1).expect("a region");
-    let refused = rereg(&fixed, word(&region), ACCESS, place, 0, 1 | 2);
+    let refused = rereg(&fixed, word(&region), ACCESS, range, 0, 1 | 2);
     assert_eq!(refused, Err(Errno::EOPNOTSUPP), "the device's key takes no UMR");
     assert_eq!(verbs.fixture.close(), 0);
 }

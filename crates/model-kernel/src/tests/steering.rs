@@ -133,7 +133,7 @@ fn rank_tables_chain_by_miss_action() {
     let zero = steering.entry().table_id();
     assert_eq!((level(), root()), ((1, 16, Some(one)), (zero, false)), "a station's priority");
     steering.remove(second);
-    assert_eq!(misses(), (one, Some(last)), "around the table that goes");
+    assert_eq!(misses(), (one, Some(last)), "around the destroyed table");
     steering.remove(group);
     assert_eq!(misses(), (one, None));
     steering.remove(station);

@@ -229,15 +229,15 @@ fn lone_command_number_is_a_probe() {
 fn query_checks_context_before_request() {
     let (mut long, extended) = ([0; 24], 1 << 31 | 1);
     long[23] = 1;
-    let ask = |fixture: &Fixture, number, out| write(fixture, number, &long, out, 0).map(drop);
+    let send = |fixture: &Fixture, number, out| write(fixture, number, &long, out, 0).map(drop);
     let fixture = Fixture::without_context(Device::new());
     for (number, out) in [(2, 40), (1, 176), (extended, 304)] {
-        assert_eq!(ask(&fixture, number, out), Err(Errno::EINVAL), "{number:#x}");
+        assert_eq!(send(&fixture, number, out), Err(Errno::EINVAL), "{number:#x}");
     }
-    assert_eq!(ask(&fixture, 3, 4), Err(Errno::EOPNOTSUPP), "ALLOC_PD reads it first");
+    assert_eq!(send(&fixture, 3, 4), Err(Errno::EOPNOTSUPP), "ALLOC_PD reads it first");
     fixture.get_context(1).expect("a context");
     for (number, out) in [(2, 40), (1, 176), (extended, 304)] {
-        assert_eq!(ask(&fixture, number, out), Err(Errno::EOPNOTSUPP), "{number:#x}");
+        assert_eq!(send(&fixture, number, out), Err(Errno::EOPNOTSUPP), "{number:#x}");
     }
 }
 

@@ -113,7 +113,7 @@ fn begin(locked: &mut LockedFunctions) {
 }
 
 fn end(locked: &mut LockedFunctions) {
-    locked.functions.iter().for_each(|function| function.hca.memory.drop_pending());
+    locked.functions.iter().for_each(|function| function.hca.memory.release());
 }
 
 fn with_scratch<R>(

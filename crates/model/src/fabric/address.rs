@@ -17,7 +17,7 @@ pub(super) enum Destination {
     Mac(Mac),
     /// All ports of an Ethernet fabric.
     EthernetGroup,
-    /// One LID, and the GID behind it if the packet has a GRH.
+    /// One LID, and the destination GID if the packet has a GRH.
     Lid(u16, Option<[u8; 16]>),
     /// All ports of an InfiniBand fabric.
     InfinibandGroup,

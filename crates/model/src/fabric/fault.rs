@@ -6,6 +6,7 @@ use super::frame::Frame;
 use super::link::Direction;
 use super::random::Random;
 use crate::clock::nanoseconds;
+use crate::connection::PSN_MASK;
 
 /// The effect of a fault on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl FrameSelector {
         }
         let Some(bth) = frame.bth() else { return false };
         let in_range = |(first, last): (u32, u32)| {
-            let psns_from_first = |psn: u32| psn.wrapping_sub(first) & 0xff_ffff;
+            let psns_from_first = |psn: u32| psn.wrapping_sub(first) & PSN_MASK;
             psns_from_first(bth.psn()) <= psns_from_first(last)
         };
         self.qpn.is_none_or(|qpn| qpn == bth.destination_qp())

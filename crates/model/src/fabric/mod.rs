@@ -82,7 +82,7 @@ pub(crate) struct Delivery {
 /// Sends frames out of this process. The fabric is locked during the call, so it must not wait.
 pub(crate) type External = Box<dyn FnMut(&[u8]) + Send>;
 
-/// A function's gateway out of this process: a router with hosts behind it.
+/// A function's gateway out of this process: a router to other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gateway {
     /// The function.
@@ -91,7 +91,7 @@ pub(crate) struct Gateway {
     pub mac: Mac,
     /// The function's address on the gateway's network, as a GID.
     pub local: [u8; 16],
-    /// The hosts behind the gateway, as GIDs.
+    /// The hosts that the gateway reaches, as GIDs.
     pub peers: Vec<[u8; 16]>,
 }
 
@@ -260,7 +260,7 @@ impl Fabric {
         outbox.frame(SeenFrame { port: port.0, name, link, at, leaving, bytes });
     }
 
-    /// The physical port that a vport is behind.
+    /// The physical port of a vport.
     pub(crate) fn physical_port(&self, vport: Vport) -> Option<PhysicalPort> {
         self.vports.get(&vport).copied()
     }
@@ -271,7 +271,7 @@ impl Fabric {
         (0..self.ports.len()).map(PhysicalPort)
     }
 
-    /// The vports behind a physical port.
+    /// The vports of a physical port.
     pub(crate) fn vports(&self, port: PhysicalPort) -> Vec<Vport> {
         self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
     }

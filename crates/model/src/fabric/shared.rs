@@ -1,4 +1,4 @@
-//! The fabric as several threads share it: behind a lock, with hints beside it that they read
+//! The fabric as several threads share it: in a lock, with hints beside it that they read
 //! before every turn.
 
 use std::ops::{Deref, DerefMut};

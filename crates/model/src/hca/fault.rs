@@ -62,20 +62,20 @@ impl<S, T: Copy> Countdowns<S, T> {
     /// Counts an occurrence for each `S` that satisfies `is_one`; returns at most one fault that is
     /// due.
     pub(crate) fn hit(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
-        let mut struck = None;
+        let mut hit = None;
         self.all.retain_mut(|it| {
             if !is_one(&it.of) {
                 return true;
             }
-            if it.pass == 0 && struck.is_none() {
-                struck = Some(it.what);
+            if it.pass == 0 && hit.is_none() {
+                hit = Some(it.what);
                 it.left = it.left.map(|left| left - 1);
                 return it.left != Some(0);
             }
             it.pass = it.pass.saturating_sub(1);
             true
         });
-        struck
+        hit
     }
 
     /// Keeps the faults for which `keep` returns true.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fault_strikes_its_requested_count() {
+    fn fault_hits_its_requested_count() {
         let mut faults = Countdowns::default();
         faults.add(0, Times::from(2).count(2), 'a');
         faults.add(1, Times::from(2).always(), 'b');
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_strikes_once_at_its_occurrence() {
+    fn each_fault_hits_once_at_its_occurrence() {
         let mut faults = Countdowns::default();
         faults.add(0x400, 2, 'a');
         faults.add(0x500, 1, 'b');
         faults.add(0x400, 2, 'c');
         let mut hit = |of| faults.hit(|&it| it == of);
-        let struck = [0x400, 0x500, 0x400, 0x500, 0x400, 0x400].map(&mut hit);
-        assert_eq!(struck, [None, Some('b'), Some('a'), None, Some('c'), None]);
+        let hits = [0x400, 0x500, 0x400, 0x500, 0x400, 0x400].map(&mut hit);
+        assert_eq!(hits, [None, Some('b'), Some('a'), None, Some('c'), None]);
         faults.add(0x400, 1, 'd');
         faults.retain(|&it| it != 0x400);
         assert_eq!(faults.hit(|_| true), None);

@@ -1,7 +1,7 @@
 //! Translation entries of indirect keys, as software writes them in CREATE_MKEY and in UMR: ranges
 //! of other keys (KLM), blocks of one size (KSM), or KLMs that repeat in turn.
 //!
-//! The last kind begins with a header in place of an entry; entries without a header are a list.
+//! The last kind begins with a header instead of an entry; entries without a header are a list.
 
 use verbless_prm as prm;
 use verbless_prm::{Ksm, UmrRepeatBlockSegment, UmrRepeatEntry};

@@ -46,7 +46,7 @@ pub(crate) struct Datagrams {
     pub q_key: QKey,
     /// Whether it may join multicast groups.
     pub groups: bool,
-    /// Whether CQEs have the packet's P_Key in place of immediate data.
+    /// Whether CQEs have the packet's P_Key instead of immediate data.
     pub pkey_in_cqe: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Port {
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
-    /// PortInfo:CapabilityMask: capabilities that the software behind an InfiniBand port declares.
+    /// PortInfo:CapabilityMask: capabilities that the software of an InfiniBand port declares.
     pub cap_mask1: u32,
     /// The port's GIDs: the GID table without its empty entries.
     pub gids: Vec<[u8; 16]>,
@@ -52,7 +52,7 @@ pub(crate) struct Violations {
 /// A function of the host, as the manager of its switch may query it. It is constant while the
 /// model runs; the capabilities in force are those from before SET_HCA_CAP.
 pub(crate) struct HostFunction {
-    pub place: FunctionPlace,
+    pub on_card: FunctionPlace,
     pub caps: Capabilities,
     pub vuid: [u8; 128],
 }
@@ -60,7 +60,7 @@ pub(crate) struct HostFunction {
 impl HostFunction {
     /// The function's number in commands: 0 is the PF, and the VFs count from 1.
     pub(crate) fn id(&self) -> u16 {
-        self.place.number.map_or(0, |number| number.wrapping_add(1))
+        self.on_card.number.map_or(0, |number| number.wrapping_add(1))
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Hca {
     pub qp_types: QpTypes,
     /// Index among the functions of its side of the device, from 0.
     pub function: u16,
-    /// The function's place on the card.
+    /// The function's side, role and numbers on the card.
     pub on_card: FunctionPlace,
     /// Whether it is not the first function of its card.
     pub shares_card: bool,
@@ -103,7 +103,7 @@ pub(crate) struct Hca {
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
     pub roce_addresses: Vec<RoceAddrLayout>,
     pub memory: Arc<dyn HostMemory>,
-    /// The IOMMU; a kernel may register memory behind it.
+    /// The IOMMU, by which a kernel may map registered memory.
     pub iommu: Arc<Iommu>,
     /// The DPA, and the part of `memory` that its processes own.
     pub dpa: Option<Arc<Dpa>>,
@@ -130,8 +130,8 @@ pub(crate) struct Hca {
     /// The functions of the card that this one may reach, itself included: their numbers in the
     /// model by vhca_id.
     pub neighbours: Numbered<u16, usize>,
-    /// The host's functions behind the embedded switch that this PF manages.
-    pub behind: Vec<HostFunction>,
+    /// The host's functions at the embedded switch that this PF manages.
+    pub host_functions: Vec<HostFunction>,
     /// Functions of the card with a DPA that may reach this one: vhca_id, and number in the model.
     pub reached_by: BTreeSet<(u16, usize)>,
     /// The DPAs of those functions, by number in the model: CQs of this function may start their
@@ -213,7 +213,7 @@ impl Hca {
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
             neighbours: Numbered::new(),
-            behind: Vec::new(),
+            host_functions: Vec::new(),
             reached_by: BTreeSet::new(),
             reaching_dpas: BTreeMap::new(),
             key_owners: Numbered::new(),
@@ -229,7 +229,7 @@ impl Hca {
     /// The function as the manager of its switch may query it.
     pub(crate) fn as_host_function(&self) -> HostFunction {
         HostFunction {
-            place: self.on_card.clone(),
+            on_card: self.on_card.clone(),
             caps: self.caps.clone(),
             vuid: self.identity.vuid(),
         }
@@ -335,7 +335,7 @@ impl Hca {
     }
 
     /// Undoes everything that commands did, as DISABLE_HCA does; all objects must be gone.
-    pub(crate) fn start_afresh(&mut self) {
+    pub(crate) fn restore_defaults(&mut self) {
         self.life = Life::Disabled;
         self.closed = false;
         self.caps = Capabilities::new(&self.profile, self.function);

@@ -157,8 +157,8 @@ impl HostMemory for WithCard {
         self.host.hold();
     }
 
-    fn drop_pending(&self) {
-        self.host.drop_pending();
+    fn release(&self) {
+        self.host.release();
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
         let mut bytes = [0; 9];
         memory.read(heap, &mut bytes).unwrap();
         assert_eq!(bytes, [1, 2, 3, 0, 0, 0, 0, 0, 9]);
-        assert!(memory.read(heap + 8190, &mut bytes).is_err(), "behind the heap");
+        assert!(memory.read(heap + 8190, &mut bytes).is_err(), "past the heap");
         assert!(memory.read(heap + (1 << 32), &mut bytes).is_err(), "no such heap");
         assert!(memory.load32(at).is_ok() && memory.direct(at, 8).is_some());
         assert!(memory.direct(heap, 8).is_none() && !memory.is_gone(heap));

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Bytes are moved by `process_vm_readv` and `process_vm_writev`, or by `/proc/PID/mem`
-//! ([`access`](super::reach)), so that a wild address is a fault and never a crash, and a process
+//! ([`remote`](super::remote)), so that a wild address is a fault and never a crash, and a process
 //! that died takes its memory with it. Each call is done before the next begins: what is written
 //! first is visible first. A call costs more than the bytes of most messages; so accesses between
-//! `hold` and `drop_pending` are batched ([`pending`](super::pending)). A fault then comes too late
+//! `hold` and `release` are batched ([`pending`](super::pending)). A fault then comes too late
 //! to fail the message: unreachable memory is skipped. A process on hardware that unmaps registered
 //! memory does not see such writes either. But data from one process for another is read at once,
 //! so that a message never arrives without its bytes.
@@ -29,7 +29,7 @@ use crate::numbered::Numbered;
 
 /// The bits of a DMA address that hold the address in the process.
 const ADDRESS_BITS: u32 = 48;
-/// The last process number: higher numbers are for addresses behind an IOMMU, and for memory on the
+/// The last process number: higher numbers are for IOMMU addresses, and for memory on the
 /// card.
 const MAX_PROCESS: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
 /// Maximum number of stretches that a call moves (IOV_MAX).
@@ -65,7 +65,7 @@ pub fn dma_address(number: u16, address: u64) -> Option<u64> {
     (address >> ADDRESS_BITS == 0).then_some(u64::from(number) << ADDRESS_BITS | address)
 }
 
-/// The memory behind an address.
+/// The memory at a DMA address: of this process or of another.
 enum Backing {
     Here(u64),
     There(RemoteMemory, usize),
@@ -114,7 +114,7 @@ impl ClientMemory {
         processes.taken.get(&number)?.clone()
     }
 
-    fn place(&self, address: u64, length: u64) -> Result<Backing, Fault> {
+    fn resolve(&self, address: u64, length: u64) -> Result<Backing, Fault> {
         let fault = Fault { address, length };
         let number = (address >> ADDRESS_BITS) as u16;
         let within = address & ((1 << ADDRESS_BITS) - 1);
@@ -152,7 +152,7 @@ impl ClientMemory {
     /// Reads another process's memory at once, without carrying out the pending accesses.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
-        let Backing::There(access, base) = self.place(address, fault.length)? else {
+        let Backing::There(access, base) = self.resolve(address, fault.length)? else {
             return Err(fault);
         };
         let remote = RemoteIoVec { base, len: into.len() };
@@ -191,7 +191,8 @@ impl RemoteSpace for ClientMemory {
     ) {
         let (mut first, mut done) = (0, 0);
         while let Some(stretch) = stretches.get(first) {
-            let Ok(Backing::There(access, _)) = self.place(stretch.address, stretch.length as u64)
+            let Ok(Backing::There(access, _)) =
+                self.resolve(stretch.address, stretch.length as u64)
             else {
                 missed(first);
                 first += 1;
@@ -203,7 +204,7 @@ impl RemoteSpace for ClientMemory {
             let remote: Vec<RemoteIoVec> = stretches[first..]
                 .iter()
                 .take(STRETCHES)
-                .map_while(|of| match self.place(of.address, of.length as u64) {
+                .map_while(|of| match self.resolve(of.address, of.length as u64) {
                     Ok(Backing::There(_, base)) if of.address >> ADDRESS_BITS == number => {
                         Some(RemoteIoVec { base, len: of.length })
                     }
@@ -245,7 +246,7 @@ impl RemoteSpace for ClientMemory {
 impl HostMemory for ClientMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let length = into.len();
-        match self.place(address, length as u64)? {
+        match self.resolve(address, length as u64)? {
             Backing::Here(address) => ProcessMemory.read(address, into),
             Backing::There(_, _) if length == 0 => Ok(()),
             Backing::There(..) => {
@@ -256,7 +257,7 @@ impl HostMemory for ClientMemory {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        match self.place(address, from.len() as u64)? {
+        match self.resolve(address, from.len() as u64)? {
             Backing::Here(address) => {
                 self.settle();
                 ProcessMemory.write(address, from)
@@ -275,7 +276,7 @@ impl HostMemory for ClientMemory {
         if !address.is_multiple_of(4) {
             return Err(Fault { address, length: 4 });
         }
-        match self.place(address, 4)? {
+        match self.resolve(address, 4)? {
             Backing::Here(address) => ProcessMemory.load32(address),
             Backing::There(access, base) => {
                 self.settle_before_reading(address, 4);
@@ -292,7 +293,7 @@ impl HostMemory for ClientMemory {
             return Err(Fault { address, length: 4 });
         }
         self.settle();
-        match self.place(address, 4)? {
+        match self.resolve(address, 4)? {
             Backing::Here(address) => ProcessMemory.store32(address, value),
             Backing::There(..) => self.write(address, &value.to_ne_bytes()),
         }
@@ -300,14 +301,14 @@ impl HostMemory for ClientMemory {
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
         self.settle();
-        match self.place(address, 1)? {
+        match self.resolve(address, 1)? {
             Backing::Here(address) => ProcessMemory.store8(address, value),
             Backing::There(..) => self.write(address, &[value]),
         }
     }
 
     fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
-        match self.place(address, entry.len() as u64)? {
+        match self.resolve(address, entry.len() as u64)? {
             Backing::Here(address) => {
                 self.settle();
                 ProcessMemory.write_entry(address, entry)
@@ -323,7 +324,7 @@ impl HostMemory for ClientMemory {
             return Err(Fault { address, length: 8 });
         }
         self.settle();
-        match self.place(address, 8)? {
+        match self.resolve(address, 8)? {
             Backing::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
             Backing::There(access, base) => {
                 let found = settled_word(&access, base).ok_or(Fault { address, length: 8 })?;
@@ -342,12 +343,12 @@ impl HostMemory for ClientMemory {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault> {
-        self.place(address, length)?;
+        self.resolve(address, length)?;
         let same = std::ptr::addr_eq(self, target);
         if !same || !self.is_far(address) || !self.is_far(target_address) {
             return copy_through(&mut [0; 4096], self, address, target, target_address, length);
         }
-        self.place(target_address, length)?;
+        self.resolve(target_address, length)?;
         // A program must not get a message without its bytes: its sender may have ended by the time
         // of a later read.
         let ours = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
@@ -368,14 +369,14 @@ impl HostMemory for ClientMemory {
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>> {
-        match self.place(address, length) {
+        match self.resolve(address, length) {
             Ok(Backing::Here(address)) => ProcessMemory.direct(address, length),
             _ => None,
         }
     }
 
     fn is_gone(&self, address: u64) -> bool {
-        match self.place(address & !0xfff, 1) {
+        match self.resolve(address & !0xfff, 1) {
             Ok(Backing::Here(_)) => false,
             Ok(Backing::There(access, base)) => {
                 let remote = RemoteIoVec { base, len: 1 };
@@ -394,7 +395,7 @@ impl HostMemory for ClientMemory {
         self.waiting().held = true;
     }
 
-    fn drop_pending(&self) {
+    fn release(&self) {
         self.settle();
         self.waiting().held = false;
     }
@@ -522,10 +523,10 @@ mod tests {
         let now = |word: usize| words[word].load(Ordering::Relaxed);
         assert_eq!((now(9), now(17)), (9, 17), "nothing is written yet");
         assert_eq!(memory.load32(to), Ok(1));
-        assert_eq!((now(9), now(10)), (1, 2), "who reads it has it written");
+        assert_eq!((now(9), now(10)), (1, 2), "a read writes pending data first");
         memory.copy_to(from, &memory, at(number, &words[40..]), 8).unwrap();
         assert_eq!(now(40), 40);
-        memory.drop_pending();
+        memory.release();
         assert_eq!((now(40), now(17), now(24)), (1, 0xabab_abab_abab_abab, 0xabab_abab_abab_abab));
         memory.copy_to(from, &memory, at(number, &words[41..]), 8).unwrap();
         assert_eq!(now(41), 1, "nothing waits unless it is held");
@@ -557,7 +558,7 @@ mod tests {
                     memory.copy_to(from, &memory, to, 8).unwrap();
                     memory.write_entry(at(number, &entries[8 * message..]), &[1; 64]).unwrap();
                 }
-                memory.drop_pending();
+                memory.release();
             }
         });
     }
@@ -574,7 +575,7 @@ mod tests {
         words[1].store(77, Ordering::Relaxed);
         let wild = dma_address(here, 64).expect("a user address");
         assert!(memory.copy_to(wild, &memory, at(there, &words[6..]), 8).is_err());
-        memory.drop_pending();
+        memory.release();
         let now = |word: usize| words[word].load(Ordering::Relaxed);
         assert_eq!((now(5), now(6)), (1, 6));
     }
@@ -595,7 +596,7 @@ mod tests {
                     assert_eq!(known, bad == absent && (from == bad || to == bad));
                 }
             }
-            memory.drop_pending();
+            memory.release();
             let now: Vec<u64> = words.iter().map(|word| word.swap(7, Ordering::Relaxed)).collect();
             assert_eq!(now[4..7], [4, 1, 2]);
             words.iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));

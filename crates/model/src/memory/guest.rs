@@ -57,7 +57,7 @@ struct Range {
     atomic: Mutex<()>,
 }
 
-/// The memory behind an access.
+/// The memory of an access.
 #[derive(Clone, Copy)]
 enum Pointer<'a> {
     /// Memory that stays present while the range does.
@@ -135,8 +135,9 @@ impl GuestMemory {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 
-    /// Calls `each` with the piece that holds `address`, cut to `length` bytes; returns its length.
-    fn piece<R>(
+    /// Calls `each` with the memory at `address` in its range, cut to `length` bytes, and that
+    /// length; returns what it returns.
+    fn in_range<R>(
         &self,
         address: u64,
         length: u64,
@@ -156,15 +157,15 @@ impl GuestMemory {
             return Err(fault);
         }
         let pointer = range.mapping.as_ptr().wrapping_add(at as usize);
-        let place = match NonNull::new(pointer).filter(|_| range.sealed) {
+        let pointer = match NonNull::new(pointer).filter(|_| range.sealed) {
             Some(pointer) => Pointer::Here(pointer),
             None => Pointer::Maybe(pointer.expose_provenance(), &range.atomic),
         };
-        Ok(each(place, room.min(length)))
+        Ok(each(pointer, room.min(length)))
     }
 
-    /// Calls `each` with each piece of a range and the piece's offset in the range.
-    fn pieces(
+    /// Calls `each` for each mapped range of `length` bytes, with the offset of its first byte.
+    fn by_range(
         &self,
         address: u64,
         length: usize,
@@ -176,8 +177,8 @@ impl GuestMemory {
             let here = address.checked_add(done as u64);
             let fault = Fault { address, length: length as u64 };
             let here = here.ok_or(fault)?;
-            let moved = self.piece(here, (length - done) as u64, write, |place, size| {
-                each(place, done, size as usize).then_some(size as usize)
+            let moved = self.in_range(here, (length - done) as u64, write, |pointer, size| {
+                each(pointer, done, size as usize).then_some(size as usize)
             })?;
             done += moved.ok_or(fault)?;
         }
@@ -196,8 +197,8 @@ impl GuestMemory {
         if !address.is_multiple_of(size) {
             return Err(fault);
         }
-        self.piece(address, size, write, |place, room| {
-            (room == size).then(|| each(place)).flatten()
+        self.in_range(address, size, write, |pointer, room| {
+            (room == size).then(|| each(pointer)).flatten()
         })?
         .ok_or(fault)
     }
@@ -212,11 +213,11 @@ fn write_maybe(base: usize, bytes: &[u8]) -> Option<()> {
 impl HostMemory for GuestMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let length = into.len();
-        self.pieces(address, length, false, |from, at, size| {
+        self.by_range(address, length, false, |from, at, size| {
             let to = &mut into[at..at + size];
             match from {
                 Pointer::Here(from) => {
-                    // SAFETY: `piece` guarantees the source while the closure runs; the target is
+                    // SAFETY: `in_range` guarantees the source while the closure runs; the target is
                     // ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
@@ -229,7 +230,7 @@ impl HostMemory for GuestMemory {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        self.pieces(address, from.len(), true, |to, at, size| {
+        self.by_range(address, from.len(), true, |to, at, size| {
             let from = &from[at..at + size];
             match to {
                 Pointer::Here(to) => {
@@ -310,12 +311,12 @@ impl HostMemory for GuestMemory {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault> {
-        let whole = self.piece(address, length, false, |from, size| match from {
+        let whole = self.in_range(address, length, false, |from, size| match from {
             Pointer::Here(from) if size == length => Some(from),
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
-            // SAFETY: both are mapped here in one piece, and stay so: the caller holds a function,
+            // SAFETY: both are mapped here in one range each, and stay so: the caller holds a function,
             // and only a thread that holds all functions removes a range.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
@@ -324,7 +325,7 @@ impl HostMemory for GuestMemory {
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
-        self.piece(address, length, true, |at, size| match at {
+        self.in_range(address, length, true, |at, size| match at {
             Pointer::Here(at) if size == length => Some(at),
             _ => None,
         })

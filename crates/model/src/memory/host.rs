@@ -79,7 +79,7 @@ pub trait HostMemory: Send + Sync {
     /// [`write_entry`](Self::write_entry) promises.
     fn hold(&self) {}
     /// Completes the delayed transfers; none are delayed until the next [`hold`](Self::hold).
-    fn drop_pending(&self) {}
+    fn release(&self) {}
 }
 
 /// Copies `length` bytes from one memory to another, a buffer at a time, lowest address first.

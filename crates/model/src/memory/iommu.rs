@@ -1,6 +1,6 @@
 //! The IOMMU between a function and its host: registered memory has separate bus addresses.
 //!
-//! A kernel behind an IOMMU maps the pages of a registration at consecutive bus addresses, aligned
+//! A kernel with an IOMMU maps the pages of a registration at consecutive bus addresses, aligned
 //! to the number of pages rounded up to a power of two (Linux `alloc_iova` with `size_aligned`). A
 //! bus address can therefore have a larger alignment than the virtual address that software knows.
 //!
@@ -15,7 +15,7 @@ use super::host::{CARD, IOVA};
 /// Bytes per page of an IOMMU.
 const PAGE: u64 = 1 << 12;
 
-/// The bus addresses of a function behind its IOMMU. All others are memory addresses.
+/// The bus addresses that a function's IOMMU maps. All others are memory addresses.
 #[derive(Debug, Default)]
 pub struct Iommu(Mutex<IommuMaps>);
 

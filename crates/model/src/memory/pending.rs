@@ -104,7 +104,7 @@ pub(super) struct Pending {
     /// Sources of payload that was not read so far.
     sources: Vec<Stretch>,
     /// For each source, its range in `payload` and its offset in the bytes.
-    places: Vec<(usize, usize)>,
+    starts: Vec<(usize, usize)>,
     payload: WriteBatch,
     bodies: WriteBatch,
     owners: WriteBatch,
@@ -114,7 +114,7 @@ impl Default for Pending {
     fn default() -> Self {
         Self {
             sources: Vec::with_capacity(MAX_PENDING),
-            places: Vec::with_capacity(MAX_PENDING),
+            starts: Vec::with_capacity(MAX_PENDING),
             payload: WriteBatch::new(ROOM),
             bodies: WriteBatch::new(MAX_PENDING * MAX_ENTRY_BYTES),
             owners: WriteBatch::new(MAX_PENDING),
@@ -139,7 +139,7 @@ impl Pending {
         let length = self.copyable(from, to, length);
         if length > 0 {
             self.sources.push(Stretch { address: from, length });
-            self.places.push((self.payload.stretches.len(), self.payload.used));
+            self.starts.push((self.payload.stretches.len(), self.payload.used));
             self.payload.add(Stretch { address: to, length });
         }
         length
@@ -214,22 +214,22 @@ impl Pending {
     fn fetch(&mut self, far: &dyn RemoteSpace, missed: &mut dyn FnMut(Stretch)) {
         let mut first = 0;
         while first < self.sources.len() {
-            let (_, start) = self.places[first];
+            let (_, start) = self.starts[first];
             let (mut last, mut end) = (first, start);
-            while last < self.sources.len() && self.places[last].1 == end {
+            while last < self.sources.len() && self.starts[last].1 == end {
                 end += self.sources[last].length;
                 last += 1;
             }
             let bytes = NearBytes::Read(&mut self.payload.bytes[start..end]);
             far.move_all(&self.sources[first..last], bytes, &mut |index| {
                 missed(self.sources[first + index]);
-                let (target, _) = self.places[first + index];
+                let (target, _) = self.starts[first + index];
                 self.payload.stretches[target].address = NOWHERE;
             });
             first = last;
         }
         self.sources.clear();
-        self.places.clear();
+        self.starts.clear();
     }
 }
 

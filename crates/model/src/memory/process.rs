@@ -1,6 +1,6 @@
 //! Host memory of this process: a DMA address is a virtual address here.
 //!
-//! The device uses addresses unchecked, like a PCI device behind an identity IOMMU. The front end
+//! The device uses addresses unchecked, like a PCI device with an identity IOMMU. The front end
 //! makes that safe. An address reaches a page list only after [`probe`] found the whole range
 //! mapped with the access that its registration grants. The registering caller promises (through
 //! the `unsafe` of `umem_reg`) to keep it mapped until it is deregistered.

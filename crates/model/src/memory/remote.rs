@@ -81,7 +81,7 @@ fn write_number(pid: Pid, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errn
     process_vm_writev(pid, &[IoSlice::new(from)], to)
 }
 
-/// Moves the rest of `length` bytes after a call by number through a file, by `go`: from the place
+/// Moves the rest of `length` bytes after a call by number through a file, by `go`: from the byte
 /// where the call stopped, or all if the first thread has ended and others have not. `go` takes the
 /// count of moved bytes, and the stretches after them.
 fn finish(
@@ -96,7 +96,7 @@ fn finish(
         Err(Errno::EFAULT | Errno::ESRCH) => 0,
         Err(other) => return Err(other),
     };
-    match go(done, &behind(stretches, done)) {
+    match go(done, &skip_bytes(stretches, done)) {
         Err(_) if done > 0 => Ok(done),
         more => more.map(|more| done + more),
     }
@@ -104,7 +104,7 @@ fn finish(
 
 /// The stretches without their first `done` bytes.
 #[cold]
-fn behind(stretches: &[RemoteIoVec], mut done: usize) -> Vec<RemoteIoVec> {
+fn skip_bytes(stretches: &[RemoteIoVec], mut done: usize) -> Vec<RemoteIoVec> {
     let mut rest = stretches.to_vec();
     rest.retain_mut(|stretch| {
         let skip = done.min(stretch.len);

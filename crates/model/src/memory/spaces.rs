@@ -1,4 +1,4 @@
-//! The address spaces of a model: one for each function. A stretch of memory behind a key names its
+//! The address spaces of a model: one for each function. A stretch of memory of a key names its
 //! space, so that a thread can move bytes between stretches of several functions.
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::FaultPlanError;
 use crate::profile::nearest;
 
-/// A text, to find the line of a place in it.
+/// The text of a plan, for the line numbers of errors.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'a>(pub &'a str);
 

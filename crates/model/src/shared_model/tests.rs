@@ -207,7 +207,7 @@ fn command_rejection_is_logged_without_the_lock() {
             assert_eq!(
                 delivered.try_recv(),
                 Ok(2),
-                "{command:x?}: told once, and the lock is free"
+                "{command:x?}: reported once, and the lock is free"
             );
             assert!(delivered.try_recv().is_err());
         }

@@ -448,8 +448,8 @@ fn read_symbols(
         if !with_names || kind > 2 {
             continue;
         }
-        let behind = segments.partition_point(|segment| segment.address <= address);
-        let within = segments[..behind].last().filter(|segment| segment.holds(address, length));
+        let end = segments.partition_point(|segment| segment.address <= address);
+        let within = segments[..end].last().filter(|segment| segment.holds(address, length));
         // The linker's own symbols are at the end of a segment, or in none.
         let Some(segment) = within else { continue };
         let name = name(names, entry.word(0))?;

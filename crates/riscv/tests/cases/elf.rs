@@ -77,9 +77,9 @@ impl Elf {
 
     /// Appends content; returns its offset and length.
     fn add(&mut self, bytes: Vec<u8>) -> (u64, u64) {
-        let place = (self.bytes.len() as u64, bytes.len() as u64);
+        let range = (self.bytes.len() as u64, bytes.len() as u64);
         self.bytes.extend(bytes);
-        place
+        range
     }
 
     /// A program header, by type and flags.
@@ -144,7 +144,7 @@ fn program_has_segments_symbols_and_tls() {
     assert_eq!((start.address, start.length, start.function), (CODE, 8, true));
     assert!(!program.symbol("data").unwrap().function);
     let names: Vec<_> = program.symbols().map(|(name, _)| name).collect();
-    assert_eq!(names, ["data", "start"], "neither local ones nor those that are elsewhere");
+    assert_eq!(names, ["data", "start"], "without local and undefined symbols");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn parse_limits_are_inclusive() {
     const PAGE: u64 = 0x1000;
     fn data(elf: &mut Elf, address: u64, length: u64) {
         elf.long(DATA_HEADER + 16, address).long(DATA_HEADER + 40, length);
-        // The template of thread-local storage is at another place, and empty.
+        // The template of thread-local storage is at another address, and empty.
         elf.long(TLS_HEADER + 32, 0);
     }
     fn tls(elf: &mut Elf, initial: u64, length: u64, alignment: u64) {
@@ -237,7 +237,7 @@ fn parse_limits_are_inclusive() {
     let taken: [(&str, Break); 15] = [
         ("memory", |elf| data(elf, DATA, MAX_MEMORY - PAGE)),
         ("addresses", |elf| data(elf, HIGHEST - PAGE, PAGE)),
-        ("the page behind", |elf| data(elf, CODE + PAGE, 16)),
+        ("the page after", |elf| data(elf, CODE + PAGE, 16)),
         ("only executable", |elf| _ = elf.word(PROGRAMS + 4, 1)),
         ("only readable", |elf| _ = elf.word(DATA_HEADER + 4, 4)),
         ("only writable", |elf| _ = elf.word(DATA_HEADER + 4, 2)),
@@ -383,9 +383,9 @@ fn load_skips_symbol_names() {
 fn second_symbol_or_attribute_table_is_rejected() {
     for (kind, what) in [(2, "symbol tables"), (0x7000_0003, "sections of attributes")] {
         let mut elf = Elf::new();
-        let place = elf.add(vec![0; 24]);
+        let range = elf.add(vec![0; 24]);
         // Replaces the table of names; section 2 then links to itself.
-        elf.section(2, kind, place, 2);
+        elf.section(2, kind, range, 2);
         let error = elf.parse().unwrap_err();
         assert!(error.contains(what), "{error}");
     }
@@ -393,8 +393,8 @@ fn second_symbol_or_attribute_table_is_rejected() {
 
 fn with_attributes(attributes: Vec<u8>) -> Result<(), String> {
     let mut elf = Elf::new();
-    let place = elf.add(attributes);
-    elf.section(3, 0x7000_0003, place, 0);
+    let range = elf.add(attributes);
+    elf.section(3, 0x7000_0003, range, 0);
     elf.parse().map(drop)
 }
 

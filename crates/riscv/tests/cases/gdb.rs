@@ -169,7 +169,7 @@ fn breakpoints_leave_with_gdb_and_calls_continue() {
     let (ended, mut hart) = thread.join().unwrap();
     // At its end gdb may kill the program that it did not start, or leave it.
     assert!(matches!(ended.unwrap(), Ended::Killed | Ended::Detached));
-    assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "behind the call");
+    assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "after the call");
     hart.set_pc(CODE);
     hart.set_x(10, 98);
     assert_eq!(hart.run(100), Exit::Ecall, "no breakpoint is left");

@@ -1,5 +1,4 @@
-//! Each instruction of RV64I and M on boundary values, against the specification's results, written
-//! with 128-bit integers.
+//! Each instruction of RV64I and M on boundary values, against results computed in `i128`.
 
 use crate::support::*;
 use verbless_riscv::Exit;
@@ -51,7 +50,7 @@ fn unsigned(value: u64) -> i128 {
 
 /// The high half of a product of two values that have at most 65 bits.
 fn high(a: i128, b: i128) -> i128 {
-    // 128 bits hold every product except that of two unsigned numbers, which may lose its sign.
+    // The product of two u64 can exceed i128; wrapping keeps its bits, so that the high half is right.
     a.wrapping_mul(b) >> 64
 }
 
@@ -64,8 +63,9 @@ fn remainder(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { a % b }
 }
 
-/// opcode, funct3, funct7, whether the result is a word with its sign extended, result.
-const REGISTERS: [(&str, u32, u32, u32, bool, Value); 28] = [
+/// R-type instructions: name, opcode, funct3, funct7, whether the result is a sign-extended word,
+/// result.
+const R_TYPE: [(&str, u32, u32, u32, bool, Value); 28] = [
     ("add", 0x33, 0, 0, false, |a, b| signed(a) + signed(b)),
     ("sub", 0x33, 0, 0x20, false, |a, b| signed(a) - signed(b)),
     ("sll", 0x33, 1, 0, false, |a, b| unsigned(a) << (b % 64)),
@@ -102,7 +102,7 @@ fn result(value: i128, is_word: bool) -> u64 {
 
 #[test]
 fn register_operations_match_specification() {
-    for (name, opcode, funct3, funct7, is_word, expected) in REGISTERS {
+    for (name, opcode, funct3, funct7, is_word, expected) in R_TYPE {
         // The destination is another register, or one of the sources; x0 stays 0.
         for (rd, rs1, rs2) in [(A2, A0, A1), (A0, A0, A1), (A1, A0, A1), (A0, A0, A0), (0, A0, A1)]
         {
@@ -118,8 +118,8 @@ fn register_operations_match_specification() {
     }
 }
 
-/// opcode, funct3, result.
-const WITH_IMMEDIATES: [(&str, u32, u32, bool, Value); 7] = [
+/// I-type instructions: name, opcode, funct3, whether the result is a sign-extended word, result.
+const I_TYPE: [(&str, u32, u32, bool, Value); 7] = [
     ("addi", 0x13, 0, false, |a, b| signed(a) + signed(b)),
     ("slti", 0x13, 2, false, |a, b| (signed(a) < signed(b)).into()),
     ("sltiu", 0x13, 3, false, |a, b| (unsigned(a) < unsigned(b)).into()),
@@ -130,8 +130,8 @@ const WITH_IMMEDIATES: [(&str, u32, u32, bool, Value); 7] = [
 ];
 
 #[test]
-fn operations_with_immediates_extend_their_sign() {
-    for (name, opcode, funct3, is_word, expected) in WITH_IMMEDIATES {
+fn i_type_sign_extends_immediate() {
+    for (name, opcode, funct3, is_word, expected) in I_TYPE {
         for imm in IMMEDIATES {
             for (rd, rs1) in [(A2, A0), (A0, A0), (0, A0), (A2, 0)] {
                 let mut machine = Machine::new(&[i(opcode, funct3, rd, rs1, imm), ECALL]);
@@ -150,7 +150,7 @@ fn operations_with_immediates_extend_their_sign() {
 
 #[test]
 fn immediate_shift_amount_has_six_or_five_bits() {
-    // funct3, the bits above the amount, result.
+    // Name, opcode, funct3, the bits above the amount, result.
     let shifts: [(&str, u32, u32, u32, Value); 6] = [
         ("slli", 0x13, 1, 0, |a, by| unsigned(a) << by),
         ("srli", 0x13, 5, 0, |a, by| unsigned(a) >> by),
@@ -194,15 +194,15 @@ fn fused_constants_equal_separate_instructions() {
             for (opcode, wide) in [(0x13, true), (0x1b, false)] {
                 let code = [upper << 12 | A0 << 7 | 0x37, i(opcode, 0, A0, A0, imm), ECALL];
                 let sum = signed((upper << 12) as i32 as u64) + i128::from(imm);
-                let mut whole = Machine::new(&code);
-                whole.finish();
-                assert_eq!(whole.get(A0), result(sum, !wide), "{upper:#x} {imm}");
+                let mut fused = Machine::new(&code);
+                fused.finish();
+                assert_eq!(fused.get(A0), result(sum, !wide), "{upper:#x} {imm}");
                 // One instruction at a time.
                 let mut steps = Machine::new(&code);
                 assert_eq!(steps.hart.run(1), Exit::Budget);
                 assert_eq!(steps.get(A0), (upper << 12) as i32 as u64);
                 assert_eq!(steps.hart.run(1), Exit::Budget);
-                assert_eq!(steps.hart.registers(), whole.hart.registers());
+                assert_eq!(steps.hart.registers(), fused.hart.registers());
             }
         }
     }
@@ -211,27 +211,28 @@ fn fused_constants_equal_separate_instructions() {
 #[test]
 fn fused_pairs_equal_single_steps() {
     let pairs: [[u32; 2]; 10] = [
-        // Left and right, the same register and others.
+        // slli then srli, with equal and different destinations.
         [r(0x13, 1, 0, A2, A0, 0) | 32 << 20, r(0x13, 5, 0, A2, A2, 0) | 31 << 20],
         [r(0x13, 1, 0, A2, A0, 0) | 63 << 20, r(0x13, 5, 0, A2, A2, 0)],
         [r(0x13, 1, 0, A2, A0, 0) | 8 << 20, r(0x13, 5, 0, A3, A2, 0) | 8 << 20],
+        // slli then add, with the sum's operands in both orders.
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A2, A1)],
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A2, A2)],
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A1, A2)],
-        // Back by 0: the loop ends only if the sum equals the compared register.
-        [addi(A0, A0, -1), b(1, A0, 0, 4)],
-        [addi(A0, A0, 127), b(1, A1, A0, 4)],
-        [addi(A0, A0, 128), b(1, A0, A1, 4)],
-        [addi(A0, A0, 1), b(1, A0, A0, 4)],
+        // addi then bne; a taken branch ends at the second ECALL.
+        [addi(A0, A0, -1), b(1, A0, 0, 8)],
+        [addi(A0, A0, 127), b(1, A1, A0, 8)],
+        [addi(A0, A0, 128), b(1, A0, A1, 8)],
+        [addi(A0, A0, 1), b(1, A0, A0, 8)],
     ];
     for pair in pairs {
         for (a, b) in EDGES.iter().flat_map(|&a| EDGES.map(|b| (a, b))) {
-            let code = [pair[0], pair[1], ECALL];
-            let (mut whole, mut steps) = (Machine::new(&code), Machine::new(&code));
-            whole.set(A0, a).set(A1, b).finish();
+            let code = [pair[0], pair[1], ECALL, ECALL];
+            let (mut fused, mut steps) = (Machine::new(&code), Machine::new(&code));
+            fused.set(A0, a).set(A1, b).finish();
             steps.set(A0, a).set(A1, b);
             while steps.hart.run(1) == Exit::Budget {}
-            assert_eq!(steps.hart.registers(), whole.hart.registers(), "{pair:x?} {a:#x} {b:#x}");
+            assert_eq!(steps.hart.registers(), fused.hart.registers(), "{pair:x?} {a:#x} {b:#x}");
         }
     }
 }
@@ -264,7 +265,7 @@ fn branches_follow_their_conditions() {
 }
 
 #[test]
-fn jumps_leave_the_address_behind_them() {
+fn jal_and_jalr_write_link_address() {
     for (rd, offset) in [(RA, 0x1234), (0, -2), (A0, -0x2000), (T0, 0xffffe), (RA, -0x100000)] {
         let mut machine = Machine::new(&[]);
         machine.put(0x2000, &[j(rd, offset)]);

@@ -219,9 +219,9 @@ fn sc_needs_a_matching_lr_and_succeeds_once() {
     assert_eq!(machine.get(T0), 0xffff_ffff_8000_0001, "the sign is extended");
     assert_eq!(store(machine, &[sc_d, ECALL]), (1, kept), "without LR");
     assert_eq!(store(machine, &[lr_d, sc_w, ECALL]), (1, kept), "another width");
-    let elsewhere = amo(2, true, T0, A3, 0);
-    assert_eq!(store(machine, &[elsewhere, sc_d, ECALL]), (1, kept), "another place");
-    assert_eq!(store(machine, &[lr_d, elsewhere, sc_d, ECALL]), (1, kept), "an LR between");
+    let other_lr = amo(2, true, T0, A3, 0);
+    assert_eq!(store(machine, &[other_lr, sc_d, ECALL]), (1, kept), "another address");
+    assert_eq!(store(machine, &[lr_d, other_lr, sc_d, ECALL]), (1, kept), "an LR between");
     let twice = [lr_d, sc_d, addi(A2, 0, 9), sc_d, ECALL];
     assert_eq!(store(machine, &twice), (1, 5), "a second SC");
     let failed = [lr_d, amo(3, true, 0, A3, A2), sc_d, ECALL];
@@ -337,8 +337,8 @@ fn access_partly_in_a_device_traps_as_misaligned() {
     let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A1, A0, 0)]);
     let at = DATA + SIZE;
     let space = machine.hart.space().with(Region::device(at, PAGE, device.clone())).unwrap();
-    let behind = Region::ram(at + PAGE, &Ram::new(PAGE), Permissions::RW);
-    machine.hart.set_space(Arc::new(space.with(behind).unwrap()));
+    let next = Region::ram(at + PAGE, &Ram::new(PAGE), Permissions::RW);
+    machine.hart.set_space(Arc::new(space.with(next).unwrap()));
     machine.hart.set_misaligned(Misaligned::Emulate);
     for address in [at - 7, at - 1, at + PAGE - 7, at + PAGE - 1] {
         machine.hart.set_pc(CODE);

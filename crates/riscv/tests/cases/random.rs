@@ -29,11 +29,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn run_in_pieces_equals_one_run(
+    fn sliced_run_equals_one_run(
         code in code(),
         registers in registers(),
         budget in 1u64..2000,
-        piece in 1u64..100,
+        slice in 1u64..100,
         emulate in any::<bool>(),
     ) {
         let mut machines = [Machine::new(&code), Machine::new(&code)];
@@ -45,20 +45,20 @@ proptest! {
                 machine.set(index, *value);
             }
         }
-        let [whole, pieces] = &mut machines;
-        let exit = whole.hart.run(budget);
-        let mut last = pieces.hart.run(piece.min(budget));
-        let mut done = pieces.hart.instructions();
+        let [one_run, sliced] = &mut machines;
+        let exit = one_run.hart.run(budget);
+        let mut last = sliced.hart.run(slice.min(budget));
+        let mut done = sliced.hart.instructions();
         while last == Exit::Budget && done < budget {
-            last = pieces.hart.run(piece.min(budget - done));
-            done = pieces.hart.instructions();
+            last = sliced.hart.run(slice.min(budget - done));
+            done = sliced.hart.instructions();
         }
-        prop_assert!(whole.hart.instructions() <= budget);
+        prop_assert!(one_run.hart.instructions() <= budget);
         prop_assert_eq!(exit, last);
-        prop_assert_eq!(whole.hart.registers(), pieces.hart.registers());
-        prop_assert_eq!(whole.hart.instructions(), pieces.hart.instructions());
+        prop_assert_eq!(one_run.hart.registers(), sliced.hart.registers());
+        prop_assert_eq!(one_run.hart.instructions(), sliced.hart.instructions());
         let [mut one, mut two] = [vec![0; SIZE as usize], vec![0; SIZE as usize]];
-        for (one_ram, two_ram) in [(&whole.code, &pieces.code), (&whole.data, &pieces.data)] {
+        for (one_ram, two_ram) in [(&one_run.code, &sliced.code), (&one_run.data, &sliced.data)] {
             one_ram.read(0, &mut one);
             two_ram.read(0, &mut two);
             prop_assert!(one == two, "memory differs");

@@ -48,7 +48,7 @@ fn memory_reports_its_size_and_base() {
     assert!(shown.contains("environment"), "{shown}");
     for (refused, words) in [
         (MapError::Unaligned, "must be multiples of"),
-        (MapError::TooLong, "ends behind its RAM"),
+        (MapError::TooLong, "ends beyond its RAM"),
         (MapError::Overlap(0x4000), "overlaps that at 0x4000"),
     ] {
         assert!(refused.to_string().contains(words), "{refused}");

@@ -212,8 +212,8 @@ impl Image {
 
 /// Does the work of the program's signal handler.
 fn signal(hart: &mut Hart, number: u64) {
-    let mut behind = [0; 8];
-    assert_eq!(hart.space().peek(hart.x(POINTER as usize) + 480, &mut behind), 8);
+    let mut after = [0; 8];
+    assert_eq!(hart.space().peek(hart.x(POINTER as usize) + 480, &mut after), 8);
     hart.set_x(30, number);
-    hart.set_pc(u64::from_le_bytes(behind));
+    hart.set_pc(u64::from_le_bytes(after));
 }

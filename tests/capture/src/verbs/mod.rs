@@ -1,7 +1,7 @@
 //! libibverbs and libmlx5, loaded at run time: only the functions that the cases use.
 //!
 //! Drop destroys each object; a failure shows in the recording.
-#![allow(unsafe_code, reason = "calls into C libraries; this module is the place for it")]
+#![allow(unsafe_code, reason = "calls into C libraries; this module holds it")]
 
 mod raw;
 

@@ -21,9 +21,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// More than two packets at the path MTU, and not a multiple of it.
 const LENGTH: usize = 2500;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Offsets of a request's own buffer and of its peer's.
-const NEAR: usize = 0;
-const FAR: usize = 4096;
+/// Offsets of a request's local and remote buffer.
+const LOCAL: usize = 0;
+const REMOTE: usize = 4096;
 const IMMEDIATE: u32 = 0x0102_0304;
 const ADDED: u64 = 5;
 /// The id of the receive; a request's is its `Operation`.
@@ -89,31 +89,31 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
     let region = unsafe { pd.reg_mr(memory.address(0) as usize, memory.0.len(), rights())? };
     let (lkey, rkey) = (region.lkey(), region.rkey());
 
-    let mut cqs = context.create_cq_builder();
-    cqs.setup_cqe(16);
+    let mut cq_builder = context.create_cq_builder();
+    cq_builder.setup_cqe(16);
     let cq = || -> Result<GenericCompletionQueue> {
-        Ok(if extended { cqs.build_ex()?.into() } else { cqs.build()?.into() })
+        Ok(if extended { cq_builder.build_ex()?.into() } else { cq_builder.build()?.into() })
     };
     let (send_cq, receive_cq) = (cq()?, cq()?);
-    let mut qps = pd.create_qp_builder();
-    qps.setup_send_cq(send_cq.clone()).setup_recv_cq(receive_cq.clone()).setup_send_ops_flags(
+    let mut qp_builder = pd.create_qp_builder();
+    qp_builder.setup_send_cq(send_cq.clone()).setup_recv_cq(receive_cq.clone()).setup_send_ops_flags(
         SendOperationFlags::SendWithImmediate
             | SendOperationFlags::Write
             | SendOperationFlags::Read
             | SendOperationFlags::AtomicFetchAndAdd,
     );
     let mut qp: GenericQueuePair =
-        if extended { qps.build_ex()?.into() } else { qps.build()?.into() };
+        if extended { qp_builder.build_ex()?.into() } else { qp_builder.build()?.into() };
     connect_loopback(context, &mut qp)?;
 
     let mut receives = qp.start_post_recv();
     // SAFETY: the memory outlives the queue pair.
-    unsafe { receives.construct_wr(RECEIVE).setup_sge(lkey, memory.address(FAR), LENGTH as u32) };
+    unsafe { receives.construct_wr(RECEIVE).setup_sge(lkey, memory.address(REMOTE), LENGTH as u32) };
     receives.post()?;
     let mut run = |memory: &Memory, operation: Operation, length: usize| -> Result<()> {
         let mut requests = qp.start_post_send();
         let request = requests.construct_wr(operation as u64, WorkRequestFlags::Signaled);
-        let remote = memory.address(FAR);
+        let remote = memory.address(REMOTE);
         let request = match operation {
             Operation::Send => request.setup_send_imm(IMMEDIATE.to_be()),
             Operation::Write => request.setup_write(rkey, remote),
@@ -121,31 +121,31 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
             Operation::FetchAndAdd => request.setup_atomic_fetch_add(rkey, remote, ADDED),
         };
         // SAFETY: the memory outlives the queue pair.
-        unsafe { request.setup_sge(lkey, memory.address(NEAR), length as u32) };
+        unsafe { request.setup_sge(lkey, memory.address(LOCAL), length as u32) };
         requests.post()?;
         completion(&send_cq, operation as u64).map(drop)
     };
 
-    memory.write(NEAR, &pattern(1));
+    memory.write(LOCAL, &pattern(1));
     run(&memory, Operation::Send, LENGTH)?;
     let received = completion(&receive_cq, RECEIVE)?;
     if received != (LENGTH as u32, IMMEDIATE.to_be()) {
         return Err(format!("SEND: received length and immediate are {received:x?}").into());
     }
-    memory.expect(FAR, &pattern(1), "SEND")?;
+    memory.expect(REMOTE, &pattern(1), "SEND")?;
 
-    memory.write(NEAR, &pattern(2));
+    memory.write(LOCAL, &pattern(2));
     run(&memory, Operation::Write, LENGTH)?;
-    memory.expect(FAR, &pattern(2), "WRITE")?;
+    memory.expect(REMOTE, &pattern(2), "WRITE")?;
 
-    memory.write(FAR, &pattern(3));
+    memory.write(REMOTE, &pattern(3));
     run(&memory, Operation::Read, LENGTH)?;
-    memory.expect(NEAR, &pattern(3), "READ")?;
+    memory.expect(LOCAL, &pattern(3), "READ")?;
 
-    memory.write(FAR, &42u64.to_ne_bytes());
+    memory.write(REMOTE, &42u64.to_ne_bytes());
     run(&memory, Operation::FetchAndAdd, 8)?;
-    memory.expect(NEAR, &42u64.to_ne_bytes(), "fetch-and-add, old value")?;
-    memory.expect(FAR, &(42 + ADDED).to_ne_bytes(), "fetch-and-add, the sum")
+    memory.expect(LOCAL, &42u64.to_ne_bytes(), "fetch-and-add, old value")?;
+    memory.expect(REMOTE, &(42 + ADDED).to_ne_bytes(), "fetch-and-add, the sum")
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
@@ -159,7 +159,7 @@ fn rights() -> AccessFlags {
         | AccessFlags::RemoteAtomic
 }
 
-/// From RESET to RTS, with itself as its peer.
+/// Moves the QP from RESET to RTS, connected to itself.
 fn connect_loopback(context: &DeviceContext, qp: &mut GenericQueuePair) -> Result<()> {
     let mut init = QueuePairAttribute::new();
     init.setup_state(QueuePairState::Init)
@@ -200,8 +200,8 @@ fn connect_loopback(context: &DeviceContext, qp: &mut GenericQueuePair) -> Resul
     Ok(qp.modify(&send)?)
 }
 
-/// Waits for the next completion, which must be the success of this request: its length and its
-/// immediate.
+/// Waits for the next completion, which must be the success of request `id`; returns its length
+/// and its immediate.
 fn completion(cq: &GenericCompletionQueue, id: u64) -> Result<(u32, u32)> {
     let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
@@ -211,7 +211,7 @@ fn completion(cq: &GenericCompletionQueue, id: u64) -> Result<(u32, u32)> {
             let status = WorkCompletionStatus::from(it.status());
             if (it.wr_id(), status) != (id, WorkCompletionStatus::Success) {
                 return Err(
-                    format!("request {id}: request {} ended: {status:?}", it.wr_id()).into()
+                    format!("expected completion of request {id}, got request {} with status {status:?}", it.wr_id()).into()
                 );
             }
             return Ok((it.byte_len(), it.imm_data()));

@@ -170,7 +170,7 @@ fn copies_on(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Borrower::new(role)?;
     ensure_eq!(role.message()?, b"go on", "message");
     let mut failed = 0;
-    let (mut next, mut reported) = (0, false);
+    let (mut next, mut announced) = (0, false);
     let mut in_flight = Vec::new();
     while failed == 0 || !in_flight.is_empty() {
         while failed == 0 && in_flight.len() < DEPTH as usize {
@@ -187,9 +187,9 @@ fn copies_on(role: &mut Role) -> Result<(), Stop> {
             ensure_eq!(why, ErrorKind::NotPermitted, "why a copy failed");
             failed += 1;
         }
-        if !reported && next > 2 * u64::from(DEPTH) {
+        if !announced && next > 2 * u64::from(DEPTH) {
             role.send(b"copying")?;
-            reported = true;
+            announced = true;
         }
         ensure!(next < 1_000_000, "the host lives for ever");
     }

@@ -1,6 +1,6 @@
 //! A program that forks: the child has copies of its descriptors and of its memory, and the device
 //! continues to use the parent's.
-#![allow(unsafe_code, reason = "fork is unsafe; this module is the place for it")]
+#![allow(unsafe_code, reason = "fork is unsafe; this module holds it")]
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};

@@ -11,8 +11,8 @@ use crate::role::Role;
 
 /// Bytes of each side's region.
 pub(super) const BYTES: usize = 1 << 20;
-/// Bytes of a place: a region's address and key.
-const PLACE: usize = 12;
+/// Bytes of a remote address: a region's address and key.
+const REMOTE: usize = 12;
 
 /// Gives up soon: 5 tries of some milliseconds each, enough for lossy links.
 pub(super) fn impatient() -> ConnectOptions {
@@ -37,24 +37,25 @@ pub(super) fn introduce(
     end: &Endpoint,
     options: &ConnectOptions,
 ) -> Result<(), Stop> {
-    let place = end.remote(0)?;
+    let remote = end.remote(0)?;
     let mut bytes = end.domain.address(&end.qp, options)?.to_bytes().to_vec();
-    bytes.extend(place.address.to_be_bytes());
-    bytes.extend(place.rkey.0.to_be_bytes());
+    bytes.extend(remote.address.to_be_bytes());
+    bytes.extend(remote.rkey.0.to_be_bytes());
     role.send(&bytes)
 }
 
 /// Parses the other role's message of [`introduce`].
 pub(super) fn read(bytes: &[u8]) -> Result<(PeerAddress, RemoteAddr), Stop> {
-    let address = bytes.split_last_chunk::<PLACE>().and_then(|(address, place)| {
-        let (at, key) = place.split_at(8);
+    let address = bytes.split_last_chunk::<REMOTE>().and_then(|(address, remote)| {
+        let (at, key) = remote.split_at(8);
         let at = u64::from_be_bytes(at.try_into().ok()?);
         let key = Rkey(u32::from_be_bytes(key.try_into().ok()?));
         Some((PeerAddress::from_bytes(address.try_into().ok()?), RemoteAddr::new(at, key)))
     });
-    let (peer, place) = address
-        .ok_or_else(|| Stop::fail(format!("{} bytes: not an address and place", bytes.len())))?;
-    Ok((peer?, place))
+    let (peer, remote) = address.ok_or_else(|| {
+        Stop::fail(format!("{} bytes: not a peer's address and a remote address", bytes.len()))
+    })?;
+    Ok((peer?, remote))
 }
 
 /// Connects to the other role, which does the same; returns the address of its region.
@@ -64,10 +65,10 @@ pub(super) fn connect(
     options: &ConnectOptions,
 ) -> Result<RemoteAddr, Stop> {
     introduce(role, end, options)?;
-    let (peer, place) = read(&role.message()?)?;
+    let (peer, remote) = read(&role.message()?)?;
     end.domain.connect(&mut end.qp, &peer, options)?;
     both_are_connected(role)?;
-    Ok(place)
+    Ok(remote)
 }
 
 /// Waits until the other role is connected, too: a sender to an unconnected role only waits longer.

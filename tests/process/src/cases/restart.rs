@@ -62,11 +62,11 @@ fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
         old.push(connect(role, &mut end, &impatient())?);
     }
     let there = old[2];
-    let stale = old.iter().find(|place| place.rkey != there.rkey);
+    let stale = old.iter().find(|address| address.rkey != there.rkey);
     let stale =
         stale.ok_or_else(|| Stop::fail(format!("all lives have the key {}", there.rkey)))?;
-    let place = RemoteAddr::new(there.address, stale.rkey);
-    end.qp.post(&Write::new(Inline(b"to the dead"), place).signaled(), 2)?;
+    let stale = RemoteAddr::new(there.address, stale.rkey);
+    end.qp.post(&Write::new(Inline(b"to the dead"), stale).signaled(), 2)?;
     ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 2, "cookie");
     role.send(b"end")
 }

@@ -54,11 +54,11 @@ fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let most = device.caps().log_max_cqes;
     let shared = RegisteredMemory::new(&device, 4096)?;
     let cq = domain.completion_queue(&CqConfig::new(2))?;
-    let place = verbless_command::QueueMemory::new(shared.umem.clone(), 0);
+    let buffer = verbless_command::QueueMemory::new(shared.umem.clone(), 0);
     let attr = verbless_command::CqAttr {
         log_cqes: most + 1,
-        ring: place.clone(),
-        record: place,
+        ring: buffer.clone(),
+        record: buffer,
         ..cq.object().attr().clone()
     };
     let error = match device.create_cq(attr) {

@@ -146,7 +146,7 @@ fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(pair.a.sent()??.cookie, 0, "cookie before the failure");
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 1, "cookie of the failure");
     for cookie in 2..20 {
-        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie behind it");
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie after it");
     }
     ensure_eq!(pair.b.bytes(0, 4)?, b"good", "the peer's memory");
     Ok(())
@@ -163,7 +163,7 @@ fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.b.received()??.cookie, 0, "cookie of the message");
     for cookie in 1..10 {
-        ensure_eq!(failed(pair.b.received()?, WcStatus::Flushed)?, cookie, "cookie behind it");
+        ensure_eq!(failed(pair.b.received()?, WcStatus::Flushed)?, cookie, "cookie after it");
     }
     Ok(())
 }

@@ -285,9 +285,9 @@ fn port_down_and_up_raise_events(lab: &Lab) -> Result<(), Stop> {
     channel.subscribe(None, &[event_type::PORT_CHANGE.into()], 4)?;
     for up in [false, true] {
         model.set_port(0, 1, up);
-        let reported = until("an event of the verbs", || verbs.read().transpose())??;
+        let event_of_verbs = until("an event of the verbs", || verbs.read().transpose())??;
         let event = if up { verbs_event::PORT_ACTIVE } else { verbs_event::PORT_ERR };
-        ensure_eq!(reported, AsyncEvent::Port { port: 1, event }, "event of the verbs");
+        ensure_eq!(event_of_verbs, AsyncEvent::Port { port: 1, event }, "event of the verbs");
         let event = until("an event of the port", || channel.read().transpose())??;
         ensure_eq!(event.cookie, 4, "cookie");
         ensure_eq!(event.eqe.map(|eqe| eqe[1]), Some(event_type::PORT_CHANGE), "type");

@@ -33,7 +33,7 @@ fn completed(
 }
 
 /// The address of a queue pair's rings.
-fn place(qp: &Qp) -> (u32, u64) {
+fn rings_of(qp: &Qp) -> (u32, u64) {
     let rings = &qp.object().attr().rings;
     (rings.umem().id(), rings.offset())
 }
@@ -42,7 +42,7 @@ fn place(qp: &Qp) -> (u32, u64) {
 fn is_kept(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
     for _ in 0..4 {
         let other = domain.queue_pair(&QpConfig::new(64, 64), cq, cq)?;
-        ensure!(place(&other) != taken, "another queue pair got the memory of the rings");
+        ensure!(rings_of(&other) != taken, "another queue pair got the memory of the rings");
     }
     Ok(())
 }
@@ -83,10 +83,10 @@ fn two_threads_drive_one_split_qp(lab: &Lab) -> Result<(), Stop> {
             for number in 0..MESSAGES {
                 let done = completed(&mut receiver, &mut receive_cq)??;
                 ensure_eq!(done.cookie, number, "cookie of a receive");
-                let (mut found, place) = ([0; 8], 32768 + at(number));
-                region.read_at(place, &mut found)?;
+                let (mut found, offset) = ([0; 8], 32768 + at(number));
+                region.read_at(offset, &mut found)?;
                 ensure_eq!(found, message(number, true), "the returned bytes");
-                receiver.post(region.sge(place, 8)?, number + SLOTS)?;
+                receiver.post(region.sge(offset, 8)?, number + SLOTS)?;
             }
             Ok(receiver)
         });
@@ -154,7 +154,7 @@ fn half_outlives_other_and_last_cleans_up(lab: &Lab) -> Result<(), Stop> {
 fn ring_memory_stays_while_wqes_are_in_flight(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, mut b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, receive_cq, qp, domain, region, .. } = a;
-    let taken = place(&qp);
+    let taken = rings_of(&qp);
     let others = domain.completion_queue(&CqConfig::new(192))?;
     let (mut sender, receiver) = qp.split()?;
     // The peer has no receive: the message waits, and its bytes are in the ring.
@@ -168,14 +168,14 @@ fn ring_memory_stays_while_wqes_are_in_flight(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(send_cq.poll(), None, "a completion of a discarded send");
     // The memory is free again.
     let other = domain.queue_pair(&QpConfig::new(64, 64), &send_cq, &receive_cq)?;
-    ensure_eq!(place(&other), taken, "place of the rings of the next queue pair");
+    ensure_eq!(rings_of(&other), taken, "rings of the next QP");
     drop(region);
     Ok(())
 }
 
 fn unreset_qp_keeps_memory_of_both_halves(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
-    let taken = place(&a.qp);
+    let taken = rings_of(&a.qp);
     let others = a.domain.completion_queue(&CqConfig::new(192))?;
     let (sender, receiver) = a.qp.split()?;
     lab.model()?.fail_command(

@@ -51,7 +51,7 @@ fn both_sides_send_right_after_handshake(lab: &Lab) -> Result<(), Stop> {
     pair.a.receive(0, 64, 1)?;
     let (at_b, at_a) = shake(&mut pair)?;
     ensure_eq!((at_a.len(), at_b.len()), (4096, 4096), "lengths");
-    ensure!(at_b.at(4090, 8).is_err(), "a place past the end of the peer's region");
+    ensure!(at_b.at(4090, 8).is_err(), "an address past the end of the peer's region");
     pair.b.perform(&Send::new(Inline(b"at once")).signaled())?;
     ensure_eq!(pair.a.received()??.cookie, 1, "cookie");
     pair.a.perform(&Write::new(Inline(b"written"), at_b.at(100, 7)?).signaled())?;

@@ -55,7 +55,7 @@ impl RawQp {
         let shared = RegisteredMemory::new(device, BYTES)?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
         let page = raw::uar_page(&uar)?;
-        let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
+        let memory_at = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
         let parts = CompletionQueueParts {
             cqn: Default::default(),
             ring: shared.ring(CQ_AT, 64 * CQES)?,
@@ -66,8 +66,8 @@ impl RawQp {
         let queue = CompletionQueue::new(parts)?;
         let cq = Arc::new(device.create_cq(CqAttr {
             uar: uar.clone(),
-            ring: place(CQ_AT),
-            record: place(RECORDS_AT),
+            ring: memory_at(CQ_AT),
+            record: memory_at(RECORDS_AT),
             log_cqes: CQES.ilog2() as u8,
             cqe_size: CqeSize::BYTES_64,
             element: CqEventTarget::Eq(Eqn(device.query_eqn(0)?)),
@@ -81,8 +81,8 @@ impl RawQp {
             uar: uar.clone(),
             send_cq: cq.clone(),
             receive_cq: cq,
-            rings: place(RECEIVES_AT),
-            record: place(RECORDS_AT + 64),
+            rings: memory_at(RECEIVES_AT),
+            record: memory_at(RECORDS_AT + 64),
             log_send_wqebbs: Some(SEND_WQEBBS.ilog2() as u8),
             log_receive_wqes: Some(2),
             rmp: None,

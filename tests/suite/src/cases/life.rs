@@ -98,17 +98,17 @@ fn queues_in_shared_umem_drop_in_any_order(lab: &Lab) -> Result<(), Stop> {
 
 fn pooled_ring_memory_is_reused(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    let place = |qp: &Qp| {
+    let rings_of = |qp: &Qp| {
         let rings = &qp.object().attr().rings;
         (rings.umem().id(), rings.offset())
     };
     let (first, cq) = loopback_qp(&domain)?;
-    let at = place(&first);
+    let at = rings_of(&first);
     drop(first);
     drop(cq);
     for _ in 0..20 {
         let mut again = loopback_qp(&domain)?;
-        ensure_eq!(place(&again.0), at, "place of the rings");
+        ensure_eq!(rings_of(&again.0), at, "address of the rings");
         // WQEs of the queue pair before it in the ring must not be taken for its own.
         works(&mut again)?;
         ensure!(again.1.poll().is_none(), "a completion of the one before");

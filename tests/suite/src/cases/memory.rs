@@ -77,8 +77,8 @@ fn large_region_is_huge_page_aligned(lab: &Lab) -> Result<(), Stop> {
         let region = pair.b.domain.region(length, KeyAccess::ALL)?;
         ensure_eq!(region.address() % HUGE as u64, 0, format!("offset of {length} bytes"));
         for at in [0, HUGE - 1, length - 1] {
-            let place = region.remote(at, 0)?;
-            pair.a.perform(&Write::new(Inline(b"y"), place).signaled())?;
+            let target = region.remote(at, 0)?;
+            pair.a.perform(&Write::new(Inline(b"y"), target).signaled())?;
             let mut byte = [0];
             region.read_at(at, &mut byte)?;
             ensure_eq!(byte, *b"y", format!("byte {at} of {length}"));
@@ -531,10 +531,10 @@ fn indirect_mkey_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop
     for length in [1, unit - 1, unit + 1] {
         let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
         let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
-        let explained = says.as_ref().is_some_and(|(kind, text)| {
+        let is_explained = says.as_ref().is_some_and(|(kind, text)| {
             *kind == ErrorKind::InvalidInput && text.contains(&format!("multiple of {unit} bytes"))
         });
-        ensure!(explained, "{length} bytes: {says:?}");
+        ensure!(is_explained, "{length} bytes: {says:?}");
     }
     let ranges = [(region.clone(), 64, unit), (region.clone(), 0, unit)];
     let key = domain.indirect_key(&ranges, KeyAccess::ALL)?;
@@ -633,8 +633,8 @@ fn dropped_region_is_unreachable_by_peer(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The pages of the registration limit where a queue may begin. The device must accept all of these
-/// places, wherever the chunks that the queues share are.
+/// The pages of the registration limit where a queue may begin. The device must accept all of them,
+/// wherever the chunks that the queues share are.
 fn queues_of_every_kind_share_one_umem(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     for _ in 0..4 {
@@ -667,7 +667,7 @@ fn relaxed_ordering_follows_device_caps(lab: &Lab) -> Result<(), Stop> {
             true => MkeyReadAfterWrite::RELAXED,
             false => MkeyReadAfterWrite::STRICT,
         };
-        ensure_eq!(context.order_read_after_write(), order, "reads behind writes");
+        ensure_eq!(context.order_read_after_write(), order, "reads after writes");
     }
     Ok(())
 }

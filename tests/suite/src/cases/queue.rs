@@ -455,7 +455,7 @@ fn blueflame_copies_alternate_between_two_buffers(lab: &Lab) -> Result<(), Stop>
             buffers.push(0x800 + 256 * buffer);
         }
         let first = buffers[0].min(buffers[1]);
-        ensure_eq!((first - 0x800) % register, 0, "place of a register in the page");
+        ensure_eq!((first - 0x800) % register, 0, "offset of a register in the page");
         let other = buffers[0].max(buffers[1]);
         ensure_eq!(other - first, register / 2, "bytes between the two buffers");
         ensure_eq!(buffers[2..], buffers[..2], "buffers of the later copies");

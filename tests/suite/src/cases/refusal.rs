@@ -186,8 +186,8 @@ fn nop(
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
     let mut wishes = vec![
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Output(&mut output) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Output(&mut output) },
     ];
     wishes.extend(more);
     request(device, method::DEVX_OTHER, &mut wishes, spoil)
@@ -231,7 +231,7 @@ fn unknown_mandatory_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     for (flags, expected) in [(MANDATORY, Err(Errno::EPROTONOSUPPORT)), (0, Ok(()))] {
         for id in [0x10ff, 0xff] {
-            let more = Wish { id, flags, place: Payload::Number(4, 7) };
+            let more = Wish { id, flags, payload: Payload::Number(4, 7) };
             ensure_eq!(nop(&*device, Some(more), |_| {}), expected, format!("attribute {id:#x}"));
         }
     }
@@ -242,7 +242,7 @@ fn missing_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
     let mut only =
-        [Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) }];
+        [Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) }];
     let got = request(&*device, method::DEVX_OTHER, &mut only, |_| {});
     ensure_eq!(got, Err(Errno::EINVAL), "without an output");
     let got = request(&*device, method::DEVX_OTHER, &mut [], |_| {});
@@ -253,7 +253,7 @@ fn missing_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
 fn duplicate_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
-    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) };
+    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) };
     ensure_eq!(nop(&*device, Some(again), |_| {}), Err(Errno::EINVAL), "CMD_IN twice");
     Ok(())
 }
@@ -264,8 +264,16 @@ fn attribute_of_wrong_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     for length in [0, 1, 4, 7] {
         let mut response = [0u8; 48];
         let mut wishes = [
-            Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Payload::Number(length, 1) },
-            Wish { id: query_port::RESP, flags: MANDATORY, place: Payload::Output(&mut response) },
+            Wish {
+                id: query_port::PORT_NUM,
+                flags: MANDATORY,
+                payload: Payload::Number(length, 1),
+            },
+            Wish {
+                id: query_port::RESP,
+                flags: MANDATORY,
+                payload: Payload::Output(&mut response),
+            },
         ];
         let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
         ensure_eq!(got, Err(Errno::EINVAL), format!("a port number of {length} bytes"));
@@ -273,8 +281,8 @@ fn attribute_of_wrong_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let long = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
     let mut response = [0u8; 48];
     let mut wishes = [
-        Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Payload::Input(&long) },
-        Wish { id: query_port::RESP, flags: MANDATORY, place: Payload::Output(&mut response) },
+        Wish { id: query_port::PORT_NUM, flags: MANDATORY, payload: Payload::Input(&long) },
+        Wish { id: query_port::RESP, flags: MANDATORY, payload: Payload::Output(&mut response) },
     ];
     let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
     ensure!(got.is_err(), "a port number of 12 bytes was taken");
@@ -314,14 +322,14 @@ fn unmapped_attribute_pointer_is_efault(lab: &Lab) -> Result<(), Stop> {
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
     let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Nowhere(16) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Output(&mut output) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Nowhere(16) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Output(&mut output) },
     ];
     let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "input");
     let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Payload::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Payload::Nowhere(16) },
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Nowhere(16) },
     ];
     let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "output");
@@ -332,11 +340,11 @@ fn unmapped_attribute_pointer_is_efault(lab: &Lab) -> Result<(), Stop> {
 fn unknown_handle_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let id = verbless_devx::abi::attr::devx_umem_dereg::HANDLE;
-    let mut wishes = [Wish { id, flags: MANDATORY, place: Payload::Number(0, 0xfff) }];
+    let mut wishes = [Wish { id, flags: MANDATORY, payload: Payload::Number(0, 0xfff) }];
     let got = request(&*device, method::DEVX_UMEM_DEREG, &mut wishes, |_| {});
     ensure_eq!(got, Err(Errno::ENOENT), "a UMEM that is none");
     let mut wishes =
-        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, place: Payload::Number(8, 1) }];
+        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, payload: Payload::Number(8, 1) }];
     let got = request(&*device, method::DEVX_UMEM_REG, &mut wishes, |_| {});
     ensure!(got.is_err(), "a UMEM was registered without an address");
     Ok(())

@@ -1,5 +1,5 @@
-//! Queue pairs that go to RESET or are dropped while their completions wait for a poll: no other
-//! queue pair may get these completions.
+//! QPs that go to RESET or are dropped while their completions wait for a poll: no other QP may get
+//! these completions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,7 +18,7 @@ use crate::{Lab, Need, Stop, TIMEOUT, ensure, ensure_eq, quiet, until};
 
 cases!(
     "retired",
-    "Queue pairs that go to RESET or are dropped while their completions wait for a poll.":
+    "QPs that go to RESET or are dropped while their completions wait for a poll.":
     reset_qp_gets_no_old_completions,
     stale_doorbells_run_nothing_after_reset,
     reused_qpn_gets_no_old_send_completions [Need::NumberReuse],
@@ -26,10 +26,10 @@ cases!(
     other_qps_keep_their_completions,
     cq_full_of_retired_cqes_keeps_working,
     srq_regains_receives_of_retired_qp [SRQ],
-    qps_come_and_go_while_another_thread_polls,
+    concurrent_poll_sees_only_live_qps,
 );
 
-/// Queue pairs connected to themselves, with one completion queue.
+/// A PD, CQ, event channel and region for loopback QPs.
 struct Rig {
     domain: Domain,
     cq: Cq,
@@ -62,7 +62,7 @@ impl Rig {
         Ok(self.domain.connect(qp, &address, &options)?)
     }
 
-    /// A queue pair of this number, which an earlier one had.
+    /// Creates QPs until one has QPN `number`, which was freed before.
     fn queue_pair_of(&self, number: Qpn) -> Result<Qp, Stop> {
         let mut others = Vec::new();
         for _ in 0..64 {
@@ -76,7 +76,7 @@ impl Rig {
         Err(Stop::fail(format!("none of the next 64 queue pairs has the number {number}")))
     }
 
-    /// Runs `act`, which makes one completion, and waits until it is in the queue, without polling.
+    /// Runs `act`, which causes one CQE, and waits until it is in the CQ, without polling.
     fn complete(&mut self, act: impl FnOnce(&Region) -> Result<(), Stop>) -> Result<(), Stop> {
         self.cq.arm(Notify::Next);
         act(&self.region)?;
@@ -86,7 +86,7 @@ impl Rig {
         Ok(())
     }
 
-    /// A WRITE that is never polled for.
+    /// Posts a WRITE and leaves its CQE in the CQ.
     fn write<R: ReceiveSide>(&mut self, qp: &mut Qp<Rc, R>, cookie: u64) -> Result<(), Stop> {
         self.complete(|region| {
             let to = region.remote(0, 0)?;
@@ -95,8 +95,8 @@ impl Rig {
         })
     }
 
-    /// The first requests of a queue pair complete once they have run, and not before.
-    fn starts_afresh(&mut self, qp: &mut Qp) -> Result<(), Stop> {
+    /// Checks that requests of a fresh QP complete only after the doorbell.
+    fn check_first_requests(&mut self, qp: &mut Qp) -> Result<(), Stop> {
         self.region.write_at(0, &[0; 8])?;
         let to = self.region.remote(0, 0)?;
         let mut batch = qp.batch();
@@ -114,7 +114,7 @@ impl Rig {
             self.region.read_at(0, &mut found)?;
             ensure_eq!(&found, b"after", "the written bytes");
         }
-        quiet("there is one too many", || self.cq.poll())
+        quiet("an unexpected completion", || self.cq.poll())
     }
 }
 
@@ -122,7 +122,7 @@ fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
     for cqe_size in [CqeSize::BYTES_64, CqeSize::BYTES_128] {
         let mut rig = Rig::new(lab, cqe_size)?;
         let mut qp = rig.queue_pair()?;
-        // More than the queue holds, so that each round begins at another index.
+        // Six rounds of WQEs exceed the SQ, so each round starts at another index.
         for round in 0..6 {
             for cookie in 0..3 {
                 rig.write(&mut qp, cookie)?;
@@ -136,7 +136,7 @@ fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
             }
             qp.reset()?;
             rig.connect(&mut qp)?;
-            rig.starts_afresh(&mut qp)?;
+            rig.check_first_requests(&mut qp)?;
         }
     }
     Ok(())
@@ -156,9 +156,9 @@ fn stale_doorbells_run_nothing_after_reset(lab: &Lab) -> Result<(), Stop> {
         qp.post(&Nop::new().signaled(), 100 + round)?;
         let done = until("a completion", || qp.poll(&mut rig.cq))??;
         ensure_eq!(done.cookie, 100 + round, "cookie");
-        ensure!(rig.cq.poll().is_none(), "a request of before the reset ran");
+        ensure!(rig.cq.poll().is_none(), "a request posted before the reset completed");
     }
-    quiet("a request of before the reset ran", || rig.cq.poll())
+    quiet("a request posted before the reset completed", || rig.cq.poll())
 }
 
 fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
@@ -171,7 +171,7 @@ fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
         let number = qp.qpn();
         drop(qp);
         qp = rig.queue_pair_of(number)?;
-        rig.starts_afresh(&mut qp)?;
+        rig.check_first_requests(&mut qp)?;
     }
     Ok(())
 }
@@ -215,7 +215,7 @@ fn other_qps_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(cqe.qpn(), stays.qpn(), "QP number");
         ensure_eq!(stays.complete(cqe)?.cookie, cookie, "cookie");
     }
-    ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+    ensure!(rig.cq.poll().is_none(), "a completion of a retired QP");
     Ok(())
 }
 
@@ -227,7 +227,7 @@ fn cq_full_of_retired_cqes_keeps_working(lab: &Lab) -> Result<(), Stop> {
             rig.write(&mut qp, cookie)?;
         }
         drop(qp);
-        ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+        ensure!(rig.cq.poll().is_none(), "a completion of a retired QP");
     }
     Ok(())
 }
@@ -260,7 +260,8 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
         }
         ensure_eq!(receives.free(), 3, "receives that are free");
         for cookie in [0, 2, 4] {
-            // A WQE's index does not show when it was posted.
+            // `take_returned` gives cookies in WQE order, not in posting order: check only that the
+            // cookie is one of the retired QP's.
             let back = receives.take_returned();
             ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} came back");
         }
@@ -268,7 +269,7 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
             let cqe = rig.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
             ensure_eq!(receives.complete(cqe)?.cookie, cookie, "cookie");
         }
-        ensure!(rig.cq.poll().is_none(), "a completion of a retired queue pair");
+        ensure!(rig.cq.poll().is_none(), "a completion of a retired QP");
         // One is still posted: the next message consumes it, for the next round.
         stays.post(&Send::new(Inline(b"last")), 0)?;
         let cqe = until("a completion", || rig.cq.poll())?;
@@ -278,13 +279,13 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
+fn concurrent_poll_sees_only_live_qps(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     // Room for all, however late the thread polls.
     let config = CqConfig { overcommit: true, ..CqConfig::new(128) };
     let mut cq = domain.completion_queue(&config)?;
     let config = QpConfig::new(16, 16);
-    // The thread owns the completion queue, so the queue pairs are made with another one.
+    // The thread owns the CQ, so sends complete in another one.
     let sends = domain.completion_queue(&CqConfig::new(4096))?;
     let options = ConnectOptions::default();
     let make = |cq: &Cq| -> Result<Qp, Stop> {
@@ -294,7 +295,7 @@ fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
         Ok(qp)
     };
     let mut stays = make(&cq)?;
-    let number = stays.qpn();
+    let qpn = stays.qpn();
     let mut go = (0..20).map(|_| make(&cq)).collect::<Result<Vec<_>, _>>()?;
     let done = AtomicBool::new(false);
     let (sent, polled) = std::thread::scope(|scope| {
@@ -304,7 +305,7 @@ fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
             while !last {
                 last = done.load(Ordering::Acquire);
                 while let Some(cqe) = cq.poll() {
-                    polled += u64::from(cqe.qpn() == number);
+                    polled += u64::from(cqe.qpn() == qpn);
                 }
                 std::thread::yield_now();
             }
@@ -316,7 +317,7 @@ fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
                 for _ in 0..3 {
                     qp.post(&Nop::new().signaled(), 0)?;
                 }
-                // The remaining queue pair is not polled, so its ring fills.
+                // The remaining QP is not polled, so its ring fills.
                 if sent < 10 {
                     stays.post(&Nop::new().signaled(), sent)?;
                     sent += 1;
@@ -331,6 +332,6 @@ fn qps_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
         (sent, poller.join())
     });
     let polled = polled.map_err(|_| Stop::fail("the polling thread panicked"))?;
-    ensure_eq!(polled, sent?, "completions of the one that stays");
+    ensure_eq!(polled, sent?, "completions of the remaining QP");
     Ok(())
 }

@@ -408,7 +408,7 @@ fn fails(pair: &mut Pair<Ud>, sge: Sge, status: WcStatus) -> Result<(), Stop> {
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request behind it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request after it");
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.recover()?;
     message(pair, b"as before")?;

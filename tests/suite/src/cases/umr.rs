@@ -413,7 +413,7 @@ fn mkey_is_mapped_over_uc(lab: &Lab) -> Result<(), Stop> {
     pair.b.perform(&Umr::map(rkey, SHARED, &klm).signaled())?;
     pair.b.receive(0, 64, 1)?;
     pair.a.perform(&Write::new(Inline(b"there"), RemoteAddr::new(0, rkey)).signaled())?;
-    pair.a.perform(&Send::new(Inline(b"behind it")).signaled())?;
+    pair.a.perform(&Send::new(Inline(b"the next")).signaled())?;
     pair.b.received()??;
     ensure_eq!(pair.b.bytes(256, 5)?, b"there", "the arrived bytes");
     Ok(())

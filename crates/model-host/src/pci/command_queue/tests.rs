@@ -1,6 +1,7 @@
 //! The command queue from a driver's side.
 
 use proptest::prelude::*;
+use verbless_prm::mailbox::xor8;
 use verbless_prm::{
     AllocPdIn, AllocUarIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership,
     CommandQueueEntry, CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn,
@@ -8,15 +9,12 @@ use verbless_prm::{
     TeardownHcaIn, TeardownProfile,
 };
 
-use super::super::rig::{Driver, MEMORY, MEMORY_BYTES, QUEUE};
+use super::super::rig::{
+    CMDQ_ADDR_H, CMDQ_ADDR_L, COMMAND_DOORBELL_VECTOR, Driver, MEMORY, MEMORY_BYTES, QUEUE,
+};
 use super::sign;
 use crate::captured_log::captured_log;
 use verbless_model::memory::HostMemory;
-
-/// The XOR that signatures check.
-fn xor(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |sum, byte| sum ^ byte)
-}
 
 /// The command's output, which must have status OK.
 fn done<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8> {
@@ -62,7 +60,7 @@ fn inline_output_is_signed_and_keeps_token() {
     assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
     assert_eq!(answered.status(), DeliveryStatus::OK);
     assert_eq!(answered.command_output_inline_data(), &[0; 16]);
-    assert_eq!(xor(answered.as_bytes()), 0xff, "the answer is signed");
+    assert_eq!(xor8(answered.as_bytes()), 0xff, "the answer is signed");
     assert_eq!(answered.token(), entry.token());
 }
 
@@ -75,13 +73,13 @@ fn long_output_fills_signed_mailboxes() {
     let capability = HcaCap::from_prefix(&output[16..]).unwrap();
     assert_eq!(capability.num_ports(), 1);
     let mut mailbox = CommandMailbox::zeroed();
-    let mut at = u64::from_be_bytes(answered.as_bytes()[0x30..0x38].try_into().unwrap());
+    let mut at = answered.output_mailbox();
     let mut count = 0;
     while at != 0 {
         driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
-        assert_eq!((xor(mailbox.as_bytes()), xor(&mailbox.as_bytes()[0x200..0x23f])), (0xff, 0xff));
+        assert_eq!((xor8(mailbox.as_bytes()), xor8(mailbox.control())), (0xff, 0xff));
         assert_eq!((mailbox.block_number(), mailbox.token()), (count, entry.token()));
-        at = u64::from_be_bytes(mailbox.as_bytes()[0x230..0x238].try_into().unwrap());
+        at = mailbox.next();
         count += 1;
     }
     assert_eq!(count, 8);
@@ -109,8 +107,12 @@ fn bad_entry_yields_delivery_status() {
         (DeliveryStatus::OUTPUT_LENGTH_ERR, |entry| {
             entry.set_output_length(u32::MAX);
         }),
-        (DeliveryStatus::INPUT_POINTER_ALIGNMENT, |entry| entry.as_bytes_mut()[0x0f] = 1),
-        (DeliveryStatus::OUTPUT_POINTER_ALIGNMENT, |entry| entry.as_bytes_mut()[0x37] = 1),
+        (DeliveryStatus::INPUT_POINTER_ALIGNMENT, |entry| {
+            entry.set_input_mailbox(entry.input_mailbox() | 1);
+        }),
+        (DeliveryStatus::OUTPUT_POINTER_ALIGNMENT, |entry| {
+            entry.set_output_mailbox(entry.output_mailbox() | 1);
+        }),
     ];
     for (status, spoil) in cases {
         let mut driver = Driver::new();
@@ -136,26 +138,26 @@ fn bad_mailbox_yields_delivery_status() {
         (DeliveryStatus::BAD_BLOCK_NUMBER, 3, |mailbox, _| {
             mailbox.set_block_number(4);
         }),
-        // A list that loops.
+        // A chain that loops.
         (DeliveryStatus::BAD_BLOCK_NUMBER, 3, |mailbox, address| {
-            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&address.to_be_bytes());
+            mailbox.set_next(address);
         }),
-        // A list that ends too early.
+        // A chain that ends too early.
         (DeliveryStatus::OUTPUT_LENGTH_ERR, 3, |mailbox, _| {
-            mailbox.as_bytes_mut()[0x230..0x238].fill(0);
+            mailbox.set_next(0);
         }),
-        // A list that leads outside memory.
+        // A chain whose next mailbox is outside memory.
         (DeliveryStatus::FIRMWARE_ERR, 3, |mailbox, _| {
-            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&(1_u64 << 50).to_be_bytes());
+            mailbox.set_next(1 << 50);
         }),
         (DeliveryStatus::OUTPUT_POINTER_ALIGNMENT, 3, |mailbox, address| {
-            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&(address + 512).to_be_bytes());
+            mailbox.set_next(address + 512);
         }),
     ];
     for (status, number, spoil) in cases {
         let mut driver = enabled();
         let entry = driver.entry(query_cap().as_bytes(), 0x1010);
-        let first = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+        let first = entry.output_mailbox();
         let address = first + 1024 * number as u64;
         let mut mailbox = CommandMailbox::zeroed();
         driver.memory.read(address, mailbox.as_bytes_mut()).unwrap();
@@ -188,14 +190,14 @@ fn signatures_are_checked_once_they_are_enabled() {
     done(&mut driver, &set, &[]);
 
     let mut entry = driver.entry(NopIn::new().as_bytes(), 16);
-    entry.set_signature(!xor(entry.as_bytes()));
+    entry.set_signature(!xor8(entry.as_bytes()));
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::OK);
     let signature = entry.signature();
     entry.set_signature(signature ^ 1);
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR);
 
     let mut entry = driver.entry(query_cap().as_bytes(), 0x1010);
-    entry.set_signature(!xor(entry.as_bytes()));
+    entry.set_signature(!xor8(entry.as_bytes()));
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR, "the mailboxes' own");
 
     // A mailbox has two signatures: of its control part, and of the whole.
@@ -210,13 +212,13 @@ fn signatures_are_checked_once_they_are_enabled() {
     ];
     for (status, spoil) in cases {
         let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
-        let at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+        let at = entry.output_mailbox();
         let mut mailbox = CommandMailbox::zeroed();
         driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
         sign(&mut mailbox);
         spoil(&mut mailbox);
         driver.memory.write(at, mailbox.as_bytes()).unwrap();
-        entry.set_signature(!xor(entry.as_bytes()));
+        entry.set_signature(!xor8(entry.as_bytes()));
         assert_eq!(driver.ring(&entry).status(), status);
     }
 }
@@ -234,10 +236,9 @@ fn length_above_16_mib_is_rejected_before_mailboxes() {
             [(16 << 20, DeliveryStatus::TOKEN_ERR), ((16 << 20) + 1, too_long)]
         {
             let mut driver = Driver::new();
-            let place = driver.mailboxes(&[0; 512]).to_be_bytes();
+            let mailbox = driver.mailboxes(&[0; 512]);
             let mut entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
-            entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&place);
-            entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&place);
+            entry.set_input_mailbox(mailbox).set_output_mailbox(mailbox);
             set(&mut entry, length);
             assert_eq!(driver.ring(&entry).status(), expected, "{length:#x}");
         }
@@ -248,12 +249,12 @@ fn length_above_16_mib_is_rejected_before_mailboxes() {
 fn first_mailbox_is_aligned_to_512() {
     let mut driver = enabled();
     let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
-    let at = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
-    let place = driver.allocate(0x1000) + 512;
+    let at = entry.output_mailbox();
+    let address = driver.allocate(0x1000) + 512;
     let mut mailbox = CommandMailbox::zeroed();
     driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
-    driver.memory.write(place, mailbox.as_bytes()).unwrap();
-    entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&place.to_be_bytes());
+    driver.memory.write(address, mailbox.as_bytes()).unwrap();
+    entry.set_output_mailbox(address);
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::OK);
 }
 
@@ -287,7 +288,7 @@ fn one_doorbell_serves_several_slots() {
     }
     let other = driver.entry(NopIn::new().as_bytes(), 16);
     driver.put(1, &other);
-    driver.write(0x18, 1 | 1 << 5 | 1 << 31);
+    driver.write(COMMAND_DOORBELL_VECTOR, 1 | 1 << 5 | 1 << 31);
     assert_eq!(driver.get(1), other, "its doorbell was not rung");
     for slot in [0, 5, 31] {
         let answered = driver.get(slot);
@@ -325,7 +326,7 @@ fn completion_eqe_is_written_per_command_slot() {
     for (index, slot) in [3_u32, 31, 0].into_iter().enumerate() {
         let entry = driver.entry(NopIn::new().as_bytes(), 16);
         driver.put(slot, &entry);
-        driver.write(0x18, 1 << slot);
+        driver.write(COMMAND_DOORBELL_VECTOR, 1 << slot);
         let eqe = eqe(&driver, index as u64);
         assert_eq!((eqe[1], eqe[63]), (0x0a, 0));
         assert_eq!(eqe[0x20..0x24], (1_u32 << slot).to_be_bytes());
@@ -408,23 +409,22 @@ proptest! {
         doorbells in any::<u32>(),
     ) {
         let mut driver = up();
-        let place = driver.allocate(16 * 1024);
-        driver.memory.write(place, &memory).unwrap();
+        let mailboxes = driver.allocate(16 * 1024);
+        driver.memory.write(mailboxes, &memory).unwrap();
         for (slot, (bytes, (input, output))) in entries.iter().zip(&pointers).enumerate() {
             let mut entry = CommandQueueEntry::zeroed();
             *entry.as_bytes_mut() = *bytes;
-            // Mostly plausible, to reach the code behind the checks.
+            // Mostly plausible, to reach the code after the checks.
             if bytes[0] & 3 != 0 {
                 entry.set_type(CommandTransport::PCIE).set_ownership(CommandOwnership::HARDWARE);
                 entry.set_input_length(u32::from(bytes[5]) * 8);
                 entry.set_output_length(u32::from(bytes[6]) * 32);
-                let [input, output] = [input, output].map(|at| (place + at * 1024).to_be_bytes());
-                entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&input);
-                entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&output);
+                let [input, output] = [input, output].map(|at| mailboxes + at * 1024);
+                entry.set_input_mailbox(input).set_output_mailbox(output);
             }
             driver.put(slot as u32, &entry);
         }
-        driver.write(0x18, doorbells);
+        driver.write(COMMAND_DOORBELL_VECTOR, doorbells);
         driver.model.run_until_idle();
         prop_assert!(driver.read(0x1010) & 0xff00_0000 == 0, "still healthy");
     }
@@ -466,9 +466,9 @@ proptest! {
 fn command_queue_outside_memory_is_ignored() {
     let mut driver = Driver::new();
     for queue in [0, MEMORY + MEMORY_BYTES, MEMORY + MEMORY_BYTES - 0x1000 + 64, 1 << 52] {
-        driver.write(0x10, (queue >> 32) as u32);
-        driver.write(0x14, queue as u32);
-        driver.write(0x18, u32::MAX);
+        driver.write(CMDQ_ADDR_H, (queue >> 32) as u32);
+        driver.write(CMDQ_ADDR_L, queue as u32);
+        driver.write(COMMAND_DOORBELL_VECTOR, u32::MAX);
     }
 }
 

@@ -12,14 +12,14 @@ use crate::run::sys::Notification;
 use crate::run::tree;
 
 impl Answerer {
-    /// The target directory of a `chdir`, if it is in the tree and the kernel cannot find it
-    /// itself. From within the tree, the kernel resolves relative paths in the tree.
+    /// The target directory of a `chdir`, if it is in the tree, unless the working directory is
+    /// already there: the kernel then resolves relative paths.
     fn directory(&self, call: &Notification) -> Result<Option<File>, Errno> {
         let [path, ..] = call.arguments;
         let Some(whole) = self.whole_path(call, libc::AT_FDCWD as u64, path) else {
             return Ok(None);
         };
-        // From the PCI listing, relative paths lead to the machine's own functions.
+        // In the PCI listing, relative paths would resolve to the machine's own functions.
         if !tree::leads_through(&whole) || tree::is_listing(&whole) {
             return Ok(None);
         }
@@ -36,35 +36,36 @@ impl Answerer {
             Ok(None) => return Answer::Kernel,
             Err(errno) => return errno.into(),
         };
-        self.view.tree.given();
-        match ptrace::apart(|| self.change(call, &directory)) {
+        self.view.tree.record_use();
+        match ptrace::in_own_thread(|| self.change(call, &directory)) {
             Ok(answer) => answer,
             Err(errno) => errno.into(),
         }
     }
 
     fn change(&self, call: &Notification, directory: &File) -> Answer {
-        let mut given = Err(Errno::ESRCH);
+        let mut installed = Err(Errno::ESRCH);
         let waits = || self.gate.is_waiting(call.id);
         let seized = Seized::new(call.tid, waits, || {
-            given = self.gate.give(call.id, directory.as_fd(), None, true, false);
-            // The result if it does not stop in time; otherwise `let_go` replaces it.
+            installed = self.gate.give(call.id, directory.as_fd(), None, true, false);
+            // The answer if the thread does not stop in time; else [`Seized::detach_with`] gives
+            // another.
             self.gate.answer(call.id, Err(Errno::EIO));
         });
         match seized {
             Ok(mut thread) => {
-                let changed = given.and_then(|fd| {
+                let changed = installed.and_then(|fd| {
                     let changed = thread.call(libc::SYS_fchdir, fd as u64);
                     let _ = thread.call(libc::SYS_close, fd as u64);
                     changed
                 });
-                thread.drop_pending(changed);
+                thread.detach_with(changed);
                 Answer::Given
             }
             // It has another tracer.
             Err(errno) => {
-                tracing::warn!(tid = call.tid, %errno, "cannot make a program change its \
-                                                        directory");
+                tracing::warn!(tid = call.tid, %errno, "cannot seize the thread to change its \
+                                                        working directory");
                 errno.into()
             }
         }

@@ -34,7 +34,7 @@ pub(super) enum ResourceKind {
     Srq,
 }
 
-/// Numbers of a kind: command, table, entry, id attribute.
+/// NLDEV command and attributes of a resource kind.
 struct KindNumbers {
     command: u16,
     table: u16,
@@ -105,7 +105,7 @@ impl ResourceKind {
         all: &Resources,
         wanted: &dyn Fn(u32, Option<u8>) -> bool,
     ) -> Vec<NetlinkMessage> {
-        fn those<T>(
+        fn select<T>(
             all: &[T],
             wanted: impl Fn(&T) -> bool,
             show: impl Fn(&T) -> NetlinkMessage,
@@ -113,15 +113,15 @@ impl ResourceKind {
             all.iter().filter(|it| wanted(it)).take(MAX_OBJECTS).map(show).collect()
         }
         match self {
-            Self::Qp => those(&all.qps, |it| wanted(it.qpn, Some(it.port)), qp),
+            Self::Qp => select(&all.qps, |it| wanted(it.qpn, Some(it.port)), qp),
             Self::CmId => Vec::new(),
-            Self::Cq => those(&all.cqs, |it| wanted(it.cqn, None), cq),
-            Self::Mr => those(&all.mkeys, |it| wanted(it.index, None), mr),
-            Self::Pd => those(&all.pds, |it| wanted(it.pdn, None), pd),
-            Self::Ctx => those(&all.contexts, |&uid| wanted(uid.into(), None), context),
+            Self::Cq => select(&all.cqs, |it| wanted(it.cqn, None), cq),
+            Self::Mr => select(&all.mkeys, |it| wanted(it.index, None), mr),
+            Self::Pd => select(&all.pds, |it| wanted(it.pdn, None), pd),
+            Self::Ctx => select(&all.contexts, |&uid| wanted(uid.into(), None), context),
             Self::Srq => {
                 let users = users_of_srqs(all);
-                those(&all.srqs, |it| wanted(it.srqn, None), |it| srq(it, &users))
+                select(&all.srqs, |it| wanted(it.srqn, None), |it| srq(it, &users))
             }
         }
     }
@@ -222,23 +222,23 @@ fn tables(
     (table, entry): (u16, u16),
     entries: Vec<NetlinkMessage>,
 ) -> Vec<NetlinkMessage> {
-    let mut full = vec![NetlinkMessage::nested()];
+    let mut messages = vec![NetlinkMessage::nested()];
     for one in entries {
-        let begun = full.last_mut().expect("there is one");
-        if begun.0.is_empty() || begun.0.len() + one.0.len() <= MAX_MESSAGE {
-            *begun = std::mem::take(begun).put(entry, &one.0);
-        } else if full.len() < MAX_TABLES {
-            full.push(NetlinkMessage::nested().put(entry, &one.0));
+        let last = messages.last_mut().expect("there is one");
+        if last.0.is_empty() || last.0.len() + one.0.len() <= MAX_MESSAGE {
+            *last = std::mem::take(last).put(entry, &one.0);
+        } else if messages.len() < MAX_TABLES {
+            messages.push(NetlinkMessage::nested().put(entry, &one.0));
         } else {
             tracing::info!("NETLINK_RDMA: dump truncated: a socket's buffer holds no more");
             break;
         }
     }
-    let of = |filled: NetlinkMessage| {
+    let finish = |filled: NetlinkMessage| {
         handle(NetlinkMessage::new(header.kind, MULTI, header), index, device).put(table, &filled.0)
     };
     // The kernel sends no empty table.
-    full.into_iter().filter(|filled| !filled.0.is_empty()).map(of).collect()
+    messages.into_iter().filter(|filled| !filled.0.is_empty()).map(finish).collect()
 }
 
 /// `enum ib_qp_type`; other types are driver types (IB_QPT_DRIVER).
@@ -278,7 +278,7 @@ fn cq(it: &CqResource) -> NetlinkMessage {
         .u64(attribute::RES_USECNT, it.users.into())
         .u8(attribute::DEV_DIM, 0)
         .u32(attribute::RES_CQN, it.cqn);
-    owned(message, it.uid)
+    with_context(message, it.uid)
 }
 
 fn mr(it: &MkeyResource) -> NetlinkMessage {
@@ -292,7 +292,7 @@ fn pd(it: &PdResource) -> NetlinkMessage {
     let message = NetlinkMessage::nested()
         .u64(attribute::RES_USECNT, it.users.into())
         .u32(attribute::RES_PDN, it.pdn);
-    owned(message, it.uid)
+    with_context(message, it.uid)
 }
 
 fn context(uid: &u16) -> NetlinkMessage {
@@ -331,8 +331,8 @@ fn srq(it: &SrqResource, users: &BTreeMap<u32, Vec<u32>>) -> NetlinkMessage {
     message.put(NESTED | table, &users.0)
 }
 
-/// Adds the context of a user's object.
-fn owned(message: NetlinkMessage, uid: u16) -> NetlinkMessage {
+/// Adds RES_CTXN if a user context owns the object.
+fn with_context(message: NetlinkMessage, uid: u16) -> NetlinkMessage {
     match uid {
         0 => message,
         uid => message.u32(attribute::RES_CTXN, uid.into()),

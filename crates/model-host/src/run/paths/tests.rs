@@ -85,7 +85,7 @@ fn relative_path_resolves_from_its_directory() {
     let [root, dev] = ["/", "/dev"].map(directory);
     let [root, dev] = [&root, &dev].map(|it| it.as_raw_fd() as u64);
     assert_eq!(from(root, c"sys/class/infiniband/mlx5_0/node_type"), Answer::Given);
-    assert_eq!(program.given().text(), "1: CA\n");
+    assert_eq!(program.last_installed().text(), "1: CA\n");
     assert_eq!(from(dev, c"infiniband/uverbs0"), Answer::Given);
     assert_eq!(from(dev, c"infiniband/uverbs9"), refused(Errno::ENOENT));
     // Paths relative to a directory of the tree do not name the tree.
@@ -145,11 +145,11 @@ fn device_open_takes_filtered_descriptor_if_free() {
     let full = [Errno::EMFILE, Errno::EBADF, Errno::EINVAL];
     program.gate.refuse(&full[..1]);
     assert_eq!(open(), Answer::Given);
-    let second = program.given();
+    let second = program.last_installed();
     assert!(second.number.is_some_and(|number| (48..64).contains(&number)), "{second:?}");
     program.gate.refuse(&full[1..]);
     let said = captured_log(|| assert_eq!(open(), Answer::Given));
-    let third = program.given();
+    let third = program.last_installed();
     assert_eq!((third.number, count()), (None, 2));
     assert!(said.contains("fstat shows a device's descriptor as a regular file"), "{said}");
     // Errors that another number cannot avoid are returned at once.

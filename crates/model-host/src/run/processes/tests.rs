@@ -28,25 +28,25 @@ fn exec_makes_new_process_entry() {
         |process: &Process| matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     assert!(is_whole(&before));
     // The thread calls `execve`, and nothing has changed yet.
-    processes.may_leave((pid, tid), || (), || true);
-    processes.may_leave((pid, tid), || (), || true);
+    processes.note_execve((pid, tid), || (), || true);
+    processes.note_execve((pid, tid), || (), || true);
     assert!(!is_whole(&before), "its memory is that of the program alone");
     let same = processes.of_thread(tid, || true).expect("a child");
     assert!(Arc::ptr_eq(&before, &same) && !is_whole(&before), "it has not left");
-    processes.heard(std::process::id(), || true);
-    processes.heard(tid, || false);
+    processes.note_call(std::process::id(), || true);
+    processes.note_call(tid, || false);
     assert!(!is_whole(&before), "no call of its waits");
-    processes.heard(tid, || true);
+    processes.note_call(tid, || true);
     assert!(is_whole(&before), "the call failed");
-    processes.may_leave((pid, tid), || (), || true);
+    processes.note_execve((pid, tid), || (), || true);
     becomes_sleep(&mut child);
     let after = processes.of_thread(tid, || true).expect("a child");
     assert!(!Arc::ptr_eq(&before, &after), "it is another program");
     assert!(is_whole(&after));
     // The next call also reveals a successful `execve`.
-    processes.may_leave((pid, tid), || (), || true);
+    processes.note_execve((pid, tid), || (), || true);
     child.kill().and_then(|()| child.wait()).expect("it is there");
-    processes.heard(tid, || true);
+    processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
     processes.bury(pid);
     let table = processes.table();
@@ -66,9 +66,9 @@ fn exec_reads_proc_stat_before_model_is_paused() {
         let mut child = child.borrow_mut();
         child.kill().and_then(|()| child.wait()).expect("it is there");
     };
-    processes.may_leave((pid, tid), pause, || true);
+    processes.note_execve((pid, tid), pause, || true);
     assert!(processes.may_be_leaving(pid));
-    processes.may_leave((pid, tid), || (), || false);
+    processes.note_execve((pid, tid), || (), || false);
 }
 
 /// A thread of this process, which ends when this is dropped.
@@ -76,13 +76,13 @@ struct Thread(u32, Option<std::thread::JoinHandle<()>>, std::sync::mpsc::Sender<
 
 impl Thread {
     fn new() -> Self {
-        let (drop_pending, goes) = std::sync::mpsc::channel::<()>();
+        let (release, released) = std::sync::mpsc::channel::<()>();
         let (said, says) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let _ = said.send(nix::unistd::gettid().as_raw() as u32);
-            let _ = goes.recv();
+            let _ = released.recv();
         });
-        Self(says.recv().expect("a number"), Some(thread), drop_pending)
+        Self(says.recv().expect("a number"), Some(thread), release)
     }
 }
 
@@ -103,9 +103,9 @@ fn execve_of_an_ended_thread_has_failed() {
     let process = processes.of_thread(first.0, || true).expect("this process");
     let is_whole = || matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     let call = || processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true);
-    processes.may_leave((own, first.0), || (), || true);
-    processes.may_leave((own, second.0), || (), || true);
-    processes.heard(first.0, || true);
+    processes.note_execve((own, first.0), || (), || true);
+    processes.note_execve((own, second.0), || (), || true);
+    processes.note_call(first.0, || true);
     assert!(!is_whole(), "the other thread may leave yet");
     call().expect("this process");
     assert!(!is_whole(), "the other thread may leave yet");
@@ -144,17 +144,17 @@ fn early_execs_of_ended_threads_are_purged() {
 }
 
 #[test]
-fn heard_asks_no_other_process() {
+fn note_call_checks_no_other_process() {
     let processes = processes();
     let (mut child, mut stranger) = (shell(), shell());
     let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
     processes.of_thread(tid, || true).expect("a child");
     // As if the stranger had the tid of an ended thread that had called `execve`.
-    processes.may_leave((pid, stranger.id()), || (), || true);
+    processes.note_execve((pid, stranger.id()), || (), || true);
     becomes_sleep(&mut child);
-    processes.heard(stranger.id(), || false);
+    processes.note_call(stranger.id(), || false);
     assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
-    processes.heard(stranger.id(), || true);
+    processes.note_call(stranger.id(), || true);
     assert_eq!(processes.known(tid), Some(pid), "the process was not asked");
     assert!(processes.may_be_leaving(pid) && processes.table().execs.is_empty());
     let killed = processes.of_thread(tid, || false);
@@ -172,14 +172,14 @@ fn execs_of_one_process_are_bounded() {
     let (processes, own) = (processes(), Pid::this());
     let process = processes.of_thread(std::process::id(), || true).expect("this process");
     // No thread has this tid.
-    (0..1000).for_each(|number| processes.may_leave((own, (1 << 30) + number), || (), || true));
+    (0..1000).for_each(|number| processes.note_execve((own, (1 << 30) + number), || (), || true));
     assert!(processes.table().execs.len() <= 64);
     processes.of_thread(std::process::id(), || true).expect("this process");
     assert!(processes.table().execs.is_empty() && !processes.may_be_leaving(own));
     let threads: Vec<_> = (0..65).map(|_| Thread::new()).collect();
-    threads.iter().for_each(|thread| processes.may_leave((own, thread.0), || (), || true));
+    threads.iter().for_each(|thread| processes.note_execve((own, thread.0), || (), || true));
     assert!(processes.table().execs.is_empty(), "which they are is not known");
-    threads.iter().for_each(|thread| processes.heard(thread.0, || true));
+    threads.iter().for_each(|thread| processes.note_call(thread.0, || true));
     processes.of_thread(std::process::id(), || true).expect("this process");
     let reach = process.remote_memory();
     assert!(processes.may_be_leaving(own) && matches!(reach, Some(RemoteMemory::Program(_))));
@@ -191,9 +191,9 @@ fn claims_outlive_execve() {
     let mut child = shell();
     let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
     let before = processes.of_thread(tid, || true).expect("a child");
-    processes.may_leave((pid, tid), || (), || true);
+    processes.note_execve((pid, tid), || (), || true);
     becomes_sleep(&mut child);
-    processes.heard(tid, || true);
+    processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
     let after = processes.of_thread(tid, || true).expect("a child");
     assert!(!Arc::ptr_eq(&before, &after));
@@ -222,7 +222,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
     // No descriptor is free: the process's places cannot be read, and it is forgotten.
     setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
-    processes.may_leave((own, tid), || (), || true);
+    processes.note_execve((own, tid), || (), || true);
     assert!(processes.table().known.is_empty());
     assert!(processes.of_thread(tid, || true).is_err());
     // Other processes are forgotten in the same state.

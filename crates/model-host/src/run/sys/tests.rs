@@ -11,6 +11,7 @@ use nix::sys::prctl::get_child_subreaper;
 use nix::unistd::gettid;
 use verbless_model_kernel::remote::effective_capabilities;
 
+use super::super::proc_stat::ProcStat;
 use super::*;
 
 #[test]
@@ -72,12 +73,10 @@ fn adopt_orphans_sets_child_subreaper() {
 fn short_turn_thread_gets_highest_priority() {
     let stat = std::thread::spawn(|| {
         take_short_turns(gettid().as_raw());
-        std::fs::read_to_string("/proc/thread-self/stat").expect("our own")
+        ProcStat::read("thread-self").expect("our own")
     });
     let stat = stat.join().expect("it ends");
-    // The fields after the name start with number 3 of proc(5).
-    let (_, numbers) = stat.rsplit_once(") ").expect("a name");
-    let nice = numbers.split(' ').nth(19 - 3).expect("a priority");
+    let nice = stat.field(19).expect("a priority");
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
     const SYS_NICE: u32 = 23;
     if effective_capabilities(&status) >> SYS_NICE & 1 == 1 {

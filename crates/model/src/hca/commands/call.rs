@@ -11,9 +11,21 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::KindEntry;
 use crate::hca::removal::Removal;
 use crate::hca::state::Hca;
+use crate::profile::Side;
 
 /// The result of a command.
 pub(crate) type Outcome = Result<(), Refusal>;
+
+/// Refuses a command for another function: `other_function` set, or any function_id but 0.
+pub(super) fn own_function(other: bool, id: u16) -> Outcome {
+    if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
+}
+
+/// Refuses a command for another function, by `id` or by the flag `embedded_cpu`, which only
+/// drivers of the embedded CPU set.
+pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
+    own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
+}
 
 /// The current command.
 pub(crate) struct Call<'a> {

@@ -1,22 +1,10 @@
-//! QUERY_HCA_CAP and SET_HCA_CAP, and the check of the function that a command names.
+//! QUERY_HCA_CAP and SET_HCA_CAP.
 
 use verbless_prm::{HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut};
 
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, own_function};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::{Hca, HostFunction, Life};
-use crate::profile::Side;
-
-/// Refuses a command for another function: this one manages none.
-pub(super) fn own_function(other: bool, id: u16) -> Outcome {
-    if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
-}
-
-/// Refuses a command for another function, by `id` or by the flag `embedded_cpu`, which only
-/// drivers of the embedded CPU set.
-pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
-    own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
-}
+use crate::hca::state::{HostFunction, Life};
 
 /// QUERY_HCA_CAP.
 pub(super) fn query(
@@ -28,10 +16,10 @@ pub(super) fn query(
     let caps = match input.other_function() {
         false => &hca.caps,
         true => {
-            // function_id_type 0 names a function behind the managed switch by its number.
+            // function_id_type 0: function_id is the number of a host function (0: PF, n: VF n-1).
             let named = |it: &&HostFunction| it.id() == input.function_id();
-            let is_host = !input.ec_vf_function() && input.function_id_type().0 == 0;
-            let found = hca.behind.iter().find(named).filter(|_| is_host);
+            let names_host_function = !input.ec_vf_function() && input.function_id_type().0 == 0;
+            let found = hca.host_functions.iter().find(named).filter(|_| names_host_function);
             &found.ok_or(Refusal::NoSuchFunction)?.caps
         }
     };
@@ -59,6 +47,7 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
             None => refusal,
         },
     )?;
+    // The data path's limits depend on other pages only.
     if number != HcaCapPage::ATOMIC.0 {
         call.hca_mut().capabilities_changed();
     }

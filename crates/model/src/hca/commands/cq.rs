@@ -9,6 +9,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use super::eq::INDEX_MASK;
 use super::umem::{self, BufferSpec};
 use crate::hca::effect::{Effect, Resize};
 use crate::hca::objects::{Arm, Cq, EventTarget};
@@ -67,13 +68,13 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let record = call.record(record_umem, context.dbr_addr())?;
-    let place = BufferSpec {
+    let spec = BufferSpec {
         umem: umem.map(|id| (id, input.cq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
-    let memory = call.buffer(&place, u64::from(cqe_bytes) << log_size, cqe_bytes.into(), true)?;
+    let memory = call.buffer(&spec, u64::from(cqe_bytes) << log_size, cqe_bytes.into(), true)?;
     let mut context = *context;
     context.set_status(CqStatus::OK);
     let cq = Cq {
@@ -159,7 +160,6 @@ fn compression_offered(context: &CqContext, general: &HcaCap) -> bool {
 
 /// QUERY_CQ: the context with the current counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
-    const COUNTER: u32 = 0xff_ffff;
     let cq = call.find(kind::Cq, input.cqn())?;
     let context = output.cq_context_mut();
     *context = cq.context;
@@ -174,14 +174,14 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
         Arm::Next { .. } => CqState::ARMED,
         Arm::Solicited { .. } => CqState::SOLICITED_ARMED,
     });
-    context.set_producer_counter(cq.producer & COUNTER);
+    context.set_producer_counter(cq.producer & INDEX_MASK);
     let word = call.hca().memory.load32(
         cq.record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_consumer) as u64),
     );
     let taken = CqRecordConsumer::from_bits(word.map(u32::from_be).unwrap_or(0));
     context.set_consumer_counter(taken.consumer_index());
-    context.set_last_notified_index(cq.notified & COUNTER);
-    context.set_last_solicit_index(cq.solicited.unwrap_or(0) & COUNTER);
+    context.set_last_notified_index(cq.notified & INDEX_MASK);
+    context.set_last_solicit_index(cq.solicited.unwrap_or(0) & INDEX_MASK);
     Ok(())
 }
 
@@ -270,14 +270,14 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
     check_size(&context, general)?;
     let log_size = context.log_cq_size();
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
-    let place = BufferSpec {
+    let spec = BufferSpec {
         umem: umem.map(|id| (id, input.cq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     let entry = u64::from(cq.cqe_bytes);
-    let memory = call.buffer(&place, entry << log_size, entry, true)?;
+    let memory = call.buffer(&spec, entry << log_size, entry, true)?;
     // The doorbell record does not move.
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let umems = [umem, record_umem].into_iter().flatten().collect();

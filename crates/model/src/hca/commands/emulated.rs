@@ -45,13 +45,13 @@ pub(super) fn create_eq(
         }
         false => {}
     }
-    let place = BufferSpec {
+    let spec = BufferSpec {
         umem: Some((context.umem_id(), context.umem_offset())),
         log_page_size: 0,
         page_offset: 0,
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
-    let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
+    let memory = call.buffer(&spec, EQE << context.log_eq_size(), EQE, true)?;
     let ring = EventRing {
         memory,
         log_size: context.log_eq_size().into(),

@@ -11,8 +11,8 @@ use crate::hca::registry::kind;
 /// Bytes of an EQE.
 pub(super) const EQE: u64 = 64;
 
-/// Mask of indexes that software writes: 24 bits.
-const COUNTER: u32 = 0xff_ffff;
+/// Mask of the CQ and EQ indexes that software writes: 24 bits.
+pub(super) const INDEX_MASK: u32 = 0xff_ffff;
 
 /// Fields of the context that CREATE_EQ accepts, or that the device writes.
 const KNOWN: [&str; 10] = [
@@ -54,18 +54,18 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     if (0..256).any(|kind| asked(kind) && (!known(kind) || taken(kind))) {
         return Err(Refusal::EqEvents);
     }
-    let place = BufferSpec {
+    let spec = BufferSpec {
         umem: None,
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
         page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
-    let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
+    let memory = call.buffer(&spec, EQE << context.log_eq_size(), EQE, true)?;
     let ring = EventRing {
         memory,
         log_size: context.log_eq_size().into(),
         overrun_ignore: context.oi(),
-        counter: COUNTER,
+        counter: INDEX_MASK,
         producer: 0,
         consumer: 0,
         armed: false,
@@ -87,8 +87,8 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEq
     let context = output.eq_context_entry_mut();
     *context = eq.context;
     context.set_st(if eq.ring.armed { EqState::ARMED } else { EqState::FIRED });
-    context.set_consumer_counter(eq.ring.consumer & COUNTER);
-    context.set_producer_counter(eq.ring.producer & COUNTER);
+    context.set_consumer_counter(eq.ring.consumer & INDEX_MASK);
+    context.set_producer_counter(eq.ring.producer & INDEX_MASK);
     output.set_event_bitmask(eq.bitmask[0]);
     Ok(())
 }

@@ -39,7 +39,7 @@ enum Privilege {
 /// An implemented command.
 struct CommandEntry {
     command: &'static CommandInfo,
-    /// The general object type of the command, sent in the place of op_mod.
+    /// The general object type of the command, sent in op_mod's bits.
     object_type: Option<GeneralObjectType>,
     life: RequiredLife,
     privilege: Privilege,
@@ -168,7 +168,7 @@ impl Hca {
     /// Resets the function: undoes all commands and forgets its pages.
     pub(crate) fn reset(&mut self) {
         uctx::destroy_all(self);
-        self.start_afresh();
+        self.restore_defaults();
     }
 }
 

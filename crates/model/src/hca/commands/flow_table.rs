@@ -286,7 +286,7 @@ fn check_action(context: &FlowContext, destinations: usize) -> Outcome {
     if goes == (destinations > 0) { Ok(()) } else { Err(Refusal::FlowAction) }
 }
 
-/// The destinations behind an entry, for a table of this level.
+/// The destinations of an entry, for a table of this level.
 fn destinations(
     call: &Call<'_>,
     context: &FlowContext,

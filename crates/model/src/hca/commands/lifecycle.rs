@@ -5,8 +5,7 @@ use verbless_prm::{
     QueryIssiOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, TeardownProfile,
 };
 
-use super::call::{Call, Outcome};
-use super::capability::own_side;
+use super::call::{Call, Outcome, own_side};
 use super::{mkey, pages, uctx};
 use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, Life};
@@ -26,7 +25,7 @@ pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHca
     Ok(())
 }
 
-/// DISABLE_HCA. Forgets pages that the driver did not take back: the function starts afresh.
+/// DISABLE_HCA. Forgets pages that the driver did not take back.
 pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
     let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
     if is_the_hosts(call.hca(), embedded_cpu, id) {
@@ -37,7 +36,7 @@ pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut Disable
         return Err(Refusal::AlreadyInitialised);
     }
     drop_eqs(call.hca_mut());
-    call.hca_mut().start_afresh();
+    call.hca_mut().restore_defaults();
     Ok(())
 }
 
@@ -54,7 +53,7 @@ pub(super) fn init(call: &mut Call<'_>, _: &InitHcaIn, _: &mut InitHcaOut) -> Ou
     if call.hca().life == Life::Up {
         return Err(Refusal::AlreadyInitialised);
     }
-    if call.hca().pages.given.len() < pages::startup(call.hca(), true) {
+    if call.hca().pages.given.len() < pages::startup_pages(call.hca(), true) {
         return Err(Refusal::PagesLacking);
     }
     drop_eqs(call.hca_mut());

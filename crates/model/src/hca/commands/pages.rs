@@ -8,29 +8,28 @@
 use verbless_prm::hot::event_type;
 use verbless_prm::{EqePageRequest, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
 
-use super::call::{Call, Outcome};
-use super::capability::own_side;
+use super::call::{Call, Outcome, own_side};
 use crate::hca::effect::Effect;
 use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
-/// Maximum number of pages that the model tracks, not counting those of the last command: a driver
-/// that gives more pages than requested must not use up the host's memory.
+/// Maximum number of pages that the model tracks; one command may exceed it once. A driver that
+/// gives more pages than requested must not use up the host's memory.
 const MAX_PAGES: usize = 1 << 20;
 
-/// How many pages the function needs to start: to boot, or with `whole` for INIT_HCA.
-pub(super) fn startup(hca: &Hca, whole: bool) -> usize {
+/// Pages for boot; with `with_init`, for INIT_HCA too.
+pub(super) fn startup_pages(hca: &Hca, with_init: bool) -> usize {
     let device = hca.profile.device();
-    device.boot_pages as usize + if whole { device.init_pages as usize } else { 0 }
+    device.boot_pages as usize + if with_init { device.init_pages as usize } else { 0 }
 }
 
-/// The number of pages that a function needs for this number of objects, in whole batches, so that
-/// not every object causes an event.
-fn running(hca: &Hca, objects: usize) -> usize {
+/// Pages for a running function with `objects` objects, rounded up to batches, so that not every
+/// object causes an event.
+fn pages_for(hca: &Hca, objects: usize) -> usize {
     let device = hca.profile.device();
     let contexts = objects.div_ceil(device.contexts_per_page as usize);
-    startup(hca, true) + contexts.next_multiple_of(device.page_batch as usize)
+    startup_pages(hca, true) + contexts.next_multiple_of(device.page_batch as usize)
 }
 
 /// Requests or returns pages, if the number of objects requires it.
@@ -44,8 +43,9 @@ pub(super) fn balance(hca: &mut Hca) {
     }
     hca.pages.objects = objects;
     let batch = i64::from(hca.profile.device().page_batch);
-    let lacking = running(hca, objects) as i64 - (hca.pages.given.len() as i64 + hca.pages.pending);
-    // One batch may be spare, so that creating and destroying one object moves no pages.
+    let lacking =
+        pages_for(hca, objects) as i64 - (hca.pages.given.len() as i64 + hca.pages.pending);
+    // One batch may be spare, so that creating and destroying one object transfers no pages.
     let wanted = if lacking < -batch { lacking + batch } else { lacking.max(0) };
     if wanted == 0 || !hca.objects.takes_event(event_type::PAGE_REQUEST) {
         return;
@@ -53,13 +53,14 @@ pub(super) fn balance(hca: &mut Hca) {
     hca.pages.pending += wanted;
     let mut request = EqePageRequest::zeroed();
     request.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
+    // num_pages is signed: a negative number offers pages back.
     request.set_num_pages(wanted as u32);
     let mut data = [0; EqePageRequest::BYTES];
     data.copy_from_slice(request.as_bytes());
     hca.effects.push(Effect::Event { kind: event_type::PAGE_REQUEST, data });
 }
 
-/// QUERY_PAGES: how many pages the next step lacks.
+/// QUERY_PAGES: how many pages boot or INIT_HCA still needs.
 pub(super) fn query(
     call: &mut Call<'_>,
     input: &QueryPagesIn,
@@ -67,13 +68,14 @@ pub(super) fn query(
 ) -> Outcome {
     own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     let hca = call.hca();
-    let functions_to_relock = match call.op_mod {
-        QueryPagesIn::BOOT_PAGES => startup(hca, false),
-        QueryPagesIn::INIT_PAGES => startup(hca, true),
+    let needed = match call.op_mod {
+        QueryPagesIn::BOOT_PAGES => startup_pages(hca, false),
+        QueryPagesIn::INIT_PAGES => startup_pages(hca, true),
+        // REGULAR_PAGES: the function requests these by PAGE_REQUEST events only.
         _ => 0,
     };
     output.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
-    output.set_num_pages(functions_to_relock.saturating_sub(hca.pages.given.len()) as u32);
+    output.set_num_pages(needed.saturating_sub(hca.pages.given.len()) as u32);
     Ok(())
 }
 
@@ -130,7 +132,7 @@ fn give(call: &mut Call<'_>, entries: usize) -> Outcome {
 /// Releases up to `entries` pages that the function does not need; returns how many.
 fn take_back(call: &mut Call<'_>, entries: usize) -> Result<u32, Refusal> {
     let hca = call.hca();
-    let keep = if hca.life == Life::Up { running(hca, hca.objects.len()) } else { 0 };
+    let keep = if hca.life == Life::Up { pages_for(hca, hca.objects.len()) } else { 0 };
     let count = entries.min(hca.pages.given.len().saturating_sub(keep));
     let start = ManagePagesOut::BYTES;
     if call.output.len() < start + count * 8 {

@@ -8,9 +8,9 @@ use verbless_prm::{
     ScatterToCqeResponder,
 };
 
-use super::call::{Call, Outcome};
-use super::capability::own_function;
+use super::call::{Call, Outcome, own_function};
 use super::umem::{self, BufferSpec};
+use crate::connection::PSN_MASK;
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
 use crate::hca::objects::{QpObject, QpState, ReceiveQueue, SendQueue};
@@ -167,7 +167,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     };
     let rq_bytes = if has_rq { 1 << (log_rq + log_stride) } else { 0 };
     let sq_bytes = if has_sq { WQEBB << log_sq } else { 0 };
-    let place = BufferSpec {
+    let spec = BufferSpec {
         umem: umem.map(|id| (id, input.wq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
@@ -175,7 +175,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     };
     // One buffer: the receive queue, then the send queue, which begins on a whole WQEBB.
     let whole = match has_queue {
-        true => Some(call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?),
+        true => Some(call.buffer(&spec, rq_bytes + sq_bytes, WQEBB, false)?),
         false => None,
     };
     let queue = |at, length| {
@@ -318,8 +318,8 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
     let context = output.qpc_mut();
     *context = qp.context;
     context.set_state(qp.state.to_prm());
-    context.set_next_send_psn(qp.requester.psn & 0xff_ffff);
-    context.set_next_rcv_psn(qp.responder.psn & 0xff_ffff);
+    context.set_next_send_psn(qp.requester.psn & PSN_MASK);
+    context.set_next_rcv_psn(qp.responder.psn & PSN_MASK);
     context.set_cur_retry_count(qp.requester.retries_left.min(7));
     context.set_cur_rnr_retry(qp.requester.rnr_retries_left.min(7));
     if let Some(sq) = &qp.sq {

@@ -43,8 +43,8 @@ pub(super) fn vuid(call: &mut Call<'_>, input: &QueryVuidIn, output: &mut QueryV
     }
     let vuids = vuids(call.hca(), input.vhca_id(), input.query_vfs_vuid())?;
     let at = QueryVuidOut::BYTES;
-    let place = call.output.get_mut(at..at + vuids.len() * VUID_BYTES);
-    place.ok_or(Refusal::OutputTooShort)?.copy_from_slice(vuids.as_flattened());
+    let room = call.output.get_mut(at..at + vuids.len() * VUID_BYTES);
+    room.ok_or(Refusal::OutputTooShort)?.copy_from_slice(vuids.as_flattened());
     output.set_num_of_entries(vuids.len() as u16);
     Ok(())
 }
@@ -61,15 +61,16 @@ fn vuids(hca: &Hca, vhca_id: u16, vfs: bool) -> Result<Vec<[u8; VUID_BYTES]>, Re
         return Ok(vec![hca.identity.vuid()]);
     }
     let named = |it: &&HostFunction| it.caps.general().vhca_id() == vhca_id;
-    let asked = hca.behind.iter().find(named).ok_or(Refusal::NoSuchFunction)?;
-    let has_vfs = vfs && asked.place.role == Role::Pf;
-    let mut behind: Vec<_> = hca.behind.iter().filter(|it| it.place.role == Role::Vf).collect();
-    behind.sort_unstable_by_key(|it| it.place.number);
-    let behind = behind.into_iter().filter(|_| has_vfs);
-    Ok(std::iter::once(asked).chain(behind).map(|it| it.vuid).collect())
+    let asked = hca.host_functions.iter().find(named).ok_or(Refusal::NoSuchFunction)?;
+    let has_vfs = vfs && asked.on_card.role == Role::Pf;
+    let mut vf_list: Vec<_> =
+        hca.host_functions.iter().filter(|it| it.on_card.role == Role::Vf).collect();
+    vf_list.sort_unstable_by_key(|it| it.on_card.number);
+    let vf_list = vf_list.into_iter().filter(|_| has_vfs);
+    Ok(std::iter::once(asked).chain(vf_list).map(|it| it.vuid).collect())
 }
 
-/// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function manages.
+/// QUERY_ESW_FUNCTIONS: the host's PF at the embedded switch that this function manages.
 pub(super) fn esw_functions(
     call: &mut Call<'_>,
     _: &QueryEswFunctionsIn,
@@ -80,12 +81,12 @@ pub(super) fn esw_functions(
         return Err(Refusal::NoSwitchManager);
     }
     let host = output.host_params_context_mut();
-    let vfs = hca.behind.iter().filter(|it| it.place.role == Role::Vf).count() as u16;
+    let vfs = hca.host_functions.iter().filter(|it| it.on_card.role == Role::Vf).count() as u16;
     host.set_host_num_of_vfs(vfs).set_host_total_vfs(vfs);
-    match hca.behind.iter().find(|it| it.place.role == Role::Pf) {
+    match hca.host_functions.iter().find(|it| it.on_card.role == Role::Pf) {
         Some(pf) => {
             // A function whose PCI address the front end chooses has none here.
-            let [bus, device, function] = pci_numbers(&pf.place).ok_or(Refusal::Unsupported)?;
+            let [bus, device, function] = pci_numbers(&pf.on_card).ok_or(Refusal::Unsupported)?;
             host.set_host_pci_bus(bus).set_host_pci_device(device).set_host_pci_function(function);
         }
         None => {
@@ -96,8 +97,8 @@ pub(super) fn esw_functions(
 }
 
 /// Bus, device and function of a PCI address such as 0b:00.2.
-fn pci_numbers(place: &FunctionPlace) -> Option<[u16; 3]> {
-    let (bus, rest) = place.address.as_deref()?.split_once(':')?;
+fn pci_numbers(on_card: &FunctionPlace) -> Option<[u16; 3]> {
+    let (bus, rest) = on_card.address.as_deref()?.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
     let number = |text| u16::from_str_radix(text, 16).ok();
     Some([number(bus)?, number(device)?, number(function)?])

@@ -1,4 +1,4 @@
-//! Rules of QP types for commands: who may create them, and which optional fields their transitions
+//! Rules of QP types for commands: which uids may create them, and which optional fields their transitions
 //! accept.
 
 use verbless_prm::{OptParamMask as Opt, ServiceType};

@@ -38,8 +38,8 @@ pub(super) fn pages(
             if page & mask != 0 {
                 return Err(Refusal::PageMisaligned);
             }
-            let behind = (page >= IOVA).then(|| iommu.resolve(page, size)).flatten();
-            Ok(behind.unwrap_or(page))
+            let resolved = (page >= IOVA).then(|| iommu.resolve(page, size)).flatten();
+            Ok(resolved.unwrap_or(page))
         })
         .collect();
     Ok((pages?, writable))
@@ -115,15 +115,15 @@ impl Call<'_> {
     /// writes to it.
     pub(super) fn buffer(
         &self,
-        place: &BufferSpec,
+        spec: &BufferSpec,
         length: u64,
         entry: u64,
         write: bool,
     ) -> Result<QueueMemory, Refusal> {
-        let memory = match place.umem {
+        let memory = match spec.umem {
             Some((id, offset)) => {
                 let umem = self.find(kind::Umem, id)?;
-                if place.page_offset != 0 {
+                if spec.page_offset != 0 {
                     return Err(Refusal::BufferMisaligned);
                 }
                 if write && !umem.writable {
@@ -137,14 +137,14 @@ impl Call<'_> {
                 // command has.
                 let page = 1 << memory.log_page_size;
                 let (at, quantum) = (memory.offset & (page - 1), page >> 6);
-                if at % quantum != 0 || (at / quantum) >> place.page_offset_bits != 0 {
+                if at % quantum != 0 || (at / quantum) >> spec.page_offset_bits != 0 {
                     return Err(Refusal::BufferOffset);
                 }
                 memory
             }
             None => {
-                let log_page_size = u32::from(place.log_page_size) + 12;
-                let offset = u64::from(place.page_offset) << (log_page_size - 6);
+                let log_page_size = u32::from(spec.log_page_size) + 12;
+                let offset = u64::from(spec.page_offset) << (log_page_size - 6);
                 let count = (offset + length).div_ceil(1 << log_page_size) as usize;
                 let list = self.list.get(..count * 8).ok_or(Refusal::ListTooShort)?;
                 let mask = (1 << log_page_size) - 1;

@@ -26,7 +26,7 @@ const KNOWN: [&str; 14] = [
     "wq_umem_offset",
 ];
 
-/// The place of a queue's ring and doorbell record, from a command.
+/// Where a command puts a queue's ring and doorbell record.
 pub(super) struct WqSpec {
     pub buffer: BufferSpec,
     pub record_umem: Option<u32>,

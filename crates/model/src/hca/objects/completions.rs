@@ -3,7 +3,8 @@
 use verbless_prm::{CqContext, CqErrorSyndrome, EqContext};
 
 use super::dpa::DpaEventTarget;
-use super::shared::{QueueMemory, Uid};
+use super::queue_memory::QueueMemory;
+use super::uid::Uid;
 use crate::runtime::CqRuntime;
 
 /// A completion queue.

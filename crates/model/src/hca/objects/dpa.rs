@@ -11,7 +11,7 @@ use verbless_prm::{
 };
 
 use super::completions::EventRing;
-use super::shared::Uid;
+use super::uid::Uid;
 
 /// A process of the DPA.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 
 use verbless_prm::MkeyContext;
 
-use super::shared::{QueueMemory, Uid};
+use super::queue_memory::QueueMemory;
+use super::uid::Uid;
 use crate::hca::budget::ChargedList;
 
-/// A registered piece of user memory (CREATE_UMEM).
+/// A registered range of user memory (CREATE_UMEM).
 #[derive(Debug)]
 pub(crate) struct Umem {
     pub uid: Uid,

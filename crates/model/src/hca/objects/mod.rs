@@ -12,14 +12,16 @@ mod dpa;
 pub(crate) mod flow;
 mod memory;
 pub(crate) mod multicast;
+mod queue_memory;
 mod queues;
-mod shared;
+mod uid;
 
 pub(crate) use completions::*;
 pub(crate) use dpa::*;
 pub(crate) use memory::*;
+pub(crate) use queue_memory::*;
 pub(crate) use queues::*;
-pub(crate) use shared::*;
+pub(crate) use uid::*;
 
 pub use crate::hca::registry::ObjectCounts;
 pub(crate) use crate::hca::registry::Objects;

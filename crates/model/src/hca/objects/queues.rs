@@ -1,12 +1,12 @@
-//! Work queues: queue pairs, SQs, RQs and shared receive queues, and the objects that steer frames
-//! to them.
+//! Work queues: QPs, SQs, RQs and SRQs, and TIRs and TISs.
 
 use verbless_prm::{
     QpContext, RmpContext, RqContext, RqState, SqContext, SqState, TirContext, TisContext,
     XrcSrqContext,
 };
 
-use super::shared::{QueueMemory, Uid};
+use super::queue_memory::QueueMemory;
+use super::uid::Uid;
 use crate::hca::qp_type::QpType;
 use crate::runtime::{QpRuntime, SendRuntime};
 
@@ -41,11 +41,11 @@ pub(crate) struct SendQueue {
     /// log2 of the number of WQEBBs.
     pub log_size: u32,
     pub cqn: u32,
-    /// Next WQEBB to execute, counted without wrap; the low 16 bits are the WQE's index.
+    /// Index of the next WQEBB to execute, modulo 2^16 (a CQE's wqe_counter).
     pub consumer: u16,
     /// Producer index as last read from the record.
     pub producer: u16,
-    /// A doorbell woke the queue, and it has not run empty since.
+    /// A doorbell arrived, and the queue is not drained yet.
     pub awake: bool,
     /// The engine's state; initially and after a reset the default.
     pub runtime: SendRuntime,
@@ -65,11 +65,11 @@ impl SendQueue {
         }
     }
 
-    /// Drops the posted requests; returns the engine's state of them.
+    /// Resets the indices; returns the engine's old state.
     pub(crate) fn reset(&mut self) -> SendRuntime {
         (self.consumer, self.producer, self.awake) = (0, 0, false);
-        // UCX leaves the record of a queue that it resets (`uct_ib_mlx5_txwq_reset`), so the check
-        // for new queues does not apply.
+        // UCX does not clear the doorbell record on reset (`uct_ib_mlx5_txwq_reset`). `rung` stays,
+        // so that the engine accepts a nonzero record, which it rejects for a new queue.
         let kept = SendRuntime { rung: self.runtime.rung, ..SendRuntime::default() };
         std::mem::replace(&mut self.runtime, kept)
     }
@@ -95,8 +95,8 @@ pub(crate) enum Address {
     /// InfiniBand, by LID and with a GRH, whose GID selects the port among those that share the
     /// LID.
     Routed { lid: u16, gid: [u8; 16] },
-    /// RoCE, by GID and MAC; the sender's own address, at index `own` of its table, selects the
-    /// VLAN and the RoCE version.
+    /// RoCE, by GID and MAC. `own` is src_addr_index: that entry of the sender's GID table selects
+    /// the VLAN and the RoCE version.
     Roce { gid: [u8; 16], mac: [u8; 6], own: u8 },
     /// The function itself, within the device (force loopback).
     Own,
@@ -109,7 +109,7 @@ pub(crate) struct Requester {
     pub psn: u32,
     pub retry_limit: u8,
     pub rnr_retry_limit: u8,
-    /// Log of the local ACK timeout (4.096 µs * 2^n); 0: never.
+    /// Local ACK timeout code n: 4.096 µs * 2^n; 0: no timeout.
     pub ack_timeout: u8,
     pub retries_left: u8,
     pub rnr_retries_left: u8,
@@ -140,14 +140,13 @@ pub(crate) struct QpObject {
     pub record: u64,
     pub sq: Option<SendQueue>,
     pub rq: Option<ReceiveQueue>,
-    /// The shared receive queue (SRQ, XRC SRQ or RMP) that replaces the receive queue.
+    /// The SRQ (XRC SRQ or RMP) that replaces the RQ.
     pub srq: Option<u32>,
     pub remote_qpn: u32,
     pub remote: Option<Address>,
     /// The port that the QP sends from, counted from 1.
     pub port: u8,
-    /// The user index in every CQE; 0xffffff: CQEs carry the number of the shared receive queue, or
-    /// 0, instead.
+    /// srqn_uidx of every CQE; 0xffffff: CQEs hold the SRQN, or 0 without SRQ.
     pub user_index: u32,
     /// Whether the QP executes WQEs that copy memory within the device (mmo of the context's
     /// extension).
@@ -173,7 +172,7 @@ pub(crate) struct QpObject {
 pub(crate) struct Sq {
     pub uid: Uid,
     pub state: SqState,
-    /// The PD of the keys that its WQEs may use. No key has PD 0.
+    /// PD of the WQEs' lkeys. No mkey has PD 0.
     pub pd: u32,
     pub uar_page: u32,
     /// Address of the 8-byte doorbell record; its second word counts the WQEBBs posted.
@@ -188,12 +187,12 @@ pub(crate) struct Sq {
 pub(crate) struct Rq {
     pub uid: Uid,
     pub state: RqState,
-    /// The PD of the keys in WQEs of the queue's own ring.
+    /// PD of the WQEs' lkeys; `None` with an RMP, which has a PD of its own.
     pub pd: Option<u32>,
     /// Address of the 8-byte doorbell record of the queue's own ring; its first word counts the
     /// posted WQEs.
     pub record: u64,
-    /// The queue's own ring, if it has one.
+    /// The queue's own ring; `None` with an RMP.
     pub queue: Option<ReceiveQueue>,
     /// The RMP that holds the WQEs instead.
     pub srq: Option<u32>,
@@ -215,7 +214,7 @@ pub(crate) struct Tir {
     pub context: TirContext,
 }
 
-/// A receive queue that several QPs share.
+/// A receive queue that several QPs share: an XRC SRQ or an RMP.
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub uid: Uid,
@@ -231,9 +230,9 @@ pub(crate) struct Srq {
     pub cyclic: bool,
     /// The index of the next WQE to use; its low bits are the index in the ring.
     pub head: u16,
-    /// WQEs used, counted without wrap.
+    /// WQEs consumed, modulo 2^16.
     pub consumed: u16,
-    /// The limit event is due when fewer WQEs are left; 0: not armed.
+    /// lwm: the SRQ-limit event is raised when fewer WQEs are left; 0: not armed.
     pub limit: u16,
     /// The CQ of an XRC SRQ; an RMP's users have their own.
     pub cqn: Option<u32>,
@@ -242,7 +241,7 @@ pub(crate) struct Srq {
     pub context: SrqContext,
 }
 
-/// The context with which software created a shared receive queue.
+/// The context with which software created an SRQ.
 #[derive(Debug, Clone)]
 pub(crate) enum SrqContext {
     XrcSrq(XrcSrqContext),

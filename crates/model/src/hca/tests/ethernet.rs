@@ -478,7 +478,7 @@ fn flow_entry_needs_group_and_held_destination() {
     let tir = rig.tir(user, (td, rq), |_| {}).unwrap();
     let table = rig.table(uid, |_| {}).unwrap();
     let group = rig.group((uid, table), |_| {}).unwrap();
-    let (place, to) = ((uid, table, group), (FlowDestinationType::TIR, tir));
+    let (entry, to) = ((uid, table, group), (FlowDestinationType::TIR, tir));
     type Edit = fn(&mut SetFlowTableEntryIn);
     let cases: &[(Edit, Refusal)] = &[
         (|input| _ = input.set_flow_index(6), Refusal::FlowIndex),
@@ -496,16 +496,16 @@ fn flow_entry_needs_group_and_held_destination() {
         (|input| _ = input.set_ignore_flow_level(true), Refusal::Unsupported),
     ];
     for (index, (edit, refusal)) in cases.iter().enumerate() {
-        assert_eq!(rig.entry(place, to, edit), Err(*refusal), "case {index}");
+        assert_eq!(rig.entry(entry, to, edit), Err(*refusal), "case {index}");
     }
     let none = (FlowDestinationType::TIR, tir + 1);
-    assert_eq!(rig.entry(place, none, |_| {}), Err(Refusal::NoSuchTir));
+    assert_eq!(rig.entry(entry, none, |_| {}), Err(Refusal::NoSuchTir));
     let own = (FlowDestinationType::FLOW_TABLE, table);
-    assert_eq!(rig.entry(place, own, |_| {}), Err(Refusal::FlowTableLevel));
+    assert_eq!(rig.entry(entry, own, |_| {}), Err(Refusal::FlowTableLevel));
     let port = (FlowDestinationType::VPORT, 1);
-    assert_eq!(rig.entry(place, port, |_| {}), Err(Refusal::Unsupported));
-    rig.entry(place, to, |_| {}).unwrap();
-    assert_eq!(rig.entry(place, to, |_| {}), Err(Refusal::FlowEntryExists));
+    assert_eq!(rig.entry(entry, port, |_| {}), Err(Refusal::Unsupported));
+    rig.entry(entry, to, |_| {}).unwrap();
+    assert_eq!(rig.entry(entry, to, |_| {}), Err(Refusal::FlowEntryExists));
     let asked = rig.call::<QueryFlowTableEntryIn>(uid, 0, &[], 8, |input| {
         input.set_table_id(table).set_flow_index(3);
     });

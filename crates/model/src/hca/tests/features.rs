@@ -1,4 +1,4 @@
-//! Features of queues behind a capability: each is accepted with it and refused without.
+//! Features of queues that need a capability: each is accepted with it and refused without.
 
 use verbless_prm::{
     CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn,

@@ -1,12 +1,11 @@
-//! Keys opened to other functions, aliases, and UARs extended to processes of other functions: the
-//! refusals of each command.
+//! Refusals of ALLOW_OTHER_VHCA_ACCESS, alias objects and DPA UAR extensions.
 
 use verbless_prm::{
     AllowOtherVhcaAccessIn, CreateGeneralObjectIn, DeallocUarIn, DestroyGeneralObjectIn,
     DestroyMkeyIn, DpaUarExtension, GeneralObjectType, QueryGeneralObjectIn,
 };
 
-use super::rig::Rig;
+use super::rig::{Rig, User};
 use crate::hca::Refusal;
 use crate::profile::{Link, Profile};
 
@@ -14,56 +13,76 @@ const LINK: Link = Link::Infiniband;
 const SECRET: [u8; 32] = [7; 32];
 
 #[test]
-fn only_mkeys_are_shared_and_only_by_their_owner() {
+fn allow_other_vhca_access_accepts_only_own_mkeys() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let mkey = rig.mkey(mine, |_| {}).unwrap();
-    assert_eq!(rig.offer(other.uid, mkey, SECRET), Err(Refusal::NoSuchMkey));
-    assert_eq!(rig.offer(mine.uid, mkey + 1, SECRET), Err(Refusal::NoSuchMkey));
-    let queue = rig.send::<AllowOtherVhcaAccessIn>(mine.uid, |input| {
+    assert_eq!(rig.allow_access(other.uid, mkey, SECRET), Err(Refusal::NoSuchMkey));
+    assert_eq!(rig.allow_access(mine.uid, mkey + 1, SECRET), Err(Refusal::NoSuchMkey));
+    let cq_access = rig.send::<AllowOtherVhcaAccessIn>(mine.uid, |input| {
         input.set_object_type_to_be_accessed(GeneralObjectType::CQ);
         input.set_object_id_to_be_accessed(mine.cq);
     });
-    assert_eq!(queue.err(), Some(Refusal::NotToBeShared));
-    // None of these opened the key to another function.
+    assert_eq!(cq_access.err(), Some(Refusal::NotToBeShared));
+    // No refused command granted access.
     assert_eq!(rig.alias(other, (1, mkey), SECRET), Err(Refusal::NoOffer));
-    rig.offer(mine.uid, mkey, SECRET).unwrap();
+    rig.allow_access(mine.uid, mkey, SECRET).unwrap();
     rig.alias(other, (1, mkey), SECRET).unwrap();
 }
 
-#[test]
-fn alias_belongs_to_its_creator_and_is_no_mkey() {
+/// Two users, a key of the first, and an alias of the second to it.
+fn with_alias() -> (Rig, [User; 2], u32, u32) {
     let mut rig = Rig::up(LINK);
-    let (mine, other) = (rig.user(), rig.user());
-    let mkey = rig.mkey(mine, |_| {}).unwrap();
-    rig.offer(mine.uid, mkey, SECRET).unwrap();
-    let thief = super::rig::User { pd: mine.pd, ..other };
-    assert_eq!(rig.alias(thief, (1, mkey), SECRET), Err(Refusal::NoSuchPd));
-    assert_eq!(rig.alias(other, (2, mkey), SECRET), Err(Refusal::NoOffer), "no such function");
-    let alias = rig.alias(other, (1, mkey), SECRET).unwrap();
+    let users = [rig.user(), rig.user()];
+    let mkey = rig.mkey(users[0], |_| {}).unwrap();
+    rig.allow_access(users[0].uid, mkey, SECRET).unwrap();
+    let alias = rig.alias(users[1], (1, mkey), SECRET).unwrap();
     assert_ne!(alias, mkey, "aliases and keys have indexes of one range");
-    let mut destroy = |uid, number| {
-        let kind = GeneralObjectType::MKEY.0;
-        rig.call::<DestroyGeneralObjectIn>(uid, kind, &[], 0, |input| {
-            input.set_obj_id(number);
-        })
-        .err()
-    };
-    assert_eq!(destroy(mine.uid, alias), Some(Refusal::NoSuchAlias));
-    assert_eq!(destroy(mine.uid, mkey), Some(Refusal::NoSuchAlias), "a key is not an alias");
-    assert_eq!(destroy(other.uid, alias), None);
-    let again = rig.alias(other, (1, mkey), SECRET).unwrap();
-    assert_eq!(rig.offer(other.uid, again, SECRET), Err(Refusal::NoSuchMkey), "nor the reverse");
-    let key = rig.send::<DestroyMkeyIn>(other.uid, |input| {
-        input.set_mkey_index(again);
-    });
-    assert_eq!(key.err(), Some(Refusal::NoSuchMkey));
-    // The key is destroyed; the alias stays until its creator destroys it.
-    rig.send::<DestroyMkeyIn>(mine.uid, |input| {
-        input.set_mkey_index(mkey);
+    (rig, users, mkey, alias)
+}
+
+/// Destroys general object `number` of type MKEY, which is an alias.
+fn destroy_alias(rig: &mut Rig, uid: u16, number: u32) -> Result<(), Refusal> {
+    let kind = GeneralObjectType::MKEY.0;
+    rig.call::<DestroyGeneralObjectIn>(uid, kind, &[], 0, |input| {
+        input.set_obj_id(number);
     })
-    .unwrap();
+    .map(drop)
+}
+
+fn destroy_mkey(rig: &mut Rig, uid: u16, index: u32) -> Result<(), Refusal> {
+    rig.send::<DestroyMkeyIn>(uid, |input| {
+        input.set_mkey_index(index);
+    })
+    .map(drop)
+}
+
+#[test]
+fn alias_needs_own_pd_and_existing_function() {
+    let (mut rig, [mine, other], mkey, _) = with_alias();
+    let foreign_pd = User { pd: mine.pd, ..other };
+    assert_eq!(rig.alias(foreign_pd, (1, mkey), SECRET), Err(Refusal::NoSuchPd));
+    assert_eq!(rig.alias(other, (2, mkey), SECRET), Err(Refusal::NoOffer), "no such function");
+}
+
+#[test]
+fn alias_is_destroyed_only_by_its_creator() {
+    let (mut rig, [mine, other], mkey, alias) = with_alias();
+    assert_eq!(destroy_alias(&mut rig, mine.uid, alias), Err(Refusal::NoSuchAlias));
+    // The alias outlives its key.
+    destroy_mkey(&mut rig, mine.uid, mkey).unwrap();
     assert_eq!((rig.counts().aliases, rig.counts().mkeys), (1, 0));
+    assert_eq!(destroy_alias(&mut rig, other.uid, alias), Ok(()));
+    assert_eq!(rig.counts().aliases, 0);
+}
+
+#[test]
+fn alias_is_not_usable_as_mkey() {
+    let (mut rig, [mine, other], mkey, alias) = with_alias();
+    assert_eq!(destroy_alias(&mut rig, mine.uid, mkey), Err(Refusal::NoSuchAlias));
+    assert_eq!(destroy_mkey(&mut rig, other.uid, alias), Err(Refusal::NoSuchMkey));
+    let shared = rig.allow_access(other.uid, alias, SECRET);
+    assert_eq!(shared, Err(Refusal::NoSuchMkey), "an alias cannot be shared again");
 }
 
 #[test]
@@ -71,7 +90,7 @@ fn alias_output_context_is_optional() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let mkey = rig.mkey(mine, |_| {}).unwrap();
-    rig.offer(mine.uid, mkey, SECRET).unwrap();
+    rig.allow_access(mine.uid, mkey, SECRET).unwrap();
     for room in [0, 63, 64] {
         let (number, context) = rig.alias_with(room, other, (1, mkey), SECRET).unwrap();
         assert_ne!(number, 0);
@@ -82,7 +101,7 @@ fn alias_output_context_is_optional() {
 }
 
 #[test]
-fn general_mkey_object_must_be_a_whole_alias() {
+fn create_general_object_mkey_requires_alias_object() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let kind = GeneralObjectType::MKEY.0;
@@ -95,11 +114,11 @@ fn general_mkey_object_must_be_a_whole_alias() {
 }
 
 #[test]
-fn device_without_sharing_rejects_offer_and_alias() {
+fn device_without_sharing_rejects_allow_access_and_alias() {
     let mut rig = Rig::up_of(Profile::load("connectx6dx").unwrap());
     let user = rig.user();
     let mkey = rig.mkey(user, |_| {}).unwrap();
-    assert_eq!(rig.offer(user.uid, mkey, SECRET), Err(Refusal::NotToBeShared));
+    assert_eq!(rig.allow_access(user.uid, mkey, SECRET), Err(Refusal::NotToBeShared));
     assert_eq!(rig.alias(user, (1, mkey), SECRET), Err(Refusal::Unsupported));
 }
 
@@ -111,13 +130,17 @@ fn uar_extension_needs_own_uar_and_reachable_dpa() {
     let mut wanted = DpaUarExtension::default();
     wanted.set_uar_page(mine.uar).set_vhca_id(1).set_process_serial(7).set_device_id(9);
     let extend = |rig: &mut Rig, uid, wanted: &DpaUarExtension| rig.general(uid, kind, wanted);
-    assert_eq!(extend(&mut rig, other.uid, &wanted), Err(Refusal::NoSuchUar), "another's page");
+    assert_eq!(
+        extend(&mut rig, other.uid, &wanted),
+        Err(Refusal::NoSuchUar),
+        "a UAR of another uid"
+    );
     for vhca_id in [0, 2, 0xffff] {
-        let away = *wanted.clone().set_vhca_id(vhca_id);
-        assert_eq!(extend(&mut rig, mine.uid, &away), Err(Refusal::UarExtensionTo));
+        let unreachable = *wanted.clone().set_vhca_id(vhca_id);
+        assert_eq!(extend(&mut rig, mine.uid, &unreachable), Err(Refusal::UarExtensionTo));
     }
-    let elsewhere = *wanted.clone().set_process_serial(1 << 40 | 7);
-    let refused = extend(&mut rig, mine.uid, &elsewhere);
+    let other_card = *wanted.clone().set_process_serial(1 << 40 | 7);
+    let refused = extend(&mut rig, mine.uid, &other_card);
     assert_eq!(refused, Err(Refusal::UarExtensionTo), "the same vhca_id of another card");
     let number = extend(&mut rig, mine.uid, &wanted).unwrap();
     let mut query = |uid| {
@@ -128,7 +151,7 @@ fn uar_extension_needs_own_uar_and_reachable_dpa() {
     };
     assert_eq!((query(mine.uid), query(other.uid)), (Ok(number), Err(Refusal::NoSuchUarExtension)));
     let extension = &rig.locked.functions[0].hca.objects.uar_extensions[&number].context;
-    assert_eq!(extension.device_id(), 1 << 16 | number, "the device's to say");
+    assert_eq!(extension.device_id(), 1 << 16 | number, "the device assigns device_id");
     let free = |rig: &mut Rig| {
         let freed = rig.send::<DeallocUarIn>(mine.uid, |input| {
             input.set_uar(mine.uar);

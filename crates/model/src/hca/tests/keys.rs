@@ -182,7 +182,7 @@ fn mkey_start_matches_offset_in_the_umems_page() {
 }
 
 #[test]
-fn umem_pages_behind_an_iommu_are_whole_and_aligned() {
+fn umem_pages_of_an_iommu_are_complete_and_aligned() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let iommu = rig.locked.functions[0].hca.iommu.clone();

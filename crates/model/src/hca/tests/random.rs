@@ -19,13 +19,13 @@ fn number(user: User, qp: u32, mkey: u32) -> impl Strategy<Value = u32> {
     prop_oneof![4 => proptest::sample::select(known), 1 => any::<u32>()]
 }
 
-/// A function in use, and the numbers of its objects.
+/// A function with one object of each kind; the numbers of its QP and mkey.
 fn seeded(link: Link) -> (Rig, User, u32, u32) {
     let mut rig = Rig::up(link);
     let user = rig.user();
     let qp = rig.qp(user, |_| {}).unwrap();
     let mkey = rig.mkey(user, |_| {}).unwrap();
-    let moved: Result<(), Refusal> = (|| {
+    let transitions: Result<(), Refusal> = (|| {
         let sq = rig.sq(user, |_| {})?;
         rig.send::<ModifySqIn>(user.uid, |input| {
             input.set_sqn(sq).ctx_mut().set_state(SqState::RDY);
@@ -68,11 +68,11 @@ fn seeded(link: Link) -> (Rig, User, u32, u32) {
         })?;
         Ok(())
     })();
-    moved.unwrap();
+    transitions.unwrap();
     (rig, user, qp, mkey)
 }
 
-/// One command: its opcode, its uid, its contents.
+/// A generated command.
 #[derive(Debug, Clone)]
 struct Command {
     /// The index of an earlier accepted command to start from, if any.
@@ -85,7 +85,7 @@ struct Command {
     /// The object number, where most commands have it.
     number: u32,
     /// Bytes to change, by offset and value.
-    spoil: Vec<(usize, u8)>,
+    patches: Vec<(usize, u8)>,
     list: Vec<u8>,
 }
 
@@ -98,20 +98,20 @@ fn command() -> impl Strategy<Value = Command> {
     let op_mod = prop_oneof![3 => Just(0), 1 => 0_u16..4, 1 => any::<u16>()];
     let lengths = proptest::option::weighted(0.2, (0_usize..0x300, 8_usize..0x300));
     let value = prop_oneof![any::<u8>(), (0_u32..8).prop_map(|bit| 1 << bit), Just(0)];
-    let spoil = proptest::collection::vec((0_usize..0x140, value), 0..4);
+    let patches = proptest::collection::vec((0_usize..0x140, value), 0..4);
     let list = proptest::collection::vec(any::<u8>(), 0..256);
     let accepted = proptest::option::weighted(0.6, any::<proptest::sample::Index>())
         .prop_map(|index| index.map(|index| index.index(usize::MAX)));
     let number = number(user, qp, mkey);
-    (accepted, opcode, any::<bool>(), op_mod, lengths, number, spoil, list).prop_map(
-        |(accepted, opcode, kernel, op_mod, lengths, number, spoil, list)| Command {
+    (accepted, opcode, any::<bool>(), op_mod, lengths, number, patches, list).prop_map(
+        |(accepted, opcode, kernel, op_mod, lengths, number, patches, list)| Command {
             accepted,
             opcode,
             kernel,
             op_mod,
             lengths,
             number,
-            spoil,
+            patches,
             list,
         },
     )
@@ -120,7 +120,7 @@ fn command() -> impl Strategy<Value = Command> {
 fn send(rig: &mut Rig, user: User, command: &Command) {
     if let Some(index) = command.accepted {
         let mut input = rig.accepted[index % rig.accepted.len()].clone();
-        for &(at, value) in &command.spoil {
+        for &(at, value) in &command.patches {
             if let Some(byte) = input.get_mut(at).filter(|_| at >= 4) {
                 *byte = value;
             }
@@ -132,7 +132,7 @@ fn send(rig: &mut Rig, user: User, command: &Command) {
     let own = info.map_or((16, 16), |info| (info.input.bytes, info.output.bytes));
     let mut input = vec![0; own.0.max(16)];
     input[8..12].copy_from_slice(&command.number.to_be_bytes());
-    for &(at, value) in &command.spoil {
+    for &(at, value) in &command.patches {
         if let Some(byte) = input.get_mut(at) {
             *byte = value;
         }
@@ -167,11 +167,11 @@ proptest! {
         let objects = &mut rig.locked.functions[0].hca.objects;
         let counted = objects.uses.clone();
         objects.index_again();
-        prop_assert_eq!(counted, objects.uses.clone(), "what uses what was counted wrong");
+        prop_assert_eq!(counted, objects.uses.clone(), "use counts differ from a recount");
         let _ = rig.send::<TeardownHcaIn>(0, |input| {
             input.set_profile(TeardownProfile::FORCE_CLOSE);
         });
-        // EQs remain for its completion until the function is disabled.
+        // A forced teardown keeps the EQs: the driver gets its completion there.
         let left = ObjectCounts { eqs: rig.counts().eqs, ..Default::default() };
         prop_assert_eq!(rig.counts(), left);
         let _ = rig.send::<DisableHcaIn>(0, |_| {});

@@ -130,7 +130,7 @@ fn one_of_each(rig: &mut Rig) {
     .unwrap();
     rig.sq(user, |_| {}).unwrap();
     let mkey = rig.mkey(user, |_| {}).unwrap();
-    rig.offer(user.uid, mkey, [7; 32]).unwrap();
+    rig.allow_access(user.uid, mkey, [7; 32]).unwrap();
     rig.alias(user, (1, mkey), [7; 32]).unwrap();
     for_frames(rig, user);
     on_the_dpa(rig, user);

@@ -127,8 +127,8 @@ impl Rig {
         rig
     }
 
-    /// Opens a key to other functions.
-    pub(super) fn offer(
+    /// Allows other functions to access a key (ALLOW_OTHER_VHCA_ACCESS).
+    pub(super) fn allow_access(
         &mut self,
         uid: u16,
         index: u32,
@@ -153,8 +153,8 @@ impl Rig {
         self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
     }
 
-    /// Creates an alias of a key, with `room` bytes after the answer's head; returns its number
-    /// and the bytes that arrived there.
+    /// Creates an alias of a key, with `room` bytes after the output's head; returns its number
+    /// and those bytes.
     pub(super) fn alias_with(
         &mut self,
         room: usize,
@@ -180,7 +180,7 @@ impl Rig {
                 input.set_alias_object(true);
             },
         )
-        .map(|(output, behind)| (output.obj_id(), behind))
+        .map(|(output, rest)| (output.obj_id(), rest))
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {
@@ -333,14 +333,14 @@ impl Rig {
         self.qp_with(user, &[], edit)
     }
 
-    /// Creates a QP, with `behind` after the command's input.
+    /// Creates a QP, with `list` after the command's input.
     pub(super) fn qp_with(
         &mut self,
         user: User,
-        behind: &[u8],
+        list: &[u8],
         edit: impl FnOnce(&mut CreateQpIn),
     ) -> Result<u32, Refusal> {
-        let (output, _) = self.call::<CreateQpIn>(user.uid, 0, behind, 0, |input| {
+        let (output, _) = self.call::<CreateQpIn>(user.uid, 0, list, 0, |input| {
             input.set_wq_umem_valid(true).set_wq_umem_id(user.umem).set_wq_umem_offset(0x1_0000);
             let context = input.qpc_mut();
             context.set_st(ServiceType::RC).set_pm_state(PathMigrationState::MIGRATED);

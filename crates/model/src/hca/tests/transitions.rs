@@ -512,10 +512,10 @@ fn ts_format_must_match_a_device_clock() {
     use TimestampFormat as T;
     let real_time = Profile::load("connectx6dx-realtime").expect("it is built in");
     // On an InfiniBand port mlx5_ib requests the free-running clock without checking.
-    let elsewhere = real_time.clone().with_link(Link::Infiniband);
+    let infiniband = real_time.clone().with_link(Link::Infiniband);
     let free_running = Profile::load("connectx6dx").expect("it is built in");
     for (profile, lacks) in
-        [(real_time, T::FREE_RUNNING), (elsewhere, T::REAL_TIME), (free_running, T::REAL_TIME)]
+        [(real_time, T::FREE_RUNNING), (infiniband, T::REAL_TIME), (free_running, T::REAL_TIME)]
     {
         let mut rig = Rig::up_of(profile);
         let user = rig.user();

@@ -41,7 +41,7 @@ fn copy_appends_to_destination_data(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!((done.user_data.0, done.destination.data_len()), (5, 1008), "user data and length");
     ensure_eq!(rig.bytes(4096, 8)?, b"in front", "the earlier data");
     ensure!(rig.bytes(4104, 1000)? == pattern(1, 1000), "other bytes");
-    ensure_eq!(rig.bytes(5104, 64)?, [0; 64], "behind them");
+    ensure_eq!(rig.bytes(5104, 64)?, [0; 64], "after them");
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn failed_job_leaves_other_jobs_intact(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(copied(&mut rig.workq)?.user_data.0, 1, "the second");
     ensure_eq!(failed_job(&mut rig.workq)?, ErrorKind::NotPermitted, "the third");
     for number in 3..8u64 {
-        ensure_eq!(copied(&mut rig.workq)?.user_data.0, number, "what stood behind it");
+        ensure_eq!(copied(&mut rig.workq)?.user_data.0, number, "the next task");
         let at = 0x1000 * (number as usize + 1);
         ensure!(rig.bytes(at, 64)? == pattern(4, 64), "bytes of job {number}");
     }

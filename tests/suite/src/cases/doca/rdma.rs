@@ -180,9 +180,9 @@ fn chains_are_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
         let message = pattern(number as u8, lengths.iter().sum::<u64>() as usize);
         let (mut at, mut rest) = (0, &message[..]);
         for length in lengths {
-            let (here, behind) = rest.split_at(length as usize);
+            let (here, after) = rest.split_at(length as usize);
             a.fill(at, here)?;
-            (at, rest) = (at + 2000, behind);
+            (at, rest) = (at + 2000, after);
         }
         let job = b.rdma()?.receive(Some(chain(b, 0, [50, 1999, 1000], false)?));
         b.submit(job)?;

@@ -126,7 +126,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     let mut seen = Vec::new();
     for _ in 0..count {
         let (done, kind) = end.failed()?;
-        ensure_eq!(kind, ErrorKind::Shutdown, "why a job behind it failed");
+        ensure_eq!(kind, ErrorKind::Shutdown, "why a job after it failed");
         ensure!(done.local.is_some(), "its buffer");
         seen.push(done.user_data.0);
     }
@@ -184,7 +184,7 @@ fn oversized_message_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(kind, ErrorKind::InvalidValue, "why the send failed");
     let (done, kind) = b.failed()?;
     ensure_eq!((done.user_data.0, kind), (0, ErrorKind::InvalidValue), "the receive");
-    ensure_eq!(flushed(&mut b, 1)?, [1], "the receive behind it");
+    ensure_eq!(flushed(&mut b, 1)?, [1], "the receive after it");
     for end in [&a, &b] {
         ensure_eq!(end.rdma()?.state(), RdmaState::Error, "state");
     }

@@ -387,7 +387,7 @@ fn stack_overflow_ends_process(lab: &Lab) -> Result<(), Stop> {
     let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::STORE.0));
     ensure_eq!(dpa.end_of(&call)?, ended, "the call");
     let crash = dpa.process.query()?.crash.ok_or_else(|| Stop::fail("no crash report"))?;
-    ensure_eq!(crash.address, crash.registers[2], "the address behind the stack");
+    ensure_eq!(crash.address, crash.registers[2], "the address past the stack");
     Ok(())
 }
 

@@ -533,8 +533,8 @@ fn program_posts_rdma_write(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::of(Rig::of(device, pair.a.domain.pd().clone())?, 0)?;
     let drain = dpa.drain()?;
     let heap = Arc::new(dpa.process.heap());
-    let place = |at| QueueMemory::new(heap.clone(), at);
-    let mut sender = Sender::at(&dpa.rig, &drain.cq, place(QP_AT), place(QP_RECORD_AT))?;
+    let memory_at = |at| QueueMemory::new(heap.clone(), at);
+    let mut sender = Sender::at(&dpa.rig, &drain.cq, memory_at(QP_AT), memory_at(QP_RECORD_AT))?;
     sender.connect(&pair.a.domain, &pair.a)?;
     let (key, heap_key) = (dpa.rig.key(KeyAccess::ALL)?, dpa.rig.heap_key(&dpa.process)?);
     let keys = u64::from(heap_key.lkey().0) << 32 | u64::from(key.rkey().0);

@@ -46,17 +46,17 @@ fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
     by_user.set_register_id(RegisterId::NIC_CAP_EXT).set_op_mod(AccessRegisterUserIn::READ);
     let mut by_control = AccessRegisterIn::new();
     by_control.set_register_id(RegisterId::NIC_CAP_EXT).set_op_mod(AccessRegisterIn::READ);
-    let mut by_user_data = vec![0; AccessRegisterUserOut::BYTES + NicCapExtReg::BYTES];
-    device.devx_other(&[&by_user.as_bytes()[..], asked.as_bytes()].concat(), &mut by_user_data)?;
-    let mut by_fwctl_data = vec![0xa5; AccessRegisterOut::BYTES + NicCapExtReg::BYTES];
+    let mut values = vec![0; AccessRegisterUserOut::BYTES + NicCapExtReg::BYTES];
+    device.devx_other(&[&by_user.as_bytes()[..], asked.as_bytes()].concat(), &mut values)?;
+    let mut by_fwctl = vec![0xa5; AccessRegisterOut::BYTES + NicCapExtReg::BYTES];
     let input = [&by_control.as_bytes()[..], asked.as_bytes()].concat();
-    control.rpc(FwctlScope::DebugReadOnly, &input, &mut by_fwctl_data)?;
-    let [by_user_data, by_fwctl_data] = [
-        by_user_data.split_off(AccessRegisterUserOut::BYTES),
-        by_fwctl_data.split_off(AccessRegisterOut::BYTES),
+    control.rpc(FwctlScope::DebugReadOnly, &input, &mut by_fwctl)?;
+    let [values, by_fwctl] = [
+        values.split_off(AccessRegisterUserOut::BYTES),
+        by_fwctl.split_off(AccessRegisterOut::BYTES),
     ];
-    ensure!(by_user_data != asked.as_bytes(), "ACCESS_REGISTER_USER has answered nothing");
-    ensure_eq!(by_fwctl_data, by_user_data, "NIC_CAP_EXT by fwctl, and by ACCESS_REGISTER_USER");
+    ensure!(values != asked.as_bytes(), "ACCESS_REGISTER_USER has answered nothing");
+    ensure_eq!(by_fwctl, values, "NIC_CAP_EXT by fwctl, and by ACCESS_REGISTER_USER");
     Ok(())
 }
 

@@ -132,7 +132,7 @@ pub(super) struct Dpa {
     pub(super) window: Arc<DpaWindow>,
     /// Addresses of the outboxes, of the windows' configuration and of the windows, from the
     /// context.
-    places: [u64; 3],
+    bases: [u64; 3],
 }
 
 impl Dpa {
@@ -144,14 +144,14 @@ impl Dpa {
         let process = rig.process_of(&rig.program.file, watchdog)?;
         let outbox = rig.device.create_dpa_outbox(&process, &rig.uar)?;
         let window = rig.device.create_dpa_window(&process, &rig.pd)?;
-        let mut dpa = Self { rig, process, outbox, window, places: [0; 3] };
+        let mut dpa = Self { rig, process, outbox, window, bases: [0; 3] };
         let context = dpa.call("context", [0; 3])?;
         let word = |at| dpa.call("load64", [context + at, 0, 0]);
         let (base, configs, shape) = (word(8)?, word(0x18)?, word(0x30)?);
         // The outbox of the run, if it has one.
         let outboxes = base - 4096 * (word(0)? >> 32 & 0xffff);
         ensure_eq!(shape >> 8 & 0xff, 48, "log2 of a window's bytes");
-        dpa.places = [outboxes, configs, (shape & 0xff) << 56];
+        dpa.bases = [outboxes, configs, (shape & 0xff) << 56];
         Ok(dpa)
     }
 
@@ -234,17 +234,17 @@ impl Dpa {
     }
 
     fn page_of(&self, outbox: &DpaOutbox) -> u64 {
-        self.places[0] + u64::from(outbox.id()) * 4096
+        self.bases[0] + u64::from(outbox.id()) * 4096
     }
 
     /// The process's address of byte `address` of a window.
     pub(super) fn window_address(&self, id: u16, address: u64) -> u64 {
-        self.places[2] | u64::from(id) << 48 | address
+        self.bases[2] | u64::from(id) << 48 | address
     }
 
     /// Points the window to a key, and gives the process's address of `address` there.
     pub(super) fn through_window(&self, key: u32, address: u64) -> Result<u64, Stop> {
-        let config = self.places[1] + (u64::from(self.window.id()) << 6);
+        let config = self.bases[1] + (u64::from(self.window.id()) << 6);
         self.call("store32", [config, key.into(), 0])?;
         ensure_eq!(self.call("load32", [config, 0, 0])?, u64::from(key), "the window's key");
         Ok(self.window_address(self.window.id(), address))
@@ -354,12 +354,12 @@ const RECORDS_AT: usize = 4096;
 impl Sender {
     pub(super) fn new(rig: &Arc<Rig>, cq: &Arc<CqObject>) -> Result<Self, Stop> {
         let shared = RegisteredMemory::new(&rig.device, 2 * 4096)?;
-        let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
-        let sender = Self::at(rig, cq, place(0), place(RECORDS_AT))?;
+        let memory_at = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
+        let sender = Self::at(rig, cq, memory_at(0), memory_at(RECORDS_AT))?;
         Ok(Self { shared: Some(shared), ..sender })
     }
 
-    /// A sender whose rings and records are at these places; programs write them.
+    /// A sender whose rings and records are in these memories; programs write them.
     pub(super) fn at(
         rig: &Arc<Rig>,
         cq: &Arc<CqObject>,

@@ -53,7 +53,7 @@ fn cmdq_runs_1000_tasks_on_any_worker_count(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!((queue.pending()?, queue.is_empty()?), (0, true), "pending tasks");
         ensure_eq!(counted(&rig)?, 1000 * 999 / 2, "what {workers} workers have counted");
         queue.destroy();
-        ensure_eq!(rig.process.heap_info(), before, "the heap behind the queue");
+        ensure_eq!(rig.process.heap_info(), before, "the heap after the queue");
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn pending_queue_runs_tasks_once_running(lab: &Lab) -> Result<(), Stop> {
     queue.state_running()?;
     queue.task_add(increment(), 1)?;
     queue.wait_until_empty()?;
-    ensure_eq!((counted(&rig)?, queue.state()), (16, CmdqState::Running), "behind one more");
+    ensure_eq!((counted(&rig)?, queue.state()), (16, CmdqState::Running), "after one more");
     Ok(())
 }
 
@@ -125,7 +125,7 @@ fn task_ending_process_is_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let mut queue = Cmdq::create(&rig.process, &CmdqConfig::default())?;
     queue.task_add(ends_with(), 200)?;
     fatal("to wait for it", queue.wait_until_empty())?;
-    fatal("a task behind it", queue.task_add(increment(), 1))?;
+    fatal("a task after it", queue.task_add(increment(), 1))?;
     fatal("whether it is empty", queue.is_empty())?;
     fatal("a running queue", queue.state_running())?;
     fatal("a new queue", Cmdq::create(&rig.process, &CmdqConfig::default()))?;
@@ -140,8 +140,8 @@ fn queue_destroy_succeeds_with_busy_workers(lab: &Lab) -> Result<(), Stop> {
     let mut queue = Cmdq::create(&rig.process, &config)?;
     (0..10).try_for_each(|_| queue.task_add(wait_for(), 1))?;
     queue.destroy();
-    ensure_eq!(rig.process.heap_info(), before, "the heap behind the queue");
-    ensure_eq!(rig.process.call(increment(), (1,))?, 1, "a call behind it");
+    ensure_eq!(rig.process.heap_info(), before, "the heap after the queue");
+    ensure_eq!(rig.process.call(increment(), (1,))?, 1, "a call after it");
     Ok(())
 }
 

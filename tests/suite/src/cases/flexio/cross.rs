@@ -91,11 +91,11 @@ impl FarCq {
     ) -> Result<(RegisteredMemory, Result<CqObject, verbless_command::Error>), Stop> {
         let ring = RegisteredMemory::new(device, 8192)?;
         ring.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
-        let place = |at| verbless_command::QueueMemory::new(ring.umem.clone(), at);
+        let memory_at = |at| verbless_command::QueueMemory::new(ring.umem.clone(), at);
         let attr = CqAttr {
             uar: uar.clone(),
-            ring: place(0),
-            record: place(4096),
+            ring: memory_at(0),
+            record: memory_at(4096),
             log_cqes: LOG_CQES,
             cqe_size: CqeSize::BYTES_64,
             element,
@@ -223,9 +223,9 @@ fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&cross.other)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let shared = RegisteredMemory::new(&cross.other, 8192)?;
-    let place = |at| Some(QueueMemory::host(shared.umem.clone(), at));
+    let memory_at = |at| Some(QueueMemory::host(shared.umem.clone(), at));
     let mut config = DpaSqConfig::new(LOG_DEPTH);
-    (config.wq.ring, config.wq.record) = (place(0), place(4096));
+    (config.wq.ring, config.wq.record) = (memory_at(0), memory_at(4096));
     (config.wq.uar, config.wq.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
     let sq = DpaSq::create_cross_dev(process, &cross.other, &cq, &config)?;
 
@@ -249,9 +249,9 @@ fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// Memory of the other context for a CQ and the ring of a queue, and its address.
-struct Places(RegisteredMemory);
+struct Memories(RegisteredMemory);
 
-impl Places {
+impl Memories {
     fn new(device: &Device) -> Result<Self, Stop> {
         let shared = RegisteredMemory::new(device, 4 * 4096)?;
         shared.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
@@ -275,10 +275,10 @@ fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 3;
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
-    let (domain, places) = (Domain::new(&cross.other)?, Places::new(&cross.other)?);
-    let cq = DpaCq::create_cross_dev(process, &cross.other, &places.cq(&cross.uar))?;
+    let (domain, memories) = (Domain::new(&cross.other)?, Memories::new(&cross.other)?);
+    let cq = DpaCq::create_cross_dev(process, &cross.other, &memories.cq(&cross.uar))?;
     let mut config = DpaQpConfig::rc(&cq, &cq, LOG_DEPTH);
-    (config.ring, config.record) = (places.at(2), places.at(3));
+    (config.ring, config.record) = (memories.at(2), memories.at(3));
     (config.uar, config.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
     let mut qp = DpaQp::create_cross_dev(process, &cross.other, &config)?;
     // A peer in the same context.
@@ -290,7 +290,7 @@ fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
     qp.connect(&address, &options)?;
     ensure_eq!(qp.state()?, QpState::Rts, "the state");
 
-    let memory = places.0.memory.clone();
+    let memory = memories.0.memory.clone();
     let key = region_owned_by(process.domain(), &memory, memory.clone(), KeyAccess::ALL)?;
     let window = Window::create(process, process.pd())?;
     let attr = RpcAttr { windows: [Some(window), None], ..RpcAttr::default() };
@@ -315,7 +315,7 @@ fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
 fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
-    let places = Places::new(&cross.other)?;
+    let memories = Memories::new(&cross.other)?;
     // A handler that reads no CQE and never arms.
     let config = EventHandlerConfig {
         continuable: true,
@@ -327,7 +327,7 @@ fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     let starts = DpaCqConfig {
         element: CqElement::Thread(handler.clone()),
         always_armed: true,
-        ..places.cq(&cross.uar)
+        ..memories.cq(&cross.uar)
     };
     let cq = DpaCq::create_cross_dev(process, &cross.other, &starts)?;
     let attr = by(cross.rig.outbox()?);
@@ -376,7 +376,7 @@ fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
 fn program_arms_cq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
-    let places = Places::new(&cross.other)?;
+    let memories = Memories::new(&cross.other)?;
     let config = EventHandlerConfig {
         continuable: true,
         ..EventHandlerConfig::new(Handler::named("continues"))
@@ -385,10 +385,10 @@ fn program_arms_cq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let at = process.alloc_from(&[0; 8])?;
     handler.run(at.address())?;
     let element = CqElement::Thread(handler.clone());
-    let unarmed = DpaCqConfig { element, no_arm: true, ..places.cq(&cross.uar) };
+    let unarmed = DpaCqConfig { element, no_arm: true, ..memories.cq(&cross.uar) };
     let cq = DpaCq::create_cross_dev(process, &cross.other, &unarmed)?;
     // Its record is in memory of the other context, which the program reaches by its own key.
-    let memory = places.0.memory.clone();
+    let memory = memories.0.memory.clone();
     let key = region_owned_by(process.domain(), &memory, memory.clone(), KeyAccess::ALL)?;
     let window = Window::create(process, process.pd())?;
     let outbox = Some(cross.rig.outbox()?);
@@ -421,7 +421,7 @@ fn program_arms_cq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     }
     ensure_eq!(arm(4)?, 0, "errno of an arm when all CQEs are consumed");
     ensure_eq!(handler.query()?.events, 3, "events before the next CQE");
-    ensure_eq!(trigger()?, 0, "errno of the CQE behind it");
+    ensure_eq!(trigger()?, 0, "errno of the CQE after it");
     events(4)?;
     drop(unarmed);
     cq.destroy()?;
@@ -453,8 +453,8 @@ fn number_of_two_threads_is_refused(cross: &Cross, thread: Element) -> Result<()
 fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, other) = (&cross.rig.process, &cross.other);
-    let (domain, places) = (Domain::new(other)?, Places::new(other)?);
-    let good = places.cq(&cross.uar);
+    let (domain, memories) = (Domain::new(other)?, Memories::new(other)?);
+    let good = memories.cq(&cross.uar);
     let cq = |config: &DpaCqConfig| DpaCq::create_cross_dev(process, other, config);
     let near = DpaCq::create_cross_dev(process, process.device(), &good);
     failed("a CQ on the own context", near, "process's own")?;
@@ -465,11 +465,11 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     )?;
     failed("a CQ without a UAR", cq(&DpaCqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
     let element = CqElement::Thread(cross.rig.handler("drain")?);
-    let refused_cq = cq(&DpaCqConfig { element, ..good.clone() });
-    failed("a CQ that its host would arm", refused_cq, "armed by its program")?;
+    let armed_by_host = cq(&DpaCqConfig { element, ..good.clone() });
+    failed("a CQ that its host would arm", armed_by_host, "armed by its program")?;
     let far = cq(&good)?;
     let mut config = DpaQpConfig::rc(&far, &far, 2);
-    (config.ring, config.record) = (places.at(2), places.at(3));
+    (config.ring, config.record) = (memories.at(2), memories.at(3));
     config.uar = Some(cross.uar.clone());
     let qp = |config: &DpaQpConfig| DpaQp::create_cross_dev(process, other, config);
     failed("a queue pair without a domain of its own", qp(&config), "protection domain")?;
@@ -481,13 +481,13 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     let strange = DpaQpConfig { rq_cq: (&near).into(), ..config.clone() };
     failed("one with the process's CQ", qp(&strange), "CQ of the receives is of another device")?;
     drop((strange, near, config));
-    let strange = DpaCqConfig { ring: places.at(2), ..here };
+    let strange = DpaCqConfig { ring: memories.at(2), ..here };
     let why = "memory of the ring is of another device";
     failed("a CQ of the process's in memory of another", DpaCq::create(process, &strange), why)?;
     drop(strange);
     let mut config = RmpConfig::new(2);
     failed("a pool in the heap", Rmp::create_cross_dev(process, other, &config), "of the host")?;
-    (config.wq.ring, config.wq.record) = (places.at(2), places.at(3));
+    (config.wq.ring, config.wq.record) = (memories.at(2), memories.at(3));
     (config.wq.uar, config.wq.pd) = (Some(cross.uar.clone()), Some(domain.pd().clone()));
     let near = Rmp::create_cross_dev(process, process.device(), &config);
     failed("a pool on the own context", near, "process's own")?;

@@ -78,7 +78,7 @@ fn new_sq_and_rq_are_ready(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
     ensure_eq!(sq.object().query()?.cqn(), cq.number().0, "the CQ of the SQ");
     ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number().0, "where the TIR leads");
-    ensure!(sq.ring_address() != rq.ring_address(), "two rings at one place");
+    ensure!(sq.ring_address() != rq.ring_address(), "two rings at one address");
     // Through a CQ of the host.
     let host = process.domain().completion_queue(&CqConfig::new(16))?;
     let by_host = DpaSq::create(&process, &host, &DpaSqConfig::new(LOG_DEPTH))?;
@@ -190,13 +190,13 @@ fn cross_device_queues_require_host_memory(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&other)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let memory = RegisteredMemory::new(&other, 8192)?;
-    let place = |at| Some(QueueMemory::host(memory.umem.clone(), at));
+    let memory_at = |at| Some(QueueMemory::host(memory.umem.clone(), at));
     let mut send = DpaSqConfig::new(LOG_DEPTH);
     let near = DpaSq::create_cross_dev(&process, own, &cq, &send);
     failed("an SQ on the own context", near, "process's own")?;
     let heap = DpaSq::create_cross_dev(&process, &other, &cq, &send);
     failed("an SQ in the heap", heap, "memory of the host")?;
-    (send.wq.ring, send.wq.record) = (place(0), place(4096));
+    (send.wq.ring, send.wq.record) = (memory_at(0), memory_at(4096));
     let foreign = DpaSq::create_cross_dev(&process, &other, &cq, &send);
     failed("an SQ without a UAR of its own", foreign, "Uar::extend")?;
     (send.wq.uar, send.wq.pd) = (Some(uar.clone()), Some(domain.pd().clone()));
@@ -213,7 +213,7 @@ fn cross_device_queues_require_host_memory(lab: &Lab) -> Result<(), Stop> {
     let mut receive = DpaRqConfig::new(LOG_DEPTH);
     let near = DpaRq::create_cross_dev(&process, own, &cq, &receive);
     failed("an RQ on the own context", near, "process's own")?;
-    (receive.wq.ring, receive.wq.record) = (place(4096 + 1024), place(4096 + 64));
+    (receive.wq.ring, receive.wq.record) = (memory_at(4096 + 1024), memory_at(4096 + 64));
     (receive.wq.uar, receive.wq.pd) = (Some(uar), Some(domain.pd().clone()));
     let rq = DpaRq::create_cross_dev(&process, &other, &cq, &receive)?;
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
@@ -367,7 +367,7 @@ fn burst_frames_return_or_count_as_lost(lab: &Lab) -> Result<(), Stop> {
         (came + lost == FRAMES).then_some(())
     })?;
     ensure!(came >= DEPTH, "{came} frames came back, of {DEPTH} receives");
-    ensure!(matches!(last, Some(Ok(at)) if at + 1 == came), "{last:?} behind {came} frames");
+    ensure!(matches!(last, Some(Ok(at)) if at + 1 == came), "{last:?} after {came} frames");
     // They are a subsequence of the sent frames.
     let mut sent = 0..FRAMES;
     for at in 0..came {

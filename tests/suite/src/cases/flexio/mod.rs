@@ -184,7 +184,7 @@ fn memcpy_works_in_every_host_heap_direction(lab: &Lab) -> Result<(), Stop> {
     process.memcpy(Source::Host(&bytes[1..]), Destination::Dpa(second.address() + 7), 90_000)?;
     second.read_at(6, &mut back[..90_002])?;
     ensure_eq!((back[0], back[90_001]), (bytes[6], bytes[90_007]), "bytes beside the copy");
-    ensure!(back[1..90_001] == bytes[1..90_001], "a copy at an odd place changed the bytes");
+    ensure!(back[1..90_001] == bytes[1..90_001], "a copy at an odd address changed the bytes");
     let mut host = [0; 5];
     process.memcpy(Source::Host(&bytes), Destination::Host(&mut host), 4)?;
     ensure_eq!(host, [bytes[0], bytes[1], bytes[2], bytes[3], 0], "host to host");
@@ -203,12 +203,12 @@ fn copy_outside_heap_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let info = process.heap_info();
     let end = info.base + info.size;
-    failed("a write behind the heap", process.write(end - 3, &[0; 4]), "not in the heap")?;
+    failed("a write past the heap", process.write(end - 3, &[0; 4]), "not in the heap")?;
     failed("a read before it", process.read(info.base - 1, &mut [0; 4]), "not in the heap")?;
     failed("a fill of all of it and a byte", process.fill(info.base, info.size + 1, 0), "heap")?;
     failed("a fill to the end of all", process.fill(info.base, u64::MAX, 0), "heap")?;
     let buffer = process.alloc(16)?;
-    failed("a write behind a buffer", buffer.write_at(9, &[0; 8]), "buffer of 16 bytes")?;
+    failed("a write past a buffer", buffer.write_at(9, &[0; 8]), "buffer of 16 bytes")?;
     let short = process.memcpy(Source::Host(&[1, 2]), Destination::Dpa(buffer.address()), 3);
     failed("a copy of more than a slice has", short, "slice of 2 bytes")
 }

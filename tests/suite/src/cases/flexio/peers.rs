@@ -111,9 +111,9 @@ fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
         let turned: Vec<u8> = message.iter().map(|byte| !byte).collect();
         ensure!(answered[..] == turned, "answer {index} has other bytes");
     }
-    let mut behind = [0; LENGTH];
-    replies.read_at(DEPTH * LENGTH, &mut behind)?;
-    ensure!(behind.iter().all(|&byte| byte == UNWRITTEN), "a write went past its place");
+    let mut past_slots = [0; LENGTH];
+    replies.read_at(DEPTH * LENGTH, &mut past_slots)?;
+    ensure!(past_slots.iter().all(|&byte| byte == UNWRITTEN), "a write went past its slot");
     ensure!(handler.query()?.runs > 0, "the handler did not run");
     Ok(())
 }

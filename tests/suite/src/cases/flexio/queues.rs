@@ -155,8 +155,8 @@ fn always_armed_cq_makes_event_per_cqe(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(cq.object().query()?.st(), CqState::ALWAYS_ARMED, "the state");
     for pairs in 1..=5_u32 {
         trigger(&rig, &cq)?;
-        let received = || handler.query().ok().filter(|it| it.events == 2 * pairs);
-        until("two events for two CQEs", received)?;
+        let handled = || handler.query().ok().filter(|it| it.events == 2 * pairs);
+        until("two events for two CQEs", handled)?;
     }
     Ok(())
 }
@@ -263,7 +263,7 @@ fn overrun_breaks_cq_unless_ignored(lab: &Lab) -> Result<(), Stop> {
         rig.process.call(more, (rig.outbox()?.id(), cq.number().0, false))?;
         let expected = if overrun_ignore { CqStatus::OK } else { CqStatus::OVERFLOW };
         let there = || cq.object().query().ok().filter(|it| it.status() == expected);
-        until("the status behind an overrun", there)?;
+        until("the status after an overrun", there)?;
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ fn moderation_is_set_changed_and_queried(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(cq.query_moderation()?, changed, "the moderation that was changed");
     let long = CqModeration { period: 4096, ..changed };
     failed("a period of 13 bits", cq.modify_moderation(long), "4095")?;
-    ensure_eq!(cq.query_moderation()?, changed, "the moderation behind a refusal");
+    ensure_eq!(cq.query_moderation()?, changed, "the moderation after a refusal");
     Ok(())
 }
 
@@ -430,7 +430,7 @@ fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let receive = QpReceive::Regular { log_depth: 2 };
     let mut pair = ProgramPair::new(&rig, &cq, receive)?;
-    ensure_eq!(pair.qp.sq_ring_address(), pair.qp.rq_ring_address() + 64, "the send queue behind");
+    ensure_eq!(pair.qp.sq_ring_address(), pair.qp.rq_ring_address() + 64, "the SQ follows the RQ");
     let into = rig.process.alloc(4 * 64)?;
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
@@ -528,7 +528,7 @@ fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
         failed("a state too far", qp.modify(&to(early), &mask), "Rst, Init, Rtr, Rts")?;
     }
     qp.modify(&to(QpState::Init), &mask)?;
-    ensure_eq!(qp.state()?, QpState::Init, "the state behind INIT");
+    ensure_eq!(qp.state()?, QpState::Init, "the state after INIT");
     qp.modify(&to(QpState::Init), &mask)?;
     let loops = QpAttr {
         remote_qp_num: qp.number(),
@@ -541,16 +541,16 @@ fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
         false => own_address(&rig.process, &qp, loops)?,
     };
     qp.modify(&loops, &mask)?;
-    ensure_eq!(qp.state()?, QpState::Rtr, "the state behind RTR");
+    ensure_eq!(qp.state()?, QpState::Rtr, "the state after RTR");
     qp.modify(&QpAttr { log_sra_max: 2, ..to(QpState::Rts) }, &mask)?;
-    ensure_eq!(qp.state()?, QpState::Rts, "the state behind RTS");
+    ensure_eq!(qp.state()?, QpState::Rts, "the state after RTS");
     let context = qp.object().query()?;
     ensure_eq!((context.log_rra_max(), context.log_sra_max()), (2, 2), "reads at a time");
     failed("back to RTR", qp.modify(&loops, &mask), "does not go to Rtr")?;
     let isolated = QpAttr { isolate_vl_tc: true, ..to(QpState::Rts) };
     failed("an isolated lane", qp.modify(&isolated, &mask), "not supported")?;
     qp.modify(&to(QpState::Err), &mask)?;
-    ensure_eq!(qp.state()?, QpState::Err, "the state behind ERR");
+    ensure_eq!(qp.state()?, QpState::Err, "the state after ERR");
     qp.modify(&to(QpState::Rst), &mask)?;
     ensure_eq!(qp.state()?, QpState::Rst, "the last state");
     Ok(())

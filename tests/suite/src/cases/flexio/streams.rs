@@ -520,7 +520,7 @@ fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
         let attr = RpcAttr { timeout: Some(Duration::from_millis(100)), ..RpcAttr::default() };
         let endless = process.call_with_attr(&attr, says_without_end(), (stream.id().0,));
         ensure!(matches!(endless, Err(Error::Timeout(_))), "{transport:?}: {endless:?}");
-        ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages behind it");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages after it");
         stream.flush()?;
         let expected = [numbered_texts(2, 0), numbered_texts(3, 0)].concat();
         ensure_eq!(seen.texts(), expected, "{transport:?}, what a flush delivers");
@@ -546,7 +546,7 @@ fn stream_destroy_survives_aborted_event_handler(lab: &Lab) -> Result<(), Stop> 
     until("the worker's message", || counts().is_ok_and(|count| count > 0).then_some(()))?;
     queue.destroy();
     stream.destroy()?;
-    ensure_eq!(process.heap_info(), before, "the heap behind both");
+    ensure_eq!(process.heap_info(), before, "the heap after both");
     Ok(())
 }
 

@@ -441,7 +441,11 @@ fn user_umem_must_be_aligned_and_needs_callback(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, other) = (rig(lab)?, rig(lab)?);
     let memory = process.alloc(8 << 10)?;
     let mut setup = Tracer::init(&process)?;
-    failed("an odd place", setup.set_umem(&memory, 32, 1 << 10).map(drop), "multiple of the 64")?;
+    failed(
+        "a misaligned offset",
+        setup.set_umem(&memory, 32, 1 << 10).map(drop),
+        "multiple of the 64",
+    )?;
     failed("an odd length", setup.set_umem(&memory, 0, 3 << 10).map(drop), "power of two")?;
     failed("too much", setup.set_umem(&memory, 64, 8 << 10).map(drop), "the buffer has 8192")?;
     let foreign = other.process.alloc(8 << 10)?;

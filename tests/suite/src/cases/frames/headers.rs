@@ -28,7 +28,7 @@ impl Bare {
     fn new(side: &Side, min_inline: MinWqeInlineMode) -> Result<Self, Stop> {
         let device = &side.device;
         let memory = RegisteredMemory::new(device, 2 * RECORD)?;
-        let place = |at| QueueMemory::new(memory.umem.clone(), at as u64);
+        let memory_at = |at| QueueMemory::new(memory.umem.clone(), at as u64);
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
         let domain = Arc::new(device.alloc_transport_domain()?);
         let tis = device.create_tis(TisAttr { domain, priority: 0, pd: None })?;
@@ -37,8 +37,8 @@ impl Bare {
             uar: uar.clone(),
             cq: side.cq.object().clone(),
             tis: Some(Arc::new(tis)),
-            ring: place(0),
-            record: place(RECORD),
+            ring: memory_at(0),
+            record: memory_at(RECORD),
             log_wqebbs: 4,
             min_inline,
             user_index: 0,
@@ -54,16 +54,16 @@ impl Bare {
     fn post(&mut self, header: &[u8], flags: u8, rest: Sge) -> Result<(), Stop> {
         const SEND: u8 = 0x0a;
         const SIGNALED: u8 = 8;
-        let (start, behind) = header.split_at(header.len().min(2));
+        let (start, tail) = header.split_at(header.len().min(2));
         let mut wqe = vec![0, (self.posted >> 8) as u8, self.posted as u8, SEND];
-        let segments = 3 + behind.len().div_ceil(16);
+        let segments = 3 + tail.len().div_ceil(16);
         wqe.extend((self.object.sqn().0 << 8 | segments as u32).to_be_bytes());
         wqe.extend([0, 0, 0, SIGNALED, 0, 0, 0, 0]);
         wqe.extend([0, 0, 0, 0, flags, 0, 0, 0, 0, 0, 0, 0]);
         wqe.extend((header.len() as u16).to_be_bytes());
         wqe.extend(start);
         wqe.resize(32, 0);
-        wqe.extend(behind);
+        wqe.extend(tail);
         wqe.resize(wqe.len().next_multiple_of(16), 0);
         wqe.extend(rest.length.to_be_bytes());
         wqe.extend(rest.lkey.0.to_be_bytes());

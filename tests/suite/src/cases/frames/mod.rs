@@ -97,8 +97,8 @@ fn frame_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     let sge = |at, length| from.sge(at, length);
     let sges = [sge(18, 1)?, sge(19, 63)?, sge(82, 500)?, sge(582, 417)?, sge(999, 1)?];
     let into = &hosts.into.region;
-    let places = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
-    hosts.receiver.post(places, 9)?;
+    let into_sges = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
+    hosts.receiver.post(into_sges, 9)?;
     hosts.sender.post(&EthSend::new(&bytes[..18], sges).signaled(), 0)?;
     hosts.sent()??;
     let done = until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
@@ -147,7 +147,7 @@ fn frame_without_receive_is_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
     let last = frame(hosts.there, hosts.here, ETHERTYPE, 100, 2);
     hosts.send(&last)?;
     let (done, seen) = hosts.arrived()??;
-    ensure!(done.cookie == 1 && seen == last, "the frame behind them");
+    ensure!(done.cookie == 1 && seen == last, "the frame after them");
     ensure_eq!(hosts.receiver.lost()?, Some(3), "frames that were lost");
     Ok(())
 }
@@ -168,7 +168,7 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 2);
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
-    ensure!(done.cookie == 1 && seen == bytes, "the frame behind it");
+    ensure!(done.cookie == 1 && seen == bytes, "the frame after it");
     Ok(())
 }
 
@@ -276,7 +276,7 @@ fn bad_sge_stops_sq_until_recovery(lab: &Lab) -> Result<(), Stop> {
         }
         ensure_eq!(hosts.sender.object().query()?.state(), SqState::ERR, "the state");
         hosts.sender.recover()?;
-        ensure_eq!(hosts.sender.object().query()?.state(), SqState::RDY, "the state behind it");
+        ensure_eq!(hosts.sender.object().query()?.state(), SqState::RDY, "the state after it");
     }
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;

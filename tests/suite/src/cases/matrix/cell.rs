@@ -51,7 +51,7 @@ pub(super) enum Form {
     OneSge,
     /// In three SGEs of a region, in no order.
     ThreeSges,
-    /// In two ranges of a region behind an indirect key.
+    /// In two ranges of a region, under an indirect key.
     IndirectKey,
 }
 
@@ -103,7 +103,7 @@ impl Operation {
             Self::CompareSwap | Self::FetchAdd => length == 8,
             // A KLM with byte count 0 covers 2 GiB.
             Self::Umr => length >= REQUESTS,
-            // The bytes past the end of the key.
+            // The bytes of the key's range.
             Self::LocalInvalidate => length == 64,
             Self::EthSend => length > 0 && (form != Form::Inline || length <= INLINE),
             _ => form != Form::Inline || length <= INLINE,

@@ -1,4 +1,4 @@
-//! Memory for the requests of a cell: a slot each, with the bytes in one, two or three places.
+//! Memory for the requests of a cell: a slot each, with the bytes in one, two or three ranges.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::{Stop, ensure, pattern};
 
 /// Bytes of a slot; room for the longest message in any form, and some around it.
 const SLOT: usize = 16 << 10;
-/// Offset of a slot's bytes if they are in one place; atomics need an alignment of 8.
+/// Offset of a slot's bytes if they are contiguous; atomics need an alignment of 8.
 const START: usize = 8;
 
 /// The slots of one side.
 pub(super) struct Memory {
     region: Arc<Region>,
-    /// Offset and length of each place of a slot, in the order of the bytes.
-    places: Vec<(usize, usize)>,
-    /// An indirect key over the places of each slot.
+    /// Offset and length of each range of a slot, in the order of the bytes.
+    ranges: Vec<(usize, usize)>,
+    /// An indirect key over the ranges of each slot.
     keys: Vec<IndirectKey>,
 }
 
 impl Memory {
-    /// Slots for messages of `length` bytes in this form. The memory that the peer names is in one
-    /// place, or behind an indirect key.
+    /// Slots for messages of `length` bytes in this form. The memory that the peer names is
+    /// contiguous, or the target of an indirect key.
     pub(super) fn new(
         domain: &Domain,
         form: Form,
@@ -33,7 +33,7 @@ impl Memory {
         is_remote: bool,
     ) -> Result<Self, Stop> {
         let region = Arc::new(domain.region(SLOT * REQUESTS, KeyAccess::ALL)?);
-        let places = match form {
+        let ranges = match form {
             Form::ThreeSges if !is_remote => {
                 let third = length / 3;
                 vec![(8000, third), (16, third), (12_001, length - 2 * third)]
@@ -54,31 +54,31 @@ impl Memory {
                 keys.push(domain.indirect_key(&ranges, KeyAccess::ALL)?);
             }
         }
-        Ok(Self { region, places, keys })
+        Ok(Self { region, ranges, keys })
     }
 
     /// The SGEs of a slot.
     pub(super) fn sges(&self, at: usize) -> Result<Vec<Sge>, Stop> {
         if let Some(key) = self.keys.get(at) {
-            let length: usize = self.places.iter().map(|&(_, length)| length).sum();
+            let length: usize = self.ranges.iter().map(|&(_, length)| length).sum();
             return Ok(vec![Sge::new(0, length as u32, key.lkey())]);
         }
         let sge =
             |&(offset, length): &(usize, usize)| Ok(self.region.sge(at * SLOT + offset, length)?);
-        self.places.iter().map(sge).collect()
+        self.ranges.iter().map(sge).collect()
     }
 
     /// A slot as the peer names it.
     pub(super) fn remote(&self, at: usize) -> Result<RemoteAddr, Stop> {
         match self.keys.get(at) {
             Some(key) => Ok(RemoteAddr::new(0, key.rkey())),
-            None => Ok(self.region.remote(at * SLOT + self.places[0].0, 0)?),
+            None => Ok(self.region.remote(at * SLOT + self.ranges[0].0, 0)?),
         }
     }
 
-    /// Puts bytes into the places of a slot.
+    /// Puts bytes into the ranges of a slot.
     pub(super) fn fill(&self, at: usize, mut data: &[u8]) -> Result<(), Stop> {
-        for &(offset, length) in &self.places {
+        for &(offset, length) in &self.ranges {
             let (part, rest) = data.split_at(length);
             self.region.write_at(at * SLOT + offset, part)?;
             data = rest;
@@ -86,16 +86,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Fails unless the places of a slot have these bytes after `skipped` others, and all bytes
+    /// Fails unless the ranges of a slot have these bytes after `skipped` others, and all bytes
     /// around them are unchanged.
     pub(super) fn holds(&self, at: usize, skipped: usize, data: &[u8]) -> Result<(), Stop> {
         let mut slot = vec![0; SLOT];
         self.region.read_at(at * SLOT, &mut slot)?;
         let mut found = Vec::new();
-        for &(offset, length) in &self.places {
-            let place = &mut slot[offset..offset + length];
-            found.extend_from_slice(place);
-            place.fill(0);
+        for &(offset, length) in &self.ranges {
+            let range = &mut slot[offset..offset + length];
+            found.extend_from_slice(range);
+            range.fill(0);
         }
         ensure!(found[skipped..] == *data, "other data in message {at}");
         ensure!(slot.iter().all(|&byte| byte == 0), "bytes beside message {at} have changed");

@@ -1,18 +1,17 @@
-//! Types that objects of several families share: an owner, and host memory.
+//! Host memory of a queue, doorbell record or translation table.
 
 use crate::hca::budget::ChargedList;
 
-/// A run of host memory of a queue, record or translation table: pages of one size and an offset
-/// into the first.
+/// Pages of one size, and a range of bytes in them.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMemory {
     /// DMA addresses of the pages, in order.
     pub pages: ChargedList<u64>,
     /// log2 of the page size in bytes.
     pub log_page_size: u32,
-    /// Byte offset of the first byte from the first page; it may lie in a later page.
+    /// Offset of the first byte from the start of page 0; a slice may begin in a later page.
     pub offset: u64,
-    /// Length in bytes; an access past it is a bug of the model.
+    /// Length in bytes; callers must stay within it.
     pub length: u64,
 }
 
@@ -31,9 +30,3 @@ impl QueueMemory {
         Some(Self { offset: self.offset.checked_add(at)?, length, ..self.clone() })
     }
 }
-
-/// The owner of an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
-pub(crate) type Uid = u16;
-
-/// The uid of event queues that every user context may name in its CQs; a driver stamps it.
-pub(crate) const SHARED_UID: Uid = 0xffff;

@@ -248,7 +248,7 @@ proptest! {
                         prop_assert_eq!(sender.queue.complete(cqe).unwrap().cookie, expected);
                         outstanding.drain(..=which);
                     } else if used < 16 {
-                        // Not in a full ring: there, index mod ring size is that of the oldest request.
+                        // In a full ring, index mod ring size is that of the oldest request.
                         let cqe = sender.device.completion(opcode::WRITE, index);
                         prop_assert!(sender.queue.complete(cqe).is_err());
                     }

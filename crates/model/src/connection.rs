@@ -197,8 +197,8 @@ impl Window {
         Some(advance(request.psn, position.packet))
     }
 
-    /// The peer has acknowledged everything before `position`. The error is the position of a missing
-    /// response, which contradicts the acknowledgement.
+    /// The peer has acknowledged everything before `position`. The error is the position of a
+    /// missing response, which contradicts the acknowledgement.
     pub(crate) fn acknowledge_before(&mut self, position: PsnPosition) -> Result<(), PsnPosition> {
         for (number, request) in self.requests.iter_mut().enumerate().take(position.request + 1) {
             let is_acknowledged = number < position.request;

@@ -1,5 +1,5 @@
-//! The ioctl parser and the methods that it calls, against a hostile client: wrong lengths, pointers,
-//! handles and flags, mailboxes of every kind, and memory that changes between two reads.
+//! The ioctl parser and the methods that it calls, against a hostile client: wrong lengths,
+//! pointers, handles and flags, mailboxes of every kind, and memory that changes between two reads.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA, QUEUES};
 use verbless_fuzz::client::{Change, Fickle, Split};
-use verbless_fuzz::machine::{ObjectNumbers, ObjectKind, profile};
+use verbless_fuzz::machine::{ObjectKind, ObjectNumbers, profile};
 use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Step};
 use verbless_fuzz::tweak::{self, Tweak};

@@ -43,6 +43,7 @@ fuzz_target!(|data: &[u8]| {
     code.write(0, &rest[..rest.len().min(4096)]);
     // Every second program may write to its code.
     let code_permissions = if kind % 4 == 1 { Permissions::RX } else { Permissions::RWX };
-    let regions = [Region::ram(CODE, &code, code_permissions), Region::ram(DATA, &data, Permissions::RW)];
+    let regions =
+        [Region::ram(CODE, &code, code_permissions), Region::ram(DATA, &data, Permissions::RW)];
     run(AddressSpace::new(regions).expect("they share no page"), CODE);
 });

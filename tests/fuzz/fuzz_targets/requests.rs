@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA};
 use verbless_fuzz::frame::{Ends, Frame};
 use verbless_fuzz::machine::{Machine, ObjectKind};
-use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, Step, RemoteRange};
+use verbless_fuzz::object::{self, Key, LOG_SQ, Object, Receives, RemoteRange, Step};
 use verbless_fuzz::wqe::{self, Endpoints, Wqe};
 use verbless_model::{Fault, Link, Watch};
 use verbless_prm::{AttachToMcgIn, ServiceType};

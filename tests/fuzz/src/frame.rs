@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use verbless_prm::BthOpcode;
 use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 
-use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::machine::{ObjectKind, ObjectNumbers};
 use crate::object::{Q_KEY, RemoteRange};
 
 /// A packet for a QP.
@@ -112,7 +112,8 @@ impl Frame {
             Message::Write | Message::ReadRequest => {
                 into.extend(self.remote.at.get().to_be_bytes());
                 into.extend(key);
-                let length = if self.reth_length_matches { u32::from(length) } else { self.remote.length };
+                let length =
+                    if self.reth_length_matches { u32::from(length) } else { self.remote.length };
                 into.extend(length.to_be_bytes());
             }
             Message::CompareSwap | Message::FetchAdd => {

@@ -192,7 +192,9 @@ impl Machine {
         let known = &mut self.known[function];
         known.add(built.sort, number);
         match built.sort {
-            ObjectKind::Mkey => known.add(ObjectKind::Key, number << 8 | u32::from(object::VARIANT)),
+            ObjectKind::Mkey => {
+                known.add(ObjectKind::Key, number << 8 | u32::from(object::VARIANT))
+            }
             ObjectKind::Cq => known.records.push((number, built.record)),
             ObjectKind::Qp => known.queues.push(Queue {
                 qpn: number,

@@ -13,7 +13,7 @@ use verbless_prm::{
 };
 
 use crate::address::{Address, DATA, DATA_BYTES, QUEUES};
-use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::machine::{ObjectKind, ObjectNumbers};
 
 /// The low byte of every key.
 pub const VARIANT: u8 = 0x5a;

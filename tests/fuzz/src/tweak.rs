@@ -6,7 +6,7 @@ use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{CommandInfo, bits};
 
 use crate::address::Address;
-use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::machine::{ObjectKind, ObjectNumbers};
 
 /// A change of one field.
 #[derive(Arbitrary, Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use verbless_prm::hot::{
 use verbless_prm::{DatagramSegment, MkeyContext, UmrCtrlSegment, UmrMkeyMask};
 
 use crate::address::{DATA, DATA_BYTES};
-use crate::machine::{ObjectNumbers, ObjectKind};
+use crate::machine::{ObjectKind, ObjectNumbers};
 use crate::object::{Q_KEY, RemoteRange, VARIANT};
 
 /// A send WQE.

@@ -1,8 +1,8 @@
 //! perftest's programs with `-b`: both sides send, write, read or add at once.
 //!
-//! Each side's buffer has two halves: its own messages, and an area that the peer accesses. It sends
-//! the peer that area's address. Messages of at least half a page all use that one address; atomics
-//! use words 64 bytes apart, cycling through a page.
+//! Each side's buffer has two halves: its own messages, and an area that the peer accesses. It
+//! sends the peer that area's address. Messages of at least half a page all use that one address;
+//! atomics use words 64 bytes apart, cycling through a page.
 
 use verbless::command::Mtu;
 use verbless::prelude::*;
@@ -163,8 +163,8 @@ fn verify(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resu
                 let (before, after) = (number(end, before)?, number(end, after)?);
                 if after != before.wrapping_add(1) {
                     return Err(format!(
-                        "atomic {later} returned {after:#x}; the previous atomic on that word returned \
-                         {before:#x}"
+                        "atomic {later} returned {after:#x}; the previous atomic on that word \
+                         returned {before:#x}"
                     )
                     .into());
                 }

@@ -35,8 +35,8 @@ const OUTPUT_INLINE: u64 = 0x20;
 const SIGNATURE: u64 = 0x3d;
 const STATUS_AND_OWNER: u64 = 0x3f;
 
-/// Executes the command in entry `slot` of the queue at `queue`, and raises COMMAND_COMPLETION on the
-/// EQs that subscribe to it.
+/// Executes the command in entry `slot` of the queue at `queue`, and raises COMMAND_COMPLETION on
+/// the EQs that subscribe to it.
 pub(super) fn execute(device: &Function, queue: u64, slot: u32) {
     let memory = device.memory();
     let address = queue + (u64::from(slot) << LOG_STRIDE);

@@ -11,8 +11,8 @@
 //!   control         answers to `ctl`
 //! ```
 //!
-//! UAR index n is page n of BAR 0. UAR pages below the profile's `user_uar` belong to the kernel and
-//! are trapped, because several CPUs share their doorbell words. The others are mapped into the
+//! UAR index n is page n of BAR 0. UAR pages below the profile's `user_uar` belong to the kernel
+//! and are trapped, because several CPUs share their doorbell words. The others are mapped into the
 //! guest.
 
 mod bar;

@@ -8,10 +8,11 @@
 //!
 //! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
-//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the other calls of the
-//! filter. They are also killed if no thread could be started for that long. Only waits for the
+//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the other calls of
+//! the filter. They are also killed if no thread could be started for that long. Only waits for the
 //! program ([`in_program`]) count, and calls that wait for one of these on the same open device
-//! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another program.
+//! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another
+//! program.
 //!
 //! A thread whose call's process was killed is lost: it is not counted, and comes back when its
 //! access ends, if ever. With [`MAX_LOST`] lost threads, the filter gets no new one and its calls

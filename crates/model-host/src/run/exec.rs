@@ -7,7 +7,8 @@
 //! and at any time.
 //!
 //! The call failed if its thread makes another call, or if the thread ended and another thread of
-//! the process makes a call. It succeeded if the old memory is gone or belongs to another process. With
+//! the process makes a call. It succeeded if the old memory is gone or belongs to another process.
+//! With
 //! `vfork`, the parent's memory survives the child's `execve`.
 //!
 //! The process can delay the check without limit. So only a call of the same process runs it:

@@ -33,7 +33,7 @@ struct Closer {
 }
 
 impl Drop for Closer {
-    /// Whoever drops the pool must not wait for files whose thread failed to start. If there is
+    /// The drop of the pool must not wait for files whose thread failed to start. If there is
     /// still no thread, they stay open.
     fn drop(&mut self) {
         if !self.waiting.is_empty() {

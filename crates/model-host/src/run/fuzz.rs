@@ -72,8 +72,8 @@ impl FuzzProgram {
         Ok(Self { answerer: Answerer { shared, gate, view, pool: Arc::default() }, held, process })
     }
 
-    /// Makes a call. Its thread is killed after `valid_checks` checks of NOTIF_ID_VALID. Returns the
-    /// result; `None`: the kernel executes the call.
+    /// Makes a call. Its thread is killed after `valid_checks` checks of NOTIF_ID_VALID. Returns
+    /// the result; `None`: the kernel executes the call.
     pub fn call(
         &self,
         number: i64,

@@ -302,9 +302,9 @@ impl OpenTable {
         ended
     }
 
-    /// Removes and returns closed files whose event was lost. On IN_Q_OVERFLOW the one-shot watch is
-    /// gone. If the kernel could not allocate the event (Linux 4.17, `inotify_handle_inode_event`),
-    /// the watch stays, but the lock is gone.
+    /// Removes and returns closed files whose event was lost. On IN_Q_OVERFLOW the one-shot watch
+    /// is gone. If the kernel could not allocate the event (Linux 4.17,
+    /// `inotify_handle_inode_event`), the watch stays, but the lock is gone.
     fn take_lost(&mut self) -> ClosedFiles {
         let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
         let mut ended = ClosedFiles(Vec::new());

@@ -145,7 +145,7 @@ pub(super) fn check_call_of(
 pub(super) fn no_memory() -> RunError {
     cannot(
         format!(
-            "the program's first call, or the memory of that call's path, did not arrive within {} s",
+            "the program's first call, or the memory of its path, did not arrive within {} s",
             CHECK_PATIENCE.as_secs()
         ),
         "the program's memory is on a userfaultfd, or on a FUSE or NFS server that does not \

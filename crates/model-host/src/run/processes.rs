@@ -286,8 +286,8 @@ impl Processes {
         all.into_iter().find(|&pid| sys::is_thread_of(tid, pid))
     }
 
-    /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`] must
-    /// follow. If its process becomes known before the outcome, the table holds the `execve`.
+    /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`]
+    /// must follow. If its process becomes known before the outcome, the table holds the `execve`.
     pub(super) fn leaves(&self, tid: u32) {
         let mut table = self.table();
         table.early.insert(tid);

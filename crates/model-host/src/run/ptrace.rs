@@ -131,9 +131,9 @@ fn stop(tid: i32) -> Result<(), Errno> {
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits, within [`in_own_thread`]. `waits`: whether it still does, checked
-    /// once it is seized, because the tid cannot be reused from then on. `answer` makes the call
-    /// return.
+    /// Seizes a thread whose call waits, within [`in_own_thread`]. `waits`: whether it still does,
+    /// checked once it is seized, because the tid cannot be reused from then on. `answer` makes the
+    /// call return.
     pub(super) fn new(
         tid: u32,
         waits: impl FnOnce() -> bool,

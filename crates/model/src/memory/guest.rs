@@ -217,8 +217,8 @@ impl HostMemory for GuestMemory {
             let to = &mut into[at..at + size];
             match from {
                 Pointer::Here(from) => {
-                    // SAFETY: `in_range` guarantees the source while the closure runs; the target is
-                    // ours.
+                    // SAFETY: `in_range` guarantees the source while the closure runs; the target
+                    // is ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
                 }
@@ -316,8 +316,8 @@ impl HostMemory for GuestMemory {
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
-            // SAFETY: both are mapped here in one range each, and stay so: the caller holds a function,
-            // and only a thread that holds all functions removes a range.
+            // SAFETY: both are mapped here in one range each, and stay so: the caller holds a
+            // function, and only a thread that holds all functions removes a range.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
         }

@@ -50,7 +50,8 @@ fn unsigned(value: u64) -> i128 {
 
 /// The high half of a product of two values that have at most 65 bits.
 fn high(a: i128, b: i128) -> i128 {
-    // The product of two u64 can exceed i128; wrapping keeps its bits, so that the high half is right.
+    // The product of two u64 can exceed i128; wrapping keeps its bits, so that the high half is
+    // right.
     a.wrapping_mul(b) >> 64
 }
 

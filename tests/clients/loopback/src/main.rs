@@ -96,19 +96,24 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
     };
     let (send_cq, receive_cq) = (cq()?, cq()?);
     let mut qp_builder = pd.create_qp_builder();
-    qp_builder.setup_send_cq(send_cq.clone()).setup_recv_cq(receive_cq.clone()).setup_send_ops_flags(
-        SendOperationFlags::SendWithImmediate
-            | SendOperationFlags::Write
-            | SendOperationFlags::Read
-            | SendOperationFlags::AtomicFetchAndAdd,
-    );
+    qp_builder
+        .setup_send_cq(send_cq.clone())
+        .setup_recv_cq(receive_cq.clone())
+        .setup_send_ops_flags(
+            SendOperationFlags::SendWithImmediate
+                | SendOperationFlags::Write
+                | SendOperationFlags::Read
+                | SendOperationFlags::AtomicFetchAndAdd,
+        );
     let mut qp: GenericQueuePair =
         if extended { qp_builder.build_ex()?.into() } else { qp_builder.build()?.into() };
     connect_loopback(context, &mut qp)?;
 
     let mut receives = qp.start_post_recv();
     // SAFETY: the memory outlives the queue pair.
-    unsafe { receives.construct_wr(RECEIVE).setup_sge(lkey, memory.address(REMOTE), LENGTH as u32) };
+    unsafe {
+        receives.construct_wr(RECEIVE).setup_sge(lkey, memory.address(REMOTE), LENGTH as u32)
+    };
     receives.post()?;
     let mut run = |memory: &Memory, operation: Operation, length: usize| -> Result<()> {
         let mut requests = qp.start_post_send();
@@ -210,9 +215,11 @@ fn completion(cq: &GenericCompletionQueue, id: u64) -> Result<(u32, u32)> {
         {
             let status = WorkCompletionStatus::from(it.status());
             if (it.wr_id(), status) != (id, WorkCompletionStatus::Success) {
-                return Err(
-                    format!("expected completion of request {id}, got request {} with status {status:?}", it.wr_id()).into()
-                );
+                return Err(format!(
+                    "expected completion of request {id}, got request {} with status {status:?}",
+                    it.wr_id()
+                )
+                .into());
             }
             return Ok((it.byte_len(), it.imm_data()));
         }

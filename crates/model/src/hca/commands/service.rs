@@ -1,5 +1,5 @@
-//! Rules of QP types for commands: which uids may create them, and which optional fields their transitions
-//! accept.
+//! Rules of QP types for commands: which uids may create them, and which optional fields their
+//! transitions accept.
 
 use verbless_prm::{OptParamMask as Opt, ServiceType};
 

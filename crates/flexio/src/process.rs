@@ -95,7 +95,7 @@ struct ProcessShared {
     /// The outbox of threads without a configured one.
     outbox: Arc<DpaOutbox>,
     object: Arc<DpaProcess>,
-    _told: LifetimeLog,
+    _lifetime_log: LifetimeLog,
     domain: Domain,
     uar: Arc<verbless_devx::Uar>,
     token: ModelToken,
@@ -182,7 +182,7 @@ impl Process {
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
                 outbox,
-                _told: LifetimeLog::made(object.id(), app),
+                _lifetime_log: LifetimeLog::made(object.id(), app),
                 object,
                 domain,
                 uar,

@@ -92,7 +92,8 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
     let placed = Placed { work, index, wqebbs, length };
     Ok(match work.operation.execution {
         Execution::Local(local) => TurnStart::Over(execute_local(pair, local, &placed, scratch)),
-        Execution::Remote(_) => resume(pair, placed),
+        Execution::Remote(_) if may_go_out(pair, &placed) => TurnStart::Request(placed),
+        Execution::Remote(_) => TurnStart::Over(Turn::Sleep),
     })
 }
 
@@ -112,15 +113,13 @@ fn execute_local(
     }
 }
 
-/// Lets a request go out, unless its ACK timed out and no retry is left.
-fn resume(pair: &mut QueuePair<'_>, placed: Placed) -> TurnStart {
-    if std::mem::take(&mut pair.qp.runtime.overdue) {
-        pair.counters().count(Count::Timeout);
-        if try_again(pair, &placed) == Turn::Sleep {
-            return TurnStart::Over(Turn::Sleep);
-        }
+/// Whether a request goes out. A request whose ACK timed out uses a retry, or fails without one.
+fn may_go_out(pair: &mut QueuePair<'_>, placed: &Placed) -> bool {
+    if !std::mem::take(&mut pair.qp.runtime.overdue) {
+        return true;
     }
-    TurnStart::Request(placed)
+    pair.counters().count(Count::Timeout);
+    try_again(pair, placed) == Turn::Again
 }
 
 /// Uses one of the remaining retries, or fails the request.

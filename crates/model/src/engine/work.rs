@@ -63,6 +63,7 @@ pub(crate) fn opcode(wqe: &[u8]) -> u8 {
 
 impl Work {
     /// Parses the control segment of a WQE, whose index and queue must be those of its slot.
+    #[inline]
     pub(crate) fn control(wqe: &[u8], number: u32, index: u16) -> Result<Self, WqeRefusal> {
         let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?;
         let (word, flags) = (control.ctrl_word, control.ctrl_flags);

@@ -1,4 +1,4 @@
-//! Ten thousand connections on one work queue.
+//! Thousands of connections on one work queue.
 
 mod support;
 
@@ -9,7 +9,8 @@ use verbless_doca::{DevInfo, Event, WorkQ};
 
 use support::backend;
 
-const CONNECTIONS: u32 = 10_000;
+/// Unoptimised, 10,000 take minutes.
+const CONNECTIONS: u32 = if cfg!(debug_assertions) { 2_000 } else { 10_000 };
 
 /// Resident bytes of this process.
 fn resident() -> u64 {
@@ -31,7 +32,7 @@ fn retrieve(workq: &mut WorkQ, jobs: u32) -> Vec<u32> {
 }
 
 #[test]
-fn workq_serves_ten_thousand_connections() {
+fn workq_serves_thousands_of_connections() {
     let devs = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let mut workqs = [WorkQ::new(CONNECTIONS).unwrap(), WorkQ::new(CONNECTIONS).unwrap()];
     let before = resident();
@@ -67,12 +68,12 @@ fn workq_serves_ten_thousand_connections() {
         assert!(retrieve(b, CONNECTIONS).iter().all(|&times| times == 1), "{lap}");
     }
     // A failed one affects no other.
-    let failing = &ends[0][7777];
+    let failing = &ends[0][777];
     a.submit(failing.send(None)).unwrap_or_else(|refused| panic!("{refused}"));
     a.abort(failing).unwrap();
     assert_eq!(failing.state(), RdmaState::Error);
     let _ended = a.retrieve_within(Some(Duration::from_secs(60)));
-    b.submit(ends[1][7778].receive(None).user_data(0)).unwrap();
-    a.submit(ends[0][7778].send(None).user_data(0)).unwrap();
+    b.submit(ends[1][778].receive(None).user_data(0)).unwrap();
+    a.submit(ends[0][778].send(None).user_data(0)).unwrap();
     assert_eq!((retrieve(a, 1), retrieve(b, 1)), (vec![1], vec![1]));
 }

@@ -532,7 +532,7 @@ fn indirect_mkey_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop
         let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
         let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
         let is_explained = says.as_ref().is_some_and(|(kind, text)| {
-            *kind == ErrorKind::InvalidInput && text.contains(&format!("multiple of {unit} bytes"))
+            *kind == ErrorKind::InvalidInput && text.contains(&format!("multiples of {unit} bytes"))
         });
         ensure!(is_explained, "{length} bytes: {says:?}");
     }

@@ -1,6 +1,7 @@
 //! One function (vhca) of a modelled device: its objects and the commands on them. It does not
 //! depend on the engine, which gets the effects of each command.
 
+mod allocators;
 pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;

@@ -4,14 +4,6 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::hca::kinds::kinds;
-use crate::profile::Profile;
-
-/// Number of values of the number fields in commands.
-const BYTE: u32 = 1 << 8;
-const HALF: u32 = 1 << 16;
-const THREE_BYTES: u32 = 1 << 24;
-
 /// The numbers of one kind of object.
 #[derive(Debug, Clone)]
 pub(crate) struct NumberAllocator {
@@ -56,30 +48,3 @@ impl NumberAllocator {
         debug_assert!(new, "a number that was given back before");
     }
 }
-
-macro_rules! all_numbers {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
-        numbers: [$($name:ident: $range:expr),*],
-        $($rest:tt)*
-    })*) => {
-        /// The number allocators of a function's objects.
-        #[derive(Debug)]
-        pub(crate) struct NumberAllocators {
-            $($(pub $name: NumberAllocator,)*)*
-        }
-
-        impl NumberAllocators {
-            pub(crate) fn new(profile: &Profile) -> Self {
-                fn of(
-                    profile: &Profile,
-                    range: impl Fn(&Profile) -> Range<u32>,
-                ) -> NumberAllocator {
-                    NumberAllocator::new(range(profile))
-                }
-                Self { $($($name: of(profile, $range),)*)* }
-            }
-        }
-    };
-}
-
-kinds!(all_numbers);

@@ -1,39 +1,61 @@
-//! Code generated from the registry's entries: the maps of a function's objects, the references
-//! between them, and the functions that insert, change and remove an object of any kind.
+//! The maps of a function's objects, generated from the list of kinds; the references between
+//! objects; and the functions that insert, change and remove an object of any kind.
 
 use std::collections::BTreeMap;
 
+use crate::hca::allocators::NumberAllocators;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::index::DoorbellIndex;
 use crate::hca::kinds::kinds;
-use crate::hca::numbers::{NumberAllocator, NumberAllocators};
+use crate::hca::numbers::NumberAllocator;
 use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
 use crate::numbered::{Number, Numbered};
 
-/// The entry of a kind of object.
-pub(crate) trait KindEntry: Copy {
+/// The row of a kind in the list of kinds.
+pub(crate) trait Listed: Copy {
     type Number: Number + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
-    /// The refusal for a number that is not an object of the sender.
-    const ABSENT: Refusal;
-    /// The refusal to destroy a referenced object; `None` for a kind without references to it.
-    const IN_USE: Option<Refusal>;
 
     fn map(objects: &Objects) -> &Numbered<Self::Number, Self::Object>;
     fn map_mut(objects: &mut Objects) -> &mut Numbered<Self::Number, Self::Object>;
-    /// The allocator of its number.
-    fn numbers<'a>(all: &'a mut NumberAllocators, object: &Self::Object)
-    -> &'a mut NumberAllocator;
-    fn owner(object: &Self::Object) -> Uid;
-    /// Whether a command created the object; otherwise every function has it.
-    fn is_made(object: &Self::Object) -> bool;
-    /// Calls `to` with each object that it uses.
-    fn refers(object: &Self::Object, to: &mut dyn FnMut(ObjectKind, u32));
-    /// The object's doorbell, and the doorbell's UAR page.
-    fn doorbell(object: &Self::Object) -> Option<(PageDoorbell, u32)>;
 }
+
+/// The entry of a kind of object: what its objects are and use.
+pub(crate) trait KindEntry: Listed {
+    /// The refusal for a number that is not an object of the sender.
+    const ABSENT: Refusal;
+    /// The refusal to destroy a referenced object; `None` for a kind without references to it.
+    const IN_USE: Option<Refusal> = None;
+    /// Whether an object takes a context, and so a part of a page from the driver.
+    const TAKES_CONTEXT: bool = true;
+    /// A reference that the data path may change, without [`Objects::change`].
+    const MOVING: Option<Moving<Self::Object>> = None;
+
+    /// The allocator that the number of this owner's object comes from and returns to.
+    fn numbers(all: &mut NumberAllocators, owner: Uid) -> &mut NumberAllocator;
+
+    /// The object's owner.
+    fn owner(object: &Self::Object) -> Uid;
+
+    /// Whether a command created the object; otherwise every function has it.
+    fn is_made(_: &Self::Object) -> bool {
+        true
+    }
+
+    /// Calls `to` with each object that it uses: none of them is destroyed before it. Code that
+    /// changes an object's references calls [`Objects::change`].
+    fn refers(_: &Self::Object, _: &mut dyn FnMut(ObjectKind, u32)) {}
+
+    /// The object's doorbell, and the doorbell's UAR page.
+    fn doorbell(_: &Self::Object) -> Option<(PageDoorbell, u32)> {
+        None
+    }
+}
+
+/// A reference of an object of type `O`: the kind that it leads to, and the number there.
+pub(crate) type Moving<O> = (ObjectKind, fn(&O) -> u32);
 
 /// Reference count of each referenced object.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -66,36 +88,8 @@ impl Uses {
     }
 }
 
-const fn first(listed: &[Refusal]) -> Option<Refusal> {
-    match listed {
-        [first, ..] => Some(*first),
-        [] => None,
-    }
-}
-
 macro_rules! registry {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
-        numbers: [$($numbers:tt)*],
-        object: {
-            context: $context:literal,
-            number: $from:expr,
-            owner: $owner:expr,
-            made: [$($made:expr)?],
-            refers: $refers:expr,
-            moving: [$($target:ident: $moving:expr)?],
-            doorbell: [$($doorbell:ident: $page:expr)?],
-            beside: [$(
-                $(#[$beside_doc:meta])* $beside:ident($beside_type:ty): $beside_bytes:expr
-            )?],
-        },
-        refusals: {
-            absent: $absent:ident = $absent_number:literal, $absent_text:literal,
-            in_use: [$($in_use:ident = $in_use_number:literal, $in_use_text:literal)?],
-            others: { $($others:tt)* },
-        },
-        removed: [$($removed:tt)*],
-        commands: { $($commands:tt)* }
-    })*) => {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
         /// A kind of object; users come before the objects that they use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum ObjectKind {
@@ -108,17 +102,15 @@ macro_rules! registry {
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind),*];
         }
 
-        /// A marker type per kind, with the functions of its entry.
+        /// A marker type per kind.
         pub(crate) mod kind {
             $($(#[$doc])* #[derive(Clone, Copy)] pub(crate) struct $kind;)*
         }
 
-        $(impl KindEntry for kind::$kind {
+        $(impl Listed for kind::$kind {
             type Number = $number;
             type Object = $object;
             const KIND: ObjectKind = ObjectKind::$kind;
-            const ABSENT: Refusal = Refusal::$absent;
-            const IN_USE: Option<Refusal> = first(&[$(Refusal::$in_use)?]);
 
             fn map(objects: &Objects) -> &Numbered<$number, $object> {
                 &objects.$map
@@ -127,42 +119,6 @@ macro_rules! registry {
             fn map_mut(objects: &mut Objects) -> &mut Numbered<$number, $object> {
                 &mut objects.$map
             }
-
-            fn numbers<'a>(
-                all: &'a mut NumberAllocators,
-                object: &$object,
-            ) -> &'a mut NumberAllocator {
-                type From<'b> = &'b mut NumberAllocator;
-                let from: for<'b> fn(&'b mut NumberAllocators, &$object) -> From<'b> = $from;
-                from(all, object)
-            }
-
-            fn owner(object: &$object) -> Uid {
-                let owner: fn(&$object) -> Uid = $owner;
-                owner(object)
-            }
-
-            #[allow(unused_variables, reason = "most kinds have only objects that are made")]
-            fn is_made(object: &$object) -> bool {
-                $(let made: fn(&$object) -> bool = $made;
-                if !made(object) {
-                    return false;
-                })?
-                true
-            }
-
-            fn refers(object: &$object, to: &mut dyn FnMut(ObjectKind, u32)) {
-                let refers: fn(&$object, &mut dyn FnMut(ObjectKind, u32)) = $refers;
-                refers(object, to)
-            }
-
-            #[allow(unused_variables, reason = "most kinds have no doorbell")]
-            fn doorbell(object: &$object) -> Option<(PageDoorbell, u32)> {
-                $(let page: fn(&$object) -> u32 = $page;
-                return Some((PageDoorbell::$doorbell, page(object)));)?
-                #[allow(unreachable_code)]
-                None
-            }
         })*
 
         /// Every object of one function, by number.
@@ -170,7 +126,10 @@ macro_rules! registry {
         pub(crate) struct Objects {
             pub limits: Limits,
             $($(#[$doc])* pub $map: Numbered<$number, $object>,)*
-            $($($(#[$beside_doc])* pub $beside: $beside_type,)?)*
+            /// The QPs in each multicast group.
+            pub groups: objects::multicast::Groups,
+            /// The first flow table for frames.
+            pub flow_root: Option<u32>,
             /// Queues by UAR page.
             pub by_page: DoorbellIndex,
             /// The references between objects; the methods below maintain them.
@@ -186,7 +145,7 @@ macro_rules! registry {
         impl Objects {
             /// Number of objects that take a context.
             pub(crate) fn len(&self) -> usize {
-                0 $(+ if $context { self.$map.len() } else { 0 })*
+                0 $(+ if kind::$kind::TAKES_CONTEXT { self.$map.len() } else { 0 })*
             }
 
             /// The approximate size of all objects in bytes, without their lists.
@@ -194,8 +153,7 @@ macro_rules! registry {
                 fn of<K, V>(map: &Numbered<K, V>) -> usize {
                     map.len() * Numbered::<K, V>::ENTRY_BYTES
                 }
-                $($(let $beside: fn(&$beside_type) -> usize = $beside_bytes;)?)*
-                0 $(+ of(&self.$map) $(+ $beside(&self.$beside))?)*
+                self.groups.bytes() $(+ of(&self.$map))*
             }
 
             pub(crate) fn counts(&self) -> ObjectCounts {
@@ -207,11 +165,7 @@ macro_rules! registry {
 
             /// Whether an object with references that the data path may change refers to this one.
             fn is_moved_to(&self, kind: ObjectKind, number: u32) -> bool {
-                $($(if kind == ObjectKind::$target {
-                    let target: fn(&$object) -> u32 = $moving;
-                    return self.$map.values().any(|object| target(object) == number);
-                })?)*
-                false
+                false $(|| moves_to(kind::$kind, self, (kind, number)))*
             }
 
             /// Rebuilds the indexes: a test may have created, moved or removed any object directly.
@@ -234,8 +188,7 @@ macro_rules! registry {
                 $(for (&number, object) in self.$map.iter() {
                     let mut to = Vec::new();
                     kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
-                    $(let target: fn(&$object) -> u32 = $moving;
-                    to.push((ObjectKind::$target, target(object)));)?
+                    to.extend(kind::$kind::MOVING.map(|(target, of)| (target, of(object))));
                     if kind::$kind::is_made(object) {
                         all.push(((ObjectKind::$kind, number.into()), to));
                     }
@@ -247,6 +200,16 @@ macro_rules! registry {
 }
 
 kinds!(registry);
+
+/// Whether a reference of this kind that the data path may change leads to the object.
+fn moves_to<K: KindEntry>(_: K, objects: &Objects, (kind, number): (ObjectKind, u32)) -> bool {
+    match K::MOVING {
+        Some((target, of)) if target == kind => {
+            K::map(objects).values().any(|object| of(object) == number)
+        }
+        _ => false,
+    }
+}
 
 impl Objects {
     /// Adds an object.

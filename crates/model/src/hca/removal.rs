@@ -1,26 +1,20 @@
 //! Removal of an object of any kind: frees its number, releases the objects that it used, and
 //! notifies the engine and the doorbell pages.
 
+use crate::hca::commands::command::ObjectCommands;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::effect::Effect;
-use crate::hca::registry::KindEntry;
 use crate::hca::state::Hca;
-
-/// The further effects of removing an object of a kind.
-pub(super) trait Removal: KindEntry {
-    /// Carries out the further effects of the removal.
-    fn removed(hca: &mut Hca, number: u32, object: Self::Object);
-}
 
 impl Hca {
     /// Removes an object, frees its number and releases the objects that it uses.
-    pub(super) fn remove<K: Removal>(&mut self, kind: K, number: K::Number) {
+    pub(super) fn remove<K: ObjectCommands>(&mut self, kind: K, number: K::Number) {
         let Some(object) = self.objects.remove(kind, number) else {
             tracing::error!(number = number.into(), "an object was removed before its destroy");
             return;
         };
         if K::is_made(&object) {
-            K::numbers(&mut self.numbers, &object).give(number.into());
+            K::numbers(&mut self.numbers, K::owner(&object)).give(number.into());
         }
         if let Some((doorbell, page)) = K::doorbell(&object) {
             self.forget_doorbells(doorbell, page, number.into());

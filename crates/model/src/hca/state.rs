@@ -7,13 +7,13 @@ use verbless_dpa::{Dpa, DpaLimits};
 use verbless_prm::{MacAddressLayout, PmtuReg, RegisterId, RoceAddrLayout, VportListType};
 
 use crate::fabric::address::Addresses;
+use crate::hca::allocators::NumberAllocators;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::dump::Dumping;
 use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
-use crate::hca::numbers::NumberAllocators;
 use crate::hca::objects::{Foreign, Limits, Objects, Uid};
 use crate::hca::pages::Pages;
 use crate::hca::qp_type::QpTypes;

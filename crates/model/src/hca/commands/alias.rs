@@ -55,7 +55,7 @@ impl ForeignObject {
 }
 
 /// ALLOW_OTHER_VHCA_ACCESS.
-pub(super) fn allow(
+pub(in crate::hca) fn allow(
     call: &mut Call<'_>,
     input: &AllowOtherVhcaAccessIn,
     _: &mut AllowOtherVhcaAccessOut,
@@ -79,7 +79,7 @@ pub(super) fn allow(
 }
 
 /// CREATE_GENERAL_OBJECT of an alias of a memory key.
-pub(super) fn create(
+pub(in crate::hca) fn create(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -126,6 +126,6 @@ pub(super) fn create(
 }
 
 /// Counts a removed alias.
-pub(super) fn removed(hca: &mut Hca, _: u32, alias: Alias) {
+pub(in crate::hca) fn removed(hca: &mut Hca, _: u32, alias: Alias) {
     hca.remove_key_owner(alias.function);
 }

@@ -6,10 +6,10 @@ use verbless_prm as prm;
 use verbless_prm::reflect::{FieldInfo, StructInfo, View};
 use verbless_prm::{CommandInfo, CommandInput, IntoBytes, Structure};
 
+use super::command::ObjectCommands;
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::KindEntry;
-use crate::hca::removal::Removal;
 use crate::hca::state::Hca;
 use crate::profile::Side;
 
@@ -79,7 +79,7 @@ impl<'a> Call<'a> {
         kind: K,
         object: K::Object,
     ) -> Result<K::Number, Refusal> {
-        let numbers = K::numbers(&mut self.hca.numbers, &object);
+        let numbers = K::numbers(&mut self.hca.numbers, K::owner(&object));
         let number = numbers.take().ok_or(Refusal::NoNumber)?;
         let number = K::Number::try_from(number).map_err(|_| Refusal::NoNumber)?;
         self.hca.objects.add(kind, number, object);
@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
     }
 
     /// Destroys an object of the sender without references.
-    pub(crate) fn destroy<K: Removal>(&mut self, kind: K, number: K::Number) -> Outcome {
+    pub(crate) fn destroy<K: ObjectCommands>(&mut self, kind: K, number: K::Number) -> Outcome {
         self.find(kind, number)?;
         match K::IN_USE {
             Some(in_use) if self.hca.objects.is_used(K::KIND, number.into()) => Err(in_use),

@@ -18,7 +18,7 @@ impl Call<'_> {
 }
 
 /// ALLOC_Q_COUNTER.
-pub(super) fn alloc(
+pub(in crate::hca) fn alloc(
     call: &mut Call<'_>,
     _: &AllocQCounterIn,
     output: &mut AllocQCounterOut,
@@ -33,7 +33,7 @@ pub(super) fn alloc(
 }
 
 /// DEALLOC_Q_COUNTER.
-pub(super) fn dealloc(
+pub(in crate::hca) fn dealloc(
     call: &mut Call<'_>,
     input: &DeallocQCounterIn,
     _: &mut DeallocQCounterOut,
@@ -46,7 +46,7 @@ pub(super) fn dealloc(
 }
 
 /// QUERY_Q_COUNTER.
-pub(super) fn query(
+pub(in crate::hca) fn query(
     call: &mut Call<'_>,
     input: &QueryQCounterIn,
     output: &mut QueryQCounterOut,

@@ -50,7 +50,11 @@ const KNOWN: [&str; 27] = [
 ];
 
 /// CREATE_CQ.
-pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
+pub(in crate::hca) fn create(
+    call: &mut Call<'_>,
+    input: &CreateCqIn,
+    output: &mut CreateCqOut,
+) -> Outcome {
     let context = input.cq_context();
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.cqs.len(), general.log_max_cq())?;
@@ -159,7 +163,11 @@ fn compression_offered(context: &CqContext, general: &HcaCap) -> bool {
 }
 
 /// QUERY_CQ: the context with the current counters.
-pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
+pub(in crate::hca) fn query(
+    call: &mut Call<'_>,
+    input: &QueryCqIn,
+    output: &mut QueryCqOut,
+) -> Outcome {
     let cq = call.find(kind::Cq, input.cqn())?;
     let context = output.cq_context_mut();
     *context = cq.context;
@@ -186,7 +194,11 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
 }
 
 /// MODIFY_CQ.
-pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOut) -> Outcome {
+pub(in crate::hca) fn modify(
+    call: &mut Call<'_>,
+    input: &ModifyCqIn,
+    _: &mut ModifyCqOut,
+) -> Outcome {
     let number = input.cqn();
     call.find(kind::Cq, number)?;
     if call.op_mod == ModifyCqIn::RESIZE {
@@ -292,6 +304,6 @@ pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u3
 }
 
 /// Removes a CQ from the engine.
-pub(super) fn removed(hca: &mut Hca, number: u32, cq: Cq) {
+pub(in crate::hca) fn removed(hca: &mut Hca, number: u32, cq: Cq) {
     hca.effects.push(Effect::CqForgotten(number, cq.runtime));
 }

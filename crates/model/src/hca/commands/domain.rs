@@ -10,14 +10,18 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// ALLOC_PD.
-pub(super) fn alloc_pd(call: &mut Call<'_>, _: &AllocPdIn, output: &mut AllocPdOut) -> Outcome {
+pub(in crate::hca) fn alloc_pd(
+    call: &mut Call<'_>,
+    _: &AllocPdIn,
+    output: &mut AllocPdOut,
+) -> Outcome {
     call.check_count(call.hca().objects.pds.len(), call.hca().caps.general().log_max_pd())?;
     output.set_pd(call.make(kind::Pd, call.uid)?);
     Ok(())
 }
 
 /// ALLOC_TRANSPORT_DOMAIN.
-pub(super) fn alloc_td(
+pub(in crate::hca) fn alloc_td(
     call: &mut Call<'_>,
     _: &AllocTransportDomainIn,
     output: &mut AllocTransportDomainOut,
@@ -29,7 +33,11 @@ pub(super) fn alloc_td(
 }
 
 /// ALLOC_UAR.
-pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocUarOut) -> Outcome {
+pub(in crate::hca) fn alloc_uar(
+    call: &mut Call<'_>,
+    _: &AllocUarIn,
+    output: &mut AllocUarOut,
+) -> Outcome {
     let page = call.make(kind::Uar, call.uid)?;
     // Clears the page's words, and reads them from here on.
     call.hca_mut().bar.set_allocated(page, true);
@@ -38,6 +46,6 @@ pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocU
 }
 
 /// Frees a UAR page: the device stops reading its words.
-pub(super) fn uar_removed(hca: &mut Hca, page: u32, _: Uid) {
+pub(in crate::hca) fn uar_removed(hca: &mut Hca, page: u32, _: Uid) {
     hca.bar.set_allocated(page, false);
 }

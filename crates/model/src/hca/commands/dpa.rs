@@ -94,7 +94,7 @@ fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTar
 }
 
 /// CREATE_GENERAL_OBJECT of a process.
-pub(super) fn create_process(
+pub(in crate::hca) fn create_process(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -148,7 +148,7 @@ pub(super) fn create_process(
 }
 
 /// QUERY_GENERAL_OBJECT of a process: whether it runs, and what ended it.
-pub(super) fn query_process(
+pub(in crate::hca) fn query_process(
     call: &mut Call<'_>,
     input: &QueryGeneralObjectIn,
     output: &mut QueryGeneralObjectOut,
@@ -177,7 +177,7 @@ pub(super) fn query_process(
 }
 
 /// MODIFY_GENERAL_OBJECT of a process: sets its error handler.
-pub(super) fn modify_process(
+pub(in crate::hca) fn modify_process(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
     _: &mut ModifyGeneralObjectOut,
@@ -198,7 +198,7 @@ pub(super) fn modify_process(
 }
 
 /// DESTROY_GENERAL_OBJECT of a process, in any state.
-pub(super) fn destroy_process(
+pub(in crate::hca) fn destroy_process(
     call: &mut Call<'_>,
     input: &DestroyGeneralObjectIn,
     _: &mut DestroyGeneralObjectOut,
@@ -236,7 +236,7 @@ fn state_of(state: RunnerState) -> DpaThreadState {
 }
 
 /// CREATE_GENERAL_OBJECT of a thread; the thread then waits for its first event.
-pub(super) fn create_thread(
+pub(in crate::hca) fn create_thread(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -266,7 +266,7 @@ pub(super) fn create_thread(
 }
 
 /// MODIFY_GENERAL_OBJECT of a thread: events may start it from here on, with this argument.
-pub(super) fn modify_thread(
+pub(in crate::hca) fn modify_thread(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
     _: &mut ModifyGeneralObjectOut,
@@ -288,7 +288,7 @@ pub(super) fn modify_thread(
 }
 
 /// QUERY_GENERAL_OBJECT of a thread.
-pub(super) fn query_thread(
+pub(in crate::hca) fn query_thread(
     call: &mut Call<'_>,
     input: &QueryGeneralObjectIn,
     output: &mut QueryGeneralObjectOut,
@@ -307,7 +307,7 @@ pub(super) fn query_thread(
 }
 
 /// CREATE_GENERAL_OBJECT of a call; the call starts at once.
-pub(super) fn create_call(
+pub(in crate::hca) fn create_call(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -335,7 +335,7 @@ pub(super) fn create_call(
 }
 
 /// QUERY_GENERAL_OBJECT of a call: whether it has ended, and what it returned.
-pub(super) fn query_call(
+pub(in crate::hca) fn query_call(
     call: &mut Call<'_>,
     input: &QueryGeneralObjectIn,
     output: &mut QueryGeneralObjectOut,
@@ -352,7 +352,7 @@ pub(super) fn query_call(
 }
 
 /// CREATE_GENERAL_OBJECT of an outbox.
-pub(super) fn create_outbox(
+pub(in crate::hca) fn create_outbox(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -388,7 +388,7 @@ fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> b
 }
 
 /// DESTROY_GENERAL_OBJECT of an outbox.
-pub(super) fn destroy_outbox(
+pub(in crate::hca) fn destroy_outbox(
     call: &mut Call<'_>,
     input: &DestroyGeneralObjectIn,
     _: &mut DestroyGeneralObjectOut,
@@ -401,7 +401,7 @@ pub(super) fn destroy_outbox(
 }
 
 /// CREATE_GENERAL_OBJECT of a window.
-pub(super) fn create_window(
+pub(in crate::hca) fn create_window(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -420,7 +420,7 @@ pub(super) fn create_window(
 }
 
 /// DESTROY_GENERAL_OBJECT of a window.
-pub(super) fn destroy_window(
+pub(in crate::hca) fn destroy_window(
     call: &mut Call<'_>,
     input: &DestroyGeneralObjectIn,
     _: &mut DestroyGeneralObjectOut,
@@ -433,7 +433,7 @@ pub(super) fn destroy_window(
 }
 
 /// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`Dumping`]).
-pub(super) fn create_core_dump(
+pub(in crate::hca) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -457,35 +457,35 @@ pub(super) fn create_core_dump(
 }
 
 /// Ends a call.
-pub(super) fn call_removed(hca: &mut Hca, number: u32, _: objects::DpaCall) {
+pub(in crate::hca) fn call_removed(hca: &mut Hca, number: u32, _: objects::DpaCall) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Call(number));
     }
 }
 
 /// Ends a thread.
-pub(super) fn thread_removed(hca: &mut Hca, number: u32, _: objects::DpaThread) {
+pub(in crate::hca) fn thread_removed(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Thread(number));
     }
 }
 
 /// Removes an outbox from its process.
-pub(super) fn outbox_removed(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
+pub(in crate::hca) fn outbox_removed(hca: &mut Hca, _: u32, outbox: objects::DpaOutbox) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_outbox(outbox.context.process_id(), outbox.context.config_id());
     }
 }
 
 /// Removes a window from its process.
-pub(super) fn window_removed(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
+pub(in crate::hca) fn window_removed(hca: &mut Hca, _: u32, window: objects::DpaWindow) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove_window(window.context.process_id(), window.context.config_id());
     }
 }
 
 /// Ends a process and frees its heap; the heap's UMEM is removed separately.
-pub(super) fn process_removed(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
+pub(in crate::hca) fn process_removed(hca: &mut Hca, number: u32, _: objects::DpaProcess) {
     if let Some(dpa) = &hca.dpa {
         dpa.remove(number);
     }

@@ -20,7 +20,7 @@ const COUNTER: u32 = 0x3ff_ffff;
 const MAX_VECTORS: u16 = 64;
 
 /// CREATE_GENERAL_OBJECT of an event queue.
-pub(super) fn create_eq(
+pub(in crate::hca) fn create_eq(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -68,7 +68,7 @@ pub(super) fn create_eq(
 }
 
 /// QUERY_GENERAL_OBJECT of an event queue.
-pub(super) fn query_eq(
+pub(in crate::hca) fn query_eq(
     call: &mut Call<'_>,
     input: &QueryGeneralObjectIn,
     output: &mut QueryGeneralObjectOut,
@@ -84,7 +84,7 @@ pub(super) fn query_eq(
 }
 
 /// CREATE_GENERAL_OBJECT of an emulated device.
-pub(super) fn create_device(
+pub(in crate::hca) fn create_device(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,
@@ -103,7 +103,7 @@ pub(super) fn create_device(
 
 /// MODIFY_GENERAL_OBJECT of an emulated device: its host rings a doorbell, whether or not a program
 /// listens.
-pub(super) fn ring_device(
+pub(in crate::hca) fn ring_device(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
     _: &mut ModifyGeneralObjectOut,
@@ -138,7 +138,7 @@ fn doorbell_of(call: &Call<'_>, device: u32, queue: u16) -> Option<u32> {
 }
 
 /// CREATE_GENERAL_OBJECT of a doorbell of an emulated device.
-pub(super) fn create_doorbell(
+pub(in crate::hca) fn create_doorbell(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,

@@ -29,7 +29,11 @@ const KNOWN: [&str; 10] = [
 ];
 
 /// CREATE_EQ.
-pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut CreateEqOut) -> Outcome {
+pub(in crate::hca) fn create(
+    call: &mut Call<'_>,
+    input: &CreateEqIn,
+    output: &mut CreateEqOut,
+) -> Outcome {
     let context = input.eq_context_entry();
     let hca = call.hca();
     let general = hca.caps.general();
@@ -82,7 +86,11 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
 }
 
 /// QUERY_EQ.
-pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEqOut) -> Outcome {
+pub(in crate::hca) fn query(
+    call: &mut Call<'_>,
+    input: &QueryEqIn,
+    output: &mut QueryEqOut,
+) -> Outcome {
     let eq = call.find(kind::Eq, input.eq_number().into())?;
     let context = output.eq_context_entry_mut();
     *context = eq.context;

@@ -3,133 +3,67 @@
 use std::cell::OnceCell;
 
 use verbless_prm as prm;
-use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
+use verbless_prm::{
+    AccessRegisterIn, AccessRegisterUserIn, CommandInfo, DisableHcaIn, EnableHcaIn, InitHcaIn,
+    MadIfcIn, ManagePagesIn, ModifyHcaVportContextIn, ModifyNicVportContextIn, NopIn,
+    QueryAdapterIn, QueryEswFunctionsIn, QueryHcaCapIn, QueryHcaVportContextIn, QueryHcaVportGidIn,
+    QueryHcaVportPkeyIn, QueryIssiIn, QueryLagIn, QueryNicVportContextIn, QueryPagesIn,
+    QueryRoceAddressIn, QuerySpecialContextsIn, QueryVportStateIn, QueryVuidIn, SetHcaCapIn,
+    SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
+};
 
-// The modules of the handlers.
-use super::call::{Call, Outcome};
-use super::*;
+use super::call::Call;
+use super::command::{Command, ObjectCommands, Privilege, RequiredLife, Run, kernel, tools, user};
+use super::{capability, lifecycle, mad, pages, query, register, uctx, units, vport};
 use crate::hca::kinds::kinds;
 use crate::hca::objects::SHARED_UID;
 use crate::hca::refusal::{Refusal, Refused};
 use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 
-/// The function state that a command requires.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RequiredLife {
-    /// Any time.
-    Always,
-    /// After ENABLE_HCA.
-    Enabled,
-    /// After INIT_HCA.
-    Up,
-}
+/// The commands without an object.
+static COMMANDS: &[Command] = &[
+    kernel::<EnableHcaIn>(&Run(lifecycle::enable)).always(),
+    kernel::<DisableHcaIn>(&Run(lifecycle::disable)).enabled(),
+    kernel::<QueryPagesIn>(&Run(pages::query)).enabled(),
+    kernel::<ManagePagesIn>(&Run(pages::manage)).enabled(),
+    kernel::<InitHcaIn>(&Run(lifecycle::init)).least(0x10).enabled(),
+    kernel::<TeardownHcaIn>(&Run(lifecycle::teardown)).enabled(),
+    user::<QueryIssiIn>(&Run(lifecycle::query_issi)).enabled(),
+    kernel::<SetIssiIn>(&Run(lifecycle::set_issi)).enabled(),
+    user::<QueryHcaCapIn>(&Run(capability::query)).enabled(),
+    kernel::<SetHcaCapIn>(&Run(capability::set)).enabled(),
+    user::<QueryAdapterIn>(&Run(query::adapter)).enabled(),
+    user::<NopIn>(&Run(query::nop)).enabled(),
+    user::<QueryVuidIn>(&Run(query::vuid)).enabled(),
+    user::<QueryEswFunctionsIn>(&Run(query::esw_functions)).enabled(),
+    user::<QueryLagIn>(&Run(query::lag)).enabled(),
+    user::<QuerySpecialContextsIn>(&Run(query::special_contexts)),
+    tools::<AccessRegisterIn>(&Run(register::access)).enabled(),
+    user::<AccessRegisterUserIn>(&Run(units::access_user)),
+    kernel::<MadIfcIn>(&Run(mad::mad_ifc)),
+    user::<QueryNicVportContextIn>(&Run(vport::query_nic)),
+    kernel::<ModifyNicVportContextIn>(&Run(vport::modify_nic)),
+    user::<QueryHcaVportContextIn>(&Run(vport::query_hca)),
+    kernel::<ModifyHcaVportContextIn>(&Run(vport::modify_hca)),
+    user::<QueryHcaVportGidIn>(&Run(vport::query_gid)),
+    user::<QueryHcaVportPkeyIn>(&Run(vport::query_pkey)),
+    user::<QueryVportStateIn>(&Run(vport::query_state)),
+    user::<QueryRoceAddressIn>(&Run(vport::query_roce_address)),
+    kernel::<SetRoceAddressIn>(&Run(vport::set_roce_address)),
+];
 
-/// Who may send a command. Later variants have the rights of earlier ones too.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Privilege {
-    /// Every user context.
-    User,
-    /// User contexts with TOOLS_RESOURCES.
-    Tools,
-    /// Only uid 0.
-    Kernel,
-}
-
-/// An implemented command.
-struct CommandEntry {
-    command: &'static CommandInfo,
-    /// The general object type of the command, sent in op_mod's bits.
-    object_type: Option<GeneralObjectType>,
-    life: RequiredLife,
-    privilege: Privilege,
-    /// Whether the kernel may send it with [`SHARED_UID`], to create and destroy objects that all
-    /// may use.
-    shared: bool,
-    run: fn(&mut Call<'_>) -> Outcome,
-}
-
-macro_rules! entry {
-    ($life:ident $privilege:ident $input:ident of [$($type:ident)?] for [$($sharer:ident)?]
-        from [$($least:literal)?] => $handler:expr) => {
-        CommandEntry {
-            command: <prm::$input as CommandInput>::INFO,
-            object_type: entry!(@type $($type)?),
-            life: RequiredLife::$life,
-            privilege: entry!(@ $privilege),
-            shared: entry!(@shared $($sharer)?),
-            run: |call| call.run::<prm::$input>(entry!(@least $($least)?), $handler),
-        }
-    };
-    (@ kernel) => { Privilege::Kernel };
-    (@ tools) => { Privilege::Tools };
-    (@ user) => { Privilege::User };
-    (@type) => { None };
-    (@type $type:ident) => { Some(GeneralObjectType::$type) };
-    (@shared) => { false };
-    (@shared all) => { true };
-    (@least) => { usize::MAX };
-    (@least $bytes:literal) => { $bytes };
-}
-
-macro_rules! commands {
-    ($($life:ident $privilege:ident $input:ident $(from $least:literal)? => $handler:path;)*) => {
-        /// The commands without an object.
-        static COMMANDS: &[CommandEntry] =
-            &[$(entry!($life $privilege $input of [] for [] from [$($least)?] => $handler)),*];
+macro_rules! tables {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
+        /// All commands: those on objects of each kind, and those without an object.
+        static TABLES: &[&[Command]] = &[
+            $(<kind::$kind as ObjectCommands>::COMMANDS,)*
+            COMMANDS,
+        ];
     };
 }
 
-macro_rules! object_commands {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
-        numbers: [$($numbers:tt)*],
-        object: { $($entry:tt)* },
-        refusals: { $($refusals:tt)* },
-        removed: [$($removed:tt)*],
-        commands: {
-            $($privilege:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
-                $(from $least:literal)? => $handler:expr;)*
-        }
-    })*) => {
-        /// The commands on objects.
-        static OBJECT_COMMANDS: &[CommandEntry] = &[$($(entry!(
-            Up $privilege $input of [$($type)?] for [$($sharer)?] from [$($least)?] => $handler
-        )),*),*];
-    };
-}
-
-kinds!(object_commands);
-
-commands! {
-    Always kernel EnableHcaIn => lifecycle::enable;
-    Enabled kernel DisableHcaIn => lifecycle::disable;
-    Enabled kernel QueryPagesIn => pages::query;
-    Enabled kernel ManagePagesIn => pages::manage;
-    Enabled kernel InitHcaIn from 0x10 => lifecycle::init;
-    Enabled kernel TeardownHcaIn => lifecycle::teardown;
-    Enabled user QueryIssiIn => lifecycle::query_issi;
-    Enabled kernel SetIssiIn => lifecycle::set_issi;
-    Enabled user QueryHcaCapIn => capability::query;
-    Enabled kernel SetHcaCapIn => capability::set;
-    Enabled user QueryAdapterIn => query::adapter;
-    Enabled user NopIn => query::nop;
-    Enabled user QueryVuidIn => query::vuid;
-    Enabled user QueryEswFunctionsIn => query::esw_functions;
-    Enabled user QueryLagIn => query::lag;
-    Up user QuerySpecialContextsIn => query::special_contexts;
-    Enabled tools AccessRegisterIn => register::access;
-    Up user AccessRegisterUserIn => units::access_user;
-    Up kernel MadIfcIn => mad::mad_ifc;
-    Up user QueryNicVportContextIn => vport::query_nic;
-    Up kernel ModifyNicVportContextIn => vport::modify_nic;
-    Up user QueryHcaVportContextIn => vport::query_hca;
-    Up kernel ModifyHcaVportContextIn => vport::modify_hca;
-    Up user QueryHcaVportGidIn => vport::query_gid;
-    Up user QueryHcaVportPkeyIn => vport::query_pkey;
-    Up user QueryVportStateIn => vport::query_state;
-    Up user QueryRoceAddressIn => vport::query_roce_address;
-    Up kernel SetRoceAddressIn => vport::set_roce_address;
-}
+kinds!(tables);
 
 impl Hca {
     /// Executes one command. `input` is the whole inbox with the uid stamped by the kernel's side;
@@ -140,7 +74,7 @@ impl Hca {
     /// holds no more than that.
     pub(crate) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
-        match dispatch(self, &[OBJECT_COMMANDS, COMMANDS], input, output) {
+        match dispatch(self, TABLES, input, output) {
             Ok(()) => {}
             Err(CommandFailure::Refused(refusal, detail)) => {
                 self.refuse(input, output, refusal, detail);
@@ -206,15 +140,15 @@ fn stores_more(command: &CommandInfo) -> bool {
 
 /// The entry of an opcode, and of its general object type if it has one, if the model implements
 /// it.
-fn entry<'a>(tables: &[&'a [CommandEntry]], opcode: u16, op_mod: u16) -> Option<&'a CommandEntry> {
+fn entry<'a>(tables: &[&'a [Command]], opcode: u16, op_mod: u16) -> Option<&'a Command> {
     tables.iter().copied().flatten().find(|entry| {
-        entry.command.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
+        entry.info.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
     })
 }
 
 fn dispatch(
     hca: &mut Hca,
-    tables: &[&[CommandEntry]],
+    tables: &[&[Command]],
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), CommandFailure> {
@@ -242,7 +176,7 @@ fn dispatch(
         (RequiredLife::Up, Life::Enabled) => return Err(Refusal::NotInitialised.into()),
         _ => {}
     }
-    if uid != 0 && !(uid == SHARED_UID && entry.shared) {
+    if uid != 0 && !(uid == SHARED_UID && entry.is_shared) {
         let Some(context) = hca.objects.uctxs.get(&uid) else {
             return Err(Refusal::NoSuchUid.into());
         };
@@ -254,20 +188,20 @@ fn dispatch(
         }
     }
     // The capability commands have a page number in op_mod, and refuse unknown ones themselves.
-    let listed = entry.object_type.is_some()
-        || entry.command.op_mods.iter().any(|&(_, known)| known == op_mod);
+    let listed =
+        entry.object_type.is_some() || entry.info.op_mods.iter().any(|&(_, known)| known == op_mod);
     let capabilities = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
-    if !(listed || capabilities || op_mod == 0 && entry.command.op_mods.is_empty()) {
+    if !(listed || capabilities || op_mod == 0 && entry.info.op_mods.is_empty()) {
         return Err(Refusal::UnknownOpMod.into());
     }
-    if stores_more(entry.command) {
+    if stores_more(entry.info) {
         hca.budget.set_objects(hca.objects.bytes());
         if hca.budget.is_full() {
             return Err(Refusal::OverBudget.into());
         }
     }
     let mut call = Call { hca, uid, op_mod, input, output, list: &[], detail: OnceCell::new() };
-    if let Err(refusal) = (entry.run)(&mut call) {
+    if let Err(refusal) = entry.run(&mut call) {
         return Err(CommandFailure::Refused(refusal, call.detail.take()));
     }
     hca.budget.set_objects(hca.objects.bytes());
@@ -280,38 +214,24 @@ mod tests {
     use std::sync::Arc;
 
     use verbless_prm::{
-        AllocPdOut, CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn,
-        IntoBytes,
+        AllocPdOut, CommandInput, CreateGeneralObjectIn, CreateGeneralObjectOut,
+        DestroyGeneralObjectIn, GeneralObjectType, IntoBytes,
     };
 
     use super::*;
+    use crate::hca::commands::call::Outcome;
     use crate::profile::Profile;
 
-    // A registry with one kind that has opcodes of its own and one that is a general object type.
-    object_commands! {
-        /// Protection domains.
-        pds: Pd(u32) => Uid {
-            numbers: [],
-            object: {},
-            refusals: {},
-            removed: [],
-            commands: {
-                user AllocPdIn => alloc_pd;
-            }
-        }
-        /// Flow samplers, plain numbers of the same range here.
-        samplers: Sampler(u32) => Uid {
-            numbers: [],
-            object: {},
-            refusals: {},
-            removed: [],
-            commands: {
-                user CreateGeneralObjectIn of SAMPLER => create;
-                user DestroyGeneralObjectIn of SAMPLER =>
-                    |call, input, _| call.destroy(kind::Pd, input.obj_id());
-            }
-        }
-    }
+    // One command with an opcode of its own, and two on a general object type: flow samplers, plain
+    // numbers of the range of PDs here.
+    static OURS: &[Command] = &[
+        user::<prm::AllocPdIn>(&Run(alloc_pd)),
+        user::<CreateGeneralObjectIn>(&Run(create)).of(GeneralObjectType::SAMPLER),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::Pd, input.obj_id())
+        }))
+        .of(GeneralObjectType::SAMPLER),
+    ];
 
     fn alloc_pd(_: &mut Call<'_>, _: &prm::AllocPdIn, output: &mut AllocPdOut) -> Outcome {
         output.set_pd(7);
@@ -329,7 +249,7 @@ mod tests {
 
     fn send<I: CommandInput>(
         hca: &mut Hca,
-        tables: &[&[CommandEntry]],
+        tables: &[&[Command]],
         edit: impl FnOnce(&mut I),
     ) -> Result<I::Output, Refusal> {
         let mut input = I::default();
@@ -348,7 +268,7 @@ mod tests {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let mut hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         hca.life = Life::Up;
-        let ours: &[&[CommandEntry]] = &[OBJECT_COMMANDS];
+        let ours: &[&[Command]] = &[OURS];
         let sampler = |input: &mut CreateGeneralObjectIn| {
             input.set_obj_type(GeneralObjectType::SAMPLER);
         };
@@ -364,7 +284,7 @@ mod tests {
         })
         .unwrap();
         assert!(!hca.objects.pds.contains_key(&made));
-        let real = send::<CreateGeneralObjectIn>(&mut hca, &[super::OBJECT_COMMANDS], sampler);
+        let real = send::<CreateGeneralObjectIn>(&mut hca, TABLES, sampler);
         assert_eq!(real.err(), Some(Refusal::NotModelled), "the model has no such type");
     }
 }

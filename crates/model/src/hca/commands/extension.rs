@@ -14,7 +14,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 /// CREATE_GENERAL_OBJECT.
-pub(super) fn create(
+pub(in crate::hca) fn create(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
     output: &mut CreateGeneralObjectOut,

@@ -46,7 +46,7 @@ fn properties(call: &Call<'_>) -> Result<FlowTablePropLayout, Refusal> {
 }
 
 /// CREATE_FLOW_TABLE.
-pub(super) fn create_table(
+pub(in crate::hca) fn create_table(
     call: &mut Call<'_>,
     input: &CreateFlowTableIn,
     output: &mut CreateFlowTableOut,
@@ -88,7 +88,7 @@ fn check_above(call: &Call<'_>, table: u32, level: u8) -> Outcome {
 }
 
 /// MODIFY_FLOW_TABLE: sets the miss action.
-pub(super) fn modify_table(
+pub(in crate::hca) fn modify_table(
     call: &mut Call<'_>,
     input: &ModifyFlowTableIn,
     _: &mut ModifyFlowTableOut,
@@ -110,7 +110,7 @@ pub(super) fn modify_table(
 }
 
 /// QUERY_FLOW_TABLE.
-pub(super) fn query_table(
+pub(in crate::hca) fn query_table(
     call: &mut Call<'_>,
     input: &QueryFlowTableIn,
     output: &mut QueryFlowTableOut,
@@ -121,7 +121,7 @@ pub(super) fn query_table(
 
 /// DESTROY_FLOW_TABLE. Destroying the root leaves no root: Linux does not disconnect its last one
 /// first (`update_root_ft_destroy` of `fs_core.c`).
-pub(super) fn destroy_table(
+pub(in crate::hca) fn destroy_table(
     call: &mut Call<'_>,
     input: &DestroyFlowTableIn,
     _: &mut DestroyFlowTableOut,
@@ -134,7 +134,7 @@ pub(super) fn destroy_table(
 }
 
 /// SET_FLOW_TABLE_ROOT: sets the first table for frames; with op_mod DISCONNECT, removes it.
-pub(super) fn set_root(
+pub(in crate::hca) fn set_root(
     call: &mut Call<'_>,
     input: &SetFlowTableRootIn,
     _: &mut SetFlowTableRootOut,
@@ -155,7 +155,7 @@ pub(super) fn set_root(
 }
 
 /// CREATE_FLOW_GROUP.
-pub(super) fn create_group(
+pub(in crate::hca) fn create_group(
     call: &mut Call<'_>,
     input: &CreateFlowGroupIn,
     output: &mut CreateFlowGroupOut,
@@ -186,7 +186,7 @@ pub(super) fn create_group(
 }
 
 /// DESTROY_FLOW_GROUP.
-pub(super) fn destroy_group(
+pub(in crate::hca) fn destroy_group(
     call: &mut Call<'_>,
     input: &DestroyFlowGroupIn,
     _: &mut DestroyFlowGroupOut,
@@ -205,7 +205,7 @@ pub(super) fn destroy_group(
 }
 
 /// QUERY_FLOW_GROUP.
-pub(super) fn query_group(
+pub(in crate::hca) fn query_group(
     call: &mut Call<'_>,
     input: &QueryFlowGroupIn,
     output: &mut QueryFlowGroupOut,
@@ -219,7 +219,7 @@ pub(super) fn query_group(
 }
 
 /// SET_FLOW_TABLE_ENTRY: a new entry, or changes of one.
-pub(super) fn set_entry(
+pub(in crate::hca) fn set_entry(
     call: &mut Call<'_>,
     input: &SetFlowTableEntryIn,
     _: &mut SetFlowTableEntryOut,
@@ -324,7 +324,7 @@ fn destinations(
 }
 
 /// QUERY_FLOW_TABLE_ENTRY: the entry, followed by as many destinations as fit.
-pub(super) fn query_entry(
+pub(in crate::hca) fn query_entry(
     call: &mut Call<'_>,
     input: &QueryFlowTableEntryIn,
     output: &mut QueryFlowTableEntryOut,
@@ -354,7 +354,7 @@ fn written(to: Destination) -> [u8; FlowDestination::BYTES] {
 }
 
 /// DELETE_FLOW_TABLE_ENTRY.
-pub(super) fn delete_entry(
+pub(in crate::hca) fn delete_entry(
     call: &mut Call<'_>,
     input: &DeleteFlowTableEntryIn,
     _: &mut DeleteFlowTableEntryOut,
@@ -369,6 +369,6 @@ pub(super) fn delete_entry(
 }
 
 /// A destroyed table stops being the root.
-pub(super) fn removed(hca: &mut Hca, number: u32, _: FlowTable) {
+pub(in crate::hca) fn removed(hca: &mut Hca, number: u32, _: FlowTable) {
     hca.objects.flow_root.take_if(|root| *root == number);
 }

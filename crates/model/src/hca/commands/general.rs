@@ -38,7 +38,7 @@ impl Call<'_> {
     }
 
     /// QUERY_GENERAL_OBJECT of a kind whose objects keep their whole context.
-    pub(super) fn query<K: KindEntry<Number = u32>, S: Structure>(
+    pub(in crate::hca) fn query<K: KindEntry<Number = u32>, S: Structure>(
         &mut self,
         kind: K,
         input: &QueryGeneralObjectIn,

@@ -46,7 +46,7 @@ const KNOWN: [&str; 24] = [
 const OCTWORD: u64 = 16;
 
 /// CREATE_MKEY.
-pub(super) fn create(
+pub(in crate::hca) fn create(
     call: &mut Call<'_>,
     input: &CreateMkeyIn,
     output: &mut CreateMkeyOut,
@@ -332,7 +332,7 @@ pub(crate) fn reconfigure(hca: &mut Hca, index: u32, change: &MkeyContext) -> bo
 }
 
 /// QUERY_MKEY.
-pub(super) fn query(
+pub(in crate::hca) fn query(
     call: &mut Call<'_>,
     input: &QueryMkeyIn,
     output: &mut QueryMkeyOut,
@@ -353,7 +353,7 @@ pub(super) fn add_null(hca: &mut Hca) {
 }
 
 /// Counts a removed crossing key.
-pub(super) fn removed(hca: &mut Hca, _: u32, mkey: Mkey) {
+pub(in crate::hca) fn removed(hca: &mut Hca, _: u32, mkey: Mkey) {
     if let Translation::Crossing { function, .. } = mkey.translation {
         hca.remove_key_owner(function);
     }

@@ -8,7 +8,7 @@ use crate::hca::registry::kind;
 use verbless_wire::is_multicast;
 
 /// ATTACH_TO_MCG. Joining twice is the same as joining once.
-pub(super) fn attach(
+pub(in crate::hca) fn attach(
     call: &mut Call<'_>,
     input: &AttachToMcgIn,
     _: &mut AttachToMcgOut,
@@ -37,7 +37,7 @@ pub(super) fn attach(
 }
 
 /// DETACH_FROM_MCG.
-pub(super) fn detach(
+pub(in crate::hca) fn detach(
     call: &mut Call<'_>,
     input: &DetachFromMcgIn,
     _: &mut DetachFromMcgOut,

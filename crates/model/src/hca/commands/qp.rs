@@ -92,7 +92,11 @@ const WQEBB: u64 = 64;
 const LOG_STRIDE_UNIT: u32 = 4;
 
 /// CREATE_QP.
-pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut CreateQpOut) -> Outcome {
+pub(in crate::hca) fn create(
+    call: &mut Call<'_>,
+    input: &CreateQpIn,
+    output: &mut CreateQpOut,
+) -> Outcome {
     let context = input.qpc();
     let qp_type = call.qp_type(context.st())?;
     let mmo = if input.qpc_ext() { extension(call, qp_type)? } else { false };
@@ -309,7 +313,11 @@ pub(super) fn check_migration(context: &QpContext) -> Outcome {
 }
 
 /// QUERY_QP: the context with the current state and counters.
-pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
+pub(in crate::hca) fn query(
+    call: &mut Call<'_>,
+    input: &QueryQpIn,
+    output: &mut QueryQpOut,
+) -> Outcome {
     let qp = call.find(kind::Qp, input.qpn())?;
     // The model has no context extension to return.
     if input.qpc_ext() {
@@ -339,7 +347,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
 }
 
 /// Removes a QP from its groups and from the engine.
-pub(super) fn removed(hca: &mut Hca, number: u32, qp: QpObject) {
+pub(in crate::hca) fn removed(hca: &mut Hca, number: u32, qp: QpObject) {
     for group in &qp.groups {
         hca.objects.groups.leave(group, number);
     }

@@ -29,7 +29,11 @@ const KNOWN: [&str; 10] = [
 ];
 
 /// CREATE_RQ.
-pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut CreateRqOut) -> Outcome {
+pub(in crate::hca) fn create(
+    call: &mut Call<'_>,
+    input: &CreateRqIn,
+    output: &mut CreateRqOut,
+) -> Outcome {
     let context = input.ctx();
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.rqs.len(), general.log_max_rq())?;
@@ -97,7 +101,11 @@ fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
 }
 
 /// MODIFY_RQ.
-pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOut) -> Outcome {
+pub(in crate::hca) fn modify(
+    call: &mut Call<'_>,
+    input: &ModifyRqIn,
+    _: &mut ModifyRqOut,
+) -> Outcome {
     let (number, new) = (input.rqn(), input.ctx());
     let (from, to) = (call.find(kind::Rq, number)?.state, new.state());
     if input.rq_state() != from || !wq::is_legal(wq::as_sq(from), wq::as_sq(to)) {
@@ -138,7 +146,11 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
 }
 
 /// QUERY_RQ: the context with the current state and counters.
-pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRqOut) -> Outcome {
+pub(in crate::hca) fn query(
+    call: &mut Call<'_>,
+    input: &QueryRqIn,
+    output: &mut QueryRqOut,
+) -> Outcome {
     let rq = call.find(kind::Rq, input.rqn())?;
     let context = output.rq_context_mut();
     *context = rq.context;
@@ -149,6 +161,6 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRq
 }
 
 /// Removes an RQ from the engine.
-pub(super) fn removed(hca: &mut Hca, number: u32, _: Rq) {
+pub(in crate::hca) fn removed(hca: &mut Hca, number: u32, _: Rq) {
     hca.effects.push(Effect::RqForgotten(number));
 }

@@ -31,7 +31,11 @@ const KNOWN: [&str; 9] = [
 const LOG_WQEBB: u8 = 6;
 
 /// CREATE_SQ.
-pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut CreateSqOut) -> Outcome {
+pub(in crate::hca) fn create(
+    call: &mut Call<'_>,
+    input: &CreateSqIn,
+    output: &mut CreateSqOut,
+) -> Outcome {
     let context = input.ctx();
     let wq = context.wq();
     let general = call.hca().caps.general();
@@ -104,7 +108,11 @@ fn check_features(call: &Call<'_>, context: &SqContext, general: &HcaCap) -> Out
 }
 
 /// MODIFY_SQ.
-pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOut) -> Outcome {
+pub(in crate::hca) fn modify(
+    call: &mut Call<'_>,
+    input: &ModifySqIn,
+    _: &mut ModifySqOut,
+) -> Outcome {
     let number = input.sqn();
     let new = input.ctx();
     let (from, to) = (call.find(kind::Sq, number)?.state, new.state());
@@ -134,7 +142,11 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
 }
 
 /// QUERY_SQ: the context with the current state and counters.
-pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySqOut) -> Outcome {
+pub(in crate::hca) fn query(
+    call: &mut Call<'_>,
+    input: &QuerySqIn,
+    output: &mut QuerySqOut,
+) -> Outcome {
     let sq = call.find(kind::Sq, input.sqn())?;
     let context = output.sq_context_mut();
     *context = sq.context;
@@ -145,6 +157,6 @@ pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySq
 }
 
 /// Removes an SQ from the engine.
-pub(super) fn removed(hca: &mut Hca, number: u32, sq: Sq) {
+pub(in crate::hca) fn removed(hca: &mut Hca, number: u32, sq: Sq) {
     hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
 }

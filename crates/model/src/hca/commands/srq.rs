@@ -129,7 +129,7 @@ impl Call<'_> {
 }
 
 /// ALLOC_XRCD.
-pub(super) fn alloc_xrcd(
+pub(in crate::hca) fn alloc_xrcd(
     call: &mut Call<'_>,
     _: &AllocXrcdIn,
     output: &mut AllocXrcdOut,
@@ -144,7 +144,7 @@ pub(super) fn alloc_xrcd(
 }
 
 /// CREATE_XRC_SRQ.
-pub(super) fn create_xrc_srq(
+pub(in crate::hca) fn create_xrc_srq(
     call: &mut Call<'_>,
     input: &CreateXrcSrqIn,
     output: &mut CreateXrcSrqOut,
@@ -183,7 +183,7 @@ pub(super) fn create_xrc_srq(
 }
 
 /// CREATE_RMP.
-pub(super) fn create_rmp(
+pub(in crate::hca) fn create_rmp(
     call: &mut Call<'_>,
     input: &CreateRmpIn,
     output: &mut CreateRmpOut,
@@ -222,7 +222,7 @@ pub(super) fn create_rmp(
 }
 
 /// QUERY_XRC_SRQ.
-pub(super) fn query_xrc_srq(
+pub(in crate::hca) fn query_xrc_srq(
     call: &mut Call<'_>,
     input: &QueryXrcSrqIn,
     output: &mut QueryXrcSrqOut,
@@ -234,7 +234,7 @@ pub(super) fn query_xrc_srq(
 }
 
 /// QUERY_RMP.
-pub(super) fn query_rmp(
+pub(in crate::hca) fn query_rmp(
     call: &mut Call<'_>,
     input: &QueryRmpIn,
     output: &mut QueryRmpOut,
@@ -246,7 +246,7 @@ pub(super) fn query_rmp(
 }
 
 /// ARM_XRC_SRQ: requests one event when fewer WQEs than the limit are left.
-pub(super) fn arm_xrc_srq(
+pub(in crate::hca) fn arm_xrc_srq(
     call: &mut Call<'_>,
     input: &ArmXrcSrqIn,
     _: &mut ArmXrcSrqOut,
@@ -256,7 +256,7 @@ pub(super) fn arm_xrc_srq(
 }
 
 /// MODIFY_RMP: arms the limit event.
-pub(super) fn modify_rmp(
+pub(in crate::hca) fn modify_rmp(
     call: &mut Call<'_>,
     input: &ModifyRmpIn,
     _: &mut ModifyRmpOut,
@@ -278,7 +278,7 @@ fn set_limit(queue: &mut Srq, limit: u16) -> Outcome {
 }
 
 /// DESTROY_XRC_SRQ.
-pub(super) fn destroy_xrc_srq(
+pub(in crate::hca) fn destroy_xrc_srq(
     call: &mut Call<'_>,
     input: &DestroyXrcSrqIn,
     _: &mut DestroyXrcSrqOut,
@@ -288,7 +288,7 @@ pub(super) fn destroy_xrc_srq(
 }
 
 /// DESTROY_RMP.
-pub(super) fn destroy_rmp(
+pub(in crate::hca) fn destroy_rmp(
     call: &mut Call<'_>,
     input: &DestroyRmpIn,
     _: &mut DestroyRmpOut,

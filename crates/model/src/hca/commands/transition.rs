@@ -175,7 +175,7 @@ fn check_atomic_mode(call: &Call<'_>, context: &QpContext) -> Outcome {
 }
 
 /// RST2INIT.
-pub(super) fn rst2init(
+pub(in crate::hca) fn rst2init(
     call: &mut Call<'_>,
     input: &Rst2initQpIn,
     output: &mut Rst2initQpOut,
@@ -211,7 +211,7 @@ pub(super) fn rst2init(
 }
 
 /// INIT2INIT.
-pub(super) fn init2init(
+pub(in crate::hca) fn init2init(
     call: &mut Call<'_>,
     input: &Init2initQpIn,
     output: &mut Init2initQpOut,
@@ -241,7 +241,7 @@ fn extension(call: &Call<'_>, qpn: u32, input: &Init2initQpIn) -> Result<Option<
 }
 
 /// INIT2RTR.
-pub(super) fn init2rtr(
+pub(in crate::hca) fn init2rtr(
     call: &mut Call<'_>,
     input: &Init2rtrQpIn,
     output: &mut Init2rtrQpOut,
@@ -298,7 +298,7 @@ pub(super) fn init2rtr(
 }
 
 /// RTR2RTS.
-pub(super) fn rtr2rts(
+pub(in crate::hca) fn rtr2rts(
     call: &mut Call<'_>,
     input: &Rtr2rtsQpIn,
     output: &mut Rtr2rtsQpOut,
@@ -326,7 +326,7 @@ pub(super) fn rtr2rts(
 }
 
 /// RTS2RTS.
-pub(super) fn rts2rts(
+pub(in crate::hca) fn rts2rts(
     call: &mut Call<'_>,
     input: &Rts2rtsQpIn,
     output: &mut Rts2rtsQpOut,
@@ -344,7 +344,7 @@ pub(super) fn rts2rts(
 }
 
 /// SQERR2RTS: restarts a QP of an unreliable service after a failed request.
-pub(super) fn sqerr2rts(
+pub(in crate::hca) fn sqerr2rts(
     call: &mut Call<'_>,
     input: &Sqerr2rtsQpIn,
     _: &mut Sqerr2rtsQpOut,
@@ -365,7 +365,11 @@ pub(super) fn sqerr2rts(
 }
 
 /// SQD_RTS: no modelled QP can be in the state SQD.
-pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpOut) -> Outcome {
+pub(in crate::hca) fn sqd2rts(
+    call: &mut Call<'_>,
+    input: &SqdRtsQpIn,
+    _: &mut SqdRtsQpOut,
+) -> Outcome {
     let request = TransitionRequest {
         qpn: input.qpn(),
         optional: input.opt_param_mask(),
@@ -382,14 +386,22 @@ pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpO
 }
 
 /// 2ERR, from any state: flushes the posted requests.
-pub(super) fn to_error(call: &mut Call<'_>, input: &Qp2errIn, _: &mut Qp2errOut) -> Outcome {
+pub(in crate::hca) fn to_error(
+    call: &mut Call<'_>,
+    input: &Qp2errIn,
+    _: &mut Qp2errOut,
+) -> Outcome {
     call.find(kind::Qp, input.qpn())?;
     call.hca_mut().effects.push(Effect::QpToError(input.qpn()));
     Ok(())
 }
 
 /// 2RST, from any state: empties the queues and clears the counters.
-pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut) -> Outcome {
+pub(in crate::hca) fn to_reset(
+    call: &mut Call<'_>,
+    input: &Qp2rstIn,
+    _: &mut Qp2rstOut,
+) -> Outcome {
     call.find(kind::Qp, input.qpn())?;
     let (runtime, send) = call.change(kind::Qp, input.qpn(), |qp| {
         qp.state = QpState::Reset;

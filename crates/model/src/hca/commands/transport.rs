@@ -19,7 +19,7 @@ const KNOWN_TIR: [&str; 5] =
     ["disp_type", "inline_rqn", "rx_hash_fn", "transport_domain", "self_lb_block"];
 
 /// CREATE_TIS.
-pub(super) fn create_tis(
+pub(in crate::hca) fn create_tis(
     call: &mut Call<'_>,
     input: &CreateTisIn,
     output: &mut CreateTisOut,
@@ -50,7 +50,7 @@ fn check_lag_port(call: &Call<'_>, context: &TisContext) -> Outcome {
 }
 
 /// MODIFY_TIS: sets the priority and the bond port.
-pub(super) fn modify_tis(
+pub(in crate::hca) fn modify_tis(
     call: &mut Call<'_>,
     input: &ModifyTisIn,
     _: &mut ModifyTisOut,
@@ -72,7 +72,7 @@ pub(super) fn modify_tis(
 }
 
 /// QUERY_TIS.
-pub(super) fn query_tis(
+pub(in crate::hca) fn query_tis(
     call: &mut Call<'_>,
     input: &QueryTisIn,
     output: &mut QueryTisOut,
@@ -82,7 +82,7 @@ pub(super) fn query_tis(
 }
 
 /// CREATE_TIR: direct TIRs only; the model has no RQ tables.
-pub(super) fn create_tir(
+pub(in crate::hca) fn create_tir(
     call: &mut Call<'_>,
     input: &CreateTirIn,
     output: &mut CreateTirOut,
@@ -100,7 +100,7 @@ pub(super) fn create_tir(
 }
 
 /// MODIFY_TIR: sets which frames of its own transport domain loop back to it.
-pub(super) fn modify_tir(
+pub(in crate::hca) fn modify_tir(
     call: &mut Call<'_>,
     input: &ModifyTirIn,
     _: &mut ModifyTirOut,
@@ -125,7 +125,7 @@ pub(super) fn modify_tir(
 }
 
 /// QUERY_TIR.
-pub(super) fn query_tir(
+pub(in crate::hca) fn query_tir(
     call: &mut Call<'_>,
     input: &QueryTirIn,
     output: &mut QueryTirOut,

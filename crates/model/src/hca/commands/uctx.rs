@@ -10,7 +10,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// CREATE_UCTX.
-pub(super) fn create(
+pub(in crate::hca) fn create(
     call: &mut Call<'_>,
     input: &CreateUctxIn,
     output: &mut CreateUctxOut,
@@ -26,7 +26,7 @@ pub(super) fn create(
 }
 
 /// DESTROY_UCTX: destroys the context's remaining objects too.
-pub(super) fn destroy(
+pub(in crate::hca) fn destroy(
     call: &mut Call<'_>,
     input: &DestroyUctxIn,
     _: &mut DestroyUctxOut,

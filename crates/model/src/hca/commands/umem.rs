@@ -46,7 +46,7 @@ pub(super) fn pages(
 }
 
 /// CREATE_UMEM.
-pub(super) fn create(
+pub(in crate::hca) fn create(
     call: &mut Call<'_>,
     input: &CreateUmemIn,
     output: &mut CreateUmemOut,
@@ -81,7 +81,7 @@ pub(super) fn create(
 }
 
 /// DESTROY_UMEM. A process's heap is destroyed with the process.
-pub(super) fn destroy(
+pub(in crate::hca) fn destroy(
     call: &mut Call<'_>,
     input: &DestroyUmemIn,
     _: &mut DestroyUmemOut,

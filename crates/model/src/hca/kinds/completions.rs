@@ -1,63 +1,55 @@
 //! Completion queues.
 
-macro_rules! completions {
-    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
-        $($lead)*! { $then $next {
-            $($before)*
-            /// Completion queues.
-            cqs: Cq(u32) => objects::Cq {
-                numbers: [cq: |profile| profile.first().cq..THREE_BYTES],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.cq,
-                    owner: |cq| cq.uid,
-                    made: [],
-                    refers: |cq, to| {
-                        match cq.target {
-                            objects::EventTarget::Eq(eqn) => to(ObjectKind::Eq, eqn),
-                            objects::EventTarget::Dpa(objects::DpaEventTarget::Thread(thread)) => {
-                                to(ObjectKind::DpaThread, thread);
-                            }
-                            objects::EventTarget::Dpa(objects::DpaEventTarget::Eq(eqn)) => {
-                                to(ObjectKind::DpaEq, eqn);
-                            }
-                            // Only the other context can destroy the thread; later events are
-                            // dropped.
-                            objects::EventTarget::Dpa(objects::DpaEventTarget::Far { .. }) => {}
-                        }
-                        to(ObjectKind::Uar, cq.uar_page);
-                        cq.umems.iter().for_each(|&umem| to(ObjectKind::Umem, umem));
-                    },
-                    moving: [],
-                    doorbell: [Arm: |cq| cq.uar_page],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchCq = 0x60, "No such CQ for this uid.",
-                    in_use: [CqInUse = 0x61, "Work queues still use the CQ: destroy them first."],
-                    others: {
-                        CqSize = 0x62, BAD_PARAM,
-                            "log_cq_size is above log_max_cq_sz, or 0 without cc.";
-                        CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
-                        CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
-                        CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES,
-                            "The pending CQEs, with the one that ends the resize, do not fit in \
-                             the old or in the new buffer: poll the CQ first.";
-                        CqState = 0x66, BAD_RES_STATE,
-                            "The CQ is in an error state: it overran, or its buffer cannot be \
-                             written.";
-                    },
-                },
-                removed: [cq::removed],
-                commands: {
-                    user CreateCqIn => cq::create;
-                    user QueryCqIn => cq::query;
-                    user ModifyCqIn => cq::modify;
-                    user DestroyCqIn => |call, input, _| call.destroy(kind::Cq, input.cqn());
-                }
-            }
-        } }
-    };
+use verbless_prm::{CreateCqIn, DestroyCqIn, ModifyCqIn, QueryCqIn};
+
+use crate::hca::allocators::NumberAllocators;
+use crate::hca::commands::command::{Command, ObjectCommands, Run, user};
+use crate::hca::commands::cq;
+use crate::hca::doorbell::PageDoorbell;
+use crate::hca::numbers::NumberAllocator;
+use crate::hca::objects::{Cq, DpaEventTarget, EventTarget, Uid};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::{KindEntry, ObjectKind, kind};
+use crate::hca::state::Hca;
+
+impl KindEntry for kind::Cq {
+    const ABSENT: Refusal = Refusal::NoSuchCq;
+    const IN_USE: Option<Refusal> = Some(Refusal::CqInUse);
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.cq
+    }
+
+    fn owner(cq: &Cq) -> Uid {
+        cq.uid
+    }
+
+    fn refers(cq: &Cq, to: &mut dyn FnMut(ObjectKind, u32)) {
+        match cq.target {
+            EventTarget::Eq(eqn) => to(ObjectKind::Eq, eqn),
+            EventTarget::Dpa(DpaEventTarget::Thread(thread)) => to(ObjectKind::DpaThread, thread),
+            EventTarget::Dpa(DpaEventTarget::Eq(eqn)) => to(ObjectKind::DpaEq, eqn),
+            // Only the other context can destroy the thread; later events are dropped.
+            EventTarget::Dpa(DpaEventTarget::Far { .. }) => {}
+        }
+        to(ObjectKind::Uar, cq.uar_page);
+        cq.umems.iter().for_each(|&umem| to(ObjectKind::Umem, umem));
+    }
+
+    fn doorbell(cq: &Cq) -> Option<(PageDoorbell, u32)> {
+        Some((PageDoorbell::Arm, cq.uar_page))
+    }
 }
 
-pub(in crate::hca) use completions;
+impl ObjectCommands for kind::Cq {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateCqIn>(&Run(cq::create)),
+        user::<QueryCqIn>(&Run(cq::query)),
+        user::<ModifyCqIn>(&Run(cq::modify)),
+        user::<DestroyCqIn>(&Run(|call, input, _| call.destroy(kind::Cq, input.cqn()))),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: Cq) {
+        cq::removed(hca, number, object);
+    }
+}

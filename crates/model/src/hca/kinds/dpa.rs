@@ -1,346 +1,333 @@
 //! Processes of the DPA and their objects, its event queues, and the devices that it emulates with
 //! their CQE-generating doorbells. The commands are the model's own (`prm/dpa`).
 
-macro_rules! doorbells {
-    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
-        $($lead)*! { $then $next {
-            $($before)*
-            /// CQE-generating doorbells of emulated devices.
-            emulated_doorbells: EmulatedDoorbell(u32) => objects::EmulatedDoorbell {
-                numbers: [emulated_doorbell: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.emulated_doorbell,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| {
-                        to(ObjectKind::EmulatedDevice, it.context.device_id());
-                        to(ObjectKind::Cq, it.context.cqn());
-                    },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchEmulatedDoorbell = 0xd7,
-                        "No such doorbell of an emulated device for this uid.",
-                    in_use: [],
-                    others: {
-                        EmulatedDoorbellTaken = 0xd8, BAD_RES_STATE,
-                            "Another object has the queue's doorbell: destroy it first.";
-                    },
-                },
-                removed: [],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_EMULATED_DOORBELL =>
-                        emulated::create_doorbell;
-                    user QueryGeneralObjectIn of DPA_EMULATED_DOORBELL =>
-                        |call, input, output| {
-                            call.query(kind::EmulatedDoorbell, input, output, |it| it.context)
-                        };
-                    user DestroyGeneralObjectIn of DPA_EMULATED_DOORBELL =>
-                        |call, input, _| call.destroy(kind::EmulatedDoorbell, input.obj_id());
-                }
-            }
-        } }
-    };
+use verbless_prm::{
+    CreateGeneralObjectIn, DestroyGeneralObjectIn, GeneralObjectType, ModifyGeneralObjectIn,
+    QueryGeneralObjectIn,
+};
+
+use crate::hca::allocators::NumberAllocators;
+use crate::hca::commands::command::{Command, ObjectCommands, Run, user};
+use crate::hca::commands::{dpa, emulated, extension};
+use crate::hca::numbers::NumberAllocator;
+use crate::hca::objects::{
+    DpaCall, DpaCoreDump, DpaEq, DpaOutbox, DpaProcess, DpaThread, DpaWindow, EmulatedDevice,
+    EmulatedDoorbell, UarExtension, Uid,
+};
+use crate::hca::refusal::Refusal;
+use crate::hca::registry::{KindEntry, ObjectKind, kind};
+use crate::hca::state::Hca;
+
+impl KindEntry for kind::EmulatedDoorbell {
+    const ABSENT: Refusal = Refusal::NoSuchEmulatedDoorbell;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.emulated_doorbell
+    }
+
+    fn owner(it: &EmulatedDoorbell) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &EmulatedDoorbell, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::EmulatedDevice, it.context.device_id());
+        to(ObjectKind::Cq, it.context.cqn());
+    }
 }
 
-pub(in crate::hca) use doorbells;
-
-macro_rules! dpa {
-    (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
-        $($lead)*! { $then $next {
-            $($before)*
-            /// Event queues of the DPA.
-            dpa_eqs: DpaEq(u32) => objects::DpaEq {
-                numbers: [dpa_eq: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_eq,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| {
-                        to(ObjectKind::Umem, it.context.umem_id());
-                        to(ObjectKind::Uar, it.context.uar_page());
-                        if let Some((device, _)) = it.raises() {
-                            to(ObjectKind::EmulatedDevice, device);
-                        }
-                    },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaEq = 0xd1, "No such event queue of the DPA for this uid.",
-                    in_use: [DpaEqInUse = 0xd2,
-                        "CQs still name the event queue of the DPA: destroy them first."],
-                    others: {},
-                },
-                removed: [],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_EQ => emulated::create_eq;
-                    user QueryGeneralObjectIn of DPA_EQ => emulated::query_eq;
-                    user DestroyGeneralObjectIn of DPA_EQ =>
-                        |call, input, _| call.destroy(kind::DpaEq, input.obj_id());
-                }
-            }
-            /// PCI devices that programs of the DPA emulate.
-            emulated_devices: EmulatedDevice(u32) => objects::EmulatedDevice {
-                numbers: [emulated_device: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.emulated_device,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |_, _| {},
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchEmulatedDevice = 0xd3, "No such emulated device for this uid.",
-                    in_use: [EmulatedDeviceInUse = 0xd4,
-                        "Event queues or doorbells are still of the emulated device: destroy them \
-                         first."],
-                    others: {
-                        EmulatedDeviceSize = 0xd5, BAD_PARAM,
-                            "An emulated device has at least one queue, and at most 64 vectors.";
-                        EmulatedDeviceParts = 0xd6, BAD_PARAM,
-                            "The emulated device has no such queue or vector.";
-                    },
-                },
-                removed: [],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::create_device;
-                    user QueryGeneralObjectIn of DPA_EMULATED_DEVICE =>
-                        |call, input, output| {
-                            call.query(kind::EmulatedDevice, input, output, |it| it.context)
-                        };
-                    user ModifyGeneralObjectIn of DPA_EMULATED_DEVICE => emulated::ring_device;
-                    user DestroyGeneralObjectIn of DPA_EMULATED_DEVICE =>
-                        |call, input, _| call.destroy(kind::EmulatedDevice, input.obj_id());
-                }
-            }
-            /// Calls of functions on the DPA.
-            dpa_calls: DpaCall(u32) => objects::DpaCall {
-                numbers: [dpa_call: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_call,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| { to(ObjectKind::DpaProcess, it.context.process_id()) },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaCall = 0xc7, "No such call on the DPA for this uid.",
-                    in_use: [],
-                    others: {},
-                },
-                removed: [dpa::call_removed],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_CALL => dpa::create_call;
-                    user QueryGeneralObjectIn of DPA_CALL => dpa::query_call;
-                    user DestroyGeneralObjectIn of DPA_CALL =>
-                        |call, input, _| call.destroy(kind::DpaCall, input.obj_id());
-                }
-            }
-            /// Threads of the DPA.
-            dpa_threads: DpaThread(u32) => objects::DpaThread {
-                numbers: [dpa_thread: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_thread,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| { to(ObjectKind::DpaProcess, it.context.process_id()) },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaThread = 0xc2, "No such thread on the DPA for this uid.",
-                    in_use: [DpaThreadInUse = 0xc3,
-                        "CQs still start the thread: destroy them first."],
-                    others: {},
-                },
-                removed: [dpa::thread_removed],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_THREAD => dpa::create_thread;
-                    user QueryGeneralObjectIn of DPA_THREAD => dpa::query_thread;
-                    user ModifyGeneralObjectIn of DPA_THREAD => dpa::modify_thread;
-                    user DestroyGeneralObjectIn of DPA_THREAD =>
-                        |call, input, _| call.destroy(kind::DpaThread, input.obj_id());
-                }
-            }
-            /// Pages of doorbells for the DPA.
-            dpa_outboxes: DpaOutbox(u32) => objects::DpaOutbox {
-                numbers: [dpa_outbox: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_outbox,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| {
-                        to(ObjectKind::DpaProcess, it.context.process_id());
-                        to(ObjectKind::Uar, it.context.uar_page());
-                    },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaOutbox = 0xc4, "No such outbox of the DPA for this uid.",
-                    in_use: [],
-                    others: {},
-                },
-                removed: [dpa::outbox_removed],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_OUTBOX => dpa::create_outbox;
-                    user QueryGeneralObjectIn of DPA_OUTBOX =>
-                        |call, input, output| {
-                            call.query(kind::DpaOutbox, input, output, |it| it.context)
-                        };
-                    user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
-                }
-            }
-            /// UAR pages whose queues the DPA of another function may ring for.
-            uar_extensions: UarExtension(u32) => objects::UarExtension {
-                numbers: [uar_extension: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.uar_extension,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| to(ObjectKind::Uar, it.context.uar_page()),
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchUarExtension = 0xed, "No such UAR extension for this uid.",
-                    in_use: [],
-                    others: {
-                        UarExtensionTo = 0xee, BAD_PARAM,
-                            "The process is of no function of the card that has this vhca_id and \
-                             reaches this one.";
-                    },
-                },
-                removed: [],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_UAR_EXTENSION => extension::create;
-                    user QueryGeneralObjectIn of DPA_UAR_EXTENSION =>
-                        |call, input, output| {
-                            call.query(kind::UarExtension, input, output, |it| it.context)
-                        };
-                    user DestroyGeneralObjectIn of DPA_UAR_EXTENSION =>
-                        |call, input, _| call.destroy(kind::UarExtension, input.obj_id());
-                }
-            }
-            /// Windows of the DPA to memory.
-            dpa_windows: DpaWindow(u32) => objects::DpaWindow {
-                numbers: [dpa_window: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_window,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| {
-                        to(ObjectKind::DpaProcess, it.context.process_id());
-                        to(ObjectKind::Pd, it.context.pd());
-                    },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaWindow = 0xc6, "No such window of the DPA for this uid.",
-                    in_use: [],
-                    others: {},
-                },
-                removed: [dpa::window_removed],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_WINDOW => dpa::create_window;
-                    user QueryGeneralObjectIn of DPA_WINDOW =>
-                        |call, input, output| {
-                            call.query(kind::DpaWindow, input, output, |it| it.context)
-                        };
-                    user DestroyGeneralObjectIn of DPA_WINDOW => dpa::destroy_window;
-                }
-            }
-            /// Core dumps of processes of the DPA.
-            dpa_core_dumps: DpaCoreDump(u32) => objects::DpaCoreDump {
-                numbers: [dpa_core_dump: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_core_dump,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |it, to| {
-                        to(ObjectKind::DpaProcess, it.context.process_id());
-                        // The dump is written in chunks; other threads use the function between
-                        // them.
-                        to(ObjectKind::Umem, it.context.umem_id());
-                    },
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaCoreDump = 0xc8, "No such core dump for this uid.",
-                    in_use: [],
-                    others: {},
-                },
-                removed: [],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_CORE_DUMP => dpa::create_core_dump;
-                    user QueryGeneralObjectIn of DPA_CORE_DUMP =>
-                        |call, input, output| {
-                            call.query(kind::DpaCoreDump, input, output, |it| it.context)
-                        };
-                    user DestroyGeneralObjectIn of DPA_CORE_DUMP =>
-                        |call, input, _| call.destroy(kind::DpaCoreDump, input.obj_id());
-                }
-            }
-            /// Processes of the DPA.
-            dpa_processes: DpaProcess(u32) => objects::DpaProcess {
-                numbers: [dpa_process: |profile| profile.first_dpa_object()..HALF],
-                object: {
-                    context: true,
-                    number: |numbers, _| &mut numbers.dpa_process,
-                    owner: |it| it.uid,
-                    made: [],
-                    refers: |_, _| {},
-                    moving: [],
-                    doorbell: [],
-                    beside: [],
-                },
-                refusals: {
-                    absent: NoSuchDpaProcess = 0xc0, "No such process on the DPA for this uid.",
-                    in_use: [DpaProcessInUse = 0xc1,
-                        "Threads, calls, outboxes, windows, mkeys or queues still use the process: \
-                         destroy them first."],
-                    others: {
-                        DpaProgram = 0xc9, BAD_PARAM, "The file is not a program for the DPA.";
-                        DpaEnded = 0xcb, BAD_RES_STATE, "The process has ended: see its status.";
-                        DpaHasThreads = 0xdf, BAD_RES_STATE,
-                            "The process has had a thread: its error handler is set before the \
-                             first one.";
-                    },
-                },
-                removed: [dpa::process_removed],
-                commands: {
-                    user CreateGeneralObjectIn of DPA_PROCESS => dpa::create_process;
-                    user QueryGeneralObjectIn of DPA_PROCESS => dpa::query_process;
-                    user ModifyGeneralObjectIn of DPA_PROCESS => dpa::modify_process;
-                    user DestroyGeneralObjectIn of DPA_PROCESS => dpa::destroy_process;
-                }
-            }
-        } }
-    };
+impl ObjectCommands for kind::EmulatedDoorbell {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(emulated::create_doorbell))
+            .of(GeneralObjectType::DPA_EMULATED_DOORBELL),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::EmulatedDoorbell, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_EMULATED_DOORBELL),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::EmulatedDoorbell, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_EMULATED_DOORBELL),
+    ];
 }
 
-pub(in crate::hca) use dpa;
+impl KindEntry for kind::DpaEq {
+    const ABSENT: Refusal = Refusal::NoSuchDpaEq;
+    const IN_USE: Option<Refusal> = Some(Refusal::DpaEqInUse);
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_eq
+    }
+
+    fn owner(it: &DpaEq) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaEq, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::Umem, it.context.umem_id());
+        to(ObjectKind::Uar, it.context.uar_page());
+        if let Some((device, _)) = it.raises() {
+            to(ObjectKind::EmulatedDevice, device);
+        }
+    }
+}
+
+impl ObjectCommands for kind::DpaEq {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(emulated::create_eq)).of(GeneralObjectType::DPA_EQ),
+        user::<QueryGeneralObjectIn>(&Run(emulated::query_eq)).of(GeneralObjectType::DPA_EQ),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::DpaEq, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_EQ),
+    ];
+}
+
+impl KindEntry for kind::EmulatedDevice {
+    const ABSENT: Refusal = Refusal::NoSuchEmulatedDevice;
+    const IN_USE: Option<Refusal> = Some(Refusal::EmulatedDeviceInUse);
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.emulated_device
+    }
+
+    fn owner(it: &EmulatedDevice) -> Uid {
+        it.uid
+    }
+}
+
+impl ObjectCommands for kind::EmulatedDevice {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(emulated::create_device))
+            .of(GeneralObjectType::DPA_EMULATED_DEVICE),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::EmulatedDevice, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_EMULATED_DEVICE),
+        user::<ModifyGeneralObjectIn>(&Run(emulated::ring_device))
+            .of(GeneralObjectType::DPA_EMULATED_DEVICE),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::EmulatedDevice, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_EMULATED_DEVICE),
+    ];
+}
+
+impl KindEntry for kind::DpaCall {
+    const ABSENT: Refusal = Refusal::NoSuchDpaCall;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_call
+    }
+
+    fn owner(it: &DpaCall) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaCall, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::DpaProcess, it.context.process_id());
+    }
+}
+
+impl ObjectCommands for kind::DpaCall {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_call)).of(GeneralObjectType::DPA_CALL),
+        user::<QueryGeneralObjectIn>(&Run(dpa::query_call)).of(GeneralObjectType::DPA_CALL),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::DpaCall, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_CALL),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: DpaCall) {
+        dpa::call_removed(hca, number, object);
+    }
+}
+
+impl KindEntry for kind::DpaThread {
+    const ABSENT: Refusal = Refusal::NoSuchDpaThread;
+    const IN_USE: Option<Refusal> = Some(Refusal::DpaThreadInUse);
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_thread
+    }
+
+    fn owner(it: &DpaThread) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaThread, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::DpaProcess, it.context.process_id());
+    }
+}
+
+impl ObjectCommands for kind::DpaThread {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_thread)).of(GeneralObjectType::DPA_THREAD),
+        user::<QueryGeneralObjectIn>(&Run(dpa::query_thread)).of(GeneralObjectType::DPA_THREAD),
+        user::<ModifyGeneralObjectIn>(&Run(dpa::modify_thread)).of(GeneralObjectType::DPA_THREAD),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::DpaThread, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_THREAD),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: DpaThread) {
+        dpa::thread_removed(hca, number, object);
+    }
+}
+
+impl KindEntry for kind::DpaOutbox {
+    const ABSENT: Refusal = Refusal::NoSuchDpaOutbox;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_outbox
+    }
+
+    fn owner(it: &DpaOutbox) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaOutbox, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::DpaProcess, it.context.process_id());
+        to(ObjectKind::Uar, it.context.uar_page());
+    }
+}
+
+impl ObjectCommands for kind::DpaOutbox {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_outbox)).of(GeneralObjectType::DPA_OUTBOX),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::DpaOutbox, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_OUTBOX),
+        user::<DestroyGeneralObjectIn>(&Run(dpa::destroy_outbox)).of(GeneralObjectType::DPA_OUTBOX),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: DpaOutbox) {
+        dpa::outbox_removed(hca, number, object);
+    }
+}
+
+impl KindEntry for kind::UarExtension {
+    const ABSENT: Refusal = Refusal::NoSuchUarExtension;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.uar_extension
+    }
+
+    fn owner(it: &UarExtension) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &UarExtension, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::Uar, it.context.uar_page());
+    }
+}
+
+impl ObjectCommands for kind::UarExtension {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(extension::create))
+            .of(GeneralObjectType::DPA_UAR_EXTENSION),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::UarExtension, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_UAR_EXTENSION),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::UarExtension, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_UAR_EXTENSION),
+    ];
+}
+
+impl KindEntry for kind::DpaWindow {
+    const ABSENT: Refusal = Refusal::NoSuchDpaWindow;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_window
+    }
+
+    fn owner(it: &DpaWindow) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaWindow, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::DpaProcess, it.context.process_id());
+        to(ObjectKind::Pd, it.context.pd());
+    }
+}
+
+impl ObjectCommands for kind::DpaWindow {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_window)).of(GeneralObjectType::DPA_WINDOW),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::DpaWindow, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_WINDOW),
+        user::<DestroyGeneralObjectIn>(&Run(dpa::destroy_window)).of(GeneralObjectType::DPA_WINDOW),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: DpaWindow) {
+        dpa::window_removed(hca, number, object);
+    }
+}
+
+impl KindEntry for kind::DpaCoreDump {
+    const ABSENT: Refusal = Refusal::NoSuchDpaCoreDump;
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_core_dump
+    }
+
+    fn owner(it: &DpaCoreDump) -> Uid {
+        it.uid
+    }
+
+    fn refers(it: &DpaCoreDump, to: &mut dyn FnMut(ObjectKind, u32)) {
+        to(ObjectKind::DpaProcess, it.context.process_id());
+        // The dump is written in chunks; other threads use the function between
+        // them.
+        to(ObjectKind::Umem, it.context.umem_id());
+    }
+}
+
+impl ObjectCommands for kind::DpaCoreDump {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_core_dump))
+            .of(GeneralObjectType::DPA_CORE_DUMP),
+        user::<QueryGeneralObjectIn>(&Run(|call, input, output| {
+            call.query(kind::DpaCoreDump, input, output, |it| it.context)
+        }))
+        .of(GeneralObjectType::DPA_CORE_DUMP),
+        user::<DestroyGeneralObjectIn>(&Run(|call, input, _| {
+            call.destroy(kind::DpaCoreDump, input.obj_id())
+        }))
+        .of(GeneralObjectType::DPA_CORE_DUMP),
+    ];
+}
+
+impl KindEntry for kind::DpaProcess {
+    const ABSENT: Refusal = Refusal::NoSuchDpaProcess;
+    const IN_USE: Option<Refusal> = Some(Refusal::DpaProcessInUse);
+
+    fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
+        &mut all.dpa_process
+    }
+
+    fn owner(it: &DpaProcess) -> Uid {
+        it.uid
+    }
+}
+
+impl ObjectCommands for kind::DpaProcess {
+    const COMMANDS: &'static [Command] = &[
+        user::<CreateGeneralObjectIn>(&Run(dpa::create_process)).of(GeneralObjectType::DPA_PROCESS),
+        user::<QueryGeneralObjectIn>(&Run(dpa::query_process)).of(GeneralObjectType::DPA_PROCESS),
+        user::<ModifyGeneralObjectIn>(&Run(dpa::modify_process)).of(GeneralObjectType::DPA_PROCESS),
+        user::<DestroyGeneralObjectIn>(&Run(dpa::destroy_process))
+            .of(GeneralObjectType::DPA_PROCESS),
+    ];
+
+    fn removed(hca: &mut Hca, number: u32, object: DpaProcess) {
+        dpa::process_removed(hca, number, object);
+    }
+}

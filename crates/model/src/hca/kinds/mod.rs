@@ -1,89 +1,93 @@
-//! The registry of object kinds, one entry each. The entries generate the maps of [`Objects`] and
-//! their counts, the ranges of numbers, the references between objects, the refusals, the end of a
-//! user context, and the dispatch of commands.
+//! The registry of object kinds: a list of them, and an entry each.
 //!
-//! The end of a user context destroys kinds in the order of their entries: users before the objects
-//! that they use. In an entry
-//! - `numbers` are the ranges that its numbers come from, as the profile gives them: SQs take
-//!   theirs from the range of QPs;
-//! - `context` says that an object takes a context, and so a part of a page from the driver;
-//! - `number` is the allocator that an object's number comes from and returns to;
-//! - `owner` is the object's owner;
-//! - `made` distinguishes an object that a command created from one that every function has;
-//! - `refers` names all objects that an object uses: none of them is destroyed before it. Code that
-//!   changes an object's references calls [`Objects::change`];
-//! - `moving` names references that the data path may change, without [`Objects::change`];
-//! - `doorbell` is the object's [`PageDoorbell`] and the UAR page of that doorbell;
-//! - `beside` is other data that a function keeps for the kind, in a field of [`Objects`], and its
-//!   approximate size in bytes;
-//! - `absent` refuses a number that is not an object of the sender; `in_use` refuses to destroy an
-//!   object with references; `others` are further refusals of commands on the kind;
-//! - `removed` runs when an object is destroyed, for effects that the entry does not describe;
-//! - `commands` map to their handlers, for users or only for the kernel:
-//!   - `user CreateGeneralObjectIn of SAMPLER => sampler::create;` is about a general object type.
-//!     A type with such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles,
-//!     and no other type has one, but for the types from 0xff00 on: those are aliases of objects
-//!     that have commands of their own;
-//!   - `for all` lets a driver stamp the command with `SHARED_UID`;
-//!   - `from 0x110` allows an inbox of only 0x110 bytes; the rest is taken as 0.
+//! The list has the map of a kind in [`Objects`], the type of its numbers and of its objects. The
+//! end of a user context destroys kinds in the order of the list: users before the objects that
+//! they use. An entry, in the file of the kind's family, has two parts: a [`KindEntry`] is what an
+//! object is and uses; an [`ObjectCommands`] is the commands on objects of the kind, with their
+//! handlers, and what else their removal does. Both traits explain their items.
 //!
-//! Besides its entry, in the file of its family, a new kind needs
+//! Besides its row and its entry, a new kind needs
 //! - its structure, in a module of `objects`;
-//! - its functions that the entry names, in a module of `commands`;
+//! - the functions that its entry names, in a module of `commands`;
+//! - its refusals, in `refusal/table.rs`;
+//! - the range of its numbers, in `allocators.rs`;
 //! - an object of it in `one_of_each` of `tests/registry.rs`.
 //!
+//! [`KindEntry`]: crate::hca::registry::KindEntry
+//! [`ObjectCommands`]: crate::hca::commands::command::ObjectCommands
 //! [`Objects`]: crate::hca::registry::Objects
-//! [`Objects::change`]: crate::hca::registry::Objects::change
-//! [`PageDoorbell`]: crate::hca::doorbell::PageDoorbell
 
-pub(super) mod base;
-pub(super) mod completions;
-pub(super) mod dpa;
-pub(super) mod memory;
-pub(super) mod queues;
+mod base;
+mod completions;
+mod dpa;
+mod memory;
+mod queues;
 
-/// Passes all entries to the macro `$then`, after `$before`.
+/// Passes the list to the macro `$then`.
 macro_rules! kinds {
-    ($then:ident $($before:tt)*) => {
-        $crate::hca::kinds::family! {
-            $then [queues doorbells completions dpa memory base] { $($before)* }
+    ($then:ident) => {
+        $then! {
+            /// Queue pairs.
+            qps: Qp(u32) = objects::QpObject,
+            /// Send queues without a QP. Their numbers and those of QPs share one range.
+            sqs: Sq(u32) = objects::Sq,
+            /// Flow tables, with their groups and entries.
+            flow_tables: FlowTable(u32) = objects::flow::FlowTable,
+            /// Transport interfaces for receiving.
+            tirs: Tir(u32) = objects::Tir,
+            /// Receive queues of Ethernet frames. Their numbers and those of QPs share one range.
+            rqs: Rq(u32) = objects::Rq,
+            /// Transport interfaces for sending.
+            tises: Tis(u32) = objects::Tis,
+            /// Receive queues that QPs share: XRC SRQs and RMPs.
+            srqs: Srq(u32) = objects::Srq,
+            /// XRC domains.
+            xrcds: Xrcd(u32) = objects::Uid,
+            /// CQE-generating doorbells of emulated devices.
+            emulated_doorbells: EmulatedDoorbell(u32) = objects::EmulatedDoorbell,
+            /// Completion queues.
+            cqs: Cq(u32) = objects::Cq,
+            /// Event queues of the DPA.
+            dpa_eqs: DpaEq(u32) = objects::DpaEq,
+            /// PCI devices that programs of the DPA emulate.
+            emulated_devices: EmulatedDevice(u32) = objects::EmulatedDevice,
+            /// Calls of functions on the DPA.
+            dpa_calls: DpaCall(u32) = objects::DpaCall,
+            /// Threads of the DPA.
+            dpa_threads: DpaThread(u32) = objects::DpaThread,
+            /// Pages of doorbells for the DPA.
+            dpa_outboxes: DpaOutbox(u32) = objects::DpaOutbox,
+            /// UAR pages whose queues the DPA of another function may ring for.
+            uar_extensions: UarExtension(u32) = objects::UarExtension,
+            /// Windows of the DPA to memory.
+            dpa_windows: DpaWindow(u32) = objects::DpaWindow,
+            /// Core dumps of processes of the DPA.
+            dpa_core_dumps: DpaCoreDump(u32) = objects::DpaCoreDump,
+            /// Processes of the DPA.
+            dpa_processes: DpaProcess(u32) = objects::DpaProcess,
+            /// Memory keys, by their index (key >> 8).
+            mkeys: Mkey(u32) = objects::Mkey,
+            /// Aliases of memory keys of other functions. Aliases and keys share one range of
+            /// indexes.
+            aliases: Alias(u32) = objects::Alias,
+            /// Registered user memory.
+            umems: Umem(u32) = objects::Umem,
+            /// Event queues, which CQs of every user context may use.
+            eqs: Eq(u32) = objects::Eq,
+            /// UAR pages of the kernel and of user contexts; a front end may treat the two
+            /// differently.
+            uars: Uar(u32) = objects::Uid,
+            /// Transport domains.
+            tds: Td(u32) = objects::Uid,
+            /// Protection domains.
+            pds: Pd(u32) = objects::Uid,
+            /// Q counters.
+            counters: Counter(u8) = objects::QCounter,
+            /// User contexts. Each object of a context names it as its owner, and is destroyed with
+            /// it.
+            uctxs: Uctx(u16) = objects::Uctx,
         }
     };
 }
 
-/// Expands the next family, which adds its own entries, or `$then` after the last.
-macro_rules! family {
-    ($then:ident [] { $($all:tt)* }) => { $then! { $($all)* } };
-    ($then:ident [queues $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::queues::queues! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-    ($then:ident [doorbells $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::dpa::doorbells! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-    ($then:ident [completions $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::completions::completions! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-    ($then:ident [dpa $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::dpa::dpa! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-    ($then:ident [memory $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::memory::memory! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-    ($then:ident [base $($next:ident)*] $before:tt) => {
-        $crate::hca::kinds::base::base! {
-            ($crate::hca::kinds::family) $then [$($next)*] $before
-        }
-    };
-}
-
-pub(super) use {family, kinds};
+pub(super) use kinds;

@@ -5,44 +5,33 @@ use std::collections::BTreeSet;
 
 use verbless_prm as prm;
 use verbless_prm::{
-    AllocQCounterIn, AllocXrcdIn, CommandInfo, CommandInput, CreateQpIn, CreateRmpIn,
-    CreateXrcSrqIn, FlowDestinationType, GeneralObjectType, RqType, TableMissAction, WqType,
+    AllocQCounterIn, AllocXrcdIn, CreateQpIn, CreateRmpIn, CreateXrcSrqIn, FlowDestinationType,
+    GeneralObjectType, RqType, TableMissAction, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages, program};
 use crate::hca::Refusal;
+use crate::hca::commands::command::{Command, ObjectCommands};
 use crate::hca::kinds::kinds;
 use crate::hca::registry::{KindEntry, ObjectKind, kind};
 use crate::profile::Link;
 
 /// The registry's data of a kind.
 struct Said {
-    commands: &'static [&'static CommandInfo],
-    /// The type, for general objects.
-    general: &'static [GeneralObjectType],
+    commands: &'static [Command],
     absent: Refusal,
     in_use: Option<Refusal>,
 }
 
 macro_rules! said {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
-        numbers: [$($numbers:tt)*],
-        object: { $($entry:tt)* },
-        refusals: { $($refusals:tt)* },
-        removed: [$($removed:tt)*],
-        commands: {
-            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
-                $(from $least:literal)? => $handler:expr;)*
-        }
-    })*) => {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
         /// The names of each kind in code: of its objects, and of their map.
         const NAMES: &[[&str; 2]] = &[$([stringify!($kind), stringify!($map)]),*];
 
         fn said(kind: ObjectKind) -> Said {
             match kind {
                 $(ObjectKind::$kind => Said {
-                    commands: const { &[$(<prm::$input as CommandInput>::INFO),*] },
-                    general: const { &[$($(GeneralObjectType::$type,)?)*] },
+                    commands: kind::$kind::COMMANDS,
                     absent: kind::$kind::ABSENT,
                     in_use: kind::$kind::IN_USE,
                 },)*
@@ -61,18 +50,18 @@ fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refus
     if kind == ObjectKind::FlowTable {
         return destroy_table(rig, number);
     }
-    let ends = |command: &&&CommandInfo| {
-        ["DESTROY_", "DEALLOC_"].iter().any(|verb| command.name.starts_with(verb))
+    let ends = |command: &&Command| {
+        ["DESTROY_", "DEALLOC_"].iter().any(|verb| command.info.name.starts_with(verb))
     };
     let mut result = Err(said.absent);
     for command in said.commands.iter().filter(ends) {
-        let mut input = vec![0; command.input.bytes];
-        input[..2].copy_from_slice(&command.opcode.to_be_bytes());
-        if command.opcode == prm::DESTROY_GENERAL_OBJECT.opcode {
-            input[6..8].copy_from_slice(&said.general[0].0.to_be_bytes());
+        let mut input = vec![0; command.info.input.bytes];
+        input[..2].copy_from_slice(&command.info.opcode.to_be_bytes());
+        if let Some(object_type) = command.object_type {
+            input[6..8].copy_from_slice(&object_type.0.to_be_bytes());
         }
         input[8..12].copy_from_slice(&number.to_be_bytes());
-        result = rig.raw(&input, &mut vec![0; command.output.bytes]);
+        result = rig.raw(&input, &mut vec![0; command.info.output.bytes]);
         if result != Err(said.absent) {
             break;
         }
@@ -279,12 +268,12 @@ fn named(source: &str) -> Vec<&str> {
 fn generic_code_names_no_object_kind() {
     let sources = [
         ("index", include_str!("../index.rs")),
-        ("kinds", include_str!("../kinds/mod.rs")),
         ("numbers", include_str!("../numbers.rs")),
-        ("refusal", include_str!("../refusal.rs")),
+        ("refusal", include_str!("../refusal/mod.rs")),
         ("registry", include_str!("../registry.rs")),
         ("removal", include_str!("../removal.rs")),
         ("commands/call", include_str!("../commands/call.rs")),
+        ("commands/command", include_str!("../commands/command.rs")),
         ("commands/execute", include_str!("../commands/execute.rs")),
         ("commands/removal", include_str!("../commands/removal.rs")),
     ];

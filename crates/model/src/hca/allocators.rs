@@ -1,0 +1,76 @@
+//! The number allocators of a function, each with its range: as the profile begins it, or as the
+//! model does. SQs and RQs take theirs from the range of QPs, and aliases from that of mkeys.
+
+use crate::hca::numbers::NumberAllocator;
+use crate::profile::Profile;
+
+/// Number of values of the number fields in commands.
+const BYTE: u32 = 1 << 8;
+const HALF: u32 = 1 << 16;
+const THREE_BYTES: u32 = 1 << 24;
+
+/// The number allocators of a function's objects.
+#[derive(Debug)]
+pub(crate) struct NumberAllocators {
+    pub qp: NumberAllocator,
+    pub flow_table: NumberAllocator,
+    pub tir: NumberAllocator,
+    pub tis: NumberAllocator,
+    pub srq: NumberAllocator,
+    pub xrcd: NumberAllocator,
+    pub cq: NumberAllocator,
+    pub emulated_doorbell: NumberAllocator,
+    pub dpa_eq: NumberAllocator,
+    pub emulated_device: NumberAllocator,
+    pub dpa_call: NumberAllocator,
+    pub dpa_thread: NumberAllocator,
+    pub dpa_outbox: NumberAllocator,
+    pub uar_extension: NumberAllocator,
+    pub dpa_window: NumberAllocator,
+    pub dpa_core_dump: NumberAllocator,
+    pub dpa_process: NumberAllocator,
+    pub mkey: NumberAllocator,
+    pub umem: NumberAllocator,
+    pub eq: NumberAllocator,
+    pub uar: NumberAllocator,
+    pub user_uar: NumberAllocator,
+    pub td: NumberAllocator,
+    pub pd: NumberAllocator,
+    pub counter: NumberAllocator,
+    pub uid: NumberAllocator,
+}
+
+impl NumberAllocators {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let first = profile.first();
+        let dpa = || NumberAllocator::new(profile.first_dpa_object()..HALF);
+        Self {
+            qp: NumberAllocator::new(first.qp..THREE_BYTES),
+            flow_table: NumberAllocator::new(0x10..THREE_BYTES),
+            tir: NumberAllocator::new(0x200..THREE_BYTES),
+            tis: NumberAllocator::new(0x300..THREE_BYTES),
+            srq: NumberAllocator::new(first.shared_queue..THREE_BYTES),
+            xrcd: NumberAllocator::new(first.xrcd..THREE_BYTES),
+            cq: NumberAllocator::new(first.cq..THREE_BYTES),
+            emulated_doorbell: dpa(),
+            dpa_eq: dpa(),
+            emulated_device: dpa(),
+            dpa_call: dpa(),
+            dpa_thread: dpa(),
+            dpa_outbox: dpa(),
+            uar_extension: dpa(),
+            dpa_window: dpa(),
+            dpa_core_dump: dpa(),
+            dpa_process: dpa(),
+            mkey: NumberAllocator::new(first.mkey..THREE_BYTES),
+            umem: NumberAllocator::new(first.umem..THREE_BYTES),
+            eq: NumberAllocator::new(first.eq..BYTE),
+            uar: NumberAllocator::new(first.uar..first.user_uar),
+            user_uar: NumberAllocator::new(first.user_uar..profile.device().uar_pages),
+            td: NumberAllocator::new(first.transport_domain..THREE_BYTES),
+            pd: NumberAllocator::new(first.pd..THREE_BYTES),
+            counter: NumberAllocator::new(first.q_counter..BYTE),
+            uid: NumberAllocator::new(first.uid..HALF),
+        }
+    }
+}

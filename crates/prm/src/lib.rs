@@ -32,6 +32,8 @@ pub mod dump;
 #[allow(clippy::len_without_is_empty, reason = "fields have the names of the PRM")]
 mod generated;
 #[cfg(feature = "structures")]
+mod klm;
+#[cfg(feature = "structures")]
 mod lookup;
 #[cfg(feature = "structures")]
 mod macros;

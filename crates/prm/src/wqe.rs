@@ -3,7 +3,6 @@
 //! A WQE is a sequence of 16-byte octowords (`ds` counts them) in a ring of 64-byte basic blocks
 //! (WQEBBs). Sources: Linux `MLX5_SEND_WQE_BB`, `MLX5_SEND_WQE_DS`, `MLX5_INVALID_LKEY`.
 
-use crate::generated::Klm;
 use crate::generated::hot::DataSegment;
 
 /// Bytes of a work queue basic block.
@@ -19,10 +18,4 @@ impl DataSegment {
     /// The largest length that one segment encodes directly. Bit 31 of byte_count marks an inline
     /// segment.
     pub const MAX_BYTES: u32 = 0x7fff_ffff;
-}
-
-impl Klm {
-    /// The largest length of an entry (DPDK `MLX5_MAX_KLM_BYTE_COUNT`), in CREATE_MKEY and in UMR
-    /// WQEs. The byte_count of a KLM has 32 bits, unlike that of a data segment.
-    pub const MAX_BYTES: u32 = 1 << 31;
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 
-use super::process::text_of;
+use super::proc_stat::text_of;
 
 /// Whether a directory is private to this user. An error if it is absent or no directory.
 fn is_own(directory: &Path) -> io::Result<bool> {

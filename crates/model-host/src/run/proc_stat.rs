@@ -1,8 +1,11 @@
-//! `/proc/PID/stat`: its fields by the numbers of proc(5).
+//! Texts below `/proc`, and the fields of `/proc/PID/stat` by the numbers of proc(5).
 
-use std::io;
+use std::{fs, io};
 
-use super::process::text_of;
+/// The text of a file below `/proc`. A program's name in it may have any bytes.
+pub(super) fn text_of(path: &str) -> io::Result<String> {
+    fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
 
 /// The fields after the name. The name is in parentheses and may have any bytes, such as `)`,
 /// spaces and newlines; the fields after it are numbers and letters.

@@ -18,7 +18,7 @@ use super::call_threads::in_program;
 use super::file_closer::{self, FileClosers};
 use super::holders;
 use super::namespaces;
-use super::proc_stat::ProcStat;
+use super::proc_stat::{ProcStat, text_of};
 use super::sys::{self, CallGate, Notification};
 use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
@@ -251,11 +251,6 @@ impl Process {
 pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(pidfd, PollFlags::POLLIN)];
     !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
-}
-
-/// The text of a file below `/proc`. A program's name in it may have any bytes.
-pub(super) fn text_of(path: &str) -> io::Result<String> {
-    fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The process of a thread.

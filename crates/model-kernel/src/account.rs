@@ -156,13 +156,15 @@ impl Account {
     }
 
     /// How much the account may hold: what is left for all others on its level; if those hold
-    /// nothing, at least all but the reserve.
+    /// nothing, at least all but the reserve. The processes of the only filter share what is left
+    /// for other filters, and not more: the filter loses the rest as soon as another one holds any.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
+        let left = self.pool.most[resource as usize].saturating_sub(all[resource as usize]);
         let (capacity, taken) = match &self.above {
             Some(above) => {
                 let below = above.below[resource as usize].load(Ordering::Relaxed);
                 let own = above.taken(resource) - below;
-                (above.share(resource, all).saturating_sub(own), below)
+                (left.saturating_sub(own), below)
             }
             None => (self.pool.most[resource as usize], all[resource as usize]),
         };
@@ -309,7 +311,10 @@ mod tests {
         // What the filter itself holds is no other process's.
         let _own = filter.charge(Resource::Descriptors, 76).expect("there is room");
         let held = charges(&first, Resource::Descriptors);
-        assert_eq!((held.len(), fill(&second), fill(&other)), (375, 63, 159));
+        assert_eq!((held.len(), fill(&second), fill(&other)), (264, 30, 214));
+        // Another filter takes nothing from it that a process of this filter needs.
+        let _of_other = other.charge(Resource::Descriptors, 1).expect("there is room");
+        assert_eq!(fill(&second), 29);
         let _of_second = second.charge(Resource::Descriptors, 1).expect("of the reserve");
         assert_eq!(first.charge(Resource::Descriptors, 1).map(drop), Err(Errno::ENFILE));
     }

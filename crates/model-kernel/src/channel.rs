@@ -679,10 +679,10 @@ pub(crate) mod tests {
 
     #[test]
     fn unread_records_count_for_their_filter() {
-        // The only process of the only filter gets 9 of 16 parts: a full socket, and 100 records.
+        // The only process of the only filter gets 3 of 7 parts: a full socket, and 100 records.
         let of_socket = fill_socket();
         let most = of_socket + 100 * (RECORD + 8);
-        let pool = ResourcePool::of([10, 0, (most * 16).div_ceil(9), 0]);
+        let pool = ResourcePool::of([10, 0, (most * 7).div_ceil(3), 0]);
         let [account, other] = [(); 2].map(|()| account_of(&pool));
         let (channel, fd) = kept_for(&account);
         let mut sent = 0_u64;

@@ -32,6 +32,8 @@ const COMPLETION_VECTORS: u32 = 4;
 /// log2 of the entries of the async EQ, and of the completion EQs.
 const LOG_ASYNC: u32 = 12;
 const LOG_COMPLETION: u32 = 10;
+/// How often [`Kernel::serve`] looks for pending vectors.
+const MAX_PASSES: usize = 16;
 /// MSI-X vector of the async EQ; completion vector n uses n + 1.
 const ASYNC_VECTOR: u32 = 0;
 /// Doorbell that updates the consumer index and arms the EQ, in its UAR page.
@@ -346,15 +348,15 @@ impl Kernel {
         }
     }
 
-    /// Serves the pending vectors; true if an EQ may have more EQEs. A whole round of such an EQ
-    /// was served, and its vector is pending again.
+    /// Serves the pending vectors; true if some are still pending: an EQ may have more EQEs than a
+    /// whole round, or others became pending [`MAX_PASSES`] times.
     fn serve(&self) -> bool {
         if self.is_dead() {
             return false;
         }
         let Some(uar) = self.uar else { return false };
         let page = u64::from(uar) * PAGE;
-        loop {
+        for _ in 0..MAX_PASSES {
             // A thread that adds a vector fails to lock the queues, or this load sees the vector.
             fence(Ordering::SeqCst);
             if self.pending.load(Ordering::Acquire) == 0 {
@@ -382,6 +384,8 @@ impl Kernel {
                 return true;
             }
         }
+        fence(Ordering::SeqCst);
+        self.pending.load(Ordering::Acquire) != 0
     }
 
     fn handle(&self, vector: u32, eqe: &Eqe) {

@@ -1,4 +1,4 @@
-//! The syndromes of the model, read from its sources: `hca/refusal.rs` and `hca/kinds/`.
+//! The syndromes of the model, read from its source `hca/refusal/table.rs`.
 //!
 //! `verbless-model explain` uses the compiled model; this module works if the model does not
 //! compile.
@@ -44,16 +44,11 @@ pub(crate) fn syndrome(value: u32) -> Option<String> {
 
 /// Every refusal of the model in the repository at `root`.
 fn all(root: &Path) -> Vec<Refusal> {
-    let folder = root.join("crates/model/src/hca");
-    let mut files = vec![folder.join("refusal.rs")];
-    let kinds = std::fs::read_dir(folder.join("kinds")).into_iter().flatten().flatten();
-    files.extend(kinds.map(|entry| entry.path()));
-    let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
-    texts.flat_map(|text| refusals(&text)).collect()
+    let table = root.join("crates/model/src/hca/refusal/table.rs");
+    std::fs::read_to_string(table).map_or_else(|_| Vec::new(), |text| refusals(&text))
 }
 
-/// The refusals in a source: `Name = 0x01, STATUS, "text"`, without STATUS if the key of the entry
-/// (`absent`, `in_use`) implies it.
+/// The refusals in a source: `Name = 0x01, STATUS, "text"`.
 fn refusals(source: &str) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -61,7 +56,7 @@ fn refusals(source: &str) -> Vec<Refusal> {
         let before = &rest[..at];
         rest = &rest[at + " = 0x".len()..];
         let start = before.rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
-        let (head, name) = before.split_at(start);
+        let name = &before[start..];
         let digits = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
         let Ok(number) = u32::from_str_radix(&rest[..digits], 16) else { continue };
         let Some(after) = rest[digits..].strip_prefix(',') else { continue };
@@ -72,11 +67,6 @@ fn refusals(source: &str) -> Vec<Refusal> {
             continue;
         };
         let Some(end) = text.find('"') else { continue };
-        let status = match status {
-            "" if head.trim_end().ends_with("absent:") => "BAD_RES",
-            "" => "BAD_RES_STATE",
-            status => status,
-        };
         let text = text[..end].split('\\').map(str::trim_start).collect::<String>();
         found.push(Refusal { number, name: name.into(), status: status.into(), text });
     }

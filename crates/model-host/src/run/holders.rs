@@ -16,22 +16,30 @@ use verbless_model_kernel::remote::{FileId, numbers};
 
 /// Number of searches of a process that keeps moving the file to other numbers.
 const TRIES: usize = 3;
+/// Descriptors of all processes that one search looks at: a fraction of a second. Programs choose
+/// how many they have.
+const MAX_LOOKED_AT: usize = 1 << 18;
+/// Descriptors of a process beyond which a search leaves it out.
+const MAX_OF_PROCESS: usize = 1 << 16;
 
 /// Duplicates a descriptor of a file that `client` has, whichever program it runs by now, or a
-/// descendant of it or of `run`. `None`: none of them has one, or may be asked for it. EAGAIN: it
-/// cannot be duplicated at the moment.
+/// descendant of it or of `run`. `None`: none of them has one, or may be asked for it, or they have
+/// too many descriptors. EAGAIN: it cannot be duplicated at the moment.
 ///
 /// A process that gets the pid of an ended one meanwhile has no such file.
 pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Errno> {
     let is_there = start_of(client.pid) == Ok(client.start);
     let pids = is_there.then_some(client.pid);
-    let roots: Vec<Pid> = pids.into_iter().chain([Pid::this()]).collect();
-    let below = descendants::below(&roots).map_err(|_| Errno::EAGAIN)?;
-    let pids: Vec<Pid> = pids.into_iter().chain(below).collect();
+    // The client's own first: others cannot use up the search.
+    let below = |root: Pid| descendants::below(&[root]).map_err(|_| Errno::EAGAIN);
+    let own = pids.map_or_else(|| Ok(Vec::new()), below)?;
+    let others = below(Pid::this())?;
+    let pids: Vec<Pid> = pids.into_iter().chain(own).chain(others).collect();
+    let mut left = MAX_LOOKED_AT;
     for _ in 0..TRIES {
         let mut has_moved = false;
         for &pid in &pids {
-            match find_in(client, pid, file) {
+            match find_in(client, pid, file, &mut left) {
                 Ok(None) => {}
                 Ok(found) => return Ok(found),
                 // The number refers to another file by now.
@@ -48,11 +56,20 @@ pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Er
     Err(Errno::EAGAIN)
 }
 
-fn find_in(client: &Process, pid: Pid, file: FileId) -> Result<Option<OwnedFd>, Errno> {
+fn find_in(
+    client: &Process,
+    pid: Pid,
+    file: FileId,
+    left: &mut usize,
+) -> Result<Option<OwnedFd>, Errno> {
     let listed = match numbers(&format!("/proc/{pid}/fd")) {
         Err(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => return Err(errno),
         listed => listed.unwrap_or_default(),
     };
+    if listed.len() > MAX_OF_PROCESS.min(*left) {
+        return Ok(None);
+    }
+    *left -= listed.len();
     let tid = pid.as_raw() as u32;
     let Some(number) = listed.into_iter().find(|&fd| identify(tid, fd) == Ok(file)) else {
         return Ok(None);
@@ -107,6 +124,22 @@ mod tests {
         while !matches!(caller.find(file), Ok(None)) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn find_looks_at_so_many_descriptors() {
+        let processes = processes();
+        let process = processes.of_thread(std::process::id(), || true).expect("this process");
+        if !may_find(&process) {
+            return;
+        }
+        let (_theirs, _ours, file) = socket();
+        let find = |left: &mut usize| find_in(&process, Pid::this(), file, left);
+        let mut left = MAX_LOOKED_AT;
+        assert!(matches!(find(&mut left), Ok(Some(_))));
+        let looked_at = MAX_LOOKED_AT - left;
+        assert!((3..MAX_OF_PROCESS).contains(&looked_at), "{looked_at}");
+        assert!(matches!(find(&mut 2), Ok(None)));
     }
 
     #[test]

@@ -19,8 +19,11 @@ use super::shared::{Wake, Wakes};
 use super::sys;
 use verbless_model::memory::{ClientMemory, RemoteMemory};
 
-/// Size of `ProcessTable::before` and `early` from which ended processes and threads are purged.
+/// Size of `ProcessTable::before` and `early_of` from which ended processes are purged.
 const MANY: usize = 256;
+
+/// Threads of one unknown process whose `execve` is tracked.
+const MAX_EARLY: usize = 64;
 
 /// Known processes and their threads.
 #[derive(Debug)]
@@ -43,8 +46,10 @@ struct ProcessTable {
     execs: HashMap<u32, Pid>,
     /// Threads that called `execve` and no other call since; those of known processes are in
     /// `execs`.
-    early: HashSet<u32>,
-    /// Size of `early` at the next purge.
+    early: HashMap<u32, Pid>,
+    /// The threads in `early`, by process: at most [`MAX_EARLY`] each.
+    early_of: HashMap<Pid, HashSet<u32>>,
+    /// Size of `early_of` at the next purge.
     many_early: usize,
     /// Processes that run another program after `execve` and are not known again yet: start time
     /// and claims.
@@ -91,7 +96,7 @@ impl ProcessTable {
     fn add_exec(&mut self, pid: Pid, tid: u32) -> bool {
         let Some(leaving) = self.leaving.get_mut(&pid) else { return false };
         let gone = leaving.threads.add(tid, |tid| sys::is_thread_of(tid, pid));
-        self.early.remove(&tid);
+        self.remove_early(tid);
         self.execs.insert(tid, pid);
         gone.into_iter().for_each(|tid| self.ended(tid, pid));
         true
@@ -100,7 +105,32 @@ impl ProcessTable {
     /// The threads of a process in `early`, without one that makes another call.
     fn early_of(&self, pid: Pid, caller: u32) -> Vec<u32> {
         let is_its = |tid: &u32| *tid != caller && sys::is_thread_of(*tid, pid);
-        self.early.iter().copied().filter(is_its).collect()
+        self.early_of.get(&pid).into_iter().flatten().copied().filter(is_its).collect()
+    }
+
+    /// Adds a thread to `early`, unless [`MAX_EARLY`] of its process are there.
+    fn add_early(&mut self, pid: Pid, tid: u32) {
+        self.remove_early(tid);
+        let of_process = self.early_of.entry(pid).or_default();
+        if of_process.len() >= MAX_EARLY {
+            let ended = of_process.extract_if(|&tid| !sys::is_thread_of(tid, pid));
+            ended.for_each(|tid| drop(self.early.remove(&tid)));
+        }
+        if of_process.len() < MAX_EARLY {
+            of_process.insert(tid);
+            self.early.insert(tid, pid);
+        }
+    }
+
+    fn remove_early(&mut self, tid: u32) {
+        if let Some(pid) = self.early.remove(&tid)
+            && let Some(of_process) = self.early_of.get_mut(&pid)
+        {
+            of_process.remove(&tid);
+            if of_process.is_empty() {
+                self.early_of.remove(&pid);
+            }
+        }
     }
 
     /// Ends a thread's `execve`.
@@ -289,12 +319,24 @@ impl Processes {
     /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`]
     /// must follow. If its process becomes known before the outcome, the table holds the `execve`.
     pub(super) fn leaves(&self, tid: u32) {
+        // `process_of` fails if no descriptor is free.
+        let pid = process_of(tid).unwrap_or(Pid::from_raw(tid as i32));
         let mut table = self.table();
-        table.early.insert(tid);
-        if table.early.len() > MANY.max(table.many_early) {
-            table.early.retain(|tid| fs::exists(format!("/proc/{tid}")).unwrap_or(true));
-            table.many_early = 2 * table.early.len();
+        table.add_early(pid, tid);
+        if table.early_of.len() <= MANY.max(table.many_early) {
+            return;
         }
+        let pids: Vec<Pid> = table.early_of.keys().copied().collect();
+        table.many_early = 2 * pids.len();
+        drop(table);
+        let has_ended = |pid: &Pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+        let ended: Vec<Pid> = pids.into_iter().filter(has_ended).collect();
+        let mut table = self.table();
+        for pid in ended {
+            let threads = table.early_of.remove(&pid).unwrap_or_default();
+            threads.iter().for_each(|tid| drop(table.early.remove(tid)));
+        }
+        table.many_early = 2 * table.early_of.len();
     }
 
     /// Records that a thread of a known process waits in `execve`. `pause` pauses the model: no
@@ -354,9 +396,9 @@ impl Processes {
     /// Records a call of a thread: its `execve`, if any, has failed or succeeded. `waits`: whether
     /// the call still waits.
     pub(super) fn note_call(&self, tid: u32, waits: impl Fn() -> bool) {
-        let is_early = self.table().early.contains(&tid);
+        let is_early = self.table().early.contains_key(&tid);
         if is_early && waits() {
-            self.table().early.remove(&tid);
+            self.table().remove_early(tid);
         }
         let of = |table: &ProcessTable| {
             let &pid = table.execs.get(&tid)?;

@@ -16,7 +16,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::{NO_REGISTERS, refused};
 use super::super::uapi::{UverbsRequest, UverbsResponse, reported_events};
 use super::listener::{COMPLETION_RECORD, ListenerKind};
-use super::memory::{append_list, check_doorbell_record, pin_buffer};
+use super::memory::{check_doorbell_record, pin_buffer};
 use super::objects::{Cq, Verbs};
 
 const FLAG_TIMESTAMPS: u32 = 1;
@@ -177,7 +177,8 @@ impl Method<'_> {
             cqc.set_cq_timestamp_format(TimestampFormat::REAL_TIME);
         }
         let mut output = CreateCqOut::default();
-        kernel.exec(&append_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
+        let at = (&**self.client, &*self.file.kernel);
+        memory.exec(at, input.as_bytes(), output.as_bytes_mut())?;
         let cqn = output.cqn();
         let mut destroy = inbox(Opcode::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);
@@ -267,7 +268,8 @@ impl Method<'_> {
             let cqc = input.cq_context_mut();
             cqc.set_cqe_sz(cqe_size(cqe_bytes, cq.padded)).set_page_offset(memory.page_offset);
             cqc.set_log_cq_size(entries.trailing_zeros() as u8);
-            kernel.exec(&append_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
+            let at = (&**self.client, &*self.file.kernel);
+            memory.exec(at, input.as_bytes(), &mut [0; 16])?;
             let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object_mut(handle) else {
                 return Err(Errno::ENOENT);
             };

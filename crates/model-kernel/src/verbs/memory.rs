@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::super::client::{Client, PAGE};
+use super::super::kernel::Kernel;
 use super::super::page_lists::{ListedPages, MAX_PAGES};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
@@ -18,12 +19,41 @@ pub(super) struct Buffer {
     pub pinned: Pinned,
     /// Offset into the first page in [`OFFSET_UNIT`]s.
     pub page_offset: u8,
-    /// The DMA addresses of the pages, big-endian, as in `pas`.
-    pub pages: Vec<u8>,
-    _listed: ListedPages,
+    /// DMA address of the first page.
+    start: u64,
+    pages: u64,
 }
 
-/// Pins a buffer. ENOMEM: the page list is too long, or gets no room in time.
+impl Buffer {
+    /// Executes a command followed by the list of the buffer's pages. The list has its room only
+    /// for this time, in which no client is waited for. ENOMEM: the list is too long, or gets no
+    /// room in time.
+    pub(super) fn exec(
+        &self,
+        (client, kernel): (&dyn Client, &Kernel),
+        command: &[u8],
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        let _listed = listed(self.pages, client)?;
+        let pages = (0..self.pages).flat_map(|page| (self.start + page * PAGE).to_be_bytes());
+        let list: Vec<u8> = pages.collect();
+        kernel.exec(&append_list(command, &list), output)
+    }
+}
+
+/// Room for a list of pages. Some callers take a length from a client, unchecked as in Linux
+/// (`resize_user`).
+fn listed(pages: u64, client: &dyn Client) -> Result<ListedPages, Errno> {
+    ListedPages::of(pages, client).ok_or_else(|| {
+        let words = format!(
+            "a list of {pages} pages does not fit: all lists in progress have at most {MAX_PAGES} \
+             entries, and others did not end in time"
+        );
+        refused(Errno::ENOMEM, words)
+    })
+}
+
+/// Pins a buffer.
 pub(super) fn pin_buffer(
     client: &Arc<dyn Client>,
     address: u64,
@@ -31,23 +61,14 @@ pub(super) fn pin_buffer(
     writable: bool,
 ) -> Result<Buffer, Errno> {
     let offset = address % PAGE;
-    // Some callers take the length from a client, unchecked as in Linux (`resize_user`).
-    let count = offset.saturating_add(length).div_ceil(PAGE);
-    let listed = ListedPages::of(count, &**client).ok_or_else(|| {
-        let words = format!(
-            "a list of {count} pages does not fit: all lists in progress have at most {MAX_PAGES} \
-             entries, and others did not end in time"
-        );
-        refused(Errno::ENOMEM, words)
-    })?;
     let pinned = Pinned::new(client, address, length, writable)?;
     if !offset.is_multiple_of(OFFSET_UNIT) {
         let words = format!("the queue's memory at {address:#x} is not aligned to {OFFSET_UNIT}");
         return Err(refused(Errno::EINVAL, words));
     }
     let start = client.dma_address(address - offset);
-    let pages = (0..count).flat_map(|page| (start + page * PAGE).to_be_bytes()).collect();
-    Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages, _listed: listed })
+    let pages = (offset + length).div_ceil(PAGE);
+    Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, start, pages })
 }
 
 /// Checks that the page of a doorbell record can be pinned; returns the record's DMA address. The
@@ -70,12 +91,10 @@ mod tests {
 
     #[test]
     fn page_list_of_buffer_is_bounded() {
-        let client: Arc<dyn Client> = Arc::new(OwnProcess::default());
-        let words = [0_u64; 16];
-        let address = words.as_ptr().addr() as u64 & !(OFFSET_UNIT - 1);
-        assert!(pin_buffer(&client, address, 64, false).is_ok());
-        for length in [(MAX_PAGES as u64 + 1) * PAGE, u64::MAX] {
-            assert_eq!(pin_buffer(&client, address, length, false).unwrap_err(), Errno::ENOMEM);
+        let client = OwnProcess::default();
+        assert!(listed(1, &client).is_ok());
+        for pages in [MAX_PAGES as u64 + 1, u64::MAX] {
+            assert_eq!(listed(pages, &client).unwrap_err(), Errno::ENOMEM);
             assert!(refused::take().unwrap().1.starts_with("a list of"));
         }
     }

@@ -15,7 +15,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::{NO_REGISTERS, refused};
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
-use super::memory::{append_list, check_doorbell_record, pin_buffer};
+use super::memory::{check_doorbell_record, pin_buffer};
 use super::objects::{Cq, QpCapacity, Verbs, VerbsQp, state};
 
 /// `ib_uverbs_qp_type`.
@@ -291,10 +291,13 @@ impl Method<'_> {
         qpc.set_cqn_snd(send.cqn).set_cqn_rcv(receive.cqn).set_dbr_addr(record);
         qpc.set_uar_page(uar_page).set_user_index(user_index);
         qpc.set_page_offset(memory.as_ref().map_or(0, |memory| memory.page_offset));
-        let pages = memory.as_ref().map_or(&[][..], |memory| &memory.pages);
         let cqns = [send.cqn, receive.cqn];
         let mut output = CreateQpOut::default();
-        kernel.exec(&append_list(input.as_bytes(), pages), output.as_bytes_mut())?;
+        let at = (&**self.client, &*self.file.kernel);
+        match &memory {
+            Some(memory) => memory.exec(at, input.as_bytes(), output.as_bytes_mut())?,
+            None => kernel.exec(input.as_bytes(), output.as_bytes_mut())?,
+        }
         let qpn = output.qpn();
         let mut destroy = inbox(Opcode::DESTROY_QP, 0, uid, 16);
         NUMBER.set(&mut destroy, qpn);

@@ -11,7 +11,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
 use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
-use super::memory::{append_list, check_doorbell_record, pin_buffer};
+use super::memory::{check_doorbell_record, pin_buffer};
 use super::objects::{Srq, Verbs};
 
 /// `ib_srq_type`: an SRQ without an XRC domain or tags.
@@ -125,7 +125,8 @@ impl Method<'_> {
         wq.set_log_wq_sz(entries.trailing_zeros() as u8).set_page_offset(memory.page_offset);
         wq.set_pd(pdn).set_dbr_addr(record);
         let mut output = CreateRmpOut::default();
-        kernel.exec(&append_list(input.as_bytes(), &memory.pages), output.as_bytes_mut())?;
+        let at = (&**self.client, &*self.file.kernel);
+        memory.exec(at, input.as_bytes(), output.as_bytes_mut())?;
         let srqn = output.rmpn();
         let mut destroy = inbox(Opcode::DESTROY_RMP, 0, uid, 16);
         NUMBER.set(&mut destroy, srqn);

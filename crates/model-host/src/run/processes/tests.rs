@@ -140,7 +140,28 @@ fn early_execs_of_ended_threads_are_purged() {
     // No thread has this tid.
     (0..10_000).for_each(|number| processes.leaves((1 << 30) + number));
     let table = processes.table();
-    assert!(table.early.len() <= MANY && table.early.contains(&thread.0));
+    assert!(table.early.len() <= MANY && table.early.contains_key(&thread.0));
+    assert_eq!(table.early.len(), table.early_of.len());
+}
+
+#[test]
+fn early_execs_of_one_process_are_bounded() {
+    let (processes, own) = (processes(), Pid::this());
+    let threads: Vec<_> = (0..MAX_EARLY + 2).map(|_| Thread::new()).collect();
+    threads.iter().for_each(|thread| processes.leaves(thread.0));
+    let count = || {
+        let table = processes.table();
+        (table.early.len(), table.early_of[&own].len())
+    };
+    assert_eq!(count(), (MAX_EARLY, MAX_EARLY));
+    // Ended threads make room.
+    let last = threads[MAX_EARLY + 1].0;
+    assert!(!processes.table().early.contains_key(&last));
+    let mut threads = threads;
+    drop(threads.drain(..2));
+    processes.leaves(last);
+    assert!(processes.table().early.contains_key(&last));
+    assert_eq!(count(), (MAX_EARLY - 1, MAX_EARLY - 1));
 }
 
 #[test]

@@ -42,14 +42,14 @@ static INVERSE: [u8; 256] = {
     inverse
 };
 
-/// The change of four consecutive bytes that changes the CRC by `difference`, with `behind`
+/// The change of four consecutive bytes that changes the CRC by `difference`, with `following`
 /// unchanged bytes after them: there is always exactly one.
-pub(super) fn change(difference: u32, behind: usize) -> [u8; 4] {
+pub(super) fn change(difference: u32, following: usize) -> [u8; 4] {
     let back = |crc: u32, _| {
         let byte = INVERSE[(crc >> 24) as usize];
         (crc ^ TABLES[0][usize::from(byte)]) << 8 | u32::from(byte)
     };
-    (0..behind + 4).fold(difference, back).to_le_bytes()
+    (0..following + 4).fold(difference, back).to_le_bytes()
 }
 
 /// A CRC that is being computed.

@@ -238,7 +238,7 @@ mod tests {
                 assert_eq!(parsed.headers.transport, packet.headers.transport);
                 assert_eq!((parsed.payload, &arrived[..6]), (packet.payload, &[1; 6][..]));
                 assert_eq!(addresses_of(&parsed.headers.route), addresses);
-                // As sent, too: a capture behind the socket would show this frame.
+                // As sent, too: a capture after the socket would show this frame.
                 let again = Packet::parse_ethernet(&frame).unwrap().unwrap();
                 assert_eq!(again.headers.transport, packet.headers.transport);
             }

@@ -4,7 +4,7 @@ use verbless_prm::Bth;
 
 use super::icrc;
 use super::malformed::Malformed;
-use super::route::{Route, behind};
+use super::route::{Route, route_payload};
 use super::transport::Transport;
 
 /// All headers of a packet.
@@ -33,7 +33,7 @@ impl Headers {
 
     /// Bytes of the frame with `payload` bytes of payload.
     pub fn frame_length(&self, payload: usize) -> usize {
-        self.route.length() + behind(self.transport.length(), payload)
+        self.route.length() + route_payload(self.transport.length(), payload)
     }
 
     /// Writes the headers of a frame with `payload` bytes of payload. The caller then writes the
@@ -45,7 +45,7 @@ impl Headers {
     /// are not those of the opcode.
     pub fn emit(&self, payload: usize, frame: &mut [u8]) {
         assert_eq!(frame.len(), self.frame_length(payload), "a frame of another size");
-        self.route.emit(behind(self.transport.length(), payload), frame);
+        self.route.emit(route_payload(self.transport.length(), payload), frame);
         self.transport.emit(payload, &mut frame[self.route.length()..]);
     }
 
@@ -88,12 +88,12 @@ pub fn seal_infiniband(packet: &mut [u8]) -> Result<(), Malformed> {
     seal_parsed(route, rest.len(), packet)
 }
 
-fn seal_parsed(route: Route, behind: usize, frame: &mut [u8]) -> Result<(), Malformed> {
+fn seal_parsed(route: Route, following: usize, frame: &mut [u8]) -> Result<(), Malformed> {
     let needs = Bth::BYTES + icrc::LENGTH;
-    if behind < needs {
-        return Err(Malformed::Truncated { header: "BTH and ICRC", needs, has: behind });
+    if following < needs {
+        return Err(Malformed::Truncated { header: "BTH and ICRC", needs, has: following });
     }
-    seal(route, route.length() + behind, frame);
+    seal(route, route.length() + following, frame);
     Ok(())
 }
 

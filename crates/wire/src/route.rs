@@ -126,12 +126,12 @@ impl Route {
         match lrh.link_next_header() {
             LrhNextHeader::IBA_LOCAL => Ok((Self::Local(lrh), rest)),
             LrhNextHeader::IBA_GLOBAL => {
-                let (grh, behind) = parse_grh(rest)?;
-                let (says, has) = (behind.len(), rest.len() - Grh::BYTES);
+                let (grh, following) = parse_grh(rest)?;
+                let (says, has) = (following.len(), rest.len() - Grh::BYTES);
                 if says != has {
                     return Err(Malformed::Length { header: "GRH", says, has });
                 }
-                Ok((Self::Global(lrh, grh), behind))
+                Ok((Self::Global(lrh, grh), following))
             }
             LrhNextHeader(next) => Err(Malformed::NextHeader { header: "LRH", next }),
         }
@@ -155,28 +155,28 @@ impl Route {
         }
     }
 
-    /// Writes the headers of a packet to the start of `frame`; `behind` bytes follow them, with the
-    /// ICRC.
-    pub(super) fn emit(&self, behind: usize, frame: &mut [u8]) {
+    /// Writes the headers of a packet to the start of `frame`; `following` bytes follow them, with
+    /// the ICRC.
+    pub(super) fn emit(&self, following: usize, frame: &mut [u8]) {
         match *self {
-            Self::Local(lrh) => emit_lrh(lrh, LrhNextHeader::IBA_LOCAL, behind, frame),
+            Self::Local(lrh) => emit_lrh(lrh, LrhNextHeader::IBA_LOCAL, following, frame),
             Self::Global(lrh, grh) => {
-                emit_lrh(lrh, LrhNextHeader::IBA_GLOBAL, Grh::BYTES + behind, frame);
-                emit_grh(grh, IpProtocol::IBA, behind, &mut frame[Lrh::BYTES..]);
+                emit_lrh(lrh, LrhNextHeader::IBA_GLOBAL, Grh::BYTES + following, frame);
+                emit_grh(grh, IpProtocol::IBA, following, &mut frame[Lrh::BYTES..]);
             }
             Self::RoceV1(ethernet, grh) => {
                 let rest = emit_ethernet(ethernet, EtherType::ROCE, frame);
-                emit_grh(grh, IpProtocol::IBA, behind, rest);
+                emit_grh(grh, IpProtocol::IBA, following, rest);
             }
             Self::Ipv4(ethernet, ip, udp) => {
                 let rest = emit_ethernet(ethernet, EtherType::IPV4, frame);
-                let rest = emit_ipv4(ip, UdpHeader::BYTES + behind, rest);
-                emit_udp(udp, behind, rest);
+                let rest = emit_ipv4(ip, UdpHeader::BYTES + following, rest);
+                emit_udp(udp, following, rest);
             }
             Self::Ipv6(ethernet, ip, udp) => {
                 let rest = emit_ethernet(ethernet, EtherType::IPV6, frame);
-                emit_grh(ip, IpProtocol::UDP, UdpHeader::BYTES + behind, rest);
-                emit_udp(udp, behind, &mut rest[Grh::BYTES..]);
+                emit_grh(ip, IpProtocol::UDP, UdpHeader::BYTES + following, rest);
+                emit_udp(udp, following, &mut rest[Grh::BYTES..]);
             }
         }
     }
@@ -222,8 +222,8 @@ fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
         Some(ip) if ip.protocol() == IpProtocol::UDP && ip.fragment_offset() == 0 => *ip,
         _ => return Ok(None),
     };
-    let behind = bytes.get(usize::from(ip.header_length()) * 4..);
-    if !behind.is_some_and(is_roce) {
+    let following = bytes.get(usize::from(ip.header_length()) * 4..);
+    if !following.is_some_and(is_roce) {
         return Ok(None);
     }
     if ip.version() != VERSION_4 {
@@ -273,10 +273,10 @@ fn parse_udp(
     Ok((udp, rest))
 }
 
-fn emit_lrh(mut lrh: Lrh, next: LrhNextHeader, behind: usize, packet: &mut [u8]) {
+fn emit_lrh(mut lrh: Lrh, next: LrhNextHeader, following: usize, packet: &mut [u8]) {
     lrh.set_link_version(0)
         .set_link_next_header(next)
-        .set_packet_length(((Lrh::BYTES + behind) / 4) as u16);
+        .set_packet_length(((Lrh::BYTES + following) / 4) as u16);
     packet[..Lrh::BYTES].copy_from_slice(lrh.as_bytes());
 }
 
@@ -286,27 +286,27 @@ fn emit_ethernet(mut header: Ethernet, of: EtherType, frame: &mut [u8]) -> &mut 
     &mut frame[header.length()..]
 }
 
-fn emit_grh(grh: Grh, next: IpProtocol, behind: usize, bytes: &mut [u8]) {
-    bytes[..Grh::BYTES].copy_from_slice(complete_grh(grh, next, behind).as_bytes());
+fn emit_grh(grh: Grh, next: IpProtocol, following: usize, bytes: &mut [u8]) {
+    bytes[..Grh::BYTES].copy_from_slice(complete_grh(grh, next, following).as_bytes());
 }
 
-fn emit_ipv4(ip: Ipv4Header, behind: usize, bytes: &mut [u8]) -> &mut [u8] {
+fn emit_ipv4(ip: Ipv4Header, following: usize, bytes: &mut [u8]) -> &mut [u8] {
     let (header, rest) = bytes.split_at_mut(Ipv4Header::BYTES);
-    header.copy_from_slice(complete_ipv4(ip, behind).as_bytes());
+    header.copy_from_slice(complete_ipv4(ip, following).as_bytes());
     rest
 }
 
-/// Completes a GRH or IPv6 header: `behind` bytes follow it, which begin with a `next` header.
-pub(crate) fn complete_grh(mut grh: Grh, next: IpProtocol, behind: usize) -> Grh {
-    grh.set_version(VERSION_6).set_next_header(next).set_payload_length(behind as u16);
+/// Completes a GRH or IPv6 header: `following` bytes follow it, which begin with a `next` header.
+pub(crate) fn complete_grh(mut grh: Grh, next: IpProtocol, following: usize) -> Grh {
+    grh.set_version(VERSION_6).set_next_header(next).set_payload_length(following as u16);
     grh
 }
 
-/// Completes an IPv4 header: `behind` bytes follow it, which are UDP and its payload.
-pub(crate) fn complete_ipv4(mut ip: Ipv4Header, behind: usize) -> Ipv4Header {
+/// Completes an IPv4 header: `following` bytes follow it, which are UDP and its payload.
+pub(crate) fn complete_ipv4(mut ip: Ipv4Header, following: usize) -> Ipv4Header {
     ip.set_version(VERSION_4)
         .set_header_length(HEADER_LENGTH)
-        .set_total_length((Ipv4Header::BYTES + behind) as u16)
+        .set_total_length((Ipv4Header::BYTES + following) as u16)
         .set_more_fragments(false)
         .set_fragment_offset(0)
         .set_protocol(IpProtocol::UDP)
@@ -315,9 +315,9 @@ pub(crate) fn complete_ipv4(mut ip: Ipv4Header, behind: usize) -> Ipv4Header {
     ip
 }
 
-fn emit_udp(mut udp: UdpHeader, behind: usize, bytes: &mut [u8]) {
+fn emit_udp(mut udp: UdpHeader, following: usize, bytes: &mut [u8]) {
     udp.set_destination_port(ROCE_PORT)
-        .set_length((UdpHeader::BYTES + behind) as u16)
+        .set_length((UdpHeader::BYTES + following) as u16)
         .set_checksum(0);
     bytes[..UdpHeader::BYTES].copy_from_slice(udp.as_bytes());
 }
@@ -336,6 +336,6 @@ fn checksum(sum: u32) -> u16 {
 }
 
 /// Bytes after the link and network headers: transport headers, payload, pad, ICRC.
-pub(crate) const fn behind(transport: usize, payload: usize) -> usize {
+pub(crate) const fn route_payload(transport: usize, payload: usize) -> usize {
     transport + payload.next_multiple_of(4) + icrc::LENGTH
 }

@@ -91,12 +91,12 @@ pub(crate) fn write() -> Transport {
 
 /// A packet with 5 bytes of payload for every kind of route, with the computed fields of the wire.
 pub fn of_every_route() -> [Packet<'static>; 6] {
-    let behind = 12 + 16 + 8 + 4;
+    let following = 12 + 16 + 8 + 4;
     let mut ip = Ipv4Header::zeroed();
     ip.set_version(4)
         .set_header_length(5)
         .set_type_of_service(0x6a)
-        .set_total_length(28 + behind as u16)
+        .set_total_length(28 + following as u16)
         .set_identification(0x1234)
         .set_dont_fragment(true)
         .set_time_to_live(64)
@@ -106,15 +106,18 @@ pub fn of_every_route() -> [Packet<'static>; 6] {
         .set_destination_address(&[192, 0, 2, 2]);
     let vlan = Some(Vlan { priority: 3, drop_eligible: true, id: 100 });
     [
-        Route::Local(lrh(LrhNextHeader::IBA_LOCAL, 8 + behind)),
-        Route::Global(lrh(LrhNextHeader::IBA_GLOBAL, 48 + behind), grh(IpProtocol::IBA, behind)),
-        Route::RoceV1(ethernet(None, EtherType::ROCE), grh(IpProtocol::IBA, behind)),
-        Route::Ipv4(ethernet(None, EtherType::IPV4), ip, udp(8 + behind)),
-        Route::Ipv4(ethernet(vlan, EtherType::IPV4), ip, udp(8 + behind)),
+        Route::Local(lrh(LrhNextHeader::IBA_LOCAL, 8 + following)),
+        Route::Global(
+            lrh(LrhNextHeader::IBA_GLOBAL, 48 + following),
+            grh(IpProtocol::IBA, following),
+        ),
+        Route::RoceV1(ethernet(None, EtherType::ROCE), grh(IpProtocol::IBA, following)),
+        Route::Ipv4(ethernet(None, EtherType::IPV4), ip, udp(8 + following)),
+        Route::Ipv4(ethernet(vlan, EtherType::IPV4), ip, udp(8 + following)),
         Route::Ipv6(
             ethernet(vlan, EtherType::IPV6),
-            grh(IpProtocol::UDP, 8 + behind),
-            udp(8 + behind),
+            grh(IpProtocol::UDP, 8 + following),
+            udp(8 + following),
         ),
     ]
     .map(|route| Packet { headers: Headers { route, transport: write() }, payload: b"hello" })

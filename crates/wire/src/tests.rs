@@ -381,9 +381,9 @@ fn non_packets_are_not_sealed() {
     cut.truncate(50);
     assert!(seal_ethernet(&mut cut).is_err());
     // A datagram for the RoCE port that ends before a BTH would.
-    let (transport, behind) = (8 + 8, 36);
-    let mut short = emitted(&roce)[..14 + behind].to_vec();
-    short[16..18].copy_from_slice(&(behind as u16).to_be_bytes());
+    let (transport, following) = (8 + 8, 36);
+    let mut short = emitted(&roce)[..14 + following].to_vec();
+    short[16..18].copy_from_slice(&(following as u16).to_be_bytes());
     short[38..40].copy_from_slice(&(transport as u16).to_be_bytes());
     short[24..26].fill(0);
     let sum: u32 =

@@ -82,9 +82,9 @@ macro_rules! extensions {
             fn emit(&self, mut rest: &mut [u8]) {
                 $(
                     if let Some(header) = &self.$field {
-                        let (bytes, behind) = rest.split_at_mut($view::BYTES);
+                        let (bytes, after) = rest.split_at_mut($view::BYTES);
                         bytes.copy_from_slice(header.as_bytes());
-                        rest = behind;
+                        rest = after;
                     }
                 )*
                 let _ = rest;

@@ -114,7 +114,9 @@ impl ProcessTable {
         let of_process = self.early_of.entry(pid).or_default();
         if of_process.len() >= MAX_EARLY {
             let ended = of_process.extract_if(|&tid| !sys::is_thread_of(tid, pid));
-            ended.for_each(|tid| drop(self.early.remove(&tid)));
+            for tid in ended {
+                self.early.remove(&tid);
+            }
         }
         if of_process.len() < MAX_EARLY {
             of_process.insert(tid);
@@ -333,8 +335,9 @@ impl Processes {
         let ended: Vec<Pid> = pids.into_iter().filter(has_ended).collect();
         let mut table = self.table();
         for pid in ended {
-            let threads = table.early_of.remove(&pid).unwrap_or_default();
-            threads.iter().for_each(|tid| drop(table.early.remove(tid)));
+            for tid in table.early_of.remove(&pid).unwrap_or_default() {
+                table.early.remove(&tid);
+            }
         }
         table.many_early = 2 * table.early_of.len();
     }

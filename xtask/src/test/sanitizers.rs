@@ -11,6 +11,7 @@ use crate::workspace::{Result, workspace_root};
 /// the runtimes; a stable compiler accepts the flag only with RUSTC_BOOTSTRAP.
 fn sanitized(name: &str) -> Result<Command> {
     let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host()?]);
+    // Unoptimised: the compile saves more than the tests cost.
     command
         .args(SANITIZED.iter().flat_map(|package| ["--package", package]))
         .env("RUSTC_BOOTSTRAP", "1")
@@ -88,8 +89,6 @@ pub(super) fn thread() -> Result<Outcome> {
             command
                 .arg("-Zbuild-std")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-                // Each access calls the sanitizer: the tests save more than the compile costs.
-                .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
                 // A random case has one thread, and the address sanitizer tries more of them.
                 .env("PROPTEST_CASES", "16")
                 // A race may not recur: its report names the lines.

@@ -940,7 +940,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn record_that_was_out_of_reach_is_removed_by_the_next_retraction() {
+    fn stale_record_is_removed_by_next_retraction() {
         use std::io::{IoSlice, IoSliceMut};
 
         use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};

@@ -7,6 +7,7 @@
 //! however many processes they have, and other filters' pools are unaffected. The files count as
 //! descriptors of the filter's account.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -37,12 +38,8 @@ impl Drop for Closer {
     /// still no thread, they stay open.
     fn drop(&mut self) {
         if !self.waiting.is_empty() {
-            let waiting = Arc::new(Mutex::new(Some(std::mem::take(&mut self.waiting))));
-            let taken = waiting.clone();
-            let close = move || drop(taken.lock().ok().and_then(|mut waiting| waiting.take()));
-            if thread::Builder::new().spawn(close).is_err() {
-                std::mem::forget(waiting);
-            }
+            let waiting = ManuallyDrop::new(std::mem::take(&mut self.waiting));
+            let _ = thread::Builder::new().spawn(move || drop(ManuallyDrop::into_inner(waiting)));
         }
     }
 }

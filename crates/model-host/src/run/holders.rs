@@ -33,8 +33,9 @@ pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Er
     // The client's own first: others cannot use up the search.
     let below = |root: Pid| descendants::below(&[root]).map_err(|_| Errno::EAGAIN);
     let own = pids.map_or_else(|| Ok(Vec::new()), below)?;
-    let others = below(Pid::this())?;
-    let pids: Vec<Pid> = pids.into_iter().chain(own).chain(others).collect();
+    let mut pids: Vec<Pid> = pids.into_iter().chain(own).collect();
+    let others = below(Pid::this())?.into_iter().filter(|pid| !pids.contains(pid));
+    pids.extend(others.collect::<Vec<_>>());
     let mut left = MAX_LOOKED_AT;
     for _ in 0..TRIES {
         let mut has_moved = false;

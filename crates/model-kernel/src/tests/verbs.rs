@@ -347,7 +347,7 @@ fn shared_lid_ah_requires_grh() {
 }
 
 #[test]
-fn address_handles_and_matchers_of_a_filter_leave_memory_to_others() {
+fn ahs_and_matchers_leave_memory_to_other_filters() {
     let pool = ResourcePool::of([100, 100, 1 << 20, 0]);
     let filters = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
     let taken = |filter: &Arc<Account>| filter.taken(Resource::Bytes);

@@ -126,7 +126,13 @@ pub(super) fn exchange_word(
                     .compare_exchange64(address, guess, next(guess))
                     .map_err(|_| of_remote(spaces, Nak::Operation, remote))?;
                 if found == guess {
-                    arrivals::data(context, qpn, QueueSide::Responder, remote);
+                    arrivals::data(
+                        context.state,
+                        context.spaces,
+                        qpn,
+                        QueueSide::Responder,
+                        remote,
+                    );
                     return Ok(found);
                 }
                 guess = found;
@@ -142,7 +148,7 @@ pub(super) fn exchange_word(
             let found = u64::from_ne_bytes(word);
             transfer::scatter(spaces, remote, &next(found).to_ne_bytes())
                 .map_err(|_| of_remote(spaces, Nak::Operation, remote))?;
-            arrivals::data(context, qpn, QueueSide::Responder, remote);
+            arrivals::data(context.state, context.spaces, qpn, QueueSide::Responder, remote);
             Ok(found)
         }
     }

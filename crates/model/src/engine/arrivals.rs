@@ -2,7 +2,6 @@
 
 use verbless_prm::{Cqe, CqeOpcode};
 
-use super::context::Context;
 use super::cqe::Completion;
 use super::keys::Sge;
 use super::state::EngineState;
@@ -13,11 +12,17 @@ use crate::watch::{QueueId, QueueSide};
 const CHUNK: u64 = 4096;
 
 /// Reports the bytes that filled `target`, the memory of a QP's request or receive.
-pub(super) fn data(context: &Context<'_>, qpn: u32, side: QueueSide, target: &[Sge]) {
-    let Some((function, outbox)) = &context.state.outbox else { return };
+pub(super) fn data(
+    state: &EngineState,
+    spaces: &Spaces,
+    qpn: u32,
+    side: QueueSide,
+    target: &[Sge],
+) {
+    let Some((function, outbox)) = &state.outbox else { return };
     if outbox.arrivals.is_wanted() {
         let at = QueueId { function: *function, qpn, side };
-        read_back(context.spaces, target, |bytes| outbox.arrivals.data(at, bytes));
+        read_back(spaces, target, |bytes| outbox.arrivals.data(at, bytes));
     }
 }
 

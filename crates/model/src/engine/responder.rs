@@ -251,7 +251,7 @@ fn payload(pair: &QueuePair<'_>, scratch: &Scratch) -> Result<(), Nak> {
         TransferEnd::Source => Nak::Source,
         TransferEnd::Target => Nak::Operation,
     })?;
-    arrivals::data(&pair.context, pair.qpn, QueueSide::Responder, remote);
+    arrivals::data(pair.context.state, pair.context.spaces, pair.qpn, QueueSide::Responder, remote);
     Ok(())
 }
 

@@ -191,7 +191,13 @@ fn put_response(
         gather::part(pair, &work, at, bytes.len() as u64, scratch)?;
         transfer::scatter(pair.context.spaces, &scratch.local, bytes)
             .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
-        arrivals::data(&pair.context, pair.qpn, QueueSide::Requester, &scratch.local);
+        arrivals::data(
+            pair.context.state,
+            pair.context.spaces,
+            pair.qpn,
+            QueueSide::Requester,
+            &scratch.local,
+        );
         Ok(false)
     });
     let request = &mut pair.qp.runtime.connection().window.requests[place.request];

@@ -129,7 +129,13 @@ pub(in crate::engine) fn take(
         receive::fail(pair, index, cqe_syndrome::LOCAL_PROTECTION);
         return;
     }
-    arrivals::data(&pair.context, pair.qpn, QueueSide::Responder, &scratch.remote);
+    arrivals::data(
+        pair.context.state,
+        pair.context.spaces,
+        pair.qpn,
+        QueueSide::Responder,
+        &scratch.remote,
+    );
     let of = Received {
         opcode: match opcode.immediate {
             true => cqe_opcode::RESPONDER_SEND_IMM,

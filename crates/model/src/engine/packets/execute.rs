@@ -58,7 +58,13 @@ pub(super) fn send(
         return Err(Nak::Operation);
     }
     if !in_cqe {
-        arrivals::data(&pair.context, pair.qpn, QueueSide::Responder, &scratch.remote);
+        arrivals::data(
+            pair.context.state,
+            pair.context.spaces,
+            pair.qpn,
+            QueueSide::Responder,
+            &scratch.remote,
+        );
     }
     if !opcode.place.ends() {
         receive::keep(pair.qp, index, bytes, scratch);
@@ -126,7 +132,13 @@ pub(super) fn write(
         access::range(pair, key, address, length, AccessRight::RemoteWrite, scratch)?;
         transfer::scatter(pair.context.spaces, &scratch.remote, payload)
             .map_err(|_| access::of_remote(pair.context.spaces, Nak::Operation, &scratch.remote))?;
-        arrivals::data(&pair.context, pair.qpn, QueueSide::Responder, &scratch.remote);
+        arrivals::data(
+            pair.context.state,
+            pair.context.spaces,
+            pair.qpn,
+            QueueSide::Responder,
+            &scratch.remote,
+        );
     }
     if !opcode.place.ends() {
         let into = Target::Range { key, address: start, length: whole };

@@ -149,7 +149,13 @@ fn take_response(
         (None, false) => transfer::transfer(spaces, remote, &[], local)?,
     }
     if !in_cqe {
-        arrivals::data(&pair.context, pair.qpn, QueueSide::Requester, local);
+        arrivals::data(
+            pair.context.state,
+            pair.context.spaces,
+            pair.qpn,
+            QueueSide::Requester,
+            local,
+        );
     }
     Ok(in_cqe.then_some(inline))
 }

@@ -27,7 +27,7 @@ pub struct RqAttr {
     pub cq: Arc<CqObject>,
     /// The ring or pool that holds the WQEs.
     pub wqes: RqWqes,
-    /// Number that the device puts into CQEs beside the queue's own (24 bits).
+    /// User index (24 bits): the device writes it into `srqn_uidx` of the queue's CQEs.
     pub user_index: u32,
     /// `flush_in_error_en`: in ERR, posted receives complete as flushed. Ignored with an RMP, whose
     /// WQEs stay for other queues.

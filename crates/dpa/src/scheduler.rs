@@ -67,7 +67,7 @@ pub enum DpaRefusal {
 pub struct Dpa {
     limits: DpaLimits,
     state: Mutex<DpaState>,
-    /// Notified when a hart stops that a command waits for.
+    /// Notified when a hart that a command waits for has stopped.
     stopped: Condvar,
     /// Wakes the host threads that give runners their turns.
     waker: Mutex<Arc<Waker>>,
@@ -273,7 +273,7 @@ impl Dpa {
         self.limits
     }
 
-    /// Begins the runs that a change of groups or partitions has granted a unit.
+    /// Begins the runs that got a unit from a change of groups or partitions.
     pub fn units_changed(&self) {
         let mut state = self.state();
         state.collect();

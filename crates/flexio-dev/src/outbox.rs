@@ -109,8 +109,8 @@ impl Outbox<'_> {
         self.page + offset as u64
     }
 
-    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. A read that returns [`UCTL_BUSY`] lets the
-    /// next one return 0.
+    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. On the model, a read that returns
+    /// [`UCTL_BUSY`] clears it.
     pub fn control(&self) -> u64 {
         mmio::read64(self.register(UCTL))
     }

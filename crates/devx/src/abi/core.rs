@@ -255,7 +255,7 @@ pub mod event_type {
     pub const GID_CHANGE: u32 = 18;
 }
 
-/// The MTU in bytes of a code (`enum ib_mtu`): 256 for 1 up to 4096 for 5; `None` for any other
+/// Converts an MTU code (`enum ib_mtu`) to bytes: 256 for 1 up to 4096 for 5; `None` for any other
 /// code.
 #[must_use]
 pub const fn mtu_bytes(code: u8) -> Option<u32> {

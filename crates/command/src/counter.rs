@@ -1,4 +1,4 @@
-//! Q counters: events of the queues that refer to them.
+//! Q counters: they count events of the queues whose contexts name them.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::elf;
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{Result, cargo, workspace_root};
 
 /// The script that runs rdma-core's and perftest's programs.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");
@@ -142,7 +142,7 @@ fn quoted(word: &str) -> String {
 
 /// Builds a program of the workspace in release mode and returns its path.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo();
     command
         .args(["build", "--release", "--message-format=json-render-diagnostics"])
         .args(["--package", package, "--bin", program])

@@ -214,15 +214,20 @@ fn overwritten_doorbell_is_found_despite_busy_queue() {
     for end in [&a, &b] {
         rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
     }
-    let mut turns = 0;
-    while rig.cqes(0, a.send_cq) == 0 {
+    let (mut turns, mut done) = (0, [0, 0]);
+    while done[0] == 0 {
         place(&mut rig, &mut b);
         rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
         assert!(engine::step(&mut rig.locked));
-        rig.cqes(0, b.send_cq);
+        done[1] += rig.cqes(0, b.send_cq);
+        done[0] += rig.cqes(0, a.send_cq);
         turns += 1;
         assert!(turns < 200, "the other queue keeps the sweep off");
     }
+    rig.run();
+    done[1] += rig.cqes(0, b.send_cq);
+    done[0] += rig.cqes(0, a.send_cq);
+    assert_eq!(done, [1, 1 + turns], "each WQE runs once");
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         sink.write(&run.json()?)?;
     }
     if let Some(sink) = junit {
-        sink.write(&run.junit())?;
+        sink.write(&run.junit()?)?;
     }
     let (passed, failed, skipped) = run.counts();
     let skipped = skipped + not_run;

@@ -117,7 +117,7 @@ fn ethernet_queues_show_numbers_and_enter_error() {
 }
 
 /// Linux 5.10 refuses UMEM_REG's page-size bitmap, and an RMP must begin in the first half of a
-/// page: eight rings with a shared receive queue each lie in one chunk.
+/// page. Forty rings reach the second half of a chunk.
 #[test]
 fn queues_work_on_linux_5_10() {
     let profile = Profile::load("connectx6dx").expect("a profile").with_link(Link::Ethernet);
@@ -129,7 +129,7 @@ fn queues_work_on_linux_5_10() {
     let domain = Domain::new(&device).expect("a domain");
     let mut completions = cq(&domain);
     assert!(device.pages_follow_address(), "the kernel refused the bitmap");
-    let srqs = [(); 8].map(|()| domain.srq(&SrqConfig::new(4)).expect("a shared receive queue"));
+    let srqs = [(); 40].map(|()| domain.srq(&SrqConfig::new(4)).expect("a shared receive queue"));
     let region = domain.region(1 << 20, KeyAccess::LOCAL).expect("a region");
     let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
     sq.post(&Nop::new().signaled(), 9).expect("there is room");

@@ -68,10 +68,10 @@ impl UserMemory {
 
     /// The offset of byte `offset` in its UMEM page, and the largest page size that the UMEM may
     /// have. If the kernel may use pages larger than PAGE_SIZE, the first page begins at the first
-    /// byte of the UMEM.
+    /// byte of the UMEM, or at the start of that byte's system page.
     pub(crate) fn page_offset(&self, offset: u64) -> (u64, u64) {
         let limit = self.page_limit;
-        let first = if limit > page_size() as u64 { 0 } else { self.address };
+        let first = self.address & (page_size() as u64 - 1);
         (first.wrapping_add(offset) & (limit - 1), limit)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zerocopy::IntoBytes;
 
@@ -28,6 +28,8 @@ struct Inner {
     attributes: ContextAttributes,
     leaked: AtomicU64,
     lost: AtomicU64,
+    /// The kernel refused the page-size bitmap of UMEM_REG.
+    no_page_sizes: AtomicBool,
     recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
@@ -104,6 +106,7 @@ impl Context {
             attributes,
             leaked: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            no_page_sizes: AtomicBool::new(false),
             recognition,
             held: Mutex::default(),
         }))
@@ -134,6 +137,20 @@ impl Context {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel chooses a UMEM's pages by the memory's address, because it has no
+    /// page-size bitmap (before Linux 5.13). The first registration finds out; `false` until then.
+    ///
+    /// Without the bitmap, [`PageSizes`](crate::PageSizes) have no effect: the limit of a UMEM's
+    /// pages is [`Umem::page_limit`](crate::Umem::page_limit), which follows the address.
+    #[must_use]
+    pub fn pages_follow_address(&self) -> bool {
+        self.0.no_page_sizes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_pages_follow_address(&self) {
+        self.0.no_page_sizes.store(true, Ordering::Relaxed);
     }
 
     /// Keeps `memory` alive until the device's file is closed, because a removed device may still

@@ -176,7 +176,7 @@ impl File {
         if state.removed && drivers && call != Call::Destroy {
             return Err(refused(Errno::EIO, "the device is gone"));
         }
-        let attrs = Attrs::new(request, &**client);
+        let attrs = Attrs::new(request, &**client, self.kernel.release);
         let named = NamedObjects::default();
         let mut method = Method { file: self, client, state: &mut state, attrs, named };
         for index in 0..method.attrs.request.len() {

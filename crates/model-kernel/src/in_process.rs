@@ -22,6 +22,7 @@ use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
 use super::refusal_log::{logged, logged_fwctl};
+use super::release::KernelRelease;
 use super::topology;
 
 /// A model's devices as a `verbless-devx` backend: all of them, or those of one side. Clones are
@@ -39,6 +40,7 @@ struct InProcessInner {
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
     kernels: Mutex<Vec<Attached>>,
+    release: Mutex<KernelRelease>,
     /// Unplugged devices.
     absent: Mutex<BTreeSet<usize>>,
 }
@@ -50,6 +52,10 @@ impl InProcessInner {
     fn is_present(&self, device: &Function) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&device.number())
+    }
+
+    fn release(&self) -> KernelRelease {
+        *self.release.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kernels(&self) -> MutexGuard<'_, Vec<Attached>> {
@@ -89,9 +95,17 @@ impl InProcess {
             client: Arc::new(OwnProcess::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
+            release: Mutex::default(),
             absent: Mutex::default(),
         });
         Self { inner, side: None }
+    }
+
+    /// Makes the model's kernel like another Linux release, for devices that are opened for the
+    /// first time after this.
+    pub fn like(self, release: KernelRelease) -> Self {
+        *self.inner.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+        self
     }
 
     /// Restricts the backend to one side's devices, numbered from 0 as programs on that side see
@@ -235,7 +249,7 @@ impl InProcess {
             }
             let network = self.inner.network.clone();
             let function = Arc::new(ModelFunction::new(device, fabric, network)?);
-            kernels[id] = Some((Kernel::attach(function)?, 0));
+            kernels[id] = Some((Kernel::attach(function, self.inner.release())?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
         *users += 1;

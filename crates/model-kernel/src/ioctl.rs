@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use super::abi::{self, AttrKind, MethodSpec, methods};
 use super::client::{Client, PAGE};
 use super::refused::refused;
+use super::release::KernelRelease;
 use super::unmodelled;
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
@@ -138,19 +139,27 @@ pub(super) enum Next {
 pub(super) struct Attrs<'a> {
     pub request: Request<'a>,
     pub client: &'a dyn Client,
+    release: KernelRelease,
     present: Vec<Attr>,
 }
 
 impl<'a> Attrs<'a> {
-    pub(super) fn new(request: Request<'a>, client: &'a dyn Client) -> Self {
-        Self { request, client, present: Vec::new() }
+    pub(super) fn new(
+        request: Request<'a>,
+        client: &'a dyn Client,
+        release: KernelRelease,
+    ) -> Self {
+        Self { request, client, release, present: Vec::new() }
     }
 
     /// Reads attribute `index`: checks it against its description, and copies its data if the
     /// method needs that before it runs.
     pub(super) fn accept(&mut self, index: usize) -> Result<Next, Errno> {
         let raw = self.request.raw(index);
-        let Some(spec) = self.request.method.attrs.iter().find(|spec| spec.id == raw.id) else {
+        let method = self.request.method;
+        let exists = method.call != abi::Call::UmemReg || self.release.has_umem_attribute(raw.id);
+        let known = method.attrs.iter().find(|spec| exists && spec.id == raw.id);
+        let Some(spec) = known else {
             if raw.flags & abi::MANDATORY == 0 {
                 return Ok(Next::Go);
             }

@@ -21,6 +21,7 @@ use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
+use super::release::KernelRelease;
 use super::steering::Flows;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
@@ -54,6 +55,7 @@ pub(super) mod ib_event {
 
 /// An attached device.
 pub(super) struct Kernel {
+    pub release: KernelRelease,
     pub function: Arc<dyn FunctionAccess>,
     pub caps: HcaCap,
     /// The events open to subscription; `None`: the device reports no events to users.
@@ -118,7 +120,10 @@ impl Interrupts for Vectors {
 
 impl Kernel {
     /// Attaches to a device: reads its capabilities, creates the EQs, and takes its interrupts.
-    pub(super) fn attach(function: Arc<dyn FunctionAccess>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn attach(
+        function: Arc<dyn FunctionAccess>,
+        release: KernelRelease,
+    ) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
         let device = &*function;
         let general = capabilities(device, 0)?;
@@ -137,6 +142,7 @@ impl Kernel {
             0
         };
         let mut kernel = Self {
+            release,
             function: function.clone(),
             caps,
             subscribable,

@@ -81,6 +81,7 @@ mod pinned;
 mod port;
 mod refusal_log;
 mod refused;
+mod release;
 mod rules;
 mod steering;
 mod subscriptions;
@@ -99,6 +100,7 @@ mod tests;
 pub use fuzz::{AttrContent, FuzzFile, Method};
 pub use in_process::InProcess;
 pub use network::Neighbour;
+pub use release::KernelRelease;
 
 /// Interface for a front end that answers ioctls for other processes: `DeviceFile` executes them,
 /// `Client` is the process.

@@ -16,6 +16,7 @@ use super::mailbox::{NUMBER, inbox};
 use super::page_lists::{ListedPages, MAX_PAGES};
 use super::pinned::Pinned;
 use super::refused::{no_descriptor, refused};
+use super::release::KernelRelease;
 
 const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
@@ -31,7 +32,11 @@ impl Method<'_> {
         if uid == 0 {
             return Err(refused(Errno::EINVAL, "the context has no flag DEVX (0x1)"));
         }
-        let allowed = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | RELAXED_ORDERING;
+        let relaxed = match self.file.kernel.release {
+            KernelRelease::V5_10 => 0,
+            KernelRelease::Newest => RELAXED_ORDERING,
+        };
+        let allowed = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | relaxed;
         let access = self.attrs.flags(attr::UMEM_ACCESS, allowed)?;
         let address = self.attrs.data(attr::UMEM_ADDR)?;
         let length = self.attrs.data(attr::UMEM_LEN)?;
@@ -70,7 +75,13 @@ impl Method<'_> {
         let start = mapped.bus_address();
         let bitmap = if mapped.is_fragmented() { bitmap & PAGE } else { bitmap };
         // `devx_umem_find_best_pgsize` returns 32 bits: a larger page size becomes 0.
-        let size = best_page_size(start, length, bitmap).filter(|&size| size <= u32::MAX.into());
+        let size = match self.file.kernel.release {
+            KernelRelease::V5_10 if mapped.is_fragmented() => Some(PAGE),
+            KernelRelease::V5_10 => Some(page_size_of_address(address, start, length)),
+            KernelRelease::Newest => {
+                best_page_size(start, length, bitmap).filter(|&size| size <= u32::MAX.into())
+            }
+        };
         let size = size.ok_or_else(|| {
             let words = format!(
                 "no page size of pgsz_bitmap {bitmap:#x} suits {length:#x} bytes at bus address \
@@ -137,6 +148,14 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
         size /= 2;
     }
     Some(size)
+}
+
+/// The page size of Linux 5.10 for a contiguous range (`mlx5_ib_cont_pages`): at most 2 GiB, the
+/// alignments of address and bus address, and the number of pages, rounded up.
+fn page_size_of_address(address: u64, start: u64, length: u64) -> u64 {
+    let pages = pages_of(start, length, PAGE).max(1).next_power_of_two();
+    let aligned = (address / PAGE).trailing_zeros().min((start / PAGE).trailing_zeros()).min(19);
+    PAGE << aligned.min(pages.trailing_zeros())
 }
 
 /// A CREATE_UMEM command, counted against the bound.
@@ -218,6 +237,22 @@ mod tests {
         for (start, length, bitmap, expected) in cases {
             let got = best_page_size(start, length, bitmap);
             assert_eq!(got, expected, "{start:#x}+{length:#x} of {bitmap:#x}");
+        }
+    }
+
+    #[test]
+    fn page_size_of_linux_5_10_follows_address() {
+        for (address, start, length, expected) in [
+            (0x1000, 0x10_0000, 0x1_0000, 0x1000),
+            (0x2000, 0x10_0000, 0x1_0000, 0x2000),
+            (0x2008, 0x10_0008, 0x1_0000, 0x2000),
+            (0x10_0000, 0x2000, 0x1_0000, 0x2000),
+            (0x10_0000, 0x10_0000, 0x3000, 0x4000),
+            (0x10_0000, 0x10_0000, 0x1000, 0x1000),
+            (1 << 40, 1 << 40, 1 << 40, 1 << 31),
+        ] {
+            let got = page_size_of_address(address, start, length);
+            assert_eq!(got, expected, "{length:#x} bytes at {address:#x}, bus {start:#x}");
         }
     }
 

@@ -10,7 +10,7 @@ use verbless_model::{
     FrameEffect, FrameFault, FrameSelector, Link, LinkSettings, Model, Occurrence, Profile,
     QueueKind, Times,
 };
-use verbless_model_kernel::InProcess;
+use verbless_model_kernel::{InProcess, KernelRelease};
 use verbless_prm::{CommandStatus, EqeQpSrq, EqeQueueType, Opcode, QpState, SqState};
 use verbless_queue::wr::{Nop, PostError, Send};
 use verbless_queue::{
@@ -114,6 +114,31 @@ fn ethernet_queues_show_numbers_and_enter_error() {
     completions.consume_peeked();
     sq.to_error().expect("the device agrees");
     assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
+}
+
+/// Linux 5.10 refuses UMEM_REG's page-size bitmap, and an RMP must begin in the first half of a
+/// page. Forty rings reach the second half of a chunk.
+#[test]
+fn queues_work_on_linux_5_10() {
+    let profile = Profile::load("connectx6dx").expect("a profile").with_link(Link::Ethernet);
+    let model = Model::builder().device(profile).build();
+    let backend = InProcess::of(&model).like(KernelRelease::V5_10);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    let device = Device::open(&backend, &info).expect("the model opens");
+    assert!(!device.pages_follow_address(), "nothing was registered yet");
+    let domain = Domain::new(&device).expect("a domain");
+    let mut completions = cq(&domain);
+    assert!(device.pages_follow_address(), "the kernel refused the bitmap");
+    let srqs = [(); 40].map(|()| domain.srq(&SrqConfig::new(4)).expect("a shared receive queue"));
+    let region = domain.region(1 << 20, KeyAccess::LOCAL).expect("a region");
+    let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
+    sq.post(&Nop::new().signaled(), 9).expect("there is room");
+    arrives(&completions);
+    let good = completions.peek_send().expect("a good one");
+    assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
+    completions.consume_peeked();
+    drop((srqs, region, sq, completions, domain));
+    assert_eq!(device.leaked(), 0);
 }
 
 /// The device may still write to the leaked objects, so this test leaks memory.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use super::request::Request;
+use super::backend::Errno;
+use super::request::{IoctlFailure, IoctlOutputs, Request};
 use crate::abi::attr::{devx_umem_dereg, devx_umem_reg};
 use crate::abi::method;
 use crate::context::Context;
@@ -30,6 +31,10 @@ pub struct Umem {
 /// The kernel takes the largest that the bus addresses allow. It looks at bus addresses and the
 /// length, not at virtual addresses: behind an IOMMU a page can be larger than the memory's
 /// alignment.
+///
+/// A kernel before Linux 5.13 does not know page sizes
+/// ([`Context::pages_follow_address`]): its pages divide the address of the memory's first page,
+/// and [`Umem::page_limit`] says how large they may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM, and a
@@ -74,6 +79,18 @@ fn page_limit(bitmap: u64, address: u64, length: u64, system: u64) -> u64 {
     let most = whole.unwrap_or(0).max(system);
     let allowed = bitmap.checked_ilog2().map_or(SMALLEST, |top| 1 << top);
     allowed.min(most)
+}
+
+/// The largest page that a kernel without the bitmap may choose: at most the alignment of the
+/// memory's first page, the number of pages rounded up to a power of two, and 2 GiB (Linux 5.10,
+/// `mlx5_ib_cont_pages`). Linux 5.11 and 5.12 use the system's pages only.
+fn page_limit_of_address(address: u64, length: u64, system: u64) -> u64 {
+    let first = address & system.wrapping_neg();
+    let alignment = first & first.wrapping_neg();
+    let bytes = (address - first).saturating_add(length).checked_next_multiple_of(system);
+    let range = bytes.and_then(u64::checked_next_power_of_two).unwrap_or(1 << 63);
+    let alignment = if alignment == 0 { 1 << 31 } else { alignment };
+    alignment.min(range).min(1 << 31)
 }
 
 impl Context {
@@ -123,24 +140,47 @@ impl Context {
         pages: PageSizes,
         dmabuf: Option<BorrowedFd<'_>>,
     ) -> Result<Umem> {
-        let mut id = 0u32;
         let (bitmap, mandatory) = pages.bitmap();
-        let answer = Request::new(method::DEVX_UMEM_REG)
-            .input_u64(devx_umem_reg::ADDR, address)
-            .input_u64(devx_umem_reg::LEN, length)
-            .input_u32(devx_umem_reg::ACCESS, access)
-            .with(|request| match dmabuf {
-                Some(file) => request.descriptor(devx_umem_reg::DMABUF_FD, file),
-                None => request,
-            })
-            .input_u64(devx_umem_reg::PGSZ_BITMAP, bitmap)
-            .with(|request| if mandatory { request } else { request.optional() })
-            .output_of(devx_umem_reg::OUT_ID, &mut id)
-            .new_handle(devx_umem_reg::HANDLE)
-            .send(self.device())?;
+        let send = |id: &mut u32, bitmap: Option<u64>| -> Result<IoctlOutputs, IoctlFailure> {
+            Request::new(method::DEVX_UMEM_REG)
+                .input_u64(devx_umem_reg::ADDR, address)
+                .input_u64(devx_umem_reg::LEN, length)
+                .input_u32(devx_umem_reg::ACCESS, access)
+                .with(|request| match dmabuf {
+                    Some(file) => request.descriptor(devx_umem_reg::DMABUF_FD, file),
+                    None => request,
+                })
+                .with(|request| match bitmap {
+                    Some(bits) if mandatory => request.input_u64(devx_umem_reg::PGSZ_BITMAP, bits),
+                    Some(bits) => request.input_u64(devx_umem_reg::PGSZ_BITMAP, bits).optional(),
+                    None => request,
+                })
+                .output_of(devx_umem_reg::OUT_ID, id)
+                .new_handle(devx_umem_reg::HANDLE)
+                .send(self.device())
+        };
+        let mut id = 0u32;
+        let known = !self.pages_follow_address();
+        let answer = match send(&mut id, known.then_some(bitmap)) {
+            Err(IoctlFailure::Errno { errno: Errno::EPROTONOSUPPORT, .. })
+                if known && mandatory =>
+            {
+                let answer = send(&mut id, None)?;
+                self.set_pages_follow_address();
+                answer
+            }
+            answer => answer?,
+        };
         let handle = Handle::new(self, &RELEASE, answer.handle(devx_umem_reg::HANDLE)?);
         answer.filled(&[devx_umem_reg::OUT_ID])?;
-        let page_limit = page_limit(bitmap, address, length, page_size() as u64);
+        let system = page_size() as u64;
+        let by_address = page_limit_of_address(address, length, system);
+        let page_limit = match page_limit(bitmap, address, length, system) {
+            _ if self.pages_follow_address() => by_address,
+            chosen if mandatory => chosen,
+            // A kernel that does not know the bitmap has ignored it.
+            chosen => chosen.max(by_address),
+        };
         Ok(Umem { handle, id, page_limit })
     }
 }
@@ -154,7 +194,8 @@ impl Umem {
 
     /// The largest page, in bytes, in which the kernel may have registered the memory: at most the
     /// largest allowed size, and at most the system's page or, if larger, the largest power of two
-    /// that divides the length.
+    /// that divides the length. Without page sizes ([`Context::pages_follow_address`]), at most the
+    /// alignment of the memory's first page.
     #[must_use]
     pub const fn page_limit(&self) -> u64 {
         self.page_limit
@@ -204,6 +245,24 @@ mod tests {
         assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
         assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
         assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
+    }
+
+    #[test]
+    fn page_limit_without_bitmap_follows_address() {
+        for (address, length, system, limit) in [
+            (0x7000_1000, 0x10_0000, 0x1000, 0x1000),
+            (0x7000_2000, 0x10_0000, 0x1000, 0x2000),
+            (0x7000_2008, 0x10_0000, 0x1000, 0x2000),
+            (0x7000_0000, 0x1000, 0x1000, 0x1000),
+            (0x7000_0000, 0x1001, 0x1000, 0x2000),
+            (0x7000_0008, 0x1000, 0x1000, 0x2000),
+            (0x7000_0000, 0x18_0000, 0x1000, 0x20_0000),
+            (0x7001_1000, 0x10_0000, 0x1_0000, 0x1_0000),
+            (1 << 40, 1 << 40, 0x1000, 1 << 31),
+        ] {
+            let got = page_limit_of_address(address, length, system);
+            assert_eq!(got, limit, "{length:#x} bytes at {address:#x}");
+        }
     }
 
     #[test]

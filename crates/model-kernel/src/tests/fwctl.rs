@@ -45,7 +45,8 @@ impl Fixture {
         caps.set_log_max_uctx(4);
         caps.set_uctx_cap(uctx_cap);
         let device = Arc::new(Device::with(caps, false));
-        let kernel = Kernel::attach(device.clone()).expect("the device is willing");
+        let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
+            .expect("the device is willing");
         let control = Fwctl::open(kernel).expect("a user context");
         Self { device, client: TestClient::new(), control }
     }
@@ -291,7 +292,8 @@ fn uctx_is_destroyed_with_file() {
 #[test]
 fn open_fails_if_create_uctx_fails() {
     let device = Device::new();
-    let kernel = Kernel::attach(device.clone()).expect("the device is willing");
+    let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
+        .expect("the device is willing");
     device.refuse_next(Opcode::CREATE_UCTX.0, 8);
     assert_eq!(Fwctl::open(kernel).err(), Some(Errno::ENOMEM));
 }

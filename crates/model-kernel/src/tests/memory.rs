@@ -86,6 +86,22 @@ fn umem_page_size_follows_bitmap_and_length() {
 }
 
 #[test]
+fn linux_5_10_refuses_page_sizes_and_follows_address() {
+    let fixture = Fixture::like(crate::KernelRelease::V5_10);
+    let (_memory, address) = buffer(48);
+    let refused = fixture.umem(address, 4096, 1, Some(4096)).map(drop);
+    assert_eq!(refused, Err(Errno::EPROTONOSUPPORT));
+    let refused = fixture.umem(address, 4096, 1 | 1 << 20, None).map(drop);
+    assert_eq!(refused, Err(Errno::EINVAL), "relaxed ordering");
+    let odd = address + if address & 0x1000 == 0 { 0x1000 } else { 0 };
+    fixture.umem(odd, 0x1_0000, 1, None).expect("it is mapped");
+    let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+    let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
+    assert_eq!((create.umem().log_page_size(), create.umem().num_of_mtt()), (0, 16));
+    assert_eq!(fixture.close(), 0);
+}
+
+#[test]
 fn pinned_pages_count_against_the_limit() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(8);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use verbless_command::{Device, Error, ErrorKind, QueueMemory};
 use verbless_devx::{PageSizes, abi::core::access};
 
-use crate::region::Pinned;
+use crate::region::{Memory, Pinned};
 use verbless_ring::ring::{LayoutError, RecordMemory, RingMemory};
 
 /// Default bytes of a chunk; a larger ring gets a larger chunk.
@@ -25,6 +25,22 @@ const RING_UNIT: usize = 4096;
 /// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
 /// `wq` 5, in units of a 64th). With pages of a ring's unit, every ring begins a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
+
+/// Registers a new chunk of `size` bytes with pages of a ring's unit. A kernel without page sizes
+/// chooses them by the address, so there the chunk begins at an odd page.
+fn register(device: &Device, size: usize) -> Result<Pinned, Error> {
+    let follow_address = || device.pages_follow_address();
+    if !follow_address() {
+        let pinned = Pinned::allocate(device, size, access::LOCAL_WRITE, PAGES)?;
+        if !follow_address() {
+            return Ok(pinned);
+        }
+    }
+    let room = Memory::allocate(size.saturating_add(RING_UNIT))?;
+    let skipped = if room.address() & RING_UNIT as u64 == 0 { RING_UNIT } else { 0 };
+    let odd = room.slice(skipped, size).expect("the room has a unit more than the chunk");
+    Pinned::of(device, &odd, access::LOCAL_WRITE, PAGES)
+}
 /// The granularity of doorbell records, in bytes: records of two queues never share a cache line.
 const RECORD_UNIT: usize = 64;
 
@@ -120,7 +136,7 @@ impl Pool {
                 } else {
                     self.chunk
                 });
-                let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE, PAGES)?;
+                let pinned = register(&self.device, size)?;
                 let free = Mutex::new((0..size / unit).collect());
                 let chunk = Arc::new(Chunk { pinned, free });
                 let lease = chunk.lease(units).expect("a new chunk has room for its first lease");

@@ -49,7 +49,7 @@ fn write_outside_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), 
     let end = start.address + length;
     for (what, address, bytes) in [
         ("over the end", end - 1, 2),
-        ("behind the end", end, 1),
+        ("at the end", end, 1),
         ("longer than to the end", end - 64, 65),
         ("on a later page", end + 4096, 1),
         ("before the start", start.address - 1, 2),

@@ -47,7 +47,9 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
 
 /// Writes changed files, removes files that no table generates, and returns a line about each.
 fn write(root: &Path, description: &Description) -> crate::repository::Result<Vec<String>> {
-    std::fs::create_dir_all(root.join(DIRECTORY))?;
+    for directory in [DIRECTORY, profiles::DIRECTORY] {
+        std::fs::create_dir_all(root.join(directory))?;
+    }
     let files = files(root, description)?;
     let mut done = Vec::new();
     for path in existing(root)? {
@@ -90,15 +92,16 @@ pub(crate) fn stale(
     Ok(stale)
 }
 
-/// The files in [`DIRECTORY`], as paths from the root.
+/// The files in the directories of generated files, as paths from the root.
 fn existing(root: &Path) -> crate::repository::Result<Vec<String>> {
-    let directory = root.join(DIRECTORY);
-    if !directory.exists() {
-        return Ok(Vec::new());
-    }
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        names.push(format!("{DIRECTORY}/{}", entry?.file_name().to_string_lossy()));
+    for directory in [DIRECTORY, profiles::DIRECTORY] {
+        if !root.join(directory).exists() {
+            continue;
+        }
+        for entry in std::fs::read_dir(root.join(directory))? {
+            names.push(format!("{directory}/{}", entry?.file_name().to_string_lossy()));
+        }
     }
     Ok(names)
 }
@@ -114,8 +117,10 @@ fn files(
     texts.push(("numbers".to_owned(), numbers(description)));
     let mut names: Vec<String> =
         texts.iter().map(|(name, _)| format!("{DIRECTORY}/{name}.rs")).collect();
-    names.push(profiles::FILE.into());
-    texts.push(("profiles".to_owned(), profiles::module(root)?));
+    for (name, text) in profiles::modules(root, description)? {
+        names.push(format!("{}/{name}.rs", profiles::DIRECTORY));
+        texts.push((name, text));
+    }
     let formatted = rustfmt(root, texts.into_iter().map(|(_, text)| text).collect())?;
     Ok(names.into_iter().zip(formatted).collect())
 }

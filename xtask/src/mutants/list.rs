@@ -11,7 +11,7 @@ use crate::workspace::{Result, workspace_root};
 /// How to install the lister of mutants.
 const INSTALL: &str = "cargo install cargo-mutants --locked";
 /// Files that are not mutated: generated code, tasks, and tests.
-const EXCLUDED: [&str; 3] = ["crates/prm/src/generated/**", "xtask/**", "tests/**"];
+const EXCLUDED: [&str; 3] = ["crates/*/src/**/generated/**", "xtask/**", "tests/**"];
 
 /// A change of the sources.
 #[derive(Deserialize, Debug, Clone, PartialEq)]

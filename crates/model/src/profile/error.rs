@@ -113,6 +113,7 @@ fn hint(near: &Option<&'static str>) -> String {
 }
 
 /// The name in `names` with the fewest edits from `name`, if they are few.
+#[cfg(feature = "toml")]
 pub(crate) fn nearest(
     name: &str,
     names: impl Iterator<Item = &'static str>,
@@ -125,6 +126,7 @@ pub(crate) fn nearest(
 }
 
 /// Levenshtein's distance.
+#[cfg(feature = "toml")]
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -138,7 +140,7 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
     row[b.len()]
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "toml"))]
 mod tests {
     use super::*;
 

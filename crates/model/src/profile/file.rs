@@ -1,47 +1,96 @@
-//! The text form of a profile: its sections, checked for names and types.
+//! The types of a profile: its sections, their fields, and how each is read from a text.
 
-use std::collections::BTreeMap;
+use verbless_prm::{HcaCapPage, HcaVportContext, LagContext, NicVportContext, RegisterId};
+#[cfg(feature = "toml")]
+use {
+    super::error::ProfileError,
+    super::text::{Read, Section, misplaced, table, wrong},
+    toml::de::{DeTable, DeValue},
+};
 
-use super::error::ProfileError;
-use super::text::{Fields, Read, Section, Value, misplaced, wrong};
+use super::values::{Layer, Values};
 
-/// Declares structures as sections with these fields; all fields are required except marked ones.
+/// Declares structures as sections with these fields; a field is required unless it has a default.
 macro_rules! sections {
     ($(
         $(#[$attribute:meta])*
         $visibility:vis struct $name:ident {
-            $( $(#[doc = $doc:literal])* $of:vis $field:ident: $type:ty $(= $default:ident)?, )*
+            $( $(#[doc = $doc:literal])* $of:vis $field:ident: $type:ty $(= $default:expr)?, )*
         }
     )*) => {$(
         $(#[$attribute])*
-        #[derive(Debug, Clone)]
+        #[derive(Debug, Clone, PartialEq)]
         $visibility struct $name {
             $( $(#[doc = $doc])* $of $field: $type, )*
         }
 
+        #[cfg(feature = "toml")]
+        impl Read for $name {
+            fn read(
+                value: &DeValue<'_>,
+                place: &str,
+                base: Option<&Self>,
+            ) -> Result<Self, ProfileError> {
+                Self::of(place, table(value, place)?, base)
+            }
+        }
+
+        #[cfg(feature = "toml")]
         impl $name {
-            /// Reads a section.
-            fn of(name: &str, fields: Fields) -> Result<Self, ProfileError> {
+            /// Reads a section over that of the base.
+            fn of(
+                name: &str,
+                fields: &DeTable<'_>,
+                base: Option<&Self>,
+            ) -> Result<Self, ProfileError> {
                 let mut section = Section::new(name, fields);
                 let read = Self {
-                    $( $field: sections!(@take section $field $($default)?), )*
+                    $( $field: sections!(@take section base $field $($default)?), )*
                 };
                 section.end()?;
                 Ok(read)
             }
         }
+    )*};
+    (@take $section:ident $base:ident $field:ident) => {
+        $section.required(stringify!($field), $base.map(|base| &base.$field))?
+    };
+    (@take $section:ident $base:ident $field:ident $default:expr) => {
+        $section
+            .optional(stringify!($field), $base.map(|base| &base.$field))?
+            .unwrap_or_else(|| $default)
+    };
+}
 
-        impl Read for $name {
-            fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
-                Self::of(place, Fields::read(value, place)?)
+/// Reads an enum from the names of its values.
+#[cfg(feature = "toml")]
+macro_rules! read_names {
+    ($($type:ty = $all:literal { $($name:literal => $value:ident),* })*) => {$(
+        impl Read for $type {
+            fn read(
+                value: &DeValue<'_>,
+                place: &str,
+                _: Option<&Self>,
+            ) -> Result<Self, ProfileError> {
+                let DeValue::String(text) = value else {
+                    return Err(misplaced(place, value, "a string"));
+                };
+                match &**text {
+                    $($name => Ok(Self::$value),)*
+                    other => Err(wrong(place, format!("is {other:?}; {}", $all))),
+                }
             }
         }
     )*};
-    (@take $section:ident $field:ident) => { $section.required(stringify!($field))? };
-    (@take $section:ident $field:ident none) => { $section.optional(stringify!($field))? };
-    (@take $section:ident $field:ident empty) => {
-        $section.optional(stringify!($field))?.unwrap_or_default()
-    };
+}
+
+#[cfg(feature = "toml")]
+read_names! {
+    Link = "a link is \"infiniband\" or \"ethernet\"" {
+        "infiniband" => Infiniband, "ethernet" => Ethernet
+    }
+    Side = "a side is \"host\" or \"dpu\"" { "host" => Host, "dpu" => Dpu }
+    Role = "a role is \"pf\", \"vf\" or \"sf\"" { "pf" => Pf, "vf" => Vf, "sf" => Sf }
 }
 
 /// The link layer of a port.
@@ -51,23 +100,6 @@ pub enum Link {
     Infiniband,
     /// Ethernet: RoCE, MACs and GIDs.
     Ethernet,
-}
-
-impl Link {
-    pub(super) fn other(self) -> Self {
-        match self {
-            Self::Infiniband => Self::Ethernet,
-            Self::Ethernet => Self::Infiniband,
-        }
-    }
-
-    /// The section of the profile for this link layer.
-    pub(super) fn section(self) -> &'static str {
-        match self {
-            Self::Infiniband => "infiniband",
-            Self::Ethernet => "ethernet",
-        }
-    }
 }
 
 /// The processor that uses a function of a device.
@@ -92,67 +124,33 @@ pub enum Role {
     Sf,
 }
 
-impl Read for Side {
-    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
-        match &value {
-            Value::String(text) if text == "host" => Ok(Self::Host),
-            Value::String(text) if text == "dpu" => Ok(Self::Dpu),
-            other => Err(wrong(place, format!("is {other:?}; a side is \"host\" or \"dpu\""))),
-        }
-    }
-}
-
-impl Read for Role {
-    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
-        match &value {
-            Value::String(text) if text == "pf" => Ok(Self::Pf),
-            Value::String(text) if text == "vf" => Ok(Self::Vf),
-            Value::String(text) if text == "sf" => Ok(Self::Sf),
-            other => Err(wrong(place, format!("is {other:?}; a role is \"pf\", \"vf\" or \"sf\""))),
-        }
-    }
-}
-
-impl Read for Link {
-    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
-        match &value {
-            Value::String(text) if text == "infiniband" => Ok(Self::Infiniband),
-            Value::String(text) if text == "ethernet" => Ok(Self::Ethernet),
-            Value::String(text) => {
-                Err(wrong(place, format!("is {text:?}; a link is \"infiniband\" or \"ethernet\"")))
-            }
-            other => Err(misplaced(place, other, "a string")),
-        }
-    }
-}
-
 sections! {
-    /// The whole file.
+    /// A whole profile.
     pub(super) struct File {
         pub name: String,
         pub link: Link,
         pub device: DeviceNumbers,
         pub keys: KeyNumbers,
         pub first: FirstNumbers,
-        pub nic_vport: Fields = empty,
+        pub nic_vport: Values<NicVportContext> = Values::none(),
         /// Current values, by capability page.
-        pub caps: BTreeMap<String, Fields>,
+        pub caps: Layer<HcaCapPage>,
         /// Maxima, by capability page, where they differ from the current values.
-        pub max: BTreeMap<String, Fields> = empty,
+        pub max: Layer<HcaCapPage> = Layer::new(),
         /// Contents of registers, by register.
-        pub registers: BTreeMap<String, Fields> = empty,
+        pub registers: Layer<RegisterId> = Layer::new(),
         pub infiniband: ByLink,
         pub ethernet: ByLink,
         /// The data path accelerator; without this section, there is none.
-        pub dpa: Option<DpaNumbers> = none,
+        pub dpa: Option<DpaNumbers> = None,
         /// The embedded CPU's function; without this section, there is none.
-        pub dpu: Option<OnDpu> = none,
+        pub dpu: Option<OnDpu> = None,
         /// All functions of a card that has several, for models that show all of them.
-        pub topology: Vec<FunctionPlace> = empty,
+        pub topology: Vec<FunctionPlace> = Vec::new(),
     }
 
     /// A function's place: its side, its PCI address, and its number among functions of its type.
-    #[derive(PartialEq, Eq, Default)]
+    #[derive(Eq, Default)]
     pub struct FunctionPlace {
         /// The side that uses the function.
         pub side: Side,
@@ -161,26 +159,26 @@ sections! {
         /// Number of the PF: its own, or its parent's.
         pub pf: u16,
         /// Number of the VF or SF on its PF; of a PF, none.
-        pub number: Option<u16> = none,
+        pub number: Option<u16> = None,
         /// PCI address without the domain, such as 0b:00.2; of an SF, that of its parent. `None`:
         /// the front end chooses one.
-        pub address: Option<String> = none,
+        pub address: Option<String> = None,
     }
 
     /// Values that replace the others on the DPU side.
     pub(super) struct OnDpu {
-        pub caps: BTreeMap<String, Fields>,
+        pub caps: Layer<HcaCapPage>,
     }
 
     /// Values that replace the common ones for a certain link layer of the ports.
     pub(super) struct ByLink {
         pub port: PortNumbers,
-        pub hca_vport: Fields = empty,
+        pub hca_vport: Values<HcaVportContext> = Values::none(),
         /// The bond of the ports (`lag_context`); without it they are in none.
-        pub lag: Fields = empty,
-        pub caps: BTreeMap<String, Fields> = empty,
-        pub max: BTreeMap<String, Fields> = empty,
-        pub registers: BTreeMap<String, Fields> = empty,
+        pub lag: Values<LagContext> = Values::none(),
+        pub caps: Layer<HcaCapPage> = Layer::new(),
+        pub max: Layer<HcaCapPage> = Layer::new(),
+        pub registers: Layer<RegisterId> = Layer::new(),
     }
 
     /// Numbers that describe a device.
@@ -190,7 +188,7 @@ sections! {
         /// PCI device.
         pub device_id: u16,
         /// PCI device id of its VFs, if it differs.
-        pub vf_device_id: Option<u16> = none,
+        pub vf_device_id: Option<u16> = None,
         /// IEEE OUI of the vendor.
         pub ieee_vendor_id: u32,
         /// The parameter set id (PSID), at most 16 characters; a name that no vendor gives.
@@ -286,9 +284,10 @@ sections! {
 }
 
 impl File {
-    /// Reads a whole profile.
-    pub(super) fn new(fields: Fields) -> Result<Self, ProfileError> {
-        Self::of("", fields)
+    /// Reads a whole profile; what it does not give, it has from its base.
+    #[cfg(feature = "toml")]
+    pub(super) fn read(fields: &DeTable<'_>, base: Option<&Self>) -> Result<Self, ProfileError> {
+        Self::of("", fields, base)
     }
 
     pub(super) fn by_link(&self, link: Link) -> &ByLink {
@@ -301,91 +300,5 @@ impl File {
     /// The values that replace the common ones on this side.
     pub(super) fn by_side(&self, side: Side) -> Option<&OnDpu> {
         self.dpu.as_ref().filter(|_| side == Side::Dpu)
-    }
-
-    /// Checks rules that the types do not express.
-    pub(super) fn check(&self) -> Result<(), ProfileError> {
-        let wrong = |section: &str, field: &str, why: &str| {
-            Err(ProfileError::Value {
-                section: section.into(),
-                field: field.into(),
-                why: why.into(),
-            })
-        };
-        if self.device.board_id.len() > 16 {
-            return wrong("device", "board_id", "has more than 16 characters");
-        }
-        if self.first.user_uar <= self.first.uar || self.device.uar_pages <= self.first.user_uar {
-            return wrong("first", "user_uar", "leaves no page to the kernel or to user contexts");
-        }
-        if !self.device.uar_pages.is_power_of_two() {
-            return wrong("device", "uar_pages", "is not a power of two, as the size of a BAR is");
-        }
-        if let Some(dpa) = &self.dpa {
-            let all = u32::from(dpa.cores) * u32::from(dpa.units_per_core);
-            if all > u16::MAX.into() || u32::from(dpa.reserved_units) >= all {
-                return wrong("dpa", "reserved_units", "leaves no unit, or there are over 65535");
-            }
-            if dpa.first_object == 0 {
-                return wrong("dpa", "first_object", "is 0, which names no object");
-            }
-        }
-        if self.device.contexts_per_page == 0 {
-            return wrong("device", "contexts_per_page", "is 0: a page holds something");
-        }
-        if self.device.page_batch == 0 {
-            return wrong("device", "page_batch", "is 0: nothing would ever be asked for");
-        }
-        if self.device.vectors == 0 {
-            return wrong("device", "vectors", "is 0, but commands and events need one");
-        }
-        if self.first.uid == 0 {
-            return wrong("first", "uid", "is 0, which is the kernel's");
-        }
-        for (link, port) in
-            [("infiniband", &self.infiniband.port), ("ethernet", &self.ethernet.port)]
-        {
-            for (field, mtu) in [("max_mtu", port.max_mtu), ("active_mtu", port.active_mtu)] {
-                if !mtu.is_power_of_two() || !(256..=4096).contains(&mtu) || mtu > port.max_mtu {
-                    let why = format!("is {mtu}, not 256, 512, 1024, 2048 or 4096 within max_mtu");
-                    return wrong(&format!("{link}.port"), field, &why);
-                }
-            }
-        }
-        self.check_topology()
-    }
-
-    /// Checks that each function of the topology is valid and listed once.
-    fn check_topology(&self) -> Result<(), ProfileError> {
-        let mut seen: Vec<&FunctionPlace> = Vec::new();
-        for place in &self.topology {
-            let wrong = |why: &str| {
-                Err(ProfileError::Value {
-                    section: "profile".into(),
-                    field: "topology".into(),
-                    why: format!("has {place:?}, {why}"),
-                })
-            };
-            if place.address.is_none() {
-                return wrong("which has no address");
-            }
-            if (place.role == Role::Pf) != place.number.is_none() {
-                return wrong("where a VF and an SF have a number, and a PF has none");
-            }
-            if place.side == Side::Dpu && self.dpu.is_none() {
-                return wrong("but the profile has no section dpu");
-            }
-            let is_parent = |it: &&&FunctionPlace| {
-                it.role == Role::Pf && (it.side, it.pf) == (place.side, place.pf)
-            };
-            if place.role != Role::Pf && !seen.iter().any(|it| is_parent(&it)) {
-                return wrong("whose PF does not precede it");
-            }
-            if seen.contains(&place) {
-                return wrong("which is listed twice");
-            }
-            seen.push(place);
-        }
-        Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Device profiles: every number that a device reports, as TOML, or as Rust that is generated from
-//! it (`builtin`).
+//! Device profiles: every number that a device reports, as TOML, or as typed Rust that is generated
+//! from it (`generated`).
 //!
 //! A profile names capability values by the field names of `prm/`, page by page, so that code
 //! contains no such number. The sections `infiniband` and `ethernet` hold the values that depend on
@@ -9,17 +9,24 @@
 //! not give.
 
 mod apply;
-mod base;
-mod builtin;
+#[cfg(feature = "toml")]
+mod check;
 mod error;
+#[cfg(feature = "toml")]
+mod fields;
 mod file;
+mod generated;
+#[cfg(feature = "toml")]
 mod text;
+mod values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportContext};
+#[cfg(feature = "toml")]
+use verbless_prm::{HcaCap, HcaCapPage};
+use verbless_prm::{HcaVportContext, LagContext, NicVportContext};
 
 pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
@@ -46,7 +53,7 @@ pub struct Profile {
 impl Profile {
     /// The names that [`Profile::load`] accepts.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        base::names()
+        generated::NAMES.iter().copied()
     }
 
     /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`;
@@ -57,7 +64,7 @@ impl Profile {
     /// this build reads no files.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
-            return Self::builtin(name);
+            return Self::builtin(name).map(Self::of);
         }
         #[cfg(not(feature = "toml"))]
         return Err(ProfileError::NoFiles { path: name.into() });
@@ -69,17 +76,11 @@ impl Profile {
         }
     }
 
-    /// A built-in profile. Its values are applied once: a test builds many models, and in an
-    /// unoptimized program applying them takes longer than all other steps of building one.
-    fn builtin(name: &str) -> Result<Self, ProfileError> {
-        static READ: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
-        let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(profile) = read().get(name) {
-            return Ok(profile.clone());
-        }
-        let profile = Self::of(base::builtin(name)?)?;
-        read().insert(name.into(), profile.clone());
-        Ok(profile)
+    fn builtin(name: &str) -> Result<file::File, ProfileError> {
+        generated::profile(name).ok_or_else(|| {
+            let known = Self::names().collect::<Vec<_>>().join(", ");
+            ProfileError::NoSuchProfile { name: name.into(), known }
+        })
     }
 
     /// A profile from its text.
@@ -89,21 +90,11 @@ impl Profile {
     /// field.
     #[cfg(feature = "toml")]
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        Self::of(text::parse(text)?)
-    }
-
-    fn of(fields: text::Fields) -> Result<Self, ProfileError> {
-        let file = file::File::new(base::merged(fields)?)?;
+        let file = Self::read(text)?;
         file.check()?;
-        let file = Arc::new(file);
-        // Checks every combination of port type and side, so that a mistake shows when the profile
-        // is loaded.
-        Self::resolve(file.clone(), file.link.other(), Side::Host)?;
-        let host = Self::resolve(file.clone(), file.link, Side::Host)?;
-        if file.dpu.is_some() {
-            Self::resolve(file.clone(), file.link.other(), Side::Dpu)?;
-            let dpu = Self::resolve(file.clone(), file.link, Side::Dpu)?;
-            let hosts = file.topology.iter().filter(|it| it.side == Side::Host).count().max(1);
+        let host = Self::of(file);
+        if let Some(dpu) = host.clone().on(Side::Dpu) {
+            let hosts = host.topology().iter().filter(|it| it.side == Side::Host).count().max(1);
             if dpu.vhca_id() >= host.vhca_id() && dpu.vhca_id() < host.vhca_id() + hosts as u16 {
                 return Err(ProfileError::Value {
                     section: "dpu.caps.general".into(),
@@ -115,11 +106,29 @@ impl Profile {
         Ok(host)
     }
 
+    /// Reads a profile over its `base`, if it names one.
+    #[cfg(feature = "toml")]
+    fn read(text: &str) -> Result<file::File, ProfileError> {
+        let parsed = toml::de::DeTable::parse(text);
+        let mut fields =
+            parsed.map_err(|error| ProfileError::Syntax(error.to_string()))?.into_inner();
+        let base = match fields.remove("base").map(toml::Spanned::into_inner) {
+            None => None,
+            Some(toml::de::DeValue::String(name)) => Some(Self::builtin(&name)?),
+            Some(_) => return Err(text::wrong("base", "is not the name of a built-in profile")),
+        };
+        file::File::read(&fields, base.as_ref())
+    }
+
+    fn of(file: file::File) -> Self {
+        let link = file.link;
+        Self::resolve(Arc::new(file), link, Side::Host)
+    }
+
     /// This profile with its ports set to another link layer.
     #[must_use]
     pub fn with_link(self, link: Link) -> Self {
         Self::resolve(self.file, link, self.side)
-            .expect("both port types were tried when it was read")
     }
 
     /// This profile for one side of the device; `None` if the device has no such side. A freshly
@@ -129,10 +138,7 @@ impl Profile {
         if side == Side::Dpu {
             self.file.dpu.as_ref()?;
         }
-        Some(
-            Self::resolve(self.file, self.link, side)
-                .expect("its sides were tried when it was read"),
-        )
+        Some(Self::resolve(self.file, self.link, side))
     }
 
     /// This profile for each side that the device has, the host's first.
@@ -140,29 +146,18 @@ impl Profile {
         [Side::Host, Side::Dpu].into_iter().filter_map(|side| self.clone().on(side))
     }
 
-    fn resolve(file: Arc<file::File>, link: Link, side: Side) -> Result<Self, ProfileError> {
+    fn resolve(file: Arc<file::File>, link: Link, side: Side) -> Self {
         let by_link = file.by_link(link);
-        let pages = apply::pages(&file, by_link, file.by_side(side))?;
-        let registers = apply::registers(&file, by_link)?;
-        let mut nic_vport = NicVportContext::zeroed();
-        apply::fields(
-            "nic_vport",
-            NicVportContext::INFO,
-            nic_vport.as_bytes_mut(),
-            &file.nic_vport,
-        )?;
-        let mut hca_vport = HcaVportContext::zeroed();
-        let section = format!("{}.hca_vport", link.section());
-        apply::fields(
-            &section,
-            HcaVportContext::INFO,
-            hca_vport.as_bytes_mut(),
-            &by_link.hca_vport,
-        )?;
-        let mut lag = LagContext::zeroed();
-        let section = format!("{}.lag", link.section());
-        apply::fields(&section, LagContext::INFO, lag.as_bytes_mut(), &by_link.lag)?;
-        Ok(Self { link, side, pages, registers, nic_vport, hca_vport, lag, file })
+        Self {
+            link,
+            side,
+            pages: apply::pages(&file, by_link, file.by_side(side)),
+            registers: apply::registers(&file, by_link),
+            nic_vport: file.nic_vport.alone(),
+            hca_vport: by_link.hca_vport.alone(),
+            lag: by_link.lag.alone(),
+            file,
+        }
     }
 
     /// The device's name, such as `ConnectX-6 Dx`.
@@ -216,6 +211,7 @@ impl Profile {
         &self.file.by_link(self.link).port
     }
 
+    #[cfg(feature = "toml")]
     fn vhca_id(&self) -> u16 {
         let general = HcaCap::from_prefix(&self.pages[&HcaCapPage::GENERAL.0].current);
         general.expect("the general page is whole").vhca_id()

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use verbless_prm::{HcaCap, HcaCapPage};
+use verbless_prm::{FlowTableCap, HcaCap, HcaCapPage, PmtuReg, RegisterId};
 
-use super::{Link, Profile, Role, Side, base, text};
+use super::{Link, Profile, Role, Side};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
@@ -203,8 +203,9 @@ fn builtin_profiles_match_their_files() {
             continue;
         }
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
-        let read = text::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        assert_eq!(base::builtin(name).unwrap(), read, "{name}");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(Profile::builtin(name).unwrap(), Profile::read(&text).unwrap(), "{name}");
+        Profile::from_toml(&text).expect("it keeps the rules of profiles");
         names.retain(|it| *it != name);
     }
     assert!(names.is_empty(), "{names:?} have no file");
@@ -226,6 +227,41 @@ fn profile_with_base_overrides_only_its_fields() {
         let error = Profile::from_toml(&spoilt).expect_err(&spoilt).to_string();
         assert!(error.contains(said), "{error}");
     }
+}
+
+#[test]
+fn common_value_of_file_stays_below_link_value_of_base() {
+    let text = "base = \"connectx6dx\"\n[registers.pmtu]\nmax_mtu = 512\nadmin_mtu = 256\n\
+                [infiniband.registers.pmtu]\nadmin_mtu = 1024\n";
+    let profile = Profile::from_toml(text).expect("a good profile");
+    for (link, max, admin, oper) in
+        [(Link::Infiniband, 4096, 1024, 4096), (Link::Ethernet, 512, 256, 1522)]
+    {
+        let profile = profile.clone().with_link(link);
+        let pmtu = PmtuReg::from_prefix(&profile.registers()[&RegisterId::PMTU.0].bytes).unwrap();
+        assert_eq!((pmtu.max_mtu(), pmtu.admin_mtu(), pmtu.oper_mtu()), (max, admin, oper));
+    }
+}
+
+#[test]
+fn file_merges_sections_of_base_field_by_field() {
+    let text = "base = \"bluefield3\"\n[device]\nboard_id = \"OTHER\"\n[dpa]\ncores = 2\n\
+                [dpu.caps.general]\nlog_max_qp = 5\n\
+                [ethernet.caps.flow_table.flow_table_properties_nic_receive]\nmax_ft_level = 9\n";
+    let profile = Profile::from_toml(text).expect("a good profile").with_link(Link::Ethernet);
+    let base = Profile::load("bluefield3").expect("it is built in");
+    assert_eq!((&*profile.device().board_id, profile.device().device_id), ("OTHER", 0xa2dc));
+    let dpa = profile.dpa().expect("the base has one");
+    assert_eq!((dpa.cores, dpa.units_per_core), (2, 16));
+    assert_eq!(profile.topology(), base.topology());
+    let page = &profile.pages()[&HcaCapPage::FLOW_TABLE.0].current;
+    let nic = *FlowTableCap::from_prefix(page).unwrap().flow_table_properties_nic_receive();
+    assert_eq!((nic.max_ft_level(), nic.log_max_ft_size()), (9, 16));
+    let qps = |profile: &Profile| {
+        HcaCap::from_prefix(&profile.pages()[&HcaCapPage::GENERAL.0].current).unwrap().log_max_qp()
+    };
+    let dpu = profile.clone().on(Side::Dpu).expect("the base has one");
+    assert_eq!((qps(&profile), qps(&dpu), dpu.vhca_id()), (18, 5, 0x11));
 }
 
 #[test]

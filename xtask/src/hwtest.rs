@@ -1,8 +1,6 @@
 //! `cargo xtask hwtest`: builds the conformance suite's program and runs it with the same options.
 
-use std::process::Command;
-
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{Result, cargo, workspace_root};
 
 /// Options of `cargo xtask hwtest`; `--help` shows those of the program.
 #[derive(clap::Args, Debug)]
@@ -18,12 +16,10 @@ pub(crate) struct Options {
 /// It is built in the profile of this program: on a fresh machine the two then share their
 /// dependencies, and cargo shows its progress.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["run", "--package", "verbless-conformance", "--bin", "hwtest"]);
-    // The writer of JUnit files adds as many crates as all the rest.
-    if options.arguments.iter().any(|argument| argument.starts_with("--junit")) {
-        command.args(["--features", "junit"]);
-    }
-    command.arg("--").args(&options.arguments).current_dir(workspace_root());
-    Ok(command.status()?.success())
+    let status = cargo()
+        .args(["run", "--package", "verbless-conformance", "--bin", "hwtest", "--"])
+        .args(&options.arguments)
+        .current_dir(workspace_root())
+        .status()?;
+    Ok(status.success())
 }

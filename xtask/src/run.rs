@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::outcome::Outcome;
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{Result, cargo, workspace_root};
 
 /// Programs that these steps require.
 const NEEDED: [&str; 2] = ["ibv_devinfo", "ib_write_bw"];
@@ -401,7 +401,7 @@ pub(crate) fn program(path: &str) -> Result<PathBuf> {
 /// features of shared crates depend on the programs in a build, so single builds would compile most
 /// crates several times.
 pub(crate) fn programs() -> Result<Command> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo();
     cargo
         .args(["build", "--release", "--bins"])
         .args(EXAMPLES.iter().flat_map(|example| ["--example", example]))

@@ -688,20 +688,12 @@ mod tests {
     }
 
     #[test]
-    fn fast_run_has_exactly_its_steps() {
+    fn options_choose_steps() {
         assert_eq!(chosen(None, true), FAST);
-    }
-
-    #[test]
-    fn whole_run_has_every_step_but_part_of_another() {
         let whole = chosen(None, false);
         assert_eq!(whole.len(), STEPS.len() - 1);
-        assert!(!whole.contains(&SUITE_IN_PROCESS));
-    }
-
-    #[test]
-    fn only_chooses_by_part_of_name() {
-        assert_eq!(chosen(Some("in process"), false), [SUITE_IN_PROCESS]);
+        assert!(!whole.contains(&SUITE_IN_PROCESS), "it is part of another");
+        assert_eq!(chosen(Some("in process"), false), [SUITE_IN_PROCESS], "by part of its name");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Q counters: events of the queues that refer to them.
+//! Q counters: they count events of the queues whose contexts name them.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ impl QCounter {
         self.number
     }
 
-    /// QUERY_Q_COUNTER: the counts so far. `out_of_buffer` counts messages that found no posted
-    /// receive.
+    /// QUERY_Q_COUNTER: the counts so far. `out_of_buffer` counts arrivals that found no posted
+    /// receive: a message that an RC peer sends again after an RNR NAK counts at each try.
     ///
     /// # Errors
     /// The device refuses.

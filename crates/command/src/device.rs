@@ -27,9 +27,9 @@ pub struct Device {
 struct OpenQueries {
     caps: Caps,
     adapter: Adapter,
-    /// Ports of a bond, 1 without one.
+    /// Number of ports of the bond; 1 without one.
     lag_ports: u8,
-    /// Count of queue pairs and TISs with a port of the bond.
+    /// Number of queue pairs and TISs that were given a port of the bond.
     lag_counter: AtomicU32,
 }
 
@@ -52,8 +52,8 @@ impl Device {
         &self.queried.caps
     }
 
-    /// Ports of the bond (LAG) that queue pairs and TISs of this device take turns to send from; 1
-    /// without a bond. Read at opening.
+    /// Number of ports of the bond (LAG) over which queue pairs and TISs of this device are spread
+    /// in turn; 1 without a bond. Read at opening.
     pub fn lag_ports(&self) -> u8 {
         self.queried.lag_ports
     }
@@ -84,7 +84,7 @@ impl Device {
         query_hca_cap(&self.context, page, mode)
     }
 
-    /// Sends a creating command without a variable tail.
+    /// Sends a command that creates a DevX object, and whose input has no tail.
     pub(crate) fn create<I: CommandInput>(
         &self,
         input: &I,

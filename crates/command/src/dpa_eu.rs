@@ -1,5 +1,5 @@
-//! DPA execution units (EUs): EU groups and EU partitions. They are set through access registers
-//! (`register`); mstflint publishes the layouts.
+//! DPA execution units (EUs): EU groups and EU partitions, created and changed through access
+//! registers (`register`), whose layouts mstflint publishes.
 
 use verbless_devx::{DestroyError, Error};
 use verbless_prm as prm;
@@ -34,7 +34,8 @@ pub struct DpaCaps {
 }
 
 /// A group of execution units, to which threads and calls can be bound. A drop sends DESTROY and
-/// ignores the error. If threads are still bound to the group, it outlives the context.
+/// ignores the error: a group with bound threads or calls stays until the context has closed and
+/// the last of these is gone.
 #[derive(Debug)]
 pub struct DpaEuGroup {
     device: Device,
@@ -44,8 +45,8 @@ pub struct DpaEuGroup {
     destroyed: bool,
 }
 
-/// A partition of execution units: an isolated pool for its functions. A card keeps it until a
-/// program destroys it; a drop does not.
+/// A partition of execution units: an isolated pool for its functions. The card keeps it until a
+/// program calls [`destroy`](Self::destroy); dropping this handle does not destroy it.
 #[derive(Debug, Clone)]
 pub struct DpaEuPartition {
     device: Device,
@@ -152,7 +153,10 @@ macro_rules! member_mask {
 
 member_mask!(NicDpaEugReg, NicDpaEuPartitionReg);
 
-/// Adds these EUs to the register's member mask.
+/// Adds EUs to the register's member mask.
+///
+/// # Errors
+/// The mask has no bit for a unit.
 fn set_members(register: &mut impl MemberMask, units: &[u16]) -> Result<(), Error> {
     for &unit in units {
         if unit >= MAX_UNITS {
@@ -228,7 +232,7 @@ impl DpaEuGroup {
     /// Destroys the group.
     ///
     /// # Errors
-    /// Threads or calls are bound to it. The error has the group, for another try.
+    /// Threads or calls are bound to it. The error returns the group, for another try.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         match self.send_destroy() {
             Ok(()) => Ok(()),
@@ -262,7 +266,8 @@ impl DpaEuPartition {
     /// Queries the partition's attributes.
     ///
     /// # Errors
-    /// The function neither uses it nor manages partitions; the partition does not exist.
+    /// This function neither uses the partition nor manages partitions; the partition does not
+    /// exist.
     pub fn query(&self) -> Result<DpaEuPartitionAttr, Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_eu_partition_id(self.id);
@@ -298,7 +303,7 @@ impl DpaEuPartition {
     /// Sets the maximum number of groups of the partition's units.
     ///
     /// # Errors
-    /// More groups exist.
+    /// The partition has more groups already.
     pub fn set_max_groups(&self, max_groups: u16) -> Result<(), Error> {
         let mut register = self.modify(NicDpaEuPartitionModify::MAX_NUM_EUG);
         register.set_max_num_eug(max_groups);
@@ -318,8 +323,8 @@ impl DpaEuPartition {
     /// Destroys the partition: its units return to the default partition.
     ///
     /// # Errors
-    /// A function of it has processes; groups of its units exist; the function does not manage the
-    /// card's units.
+    /// A function that uses the partition has DPA processes; groups of its units exist; this
+    /// function does not manage the card's units.
     pub fn destroy(&self) -> Result<(), Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_operation(NicDpaOperation::DESTROY).set_eu_partition_id(self.id);

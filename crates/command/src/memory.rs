@@ -66,9 +66,9 @@ impl UserMemory {
         self.length
     }
 
-    /// The offset of byte `offset` in its UMEM page, and the size of the largest UMEM page. If the
-    /// kernel may use pages larger than PAGE_SIZE, the first page begins at the first byte of the
-    /// UMEM.
+    /// The offset of byte `offset` in its UMEM page, and the largest page size that the UMEM may
+    /// have. If the kernel may use pages larger than PAGE_SIZE, the first page begins at the first
+    /// byte of the UMEM.
     pub(crate) fn page_offset(&self, offset: u64) -> (u64, u64) {
         let limit = self.page_limit;
         let first = if limit > page_size() as u64 { 0 } else { self.address };

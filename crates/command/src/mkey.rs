@@ -45,7 +45,7 @@ pub enum KeyMemory {
     /// begins at `start` rounded down to that length. The keys of the entries must outlive this
     /// one.
     Ksms {
-        /// log2 of the length of each in bytes.
+        /// log2 of an entry's length in bytes.
         log_length: u8,
         /// The entries; their `length` is not used.
         klms: Vec<Klm>,
@@ -118,8 +118,8 @@ impl Device {
     ///
     /// # Errors
     /// The memory does not cover the key; `start` and the memory have different offsets within a
-    /// page of the UMEM; rights that no key has together; sizes beyond the device's
-    /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
+    /// page of the UMEM; remote writes or atomics without local writes; sizes that the device does
+    /// not support ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
     /// `remote.atomic` whose start or length is not a multiple of [`Caps::max_atomic_bytes`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check_attr(&attr)?;
@@ -165,9 +165,9 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The UMEM has the pages, so the mkey has neither their size nor their number. UCX
-                // writes the 1 into mkeys that it exports. There the field is crossing_target_mkey,
-                // which shares bits with translations_octword_size.
+                // The device takes page size and count from the UMEM, so the mkey has neither. The
+                // 1 is what UCX writes into the mkeys that it exports, as crossing_target_mkey:
+                // that field shares bits with translations_octword_size.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
                 context.set_translations_octword_size(1);
                 head.set_translations_octword_actual_size(1)
@@ -214,11 +214,10 @@ impl Device {
     }
 }
 
-/// Fails for rights that no key permits together.
+/// Checks that the access has local writes if it has remote writes or atomics.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the access has remote writes or
-/// atomics without local writes.
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the access has no local writes.
 pub fn check_access(access: KeyAccess) -> Result<(), Error> {
     if (access.remote.write || access.remote.atomic) && !access.local_write {
         let what = "the access has remote writes or atomics without local writes, which no key \
@@ -352,9 +351,8 @@ fn check_caps(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if the device does not support the entry size, or if the entries do not cover the key.
-/// CREATE_MKEY counts entries from `start` rounded down to the entry size (UCX works around this
-/// check).
+/// Fails if the device does not support the entry size, or if the entries do not cover the key. The
+/// device counts entries from `start` rounded down to the entry size (UCX works around this check).
 fn check_ksms(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
     let Some(sizes) = caps.log_fixed_buffers() else {
         let what = "the device has no keys with entries of one size (hca_cap.fixed_buffer_size): \
@@ -410,8 +408,8 @@ impl MkeyObject {
         Lkey(self.key)
     }
 
-    /// The key to give to a peer. It has the value of the local one; its rights are in
-    /// `KeyAccess::remote`.
+    /// The key to give to a peer. Its value is that of [`lkey`](Self::lkey); `KeyAccess::remote`
+    /// says what the peer may do with it.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
     }

@@ -6,8 +6,8 @@ use verbless_prm::{AddressPath, DatagramSegment};
 
 use crate::error::invalid;
 
-/// The global route header: routes a packet beyond its subnet (InfiniBand); every RoCE packet has
-/// it.
+/// The fields of a global route header (GRH). On InfiniBand it routes a packet beyond its subnet;
+/// on RoCE every packet has it (v1), or an IP header with the same fields (v2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GlobalRoute {
     /// Destination GID.
@@ -47,7 +47,7 @@ pub enum Path {
         dlid: u16,
         /// Service level, 0 to 15.
         sl: u8,
-        /// Source path bits: which of the port's LIDs (with LMC) is the source.
+        /// Source path bits: the low bits of the source LID, if the port has several (LMC).
         source_path_bits: u8,
         /// Global route header, if the packet is to leave the subnet.
         grh: Option<GlobalRoute>,
@@ -56,7 +56,7 @@ pub enum Path {
     Roce {
         /// Version of the source GID, from the port's GID table.
         version: RoceVersion,
-        /// Source and destination GIDs with the fields of the IP header.
+        /// Source and destination GIDs, and the fields of the GRH or IP header.
         route: GlobalRoute,
         /// MAC of the destination or of the first hop to it, as CREATE_AH resolves it.
         destination_mac: [u8; 6],
@@ -66,7 +66,7 @@ pub enum Path {
         priority: u8,
     },
     /// Force loopback to this function, within the device: it needs no LID, GID or MAC, and no
-    /// network that is up. For reliable connected queue pairs of devices that [support
+    /// active port. For RC queue pairs of devices that [support
     /// it](crate::Device::forces_loopback).
     Loopback,
 }
@@ -133,7 +133,7 @@ impl Path {
                 vector.set_grh(grh.is_some());
                 grh.as_ref()
             }
-            // The GRH bit is InfiniBand's: a RoCE packet always has the header.
+            // RoCE leaves the GRH bit 0: its packets always have a GRH or an IP header.
             Self::Roce { version, route, destination_mac, udp_source_port, priority } => {
                 vector.set_rmac(destination_mac).set_sl(*priority << 1);
                 if *version == RoceVersion::V2 {

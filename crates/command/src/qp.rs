@@ -237,7 +237,7 @@ impl Device {
             ("CQ of the sends", attr.send_cq.object().context()),
             ("CQ of the receives", attr.receive_cq.object().context()),
         ];
-        let pool = attr.rmp.as_ref().map(|pool| ("pool of receives", pool.object().context()));
+        let pool = attr.rmp.as_ref().map(|pool| ("RMP", pool.object().context()));
         all_of(
             self,
             "CREATE_QP",

@@ -35,8 +35,8 @@ fn printable(bytes: &[u8]) -> String {
     bytes.iter().filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
 }
 
-/// The ports of a bond (LAG) over which queue pairs may be spread; 1 without a choice: the ports
-/// are not bonded, or the device spreads packets by its own hash.
+/// Number of ports of a bond (LAG) that QPs and TISs may choose from; 1 if the ports are not
+/// bonded, or if the device spreads packets by its own hash.
 pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     let general = &caps.general;
     if !general.lag_tx_port_affinity() || general.num_lag_ports() < 2 {
@@ -44,9 +44,9 @@ pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     }
     let mut output = prm::QueryLagOut::zeroed();
     // A device that does not respond has no usable bond.
-    let asked = execute::execute(context, &prm::QueryLagIn::new(), &mut output);
+    let result = execute::execute(context, &prm::QueryLagIn::new(), &mut output);
     let bond = output.ctx();
-    match asked {
+    match result {
         Ok(()) if bond.lag_state() != 0 && bond.port_select_mode() == QUEUE_AFFINITY => {
             general.num_lag_ports()
         }
@@ -76,7 +76,7 @@ pub struct RoceAddress {
     pub mac: [u8; 6],
     /// VLAN, if any.
     pub vlan: Option<u16>,
-    /// RoCE version and layer-3 type as the PRM numbers them.
+    /// RoCE version, as the PRM numbers it.
     pub version: u8,
     /// Layer 3: 0 IPv4, 1 IPv6.
     pub l3_type: u8,
@@ -114,9 +114,8 @@ impl Device {
     }
 
     /// Whether RC queue pairs may use force loopback ([`Path::Loopback`](crate::Path::Loopback)).
-    /// It depends on whether RoCE is enabled, from the port's context if the device has RoCE
-    /// (rdma-core `providers/mlx5/dr_send.c`, `dr_send_allow_fl`, and `dr_devx.c`,
-    /// `dr_devx_query_device`).
+    /// The capability depends on whether the vport context of the port has RoCE enabled (rdma-core
+    /// `providers/mlx5/dr_send.c`, `dr_send_allow_fl`, and `dr_devx.c`, `dr_devx_query_device`).
     pub fn forces_loopback(&self) -> Result<bool, Error> {
         let caps = self.caps();
         let Some(roce) = &caps.roce else { return Ok(caps.general.fl_rc_qp_when_roce_disabled()) };
@@ -128,7 +127,8 @@ impl Device {
         })
     }
 
-    /// QUERY_HCA_VPORT_CONTEXT of our own port: LID, GUIDs, states of an InfiniBand function.
+    /// QUERY_HCA_VPORT_CONTEXT of our own vport at `port`: LID, GUIDs, states of an InfiniBand
+    /// function.
     pub fn query_hca_vport_context(&self, port: u8) -> Result<Box<prm::HcaVportContext>, Error> {
         let mut input = prm::QueryHcaVportContextIn::new();
         crate::error::fits("QUERY_HCA_VPORT_CONTEXT", "the port", port.into(), 4)?;
@@ -175,8 +175,9 @@ impl Device {
         Ok(printable(&output[prm::QueryVuidOut::BYTES..]))
     }
 
-    /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch of this function, a PF of a
-    /// DPU; `None` if there is none, or if it is disabled, because its address may then be unset.
+    /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function, a PF of a
+    /// DPU, manages. `None` if the host's PF does not exist or is disabled: its PCI address may
+    /// then be unset.
     ///
     /// # Errors
     /// The device refuses: this function manages no embedded switch.
@@ -184,8 +185,8 @@ impl Device {
         let mut output = prm::QueryEswFunctionsOut::zeroed();
         execute::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
         let host = output.host_params_context();
-        let works = !host.host_pf_not_exist() && !host.host_pf_disabled();
-        Ok(works.then(|| HostPf {
+        let enabled = !host.host_pf_not_exist() && !host.host_pf_disabled();
+        Ok(enabled.then(|| HostPf {
             bus: host.host_pci_bus(),
             device: host.host_pci_device(),
             function: host.host_pci_function(),

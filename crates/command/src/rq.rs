@@ -27,18 +27,18 @@ pub struct RqAttr {
     pub cq: Arc<CqObject>,
     /// The ring or pool that holds the WQEs.
     pub wqes: RqWqes,
-    /// Number that the device puts into CQEs beside the queue's own (24 bits).
+    /// User index (24 bits): the device writes it into `srqn_uidx` of the queue's CQEs.
     pub user_index: u32,
     /// `flush_in_error_en`: in ERR, posted receives complete as flushed. Ignored with an RMP, whose
     /// WQEs stay for other queues.
     pub flush_in_error: bool,
-    /// Whether frames keep their VLAN tag; otherwise, on a device with `vlan_cap`, the device
-    /// strips the tag and reports it in the CQE.
+    /// Whether frames keep their VLAN tag (`vsd`). Otherwise the device strips it and reports it in
+    /// the CQE; this needs the capability `vlan_cap`.
     pub keep_vlan: bool,
     /// The clock of the CQE timestamps; every device supports the value of
     /// [`Caps::rq_timestamps`](crate::Caps::rq_timestamps).
     pub timestamps: TimestampFormat,
-    /// Q counter that counts the queue's events, such as frames without a posted receive
+    /// Q counter of the queue, which counts for example frames dropped for want of a posted receive
     /// (`out_of_buffer`).
     pub counter: Option<Arc<QCounter>>,
 }
@@ -120,7 +120,7 @@ impl Device {
                     .set_log_wq_stride(*log_stride);
             }
             RqWqes::Pool(pool) => {
-                all_of(self, "CREATE_RQ", [("pool of receives", pool.object().context())])?;
+                all_of(self, "CREATE_RQ", [("RMP", pool.object().context())])?;
                 context.set_mem_rq_type(MemRqType::RMP).set_rmpn(pool.rmpn().0);
             }
         }

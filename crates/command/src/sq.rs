@@ -29,7 +29,7 @@ pub struct SqAttr {
     pub uar: Arc<Uar>,
     /// Completion queue of the sends.
     pub cq: Arc<CqObject>,
-    /// The TIS through which frames are sent; `None` for a queue that sends none
+    /// The TIS through which frames are sent; `None` for a queue that sends no frames
     /// ([`non_wire`](verbless_prm::SqContext::non_wire)).
     pub tis: Option<Arc<TisObject>>,
     /// Memory of the ring.
@@ -40,7 +40,7 @@ pub struct SqAttr {
     pub log_wqebbs: u8,
     /// `min_wqe_inline_mode`: the headers of a frame that its WQE must carry inline.
     pub min_inline: MinWqeInlineMode,
-    /// Number that the device puts into CQEs beside the queue's own (24 bits).
+    /// User index (24 bits): the device writes it into `srqn_uidx` of the queue's CQEs.
     pub user_index: u32,
     /// Whether posted requests complete as flushed when the queue is in the error state.
     pub flush_in_error: bool,

@@ -415,18 +415,14 @@ mod tests {
     }
 
     #[test]
-    fn response_with_bad_length_is_rejected() {
-        for length in [0, 43, 73, u32::MAX] {
-            let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidResponse, "{length}");
-        }
-    }
-
-    #[test]
-    fn blueflame_size_beyond_page_is_rejected() {
-        for bytes in [3, 768, 2048, 1 << 31, u32::MAX] {
-            let driver = AllocContextResponse { bf_reg_size: bytes, ..response(72) };
-            assert!(ContextAttributes::parse(1, 0, driver).is_err(), "{bytes}");
+    fn response_with_bad_length_or_blueflame_size_is_rejected() {
+        let lengths = [0, 43, 73, u32::MAX].map(response);
+        let sizes = [3, 768, 2048, 1 << 31, u32::MAX];
+        let sizes = sizes.map(|bytes| AllocContextResponse { bf_reg_size: bytes, ..response(72) });
+        for driver in lengths.into_iter().chain(sizes) {
+            let what = (driver.response_length, driver.bf_reg_size);
+            let error = ContextAttributes::parse(1, 0, driver).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidResponse, "{what:?}");
         }
     }
 

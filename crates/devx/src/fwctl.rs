@@ -93,7 +93,7 @@ impl Fwctl<'_> {
             Some(what) => Err(Error::new(
                 ErrorKind::InvalidResponse,
                 format!("{INFO}: {what}"),
-                "the kernel, or the software that answers in its place, does not keep the ABI of \
+                "the kernel, or the software that answers in its place, violates the ABI of \
                  fwctl; try another kernel",
             )),
         }
@@ -118,7 +118,7 @@ impl Fwctl<'_> {
             .map_err(|errno| refused(RPC, errno, Some(scope)).with_command(input))?;
         if written < *MAILBOX_BYTES.start() {
             let what = format!("{RPC}: an answer of {written} bytes, which has no status");
-            let hint = "the kernel, or what answers in its place, does not keep the ABI of fwctl";
+            let hint = "the kernel, or what answers in its place, violates the ABI of fwctl";
             return Err(Error::new(ErrorKind::InvalidResponse, what, hint).with_command(input));
         }
         match output[0] {

@@ -1,7 +1,8 @@
-//! Commands on a DPA. Runners get execution units in the order of their requests, keep a unit until
-//! their run is over, and take turns on the threads that execute them.
+//! Commands on a DPA. A runner is a DPA thread or a call. Runners get execution units in the order
+//! of their requests, keep a unit until their run ends, and take turns on the host threads that
+//! execute them.
 //!
-//! When a command answers, the runs that it has stopped, or found ended, do not execute.
+//! Once a command returns, no run that it stopped, or that had ended before, still executes.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -30,14 +31,14 @@ pub struct DpaLimits {
     pub groups: u16,
     /// Maximum number of partitions of units, besides the default one.
     pub partitions: u16,
-    /// Maximum bytes of memory of all processes.
+    /// Maximum bytes of memory that all processes together may have.
     pub memory: u64,
-    /// Maximum number of instructions of a run, unless its process says less.
+    /// Maximum number of instructions of a run; a process may set a lower one.
     pub watchdog: u64,
 }
 
 impl DpaLimits {
-    /// The units of a card, for functions that join.
+    /// A card's execution units before any function shares them.
     pub fn sharing(&self) -> EuSharing {
         EuSharing::new(self.units, self.groups, self.partitions)
     }
@@ -58,7 +59,7 @@ pub enum DpaRefusal {
     NoConfig,
     /// The function is in no partition of execution units.
     NoPartition,
-    /// The process has had a thread.
+    /// The process has, or had, a thread: it is too late for an error handler.
     HadThread,
 }
 
@@ -66,9 +67,9 @@ pub enum DpaRefusal {
 pub struct Dpa {
     limits: DpaLimits,
     state: Mutex<DpaState>,
-    /// Notified when a hart that had to stop has stopped.
+    /// Notified when a hart that a command waits for has stopped.
     stopped: Condvar,
-    /// Wakes the threads that give turns.
+    /// Wakes the host threads that give runners their turns.
     waker: Mutex<Arc<Waker>>,
 }
 
@@ -86,8 +87,8 @@ impl Dpa {
         units.with(|sharing| sharing.remove_groups(function, uid));
     }
 
-    /// Joins the sharing of these units, as the function with this vhca_id and this number among
-    /// the embedder's ([`function_of`](crate::function_of)). No program may run yet.
+    /// Replaces the DPA's own units by the shared `units` of a card. `function` is the caller's
+    /// number of the function ([`function_of`](crate::function_of)). No program may run yet.
     pub fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
@@ -99,7 +100,7 @@ impl Dpa {
         (state.card.clone(), state.vhca_id)
     }
 
-    /// Sets the waker of the threads that give turns.
+    /// Sets the waker of the host threads that give runners their turns.
     pub fn set_waker(&self, waker: &Arc<Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker.clone();
     }
@@ -136,7 +137,7 @@ impl Dpa {
         let program =
             Program::load(file).map_err(|error| DpaRefusal::Program(error.to_string()))?;
         if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
-            let why = "it has thread-local variables, and tp is the thread's context here: keep \
+            let why = "it has thread-local variables, but tp holds the thread's context here: keep \
                        them where the storage of the thread's metadata points";
             return Err(DpaRefusal::Program(why.into()));
         }
@@ -164,7 +165,7 @@ impl Dpa {
         Ok((heap, serial))
     }
 
-    /// Ends a process, and all that runs in it.
+    /// Ends a process, and its threads and calls.
     pub fn remove(&self, number: u32) {
         let mut state = self.state();
         let runners = state.runners.iter().filter(|(_, runner)| runner.process == number);
@@ -272,7 +273,7 @@ impl Dpa {
         self.limits
     }
 
-    /// Begins the runs that were granted a unit after a change of the sharing.
+    /// Begins the runs that got a unit from a change of groups or partitions.
     pub fn units_changed(&self) {
         let mut state = self.state();
         state.collect();
@@ -298,21 +299,21 @@ impl Dpa {
         let mut state = self.state();
         let serial = state.next_serial();
         let (card, vhca_id) = (state.card.clone(), state.vhca_id);
-        let room = state.processes.get_mut(&process).ok_or(DpaRefusal::NoProcess)?;
-        let has = |id: u16, there: bool| id == context::NO_ID || there;
-        let windows = start.windows.iter().all(|id| has(*id, room.windows.contains_key(id)));
-        if !windows || !has(start.outbox, room.outboxes.contains_key(&start.outbox)) {
+        let owner = state.processes.get_mut(&process).ok_or(DpaRefusal::NoProcess)?;
+        let valid = |id: u16, exists: bool| id == context::NO_ID || exists;
+        let windows = start.windows.iter().all(|id| valid(*id, owner.windows.contains_key(id)));
+        if !windows || !valid(start.outbox, owner.outboxes.contains_key(&start.outbox)) {
             return Err(DpaRefusal::NoConfig);
         }
-        if room.ends() {
+        if owner.ends() {
             return Err(DpaRefusal::NoProcess);
         }
-        let slot = room.free_slot().ok_or(DpaRefusal::Full)?;
+        let slot = owner.free_slot().ok_or(DpaRefusal::Full)?;
         if !card.lock().sharing.bind(vhca_id, start.affinity) {
             return Err(DpaRefusal::NoUnit);
         }
-        room.slots[slot] = true;
-        room.had_thread |= matches!(id, RunnerId::Thread(_));
+        owner.slots[slot] = true;
+        owner.had_thread |= matches!(id, RunnerId::Thread(_));
         state.runners.insert(id, Runner::new(serial, process, slot, start));
         if matches!(id, RunnerId::Call(_)) {
             state.wake(id);
@@ -321,8 +322,8 @@ impl Dpa {
         Ok(())
     }
 
-    /// Lets events start a thread, with this argument from its next run on. An event that came
-    /// while the thread was held starts it at once.
+    /// Lets events start a thread, with this argument from its next run on. An event that arrived
+    /// before starts it at once.
     pub fn let_run(&self, thread: u32, argument: u64) -> Result<(), DpaRefusal> {
         let mut state = self.state();
         let id = RunnerId::Thread(thread);
@@ -382,7 +383,7 @@ impl Dpa {
         }
     }
 
-    /// A core file of a process, for reading.
+    /// The core dump of a process.
     pub fn core_dump(&self, number: u32) -> Option<CoreDump> {
         let state = self.settled();
         let process = state.processes.get(&number)?;

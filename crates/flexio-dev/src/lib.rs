@@ -8,7 +8,8 @@
 //!   and instructions.
 //! - [`event`]: CQEs and EQEs in rings of the device; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
-//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): cheap records for the host.
+//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records of a number and up
+//!   to six words, which the host can format.
 //! - [`stream`]: the transport of messages and records to the host.
 //! - [`cmdq`]: execution of the host's tasks.
 //! - [`lock`]: a spin lock between threads. [`metadata`]: a thread's number, storage and name, set
@@ -72,23 +73,23 @@ pub use metadata::ThreadMetadata;
 pub use outbox::Outbox;
 pub use segment::{Request, Segment};
 pub use status::{Failed, Status};
-/// Turns a function into an event handler: `#[event_handler] fn on_cqe(argument: u64)`. It ends by
-/// returning nothing, which waits for the next event, or a [`system::Next`]; or by a call of
-/// [`system`] that ends the run.
+/// Turns a function into an event handler: `#[event_handler] fn on_cqe(argument: u64)`. A run ends
+/// when the function returns: nothing, to wait for the next event, or a [`system::Next`]. It also
+/// ends by a call of [`system`] that ends the run.
 pub use verbless_flexio_macros::event_handler;
 /// Turns a function into one that the host calls, under its name: `#[rpc] fn add(a: u64, b: u32) ->
 /// u64`.
 ///
 /// Up to 16 arguments and the result are integers or `bool`; the host's stub takes the same types.
-/// Registers hold 8; with more, the entry point unpacks all of them from a buffer that the host has
-/// packed.
+/// Up to 8 arguments are passed in registers; a function with more gets all of them from a buffer
+/// that the host packs and the generated entry point unpacks.
 pub use verbless_flexio_macros::rpc;
 pub use verbless_prm::{Cqe, CqeError, Eqe};
 pub use window::Window;
 pub use word::{Address, Word};
 
-/// A function that the host calls with words in up to 8 registers and that returns one
-/// (`flexio_dev_rpc_handler_t`).
+/// A function that the host calls and that returns a word (`flexio_dev_rpc_handler_t`). The type
+/// has one argument, as in C; the host may pass up to 8 words in registers.
 pub type RpcHandler = extern "C" fn(u64) -> u64;
 /// A function that the host calls without waiting for its end (`flexio_dev_async_rpc_handler_t`).
 pub type AsyncRpcHandler = extern "C" fn(u64);

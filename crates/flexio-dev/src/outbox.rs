@@ -1,5 +1,5 @@
-//! The registers of an outbox, a page of 4 KiB of little-endian 64-bit words, and the words for its
-//! doorbells.
+//! The registers of an outbox, which is a page of little-endian 64-bit words, and the words that
+//! ring its doorbells.
 //!
 //! A thread rings a doorbell by a store to its register, after it has read [`UCTL_BUSY`] of
 //! [`UCTL`] as 0. A number wider than its field is truncated; the C macros instead let it overflow
@@ -82,11 +82,11 @@ pub const fn emulated_read(address: u32) -> u64 {
 /// An outbox of the thread's process.
 ///
 /// An outbox has one doorbell in progress at a time: before each, the thread reads [`UCTL`] until
-/// the previous one is done. A doorbell for a queue out of the outbox's reach sets
-/// [`errno`](crate::ThreadContext::errno) and does nothing else.
+/// the previous one is done. A doorbell for a queue on another UAR than the outbox's sets
+/// [`errno`](crate::ThreadContext::errno) and has no other effect.
 ///
-/// Two threads that ring by the same outbox at the same time may lose a doorbell: each thread needs
-/// its own, or a [`SpinLock`](crate::SpinLock) around it.
+/// Two threads that use the same outbox at the same time may lose a doorbell: each thread needs its
+/// own outbox, or a [`SpinLock`](crate::SpinLock) around a shared one.
 #[derive(Debug, Clone, Copy)]
 pub struct Outbox<'a> {
     page: u64,
@@ -109,7 +109,8 @@ impl Outbox<'_> {
         self.page + offset as u64
     }
 
-    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. Reading it frees a busy outbox.
+    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. On the model, a read that returns
+    /// [`UCTL_BUSY`] clears it.
     pub fn control(&self) -> u64 {
         mmio::read64(self.register(UCTL))
     }
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_store_their_registers() {
+    fn doorbells_store_words_in_their_registers() {
         let pages = Pages::new();
         let context = pages.context();
         let outbox = context.outbox();

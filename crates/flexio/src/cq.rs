@@ -50,14 +50,14 @@ pub enum CqElement {
     /// An event queue of the DPA (`FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ`).
     ExtEq(Arc<DpaEq>),
     /// No receiver on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): the owner of the ring polls
-    /// it. Its EQ is that of a completion vector of the host, so that a program can raise MSI-X by
-    /// it.
+    /// it. Its EQ is that of a completion vector of the host, so a program can raise MSI-X through
+    /// the CQ.
     NonDpa {
         /// The host's completion vector.
         vector: u32,
     },
-    /// An event queue of the DPA that raises a vector of an emulated device: a program sends MSI-X
-    /// to that device's host by this CQ (`FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ`).
+    /// An event queue of the DPA that raises a vector of an emulated device: through this CQ a
+    /// program sends MSI-X to that device's host (`FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ`).
     DpaMsixEmulated(Arc<DpaEq>),
 }
 
@@ -106,12 +106,12 @@ pub struct DpaCqConfig {
     /// The UAR whose outboxes may arm the CQ; `None`: the process's.
     pub uar: Option<Uar>,
     /// Compresses bursts of CQEs of receives to mini CQEs of this format (`cqe_comp_type`,
-    /// `cqe_comp_format`). Devices without the capability `cqe_compression` refuse it.
+    /// `cqe_comp_format`). A device without the capability `cqe_compression` refuses it.
     pub compression: Option<MiniCqeFormat>,
     /// The initial event moderation.
     pub moderation: CqModeration,
-    /// Whether [`DpaCq::arm`] arms the CQ instead of its creation; otherwise its first CQE makes an
-    /// event.
+    /// Whether the CQ is created unarmed, for [`DpaCq::arm`]. Otherwise it is created armed, and
+    /// its first CQE makes an event.
     pub no_arm: bool,
     /// Whether all CQEs go to the first entry, whose WQE counter shows the progress (`cc`). Its
     /// owner bit stays 0, and the CQ overruns like others if the consumer index in the record does
@@ -123,8 +123,8 @@ pub struct DpaCqConfig {
     pub overrun_ignore: bool,
     /// Whether every CQE makes an event, without arming.
     pub always_armed: bool,
-    /// Memory of the CQEs (`cq_ring_qmem`), each marked as not written (0xf1 in its last byte)
-    /// beforehand. `None`: allocates it in the heap.
+    /// Memory of the CQEs (`cq_ring_qmem`); the last byte of each must be 0xf1, which marks a CQE
+    /// that the device has not written. `None`: allocates it in the heap.
     pub ring: Option<QueueMemory>,
     /// Memory of the doorbell record, 8 bytes of zeros (`cq_dbr_daddr`), in the heap for an element
     /// on the DPA. `None`: allocates it in the heap.
@@ -158,8 +158,9 @@ pub struct DpaCq {
     process: Process,
     ring: u64,
     record: u64,
-    /// Whether its element is on the DPA.
-    by_program: bool,
+    /// Whether the host's doorbell can arm it: its element is on the DPA, and it is of the
+    /// process's own device context.
+    host_can_arm: bool,
     /// Whether the host has armed it.
     armed: Arc<AtomicBool>,
 }
@@ -180,12 +181,12 @@ impl DpaCq {
     /// the UAR must be of that context ([`Uar::extend`](crate::Uar::extend)). The element is
     /// [`CqElement::NonDpa`], or an event handler ([`CqElement::Thread`]) of the process that the
     /// UAR was extended to. The handler reads the CQEs through a window, and arms the CQ by an
-    /// outbox of that UAR: the configuration needs [`DpaCqConfig::no_arm`] or
+    /// outbox of that UAR, so the configuration needs [`DpaCqConfig::no_arm`] or
     /// [`DpaCqConfig::always_armed`].
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
-    /// another element; as for [`DpaCq::create`].
+    /// the element is an EQ of the DPA; as for [`DpaCq::create`].
     pub fn create_cross_dev(
         process: &Process,
         device: &Device,
@@ -234,9 +235,9 @@ impl DpaCq {
             None => QueueMemory::holding(process, &[0; 8])?,
         };
         // The host can arm only a CQ in the heap, of the process's own context.
-        let by_program =
+        let host_can_arm =
             !matches!(config.element, CqElement::NonDpa { .. }) && device.is(process.device());
-        if by_program && record.kind() == MemoryKind::Host {
+        if host_can_arm && record.kind() == MemoryKind::Host {
             let why = "the doorbell record of a CQ with an element on the DPA must be in the heap";
             return Err(Error::Failed(why.into()));
         }
@@ -270,10 +271,10 @@ impl DpaCq {
             process: process.clone(),
             ring: ring.address(),
             record: record.address(),
-            by_program,
+            host_can_arm,
             armed: Arc::new(AtomicBool::new(config.always_armed)),
         };
-        if by_program && !config.no_arm && !config.always_armed {
+        if host_can_arm && !config.no_arm && !config.always_armed {
             cq.arm()?;
         }
         Ok(cq)
@@ -285,7 +286,7 @@ impl DpaCq {
     /// # Errors
     /// The CQ was armed before; it has no element on the DPA; the process has ended.
     pub fn arm(&self) -> Result<(), Error> {
-        if !self.by_program {
+        if !self.host_can_arm {
             let why = "the CQ has no element on the DPA, or is of another device context: the side \
                        that reads it arms it";
             return Err(Error::Failed(why.into()));
@@ -378,7 +379,8 @@ impl DpaCq {
 
 type KeptObjects = Arc<dyn std::any::Any + Send + Sync>;
 
-/// The element for the command, and the objects that must outlive the CQ for it.
+/// The event target for CREATE_CQ, the object to keep alive with the CQ, and the keys of the
+/// objects that the CQ holds.
 fn element(
     process: &Process,
     device: &Device,
@@ -408,7 +410,7 @@ fn element(
     Ok((element, keeps, holds))
 }
 
-/// The CQ of a queue: one of a process, or one that the host polls.
+/// The CQ of a queue of the DPA: a [`DpaCq`], or one that the host polls.
 #[derive(Debug, Clone)]
 pub struct CqHandle(pub(crate) Arc<CqObject>);
 

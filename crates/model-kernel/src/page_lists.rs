@@ -243,18 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn page_list_room_is_fair_among_clients() {
-        let clients = [1, 1, 2, 1, 3].map(alone);
-        assert_eq!(order_of(room!(), &clients), [1, 2, 3, 1, 1]);
-        let clients = [1, 1, 2, 1, 3].map(|client| ClientId { filter: 9, client });
-        assert_eq!(order_of(room!(), &clients), [1, 2, 3, 1, 1]);
-    }
-
-    #[test]
-    fn page_list_room_is_fair_among_filters() {
+    fn page_list_room_is_fair_among_clients_and_filters() {
         let of = |filter, client| ClientId { filter, client };
-        let clients = [of(8, 1), of(8, 2), of(8, 3), of(9, 4), of(9, 4)];
-        assert_eq!(order_of(room!(), &clients), [1, 4, 2, 4, 3]);
+        assert_eq!(order_of(room!(), &[1, 1, 2, 1, 3].map(alone)), [1, 2, 3, 1, 1]);
+        let one_filter = [1, 1, 2, 1, 3].map(|client| of(9, client));
+        assert_eq!(order_of(room!(), &one_filter), [1, 2, 3, 1, 1], "of one filter");
+        let two_filters = [of(8, 1), of(8, 2), of(8, 3), of(9, 4), of(9, 4)];
+        assert_eq!(order_of(room!(), &two_filters), [1, 4, 2, 4, 3], "of two filters");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Compares golden WQEs, doorbells and CQEs with the segment tables: libmlx5's bytes for a request,
 //! decoded to our fields, must give the request.
 //!
-//! A vector confirms a field that holds its expected value if that value is not zero.
+//! A vector confirms a field if the field has the expected value, and the value is not zero.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -387,7 +387,7 @@ mod tests {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let checked = check(&runtime, &read(&root()).unwrap());
         assert_eq!(checked.problems, Vec::<String>::new());
-        assert_eq!((checked.vectors, checked.comparisons), (423, 3213), "as many as there are");
+        assert_eq!((checked.vectors, checked.comparisons), (423, 3213), "all vectors of the file");
         assert_eq!(checked.confirmed.len(), 45, "{:?}", checked.confirmed);
         for confirmed in [("ctrl_segment", "ds"), ("uar_page", "cq_arm"), ("cqe", "byte_cnt")] {
             assert!(checked.confirmed.contains(&confirmed), "{confirmed:?}");
@@ -400,7 +400,7 @@ mod tests {
     fn wrong_golden_digit_names_its_field() {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let golden = read(&root()).unwrap();
-        // (post, recv, arm or cqe; its text; the digit; message)
+        // (vector; path of its hexadecimal text; digit to change; expected problem)
         for (vector, path, digit, says) in [
             ("/post/0", "/wqes/0/hex", 7, "[ctrl_segment] opcode is 0xf, not 0x8"),
             ("/post/0", "/wqes/0/hex", 5, "[ctrl_segment] wqe_index is 0x7, not 0x0"),
@@ -447,8 +447,8 @@ mod tests {
             text.replace_range(digit..=digit, &format!("{:x}", right ^ 7));
             *digits = text.into();
             let problems = check(&runtime, &golden).problems;
-            let said = problems.iter().any(|problem| problem.contains(says));
-            assert!(said, "{vector}{path}, digit {digit}: {says} is not in {problems:?}");
+            let found = problems.iter().any(|problem| problem.contains(says));
+            assert!(found, "{vector}{path}, digit {digit}: {says} is not in {problems:?}");
         }
         let index = golden["post"].as_array().unwrap().iter().position(|post| {
             post["uar"].as_array().unwrap().iter().any(|uar| uar["kind"] == "doorbell")

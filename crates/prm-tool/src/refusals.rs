@@ -12,7 +12,7 @@ use super::repository::root;
 /// The high half of every syndrome of the model.
 const MARK: u64 = 0x564c;
 
-/// A reason for which the model refuses a command.
+/// Why the model refuses a command: an entry of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     number: u32,
@@ -32,7 +32,7 @@ pub(crate) fn explain(code: &str) -> Option<String> {
     })
 }
 
-/// The same for a syndrome that is a number.
+/// As [`explain`], for a number.
 pub(crate) fn syndrome(value: u32) -> Option<String> {
     if u64::from(value >> 16) != MARK {
         return None;

@@ -29,6 +29,8 @@ pub mod command;
 #[cfg(feature = "dump")]
 pub mod dump;
 #[cfg(feature = "structures")]
+mod fingerprint;
+#[cfg(feature = "structures")]
 #[allow(clippy::len_without_is_empty, reason = "fields have the names of the PRM")]
 mod generated;
 #[cfg(feature = "structures")]
@@ -54,6 +56,7 @@ pub use command::{CommandInfo, Devx, ModelOnly};
 pub use zerocopy::IntoBytes;
 #[cfg(feature = "structures")]
 pub use {
+    fingerprint::fingerprint,
     generated::*,
     structure::{CommandInput, CommandOutput, Layout, Packed, Structure},
 };

@@ -12,7 +12,7 @@ use crate::bits;
 pub struct StructInfo {
     /// The structure's name in `prm/`, such as `cq_context`.
     pub name: &'static str,
-    /// Size in bytes, a tail not counted.
+    /// Size in bytes, without a tail.
     pub bytes: usize,
     /// Sources of the layout; `model` as the only one means that no hardware has it.
     pub sources: &'static [&'static str],
@@ -31,7 +31,8 @@ pub struct FieldInfo {
     pub offset: u32,
     /// Bits of one element.
     pub width: u32,
-    /// Number of elements: 1 if it is not an array, 0 for a tail, which the bytes bound.
+    /// Number of elements: 1 if it is not an array; 0 for a tail, which extends to the end of the
+    /// bytes.
     pub count: u32,
     /// The type of an element.
     pub kind: Kind,
@@ -163,7 +164,7 @@ impl FieldInfo {
         self.count == 0
     }
 
-    /// How many of its elements lie within `bytes` bytes.
+    /// Number of elements that lie within the first `bytes` bytes of the structure.
     pub const fn elements(&self, bytes: usize) -> usize {
         if self.width == 0 {
             return 0;
@@ -177,14 +178,14 @@ impl FieldInfo {
         self.offset as usize + index * self.width as usize
     }
 
-    /// Element `index` as a number, if it is one and lies within `bytes`.
+    /// Element `index` as a number; `None` for bytes and structures, or beyond `bytes`.
     pub fn value(&self, bytes: &[u8], index: usize) -> Option<u64> {
         let number = matches!(self.kind, Kind::Number | Kind::Enum(_));
         (number && index < self.elements(bytes.len()))
             .then(|| bits::get(bytes, self.bit(index), self.width as usize))
     }
 
-    /// The bytes of element `index`, if it is bytes or a structure and lies within `bytes`.
+    /// The bytes of element `index`; `None` for numbers, or beyond `bytes`.
     pub fn slice<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
         let whole = matches!(self.kind, Kind::Bytes | Kind::Struct(_));
         let start = self.bit(index) / 8;
@@ -198,9 +199,9 @@ impl FieldInfo {
 pub struct View<'a> {
     /// The structure.
     pub info: &'static StructInfo,
-    /// The bytes, a tail included; there may be fewer than the structure has.
+    /// The bytes, including a tail; they may be fewer than the structure has.
     pub bytes: &'a [u8],
-    /// A field of opaque bytes, and the structure in it.
+    /// A field of opaque bytes, and the structure to interpret them as.
     pub holds: Option<(&'static str, &'static StructInfo)>,
 }
 
@@ -302,8 +303,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Calls `f` with first bit and number of bits of every gap that lies within the bytes, nested
-    /// structures included. Bytes after a structure without a tail are a gap.
+    /// Calls `f` with the first bit and the number of bits of every gap within the bytes, also
+    /// those of nested structures. Bytes after a structure without a tail are a gap.
     pub fn gaps(&self, f: &mut dyn FnMut(usize, usize)) {
         self.gaps_below(0, f);
     }
@@ -335,9 +336,9 @@ impl<'a> View<'a> {
     pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
         let mut found = None;
         self.gaps(&mut |start, width| {
-            let pieces = (0..width).step_by(64).map(|at| (start + at, (width - at).min(64)));
+            let chunks = (0..width).step_by(64).map(|at| (start + at, (width - at).min(64)));
             let zero = |(at, width)| bits::get(self.bytes, at, width) == 0;
-            if found.is_none() && !{ pieces }.all(zero) {
+            if found.is_none() && !{ chunks }.all(zero) {
                 found = Some((start, width));
             }
         });

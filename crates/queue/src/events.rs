@@ -14,7 +14,7 @@
 //! Failures make events too: a CQ that overran or could not be written, another queue with a
 //! catastrophic error that the CQ [watches](CqEvents::watch), a [port](CqEvents::watch_port) that
 //! goes down. [`CqEvents::wait`] then returns the CQ's token, and parking that CQ fails, once the
-//! CQEs that it holds have been polled. So a loop over events ends, and does not wait for
+//! CQEs that it holds have been polled. A loop over events therefore ends; it does not wait for
 //! completions that cannot come.
 //!
 //! For one queue, [`CqEvents::wait_for`], the iterator [`CqEvents::completions`] and the future
@@ -96,12 +96,12 @@ struct CqEventsState {
     /// The CQs, and the queues that they watch, by the numbers in the cookies of their
     /// subscriptions.
     queues: HashMap<u64, SubscriptionEntry>,
-    /// Entry count at which `add` first removes the entries of dropped queues.
+    /// Entry count at which `insert` first removes the entries of dropped queues.
     prune_at: usize,
     /// Numbers of CQs whose events were read and counted, but not returned yet.
     fired: VecDeque<u64>,
-    /// Why no event can come any more: the device has failed, or was removed. An edge-triggered
-    /// reactor wakes once for it, so later waits test this before they sleep.
+    /// The error after which no event can come: the device has failed, or was removed. An
+    /// edge-triggered reactor wakes once for it, so later waits test this before they sleep.
     gone: Option<Error>,
     /// The file is held readable: `fired` was not empty, or the device has failed.
     held: bool,
@@ -154,11 +154,11 @@ struct CqReports {
 pub(crate) struct Subscription {
     number: u64,
     reports: Arc<CqReports>,
-    /// How many of the events the queue's arm sequence number has counted.
+    /// How many of the completion events the CQ's arm sequence number has counted.
     counted: u32,
-    /// The device reports no errors of CQs.
-    mute: bool,
-    /// Time of the last status query of a mute CQ.
+    /// The device sends no CQ error events, so the status of the CQ is queried instead.
+    needs_queries: bool,
+    /// Time of the last status query of such a CQ.
     checked: Instant,
     /// The channel, while it lives.
     channel: Weak<()>,
@@ -225,7 +225,7 @@ impl CqEvents {
         let number = state.next;
         state.next += 1;
         cq.subscribe(&self.channel, number << TYPE_BITS)?;
-        let mute = match self.subscribe(Some(cq.object().object()), number, &[CQ_ERROR]) {
+        let needs_queries = match self.subscribe(Some(cq.object().object()), number, &[CQ_ERROR]) {
             Ok(()) => false,
             Err(error) if error.errno() == Some(Errno::EINVAL) => true,
             Err(error) => return Err(error),
@@ -233,7 +233,7 @@ impl CqEvents {
         // An event to an earlier channel may have answered the last sequence number.
         cq.event_received();
         let reports = Arc::new(CqReports::default());
-        // It may have failed before, or its event went to an earlier channel.
+        // The CQ may have failed before, or its event went to an earlier channel.
         match cq.check() {
             Err(error) if error.kind() == ErrorKind::QueueFailed => {
                 reports.unsure.store(true, Ordering::Release);
@@ -245,13 +245,14 @@ impl CqEvents {
         state.insert(number, entry);
         let channel = Arc::downgrade(&self.alive);
         let checked = Instant::now();
-        let subscription = Subscription { number, reports, counted: 0, mute, checked, channel };
+        let subscription =
+            Subscription { number, reports, counted: 0, needs_queries, checked, channel };
         cq.subscription = Some(subscription);
         Ok(())
     }
 
     /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`,
-    /// in which it completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each
+    /// its completion queue: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each
     /// error, after the CQEs that it holds have been polled. An error from before a reset may still
     /// be reported after it. Watch a queue pair before you split it. Most errors of a queue pair
     /// flush its requests, and so complete them; this method catches the errors that complete
@@ -264,7 +265,7 @@ impl CqEvents {
         let (kind, id) = queue.name();
         let source = EventSource::Queue(kind, id, queue.life());
         let subscription = self.watch_for(cq, source, Some(queue.object()), queue.errors())?;
-        // Its event may have come before.
+        // The queue may have failed before the subscription.
         if queue.is_failed()? {
             let event = event_type::WQ_CATASTROPHIC_ERROR;
             self.fail(subscription, WatchedFailure::Queue(kind, id, event, queue.life()));
@@ -294,7 +295,7 @@ impl CqEvents {
         }
         let types = [event_type::PORT_CHANGE as u16];
         let subscription = self.watch_for(cq, EventSource::Port(port), None, &types)?;
-        // It may be down already.
+        // The port may be down already.
         self.fail(subscription, WatchedFailure::Port(port));
         Ok(())
     }
@@ -426,7 +427,7 @@ impl CqEvents {
     fn take(&self, state: &mut CqEventsState) -> Result<Option<u64>, Error> {
         loop {
             while let Some(number) = state.fired.pop_front() {
-                // The queue of an event that was read before may be dropped.
+                // The CQ of an event that was read earlier may have been dropped since.
                 if let Some(entry) = state.queues.get(&number) {
                     return Ok(Some(entry.token));
                 }
@@ -442,7 +443,7 @@ impl CqEvents {
         self.state().gone.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if the device has failed, and takes the other events of verbs.
+    /// Fails if the device has failed; discards the other async events of verbs.
     fn check_device(&self, gone: &mut Option<Error>) -> Result<(), Error> {
         while gone.is_none()
             && let Some(event) = self.verbs.read()?
@@ -549,10 +550,10 @@ impl CqEvents {
     }
 
     /// Waits asynchronously until `cq` has completions. `readable` waits until the file is
-    /// readable; an executor has to provide nothing else, and it may return too early. A future
-    /// that is dropped early loses nothing.
+    /// readable, and may return too early; an executor has to provide nothing else. A future that
+    /// is dropped early loses no event.
     ///
-    /// For tokio, the feature `tokio` provides the whole: `AsyncCqEvents`.
+    /// For tokio, the feature `tokio` provides all of this as `AsyncCqEvents`.
     ///
     /// # Errors
     /// As [`CqEvents::park`] and [`CqEvents::wait`]; errors of `readable`.
@@ -629,7 +630,7 @@ impl CqEvents {
         }
         while let Some(failure) = reports.take_failed() {
             match failure {
-                // It was dropped after the event came.
+                // The queue was dropped after its event came.
                 _ if !failure.is_alive() => {}
                 WatchedFailure::Queue(kind, number, event, _) => {
                     let what = match event {
@@ -638,8 +639,8 @@ impl CqEvents {
                         _ => "a catastrophic error",
                     };
                     let hint = format!(
-                        "{kind} {number:#x}, which completes in it, reported {what} (event \
-                         {event:#04x}): reset or destroy it"
+                        "{kind} {number:#x}, whose completions this CQ receives, reported {what} \
+                         (event {event:#04x}): reset or destroy it"
                     );
                     return failed(ErrorKind::QueueFailed, hint);
                 }
@@ -673,9 +674,9 @@ impl CqEvents {
 }
 
 impl Subscription {
-    /// Time until the next status query of a mute CQ; `None` for other CQs.
+    /// Time until the next status query; `None` if the device sends CQ error events.
     fn until_check(&self) -> Option<Duration> {
-        self.mute.then(|| CHECK_AFTER.saturating_sub(self.checked.elapsed()))
+        self.needs_queries.then(|| CHECK_AFTER.saturating_sub(self.checked.elapsed()))
     }
 
     /// Whether the status query is due; if so, restarts the interval.
@@ -766,7 +767,7 @@ impl SubscriptionEntry {
         source && self.reports.strong_count() > 0
     }
 
-    /// Counts an event of the queue; false if the CQ was dropped.
+    /// Counts an event of the source; false if the CQ or the watched queue was dropped.
     fn count(&self, event: u8) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         match self.source {
@@ -774,7 +775,7 @@ impl SubscriptionEntry {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
             EventSource::Cq => reports.unsure.store(true, Ordering::Release),
-            // The kernel keeps events of destroyed objects.
+            // The kernel still delivers events of destroyed objects that were not read.
             EventSource::Queue(.., ref life) if life.strong_count() == 0 => return false,
             EventSource::Queue(kind, number, ref life) => {
                 reports.fail(WatchedFailure::Queue(kind, number, event, life.clone()));
@@ -784,7 +785,7 @@ impl SubscriptionEntry {
         true
     }
 
-    /// Counts an event that may have been lost; false if it has no live CQ.
+    /// Counts an event that may have been lost; false if the CQ was dropped, or for another source.
     fn count_lost(&self) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         if !matches!(self.source, EventSource::Cq) {
@@ -812,7 +813,7 @@ impl Iterator for Completions<'_> {
                 return Some(Ok(cqe));
             }
             match self.events.wait_for(self.cq, self.timeout) {
-                // The completions there may have belonged to a dropped queue pair.
+                // `poll` may still yield none: it skips CQEs of dropped queue pairs.
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => return Some(Err(error)),
@@ -851,7 +852,7 @@ mod tests {
     use crate::domain::{CqConfig, Domain};
 
     #[test]
-    fn error_event_of_sound_cq_ends_no_wait() {
+    fn error_event_of_working_cq_ends_no_wait() {
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
         let backend = InProcess::of(&model);
         let device = Device::open(&backend, &backend.enumerate().unwrap()[0]).unwrap();

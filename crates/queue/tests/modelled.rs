@@ -711,15 +711,11 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
 }
 
 #[test]
-fn srq_gets_receive_of_dropped_qp_back() {
+fn srq_gets_receive_of_dropped_or_reset_qp_back() {
     leave_in_the_middle(|qp| {
         drop(qp);
         None
     });
-}
-
-#[test]
-fn srq_gets_receive_of_reset_qp_back() {
     leave_in_the_middle(|mut qp| {
         qp.reset().expect("the device agrees");
         Some(qp)

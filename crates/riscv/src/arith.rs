@@ -2,7 +2,7 @@
 //!
 //! Source: The RISC-V Instruction Set Manual, volume I, version 20240411, chapter 13, table 11.
 
-/// The sign of 32 bits extended.
+/// Sign-extends 32 bits to 64.
 #[inline(always)]
 pub(crate) fn extend(value: u32) -> u64 {
     value as i32 as u64

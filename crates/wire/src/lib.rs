@@ -7,9 +7,9 @@
 //! ```
 //!
 //! [`Packet`] covers all three. The layouts are in `prm/packet.toml`, and a header is a value of
-//! its generated view ([`Bth`](verbless_prm::Bth) and its likes); [`Opcode`] says which extension
-//! headers a packet has, [`icrc`] protects the fields that no router may change. The frame check
-//! sequence of Ethernet and the VCRC of InfiniBand belong to the link and are not here.
+//! its generated view, such as [`Bth`](verbless_prm::Bth); [`Opcode`] says which extension headers
+//! a packet has, [`icrc`] protects the fields that no router may change. The frame check sequence
+//! of Ethernet and the VCRC of InfiniBand belong to the link and are not here.
 //!
 //! **Parsing** takes any bytes: its result is consistent (lengths, versions, checksums, pad, ICRC),
 //! or [`Malformed`] says what was wrong. **Emitting** writes every byte of the frame that
@@ -17,9 +17,9 @@
 //! checksums, pad count, ICRC. It panics if the buffer is not of that size, or if the extension
 //! headers are not those of the opcode: the builder of a packet knows both.
 //!
-//! An **unsealed** frame has room for its ICRC, which is not computed yet, as with the checksums
-//! that network cards compute for drivers: between two ends in one memory nothing can change a
-//! frame. [`seal_ethernet`] and [`seal_infiniband`] compute it.
+//! An **unsealed** frame has room for its ICRC, which is not computed yet, like a checksum that a
+//! driver offloads to its NIC. Frames that never leave the process need none. [`seal_ethernet`] and
+//! [`seal_infiniband`] compute it.
 //!
 //! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use super::arch::Arch;
 use super::elf;
 use crate::commands::output_of;
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{Result, cargo, workspace_root};
 
 /// The script that runs rdma-core's and perftest's programs.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");
@@ -159,7 +159,7 @@ pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
 /// Builds a program of the workspace in release mode, for this machine or for a target whose
 /// programs Rust's own linker links; returns its path.
 pub(crate) fn build_for(target: Option<&str>, package: &str, program: &str) -> Result<PathBuf> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo();
     command
         .args(["build", "--release", "--message-format=json-render-diagnostics"])
         .args(["--package", package, "--bin", program])

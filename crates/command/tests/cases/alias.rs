@@ -1,7 +1,5 @@
 //! Aliases of mkeys of another function. One function plays both sides here.
 
-use std::sync::Arc;
-
 use verbless_command::{
     AccessKey, AliasAttr, Device, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, MkeyObject,
 };
@@ -43,8 +41,8 @@ fn alias_requires_allow_and_matching_access_key() {
     key.allow(&device, &SECRET).expect("it is of this device");
     let wrong = AliasAttr { access_key: AccessKey::new([0x5b; 32]), ..alias(&device, &key) };
     device.create_alias_key(wrong).expect_err("another secret");
-    let far = AliasAttr { vhca_id: device.vhca_id() + 100, ..alias(&device, &key) };
-    device.create_alias_key(far).expect_err("there is no such function");
+    let absent = AliasAttr { vhca_id: device.vhca_id() + 100, ..alias(&device, &key) };
+    device.create_alias_key(absent).expect_err("there is no such function");
     let [one, other] =
         [(); 2].map(|()| device.create_alias_key(alias(&device, &key)).expect("an alias"));
     for alias in [&one, &other] {
@@ -62,22 +60,21 @@ fn alias_requires_allow_and_matching_access_key() {
 fn allow_rejects_mkey_of_another_context() {
     let (_model, device) = with_dpa();
     let (_other_model, other) = with_dpa();
-    let (mine, its) = (key(&device), key(&other));
-    let error = its.allow(&device, &SECRET).expect_err("it is another's");
+    let (mine, theirs) = (key(&device), key(&other));
+    let error = theirs.allow(&device, &SECRET).expect_err("the mkey is of another context");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let (_model, lacks) = connectx6dx(Link::Ethernet);
-    assert!(!lacks.caps().shares_keys());
-    let refused = lacks.create_alias_key(alias(&lacks, &mine));
-    let error = refused.expect_err("it makes no aliases");
+    let (_model, without) = connectx6dx(Link::Ethernet);
+    assert!(!without.caps().shares_keys());
+    let refused = without.create_alias_key(alias(&without, &mine));
+    let error = refused.expect_err("the device has no aliases");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains("cross_vhca_object_to_object_supported"), "{error}");
 }
 
 #[test]
 fn random_access_keys_differ_and_are_redacted() {
-    let [one, other] = [(); 2].map(|()| AccessKey::random().expect("the system has some"));
+    let [one, other] = [(); 2].map(|()| AccessKey::random().expect("the system has random bytes"));
     assert_ne!(one.as_bytes(), other.as_bytes());
     assert_eq!(format!("{one:?}"), "AccessKey(32 bytes)");
-    let secret = Arc::new(one);
-    assert_ne!(secret.as_bytes(), &[0; 32]);
+    assert_ne!(one.as_bytes(), &[0; 32]);
 }

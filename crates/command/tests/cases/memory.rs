@@ -24,59 +24,28 @@ fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
 }
 
 #[test]
-fn memory_is_freed_at_deregistration() {
-    let (_model, device) = connectx6dx(Link::Ethernet);
-    let (memory, there) = registered(&device);
-    assert_eq!(there.strong_count(), 1);
-    drop(memory);
-    assert_eq!(there.strong_count(), 0);
-}
-
-#[test]
-fn memory_of_removed_device_is_freed_at_drop() {
-    let (model, device) = connectx6dx(Link::Ethernet);
-    let (memory, there) = registered(&device);
-    model.remove(0);
-    drop(memory);
-    assert_eq!((there.strong_count(), device.lost()), (0, 0));
-}
-
-#[test]
-fn memory_kept_by_removed_device_lives_until_close() {
-    let (model, device) = connectx6dx(Link::Ethernet);
-    let (memory, there) = registered(&device);
-    model.remove(0);
-    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
-    for nth in 1..=2 {
-        model.fail_ioctl(0, ioctl, nth, 5);
+fn memory_lives_as_long_as_device_may_use_it() {
+    // Whether the device is removed, the errno of failing deregistrations and their number; then
+    // the owners of the page after the drop and the close, and lost and leaked registrations.
+    for (what, removed, errno, failures, owners, lost, leaked) in [
+        ("deregistered", false, 0, 0, [0, 0], 0, 0),
+        ("device removed", true, 0, 0, [0, 0], 0, 0),
+        ("device removed, kept by the kernel", true, 5, 2, [1, 0], 1, 0),
+        ("never deregistered", false, 16, 2, [1, 1], 0, 1),
+        ("deregistered at retry", false, 16, 1, [1, 0], 0, 0),
+    ] {
+        let (model, device) = connectx6dx(Link::Ethernet);
+        let (memory, there) = registered(&device);
+        assert_eq!(there.strong_count(), 1, "{what}");
+        if removed {
+            model.remove(0);
+        }
+        let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
+        (1..=failures).for_each(|nth| model.fail_ioctl(0, ioctl, nth, errno));
+        drop(memory);
+        assert_eq!((there.strong_count(), device.lost()), (owners[0], lost), "{what}");
+        assert_eq!(device.leaked(), leaked, "{what}");
+        drop(device);
+        assert_eq!(there.strong_count(), owners[1], "{what}: after the close");
     }
-    drop(memory);
-    assert_eq!((there.strong_count(), device.lost()), (1, 1), "it may still be pinned");
-    drop(device);
-    assert_eq!(there.strong_count(), 0);
-}
-
-#[test]
-fn memory_never_deregistered_is_never_freed() {
-    let (model, device) = connectx6dx(Link::Ethernet);
-    let (memory, there) = registered(&device);
-    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
-    // The first try and the second one.
-    model.fail_ioctl(0, ioctl, 1, 16);
-    model.fail_ioctl(0, ioctl, 2, 16);
-    drop(memory);
-    drop(device);
-    assert_eq!(there.strong_count(), 1);
-}
-
-#[test]
-fn memory_deregistered_at_retry_lives_until_close() {
-    let (model, device) = connectx6dx(Link::Ethernet);
-    let (memory, there) = registered(&device);
-    let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
-    model.fail_ioctl(0, ioctl, 1, 16);
-    drop(memory);
-    assert_eq!((there.strong_count(), device.leaked()), (1, 0));
-    drop(device);
-    assert_eq!(there.strong_count(), 0);
 }

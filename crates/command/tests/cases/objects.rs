@@ -1,5 +1,5 @@
-//! Queues and pools: the device's context has the requested attributes, invalid requests are
-//! refused, and destroyed objects do not exist.
+//! Queues and RMPs: the device's contexts have the requested attributes, and invalid requests are
+//! refused; queries, MTUs, limits of WQEs, relaxed ordering and LAG ports.
 
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ fn failed_transition_hints_at_state_only_for_bad_state() {
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
     qp.to_rtr(&rtr()).expect("RTR");
-    model.fail_command(0, Opcode::RTR2RTS_QP, 1, CommandStatus(0x09), 1);
+    model.fail_command(0, Opcode::RTR2RTS_QP, 1, CommandStatus::BAD_RES_STATE, 1);
     let error = qp.to_rts(&rts()).expect_err("it was made to fail");
     assert!(error.hint().contains("RTS needs RTR"), "{}", error.hint());
     model.fail_command(0, Opcode::RTR2RTS_QP, 1, CommandStatus::BAD_PARAM, 1);
@@ -310,16 +310,20 @@ fn relaxed_writes_only_device_relaxes_every_mkey() {
     for (changes, always) in [(&[][..], false), (&only, true)] {
         let (_model, device) = with_caps(changes);
         assert_eq!(device.caps().relaxed_writes_only, always);
-        for wish in [false, true] {
+        for requested in [false, true] {
             let key = device.create_mkey(MkeyAttr {
                 pd: device.alloc_pd().expect("a protection domain"),
-                access: KeyAccess { relaxed_ordering: wish, ..KeyAccess::LOCAL },
+                access: KeyAccess { relaxed_ordering: requested, ..KeyAccess::LOCAL },
                 start: 0,
                 length: 4096,
                 memory: KeyMemory::Umem { umem: register_pages(&device), offset: 0 },
             });
             let context = key.expect("a key").query().expect("its context");
-            assert_eq!(context.relaxed_ordering_write(), always || wish, "{always} {wish}");
+            assert_eq!(
+                context.relaxed_ordering_write(),
+                always || requested,
+                "{always} {requested}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `Debug` output and getters of objects, and parts of different contexts.
+//! Parts of another context, rights of mkeys, keys and numbers of new objects, and ISSI.
 
 use verbless_command::{
     CqAttr, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, QpAttr, RemoteAccess, ServiceType,
@@ -57,7 +57,7 @@ fn q_counters_have_distinct_ids_and_start_at_0() {
     for counter in counters {
         assert_eq!(format!("{counter:?}"), format!("QCounter({})", counter.number()));
         assert_eq!(counter.query().expect("its counts").out_of_buffer(), 0);
-        counter.destroy().expect("nothing names it");
+        counter.destroy().expect("no queue uses it");
     }
 }
 
@@ -82,7 +82,7 @@ fn memory_copy_qp_must_be_rc() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     for service in [ServiceType::UC, ServiceType::UD] {
         let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, service) };
-        let error = device.create_qp(attr).expect_err("it copies nothing");
+        let error = device.create_qp(attr).expect_err("only RC has DMA MMO");
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
     }
@@ -92,5 +92,5 @@ fn memory_copy_qp_must_be_rc() {
 fn query_issi_returns_supported_steps() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let (current, supported) = device.query_issi().expect("the answer");
-    assert_eq!((current, supported), (1, vec![0, 0, 0, 3]), "0 and 1, which Linux takes");
+    assert_eq!((current, supported), (1, vec![0, 0, 0, 3]), "ISSI 0 and 1; Linux selects 1");
 }

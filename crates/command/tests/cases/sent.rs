@@ -1,5 +1,5 @@
-//! Commands that methods send, if the device's responses do not show them; and objects that are
-//! kept if the device refuses to destroy them.
+//! Inputs of commands, as the model receives them; objects whose destruction the device refuses;
+//! VUID, LAG ports and `Debug` output.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use verbless_prm::{CommandStatus, Init2initQpIn, Opcode, PathMigrationState, Rst
 use crate::frames::{rq_attr, sq_attr};
 use crate::support::{based_on, connectx6dx, cq_attr, memory, qp_attr, register_pages, with_dpa};
 
-/// The inputs of commands of this opcode during `act`.
+/// The inputs of the commands of this opcode that `act` sends, and the result of `act`.
 pub(crate) fn sent<R>(model: &Model, opcode: Opcode, act: impl FnOnce() -> R) -> (Vec<Vec<u8>>, R) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
@@ -48,7 +48,7 @@ fn to_init_enables_mmo_for_memory_copies_only() {
             assert_eq!(input.qpc().pm_state(), PathMigrationState::MIGRATED);
         }
     }
-    // A device that copies only on send queues needs no enabling.
+    // A device with `dma_mmo_sq` only has no bit to set in the QP context.
     let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
     let (model, device) = based_on("connectx6dx", lines);
     let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, ServiceType::RC) };
@@ -96,9 +96,9 @@ fn lag_ports_count_only_with_active_queue_affinity() {
         based_on("connectx6dx", &lines).1.lag_ports()
     };
     assert_eq!(ports(true, 1, "QUEUE_AFFINITY"), 2);
-    assert_eq!(ports(true, 0, "QUEUE_AFFINITY"), 1, "it is not active");
-    assert_eq!(ports(true, 1, "PORT_SELECT_FT"), 1, "the device chooses");
-    assert_eq!(ports(false, 1, "QUEUE_AFFINITY"), 1, "queues choose nothing");
+    assert_eq!(ports(true, 0, "QUEUE_AFFINITY"), 1, "LAG is not active");
+    assert_eq!(ports(true, 1, "PORT_SELECT_FT"), 1, "the device chooses the port");
+    assert_eq!(ports(false, 1, "QUEUE_AFFINITY"), 1, "queues choose no port");
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn failed_flow_rule_destroy_is_reported() {
     assert_ne!(tir.tirn(), other.expect("another TIR").tirn());
     let attr = FlowAttr::to([2, 0, 0, 0, 0, 9]);
     let rule = device.create_flow_rule(&attr, &Arc::new(tir)).expect("a rule");
-    let opcode = Opcode::DELETE_FLOW_TABLE_ENTRY.0;
-    model.fail_command(0, verbless_prm::Opcode(opcode), 1, CommandStatus::BAD_RES_STATE, 7);
+    let opcode = Opcode::DELETE_FLOW_TABLE_ENTRY;
+    model.fail_command(0, opcode, 1, CommandStatus::BAD_RES_STATE, 7);
     rule.destroy().expect_err("the device refused it");
 }
 

@@ -1,4 +1,4 @@
-//! `Debug` output of objects, and text of states and register accesses.
+//! Text of statuses, register accesses and devices; crossing mkeys, force loopback and first PSNs.
 
 use verbless_command::{
     DpaStatus, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, RegisterAccess, Rkey,
@@ -10,18 +10,18 @@ use crate::support::{connectx6dx, qp_attr, with_caps};
 
 #[test]
 fn dpa_status_display_gives_text_and_number() {
-    let words = [
+    let texts = [
         (0, "it runs (status 0)"),
         (1, "illegal instruction (status 1)"),
         (128, "it ended itself with error 128"),
         (255, "it ended itself with error 255"),
         (127, "status 127"),
     ];
-    for (number, expected) in words {
+    for (number, expected) in texts {
         assert_eq!(DpaStatus(number).to_string(), expected);
         assert_eq!(format!("{:?}", DpaStatus(number)), expected);
     }
-    let parts = [
+    let faults = [
         (verbless_prm::DpaFault::FETCH, "instruction access fault"),
         (verbless_prm::DpaFault::LOAD_MISALIGNED, "load address misaligned"),
         (verbless_prm::DpaFault::LOAD, "load access fault"),
@@ -35,7 +35,7 @@ fn dpa_status_display_gives_text_and_number() {
         (verbless_prm::DpaFault::ILLEGAL_ERROR, "not in 128-255"),
         (verbless_prm::DpaFault::PANIC, "its program panicked"),
     ];
-    for (fault, expected) in parts {
+    for (fault, expected) in faults {
         let text = DpaStatus(fault.0).to_string();
         let number = format!("(status {})", fault.0);
         assert!(text.contains(expected) && text.ends_with(&number), "{text}");
@@ -49,7 +49,7 @@ fn dpa_status_display_gives_text_and_number() {
 }
 
 #[test]
-fn register_way_and_device_have_display() {
+fn register_access_and_device_have_text() {
     assert_eq!(RegisterAccess::User.to_string(), "ACCESS_REGISTER_USER through DevX");
     assert_eq!(RegisterAccess::Fwctl.to_string(), "ACCESS_REGISTER through /dev/fwctl");
     let (_model, device) = connectx6dx(Link::Ethernet);
@@ -57,6 +57,11 @@ fn register_way_and_device_have_display() {
     assert!(shown.starts_with("Device(") && shown.len() > "Device()".len(), "{shown}");
     let caps = format!("{:?}", device.caps());
     assert!(caps.contains("log_max_qp"), "{caps}");
+}
+
+#[test]
+fn qp_object_returns_its_number_service_and_device() {
+    let (_model, device) = connectx6dx(Link::Ethernet);
     let qp = device.create_qp(qp_attr(&device, ServiceType::UC)).expect("a queue pair");
     assert_ne!(qp.qpn().0, 0);
     assert_eq!(qp.query().expect("its context").st(), ServiceType::UC);
@@ -73,10 +78,12 @@ fn crossing_mkey_starts_at_address_0() {
         length: 4096,
         memory: KeyMemory::Crossing { vhca_id: 1, key: Rkey(0x700) },
     };
-    let refused = device.create_mkey(attr.clone()).expect_err("it has another address");
+    let refused = device.create_mkey(attr.clone()).expect_err("it starts at 8");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(refused.to_string().contains("begins at address 0"), "{refused}");
-    let refused = device.create_mkey(MkeyAttr { start: 0, ..attr }).expect_err("it has none");
+    let refused = device
+        .create_mkey(MkeyAttr { start: 0, ..attr })
+        .expect_err("the device has no crossing mkeys");
     assert!(refused.to_string().contains("no crossing keys"), "{refused}");
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn with_dpa() -> (Model, Device) {
     open(Profile::load("bluefield3").expect("a profile"))
 }
 
-/// A device whose `ports` ports are one bond.
+/// A device whose `ports` ports form one bond (LAG).
 pub(crate) fn bonded(ports: u8) -> (Model, Device) {
     let text = include_str!("../../../model/profiles/connectx6dx-bond.toml");
     let (from, to) = ("num_lag_ports = 2", format!("num_lag_ports = {ports}"));
@@ -60,9 +60,9 @@ pub(crate) fn open(profile: Profile) -> (Model, Device) {
 struct Pages([u8; BYTES]);
 const BYTES: usize = 4 << 12;
 
-/// Registers a new buffer of 16 KiB: CQEs are invalid, and the last page is zero.
+/// Registers a new buffer of 16 KiB. The last page is zero, for doorbell records; the other bytes
+/// are 0xf0, so that CQEs are invalid until the device writes them.
 pub(crate) fn register_pages(device: &Device) -> Arc<UserMemory> {
-    // CQEs are invalid until the device writes them.
     let mut pages = Box::new(Pages([0xf0; BYTES]));
     pages.0[BYTES - 4096..].fill(0);
     register(device, pages)
@@ -87,7 +87,7 @@ fn register(device: &Device, mut pages: Box<Pages>) -> Arc<UserMemory> {
     umem
 }
 
-/// Memory for a ring, and a record in its last page.
+/// Memory for a ring, and for a doorbell record in the last page of the same UMEM.
 pub(crate) fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
     let umem = register_pages(device);
     let last = umem.length() - 4096;
@@ -156,7 +156,7 @@ pub(crate) fn init() -> InitAttr {
     InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }
 }
 
-/// RTR with a value of its own in each field.
+/// RTR with a different value in each field.
 pub(crate) fn rtr() -> RtrAttr {
     RtrAttr {
         path: Path::to_lid(0x17),

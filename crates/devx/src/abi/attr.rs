@@ -1,7 +1,7 @@
 //! Attribute ids, one module per method.
 //!
-//! Each doc gives the kind: `in` and `out` carry bytes, `handle` and `fd` name an existing object
-//! or file, `new handle` and `new fd` are returned by the kernel. Sources: Linux
+//! The doc of each id gives its kind: `in` and `out` carry bytes, `handle` and `fd` refer to an
+//! existing object or file, and the kernel returns a `new handle` or `new fd`. Sources: Linux
 //! `ib_user_ioctl_cmds.h` and `mlx5_user_ioctl_cmds.h`; kinds and sizes from
 //! `drivers/infiniband/core/uverbs_std_types_*.c` and
 //! `drivers/infiniband/hw/mlx5/{devx,main,fs}.c`.

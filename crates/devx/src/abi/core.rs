@@ -18,7 +18,7 @@ pub struct QueryPortResponse {
     pub bad_pkey_cntr: u32,
     /// Q_Key violations counted.
     pub qkey_viol_cntr: u32,
-    /// Entries of the GID table, used or not.
+    /// Entries of the GID table, including unused ones.
     pub gid_tbl_len: u32,
     /// Entries of the P_Key table.
     pub pkey_tbl_len: u16,
@@ -126,7 +126,7 @@ pub struct GlobalRoute {
 )]
 #[repr(C)]
 pub struct AhAttributes {
-    /// Global route, meaningful when `is_global`.
+    /// Global route; valid if `is_global` is 1.
     pub grh: GlobalRoute,
     /// Destination LID; 0 on Ethernet.
     pub dlid: u16,
@@ -136,7 +136,7 @@ pub struct AhAttributes {
     pub src_path_bits: u8,
     /// Static rate code.
     pub static_rate: u8,
-    /// 1 if `grh` counts; always on Ethernet.
+    /// 1 if `grh` is valid; always 1 on Ethernet.
     pub is_global: u8,
     /// 1-based port.
     pub port_num: u8,
@@ -255,7 +255,8 @@ pub mod event_type {
     pub const GID_CHANGE: u32 = 18;
 }
 
-/// Bytes of an MTU code (`enum ib_mtu`): 256 for 1 up to 4096 for 5; `None` for any other code.
+/// Converts an MTU code (`enum ib_mtu`) to bytes: 256 for 1 up to 4096 for 5; `None` for any other
+/// code.
 #[must_use]
 pub const fn mtu_bytes(code: u8) -> Option<u32> {
     match code {

@@ -1,4 +1,4 @@
-//! The ioctls of `/dev/fwctl/fwctlN`: they pass firmware commands that uverbs does not. All fields
+//! The ioctls of `/dev/fwctl/fwctlN`, which pass firmware commands that uverbs refuses. All fields
 //! are native-endian.
 //!
 //! Sources: Linux `include/uapi/fwctl/{fwctl,mlx5}.h`, `drivers/fwctl/{main,mlx5/main}.c`.
@@ -11,18 +11,18 @@ pub const FWCTL_INFO: u32 = 0x9a00;
 pub const FWCTL_RPC: u32 = 0x9a01;
 /// `FWCTL_DEVICE_TYPE_MLX5`.
 pub const DEVICE_TYPE_MLX5: u32 = 1;
-/// Bytes of a mailbox: at least a header, at most the number that the kernel copies.
+/// Bytes of a mailbox: from a command header to the kernel's limit.
 pub const MAILBOX_BYTES: std::ops::RangeInclusive<usize> = 16..=2 << 20;
 
 /// `enum fwctl_rpc_scope`: the purpose that a caller declares for a command.
 pub mod scope {
     /// Settings that a user may change.
     pub const CONFIGURATION: u32 = 0;
-    /// Looking at the device.
+    /// Reading state of the device.
     pub const DEBUG_READ_ONLY: u32 = 1;
     /// Writing for debugging; taints the kernel.
     pub const DEBUG_WRITE: u32 = 2;
-    /// Unrestricted writing for debugging: needs CAP_SYS_RAWIO.
+    /// Unrestricted writing for debugging: needs CAP_SYS_RAWIO, and taints the kernel.
     pub const DEBUG_WRITE_FULL: u32 = 3;
 }
 
@@ -36,11 +36,11 @@ pub struct Info {
     pub size: u32,
     /// Zero.
     pub flags: u32,
-    /// Answer: the driver, such as [`DEVICE_TYPE_MLX5`].
+    /// Output: the driver, such as [`DEVICE_TYPE_MLX5`].
     pub out_device_type: u32,
-    /// Bytes of room for the driver's data; answer: bytes that it has.
+    /// Input: size of the buffer for the driver's data; output: size of that data.
     pub device_data_len: u32,
-    /// Address of the output for the driver's data: [`Mlx5Info`].
+    /// Address of the buffer for the driver's data: [`Mlx5Info`].
     pub out_device_data: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Rpc {
     pub scope: u32,
     /// Bytes of the input mailbox.
     pub in_len: u32,
-    /// Bytes of the output mailbox; answer: bytes that the device wrote.
+    /// Bytes of the output mailbox; output: bytes that the device wrote.
     pub out_len: u32,
     /// Address of the input mailbox.
     pub input: u64,
@@ -76,7 +76,7 @@ pub struct Rpc {
     pub output: u64,
 }
 
-/// Least bytes of a request's structure; `None` for a request that fwctl does not have.
+/// Minimum size of a request's structure; `None` for a request that fwctl does not have.
 pub const fn structure_bytes(request: u32) -> Option<usize> {
     match request {
         FWCTL_INFO => Some(size_of::<Info>()),
@@ -85,15 +85,15 @@ pub const fn structure_bytes(request: u32) -> Option<usize> {
     }
 }
 
-/// Whether a structure is as long as its request needs and as its first field states. The kernel
-/// reads as many bytes as that field states.
+/// Whether a structure has the size in its first field, and that size suffices for the request. The
+/// kernel reads as many bytes as that field says.
 pub fn is_whole(request: u32, structure: &[u64]) -> bool {
-    let said = structure.first().map_or(0, |word| {
+    let size = structure.first().map_or(0, |word| {
         let [a, b, c, d, ..] = word.to_ne_bytes();
         u32::from_ne_bytes([a, b, c, d]) as usize
     });
     let least = structure_bytes(request).unwrap_or(usize::MAX);
-    said >= least && said <= size_of_val(structure)
+    size >= least && size <= size_of_val(structure)
 }
 
 // Sizes in the kernel's headers.

@@ -54,13 +54,13 @@ impl Context {
 enum Target<'a> {
     /// On the channel, with this cookie.
     Cookie(u64),
-    /// At an eventfd.
+    /// By a signal to this eventfd.
     Eventfd(BorrowedFd<'a>),
 }
 
 impl EventChannel {
-    /// Subscribes to `events` of an object (type 0 is a CQ's completion); `None`: of the device and
-    /// its ports. Each event carries `cookie`.
+    /// Subscribes to `events` of an object (type 0 is a CQ's completion); without an object, of the
+    /// device and its ports. Each event carries `cookie`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] unless there are 1 to 16 events; EINVAL for a type that users

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::{Errno, IoctlOutputs};
 
-/// A file that the kernel made for us to read.
+/// A file of records, returned by an ioctl.
 #[derive(Debug)]
 pub(super) struct Channel {
     // Field order: the file closes before the context.
@@ -22,7 +22,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Takes over the file of an answer and makes it non-blocking.
+    /// Takes the file out of an ioctl's outputs and makes it non-blocking.
     pub(super) fn new(
         context: &Context,
         what: &'static str,
@@ -39,12 +39,13 @@ impl Channel {
         Ok(Self { file, context: context.clone(), what })
     }
 
-    /// Reads one record into `record`; returns its length, or `None` if there is none yet.
+    /// Reads one record into `record`; returns its length, or `None` if there is none yet or a
+    /// signal interrupted the read.
     pub(super) fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
         outcome(self.what, nix::unistd::read(&self.file, record), || self.is_closed())
     }
 
-    /// Reads one record that has exactly the length of `record`.
+    /// Reads one record that has exactly the length of `record`; false if there is none yet.
     pub(super) fn read_exact(&self, record: &mut [u8]) -> Result<bool> {
         match self.read(record)? {
             None => Ok(false),
@@ -73,7 +74,7 @@ impl Channel {
         Error::new(
             ErrorKind::InvalidResponse,
             format!("reading from {}: {what}", self.what),
-            "the kernel, or the software that answers in its place, does not keep the uverbs ABI",
+            "the kernel, or the software that answers in its place, violates the uverbs ABI",
         )
     }
 }
@@ -125,7 +126,7 @@ macro_rules! channel {
             /// forever.
             ///
             /// # Errors
-            /// Those of poll.
+            /// As poll(2).
             pub fn wait(&self, timeout: Option<std::time::Duration>) -> crate::error::Result<bool> {
                 self.channel.wait(timeout)
             }

@@ -218,7 +218,7 @@ impl Error {
         Self::new(
             ErrorKind::InvalidResponse,
             format!("{}: {what}", method.name()),
-            "the kernel, or the software that answers in its place, does not keep the uverbs ABI; \
+            "the kernel, or the software that answers in its place, violates the uverbs ABI; \
              try another kernel",
         )
     }

@@ -77,95 +77,85 @@ fn invalid_sysfs_attributes_leave_fields_empty() {
     assert_eq!((devices[0].ports[0].state, devices[0].ports[0].gids.len()), (0, 0));
 }
 
-/// The error of a tree without a usable device: its kind and all its text.
-fn failure(tree: &Tree) -> (ErrorKind, String) {
-    let error = tree.kernel().enumerate().unwrap_err();
-    (error.kind(), error.to_string())
-}
-
 #[test]
-fn empty_pci_bus_is_no_device() {
-    let (kind, text) = failure(&Tree::new());
-    assert_eq!(kind, ErrorKind::NoDevice);
-    assert!(text.contains("none on the PCI bus") && text.contains("software model"), "{text}");
-}
-
-#[test]
-fn non_mlx5_rdma_device_is_no_device() {
-    let tree = Tree::new();
-    tree.rdma("rxe0", "uverbs0", "virtual/rxe0");
-    let (kind, text) = failure(&tree);
-    assert_eq!(kind, ErrorKind::NoDevice);
-    assert!(text.contains("rxe0"), "{text}");
-}
-
-#[test]
-fn vfio_bound_device_is_named() {
-    let tree = Tree::new();
-    tree.function("0000:08:00.0", Some("vfio-pci"));
-    let (kind, text) = failure(&tree);
-    assert_eq!(kind, ErrorKind::NoDevice);
-    assert!(text.contains("0000:08:00.0 is bound to vfio-pci"), "{text}");
-}
-
-#[test]
-fn missing_modules_are_named() {
-    let tree = Tree::new();
-    tree.function("0000:08:00.0", None);
-    let (kind, text) = failure(&tree);
-    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe mlx5_core"), "{text}");
-
-    let tree = Tree::new();
-    tree.function("0000:08:00.0", Some("mlx5_core"));
-    let (kind, text) = failure(&tree);
-    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe mlx5_ib"), "{text}");
-
-    tree.directory("sys/class/infiniband/mlx5_0");
-    let (kind, text) = failure(&tree);
-    assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe ib_uverbs"), "{text}");
-}
-
-#[test]
-fn loaded_module_without_device_is_not_probed() {
-    for (driver, module) in [(None, "mlx5_core"), (Some("mlx5_core"), "mlx5_ib")] {
+fn enumerate_error_names_cause_of_missing_device() {
+    const FUNCTION: &str = "0000:08:00.0";
+    type Make = fn(&Tree);
+    let rows: [(Make, ErrorKind, &[&str]); 8] = [
+        (|_| (), ErrorKind::NoDevice, &["none on the PCI bus", "software model"]),
+        (|tree| _ = tree.rdma("rxe0", "uverbs0", "virtual/rxe0"), ErrorKind::NoDevice, &["rxe0"]),
+        (
+            |tree| _ = tree.function(FUNCTION, Some("vfio-pci")),
+            ErrorKind::NoDevice,
+            &["0000:08:00.0 is bound to vfio-pci"],
+        ),
+        (
+            |tree| _ = tree.function(FUNCTION, None),
+            ErrorKind::ModuleMissing,
+            &["modprobe mlx5_core"],
+        ),
+        (
+            |tree| _ = tree.function(FUNCTION, Some("mlx5_core")),
+            ErrorKind::ModuleMissing,
+            &["modprobe mlx5_ib"],
+        ),
+        (
+            |tree| {
+                tree.function(FUNCTION, Some("mlx5_core"));
+                tree.directory("sys/class/infiniband/mlx5_0");
+            },
+            ErrorKind::ModuleMissing,
+            &["modprobe ib_uverbs"],
+        ),
+        (
+            |tree| {
+                tree.function(FUNCTION, None).directory("sys/module/mlx5_core");
+            },
+            ErrorKind::NotProbed,
+            &["dmesg", "mlx5_core"],
+        ),
+        (
+            |tree| {
+                tree.function(FUNCTION, Some("mlx5_core")).directory("sys/module/mlx5_ib");
+            },
+            ErrorKind::NotProbed,
+            &["dmesg", "mlx5_ib"],
+        ),
+    ];
+    for (make, kind, words) in rows {
         let tree = Tree::new();
-        tree.function("0000:08:00.0", driver);
-        tree.directory(&format!("sys/module/{module}"));
-        let (kind, text) = failure(&tree);
-        assert_eq!(kind, ErrorKind::NotProbed);
-        assert!(text.contains("dmesg") && text.contains(module), "{text}");
+        make(&tree);
+        let error = tree.kernel().enumerate().unwrap_err();
+        assert_eq!(error.kind(), kind, "{words:?}");
+        let text = error.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
     }
 }
 
-/// A device whose node is `target`.
-fn with_node(target: Option<&str>) -> (ErrorKind, Option<Errno>, String) {
-    let tree = Tree::new();
-    tree.function("0000:08:00.0", Some("mlx5_core")).rdma(
-        "mlx5_0",
-        "uverbs0",
-        "pci0000:00/0000:08:00.0",
-    );
-    if let Some(target) = target {
-        tree.link("dev/uverbs0", target);
+#[test]
+fn open_error_of_node_suggests_remedy() {
+    for (target, kind, errno, words) in [
+        // Read-only for everybody, root included.
+        (
+            Some("/proc/sys/kernel/ostype"),
+            ErrorKind::Permission,
+            Errno::EACCES,
+            ["uverbs0 for mlx5_0", "chmod"],
+        ),
+        (None, ErrorKind::NoDevice, Errno::ENOENT, ["--device=/dev/infiniband/uverbs0", ""]),
+    ] {
+        let tree = Tree::new();
+        let function = tree.function("0000:08:00.0", Some("mlx5_core"));
+        function.rdma("mlx5_0", "uverbs0", "pci0000:00/0000:08:00.0");
+        if let Some(target) = target {
+            tree.link("dev/uverbs0", target);
+        }
+        let kernel = tree.kernel();
+        let error = kernel.open(&kernel.enumerate().unwrap()[0]).err().expect("it does not open");
+        assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{target:?}");
+        let text = error.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{target:?}: {text}");
     }
-    let kernel = tree.kernel();
-    let error = kernel.open(&kernel.enumerate().unwrap()[0]).err().expect("it cannot be opened");
-    (error.kind(), error.errno(), error.to_string())
-}
-
-#[test]
-fn node_without_permission_suggests_chmod() {
-    // Read-only for everybody, root included.
-    let (kind, errno, text) = with_node(Some("/proc/sys/kernel/ostype"));
-    assert_eq!((kind, errno), (ErrorKind::Permission, Some(Errno::EACCES)));
-    assert!(text.contains("uverbs0 for mlx5_0") && text.contains("chmod"), "{text}");
-}
-
-#[test]
-fn missing_node_suggests_device_option() {
-    let (kind, errno, text) = with_node(None);
-    assert_eq!((kind, errno), (ErrorKind::NoDevice, Some(Errno::ENOENT)));
-    assert!(text.contains("--device=/dev/infiniband/uverbs0"), "{text}");
 }
 
 #[test]

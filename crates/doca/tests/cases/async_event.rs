@@ -208,6 +208,13 @@ fn external_event_wakes_sleeping_thread() {
         workq.clear().unwrap();
     });
     assert_eq!(next_change(&mut workq), (0, Change::PortDown(1)));
+    // The device's completion queue has a channel of its own for such events, whose record may
+    // arrive later and wakes once more.
     workq.arm().unwrap();
-    assert!(!is_readable(workq.event_handle(), 20));
+    if is_readable(workq.event_handle(), 100) {
+        workq.clear().unwrap();
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+        workq.arm().unwrap();
+        assert!(!is_readable(workq.event_handle(), 100), "nothing is left");
+    }
 }

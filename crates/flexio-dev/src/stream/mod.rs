@@ -2,8 +2,9 @@
 //!
 //! Text ([`message`](crate::message)) and trace records ([`trace`](mod@crate::trace)) use the same
 //! streams. A thread claims entries of a ring in the process's memory, fills them in, and writes
-//! each entry's number last; then the first thread that can hands all complete entries to the
-//! stream's carrier, in order. Entries without room are counted as lost; nothing is overwritten.
+//! each entry's number last. Then a thread that gets the stream's lock hands all complete entries
+//! to the stream's carrier, in order. When the ring is full, new entries are counted as lost; none
+//! is overwritten.
 //!
 //! - [`control`]: a stream's parameters, written by the host, and its counts, written by threads;
 //!   one block of the process's memory.
@@ -17,8 +18,8 @@
 //!
 //! A run that is terminated (a call that took too long, a thread that was destroyed) while it
 //! writes or hands over entries blocks the stream: later entries wait, and once the ring is full
-//! they are lost and counted, until the host replaces the ring. A flush of the host does that if
-//! nothing moves for a second.
+//! they are lost and counted, until the host replaces the ring. The host's flush replaces it after
+//! a second without progress.
 
 mod carrier;
 pub mod control;

@@ -2,8 +2,8 @@
 //! their number, and handed to the carrier in order.
 //!
 //! Entry `n` is at slot `n` modulo the ring's entries. Its number plus 1 is stored last, after a
-//! fence, so that a reader of the number sees the entry. A slot is claimed again only after the
-//! host has taken its entry, so that no complete entry is overwritten before.
+//! fence, so that a reader of the number sees the entry. A slot is claimed again only after its
+//! entry was freed: the host has taken it, or the SEND that carries it has completed.
 
 use core::hint::spin_loop;
 use core::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ impl Control {
         self.setup.ring + (within << self.setup.log_entry_bytes)
     }
 
-    /// The level, and whether entries stay here.
+    /// The level, and whether entries stay in the process's memory ([`HOLDS`]).
     pub(crate) fn level(&self) -> (u8, bool) {
         let word = self.level.load(Ordering::Relaxed);
         (word as u8, word & HOLDS != 0)
@@ -47,7 +47,7 @@ impl Control {
             if !fits || self.level().1 {
                 break;
             }
-            // Entries that hold the room may have been sent meanwhile, or may still have to be.
+            // Other entries fill the ring: frees those that are sent, and sends those that are not.
             self.hand_over(context, 1);
             if attempt > 0 {
                 pause();
@@ -64,11 +64,12 @@ impl Control {
                 Some(Carrier::Window) => self.taken_by_host(context)?,
                 _ => self.freed.load(Ordering::Relaxed),
             };
-            // A slot is freed after it was read, and written after it was seen free.
+            // The load of `freed` comes before this thread's stores into a freed slot.
             mmio::in_order();
             let used = claimed.wrapping_sub(freed);
             if used.saturating_add(count) > self.entries() {
-                // Other threads may have claimed meanwhile, and even those entries may be free.
+                // `claimed` may be stale: other threads may have claimed entries, which were freed
+                // since.
                 match self.claimed.load(Ordering::Relaxed) {
                     same if same == claimed => return Ok(None),
                     other => claimed = other,
@@ -108,8 +109,8 @@ impl Control {
         end
     }
 
-    /// The first entry that was not handed over, and the end of the complete ones, in whole batches
-    /// of `batch`.
+    /// The first entry that was not handed over, and the end of the complete entries, rounded down
+    /// to whole batches of `batch`.
     fn ready_until(&self, batch: u64) -> (u64, u64) {
         let carried = self.carried.load(Ordering::Relaxed);
         let claimed = self.claimed.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The streams of a program, and the host's operations on them: [`manage`], which
 //! [`program!`](crate::program) exports as `verbless_stream`.
 //!
-//! Threads that found a stream before its detach may still use it. So the count of users is beside
-//! the stream instead of in it: the host frees the stream's memory when the count is 0.
+//! Threads that found a stream before its detach may still use it. The count of users is in the
+//! slot, not in the stream, because the host frees the stream's memory once the count is 0.
 #![allow(unsafe_code)]
 
 use core::ptr::{null_mut, with_exposed_provenance_mut};
@@ -13,7 +13,7 @@ use crate::context::ThreadContext;
 
 /// Maximum number of streams (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub const MAX_STREAMS: usize = 255;
-/// The number of the tracer for the host.
+/// The stream number by which the host names the tracer.
 pub const TRACER: u64 = 256;
 /// Result of [`manage`] if the operation fails.
 pub const FAILED: u64 = u64::MAX;
@@ -47,13 +47,13 @@ impl StreamSlot {
         Self { control: AtomicPtr::new(null_mut()), users: AtomicU32::new(0) }
     }
 
-    /// Runs `what` with the stream, if there is one.
-    fn with<R>(&self, what: impl FnOnce(&Control) -> R) -> Option<R> {
-        // Either the host sees this before it counts users, or the stream is seen detached.
+    /// Calls `f` with the stream, if there is one.
+    fn with<R>(&self, f: impl FnOnce(&Control) -> R) -> Option<R> {
+        // Either DETACH sees this user, or the load below sees no stream.
         self.users.fetch_add(1, Ordering::SeqCst);
         let control = self.control.load(Ordering::SeqCst);
         // SAFETY: the host has promised that the stream stays while it has users, and this is one.
-        let result = unsafe { control.as_ref() }.map(what);
+        let result = unsafe { control.as_ref() }.map(f);
         self.users.fetch_sub(1, Ordering::SeqCst);
         result
     }
@@ -69,18 +69,18 @@ fn slot_of(number: u64) -> Option<&'static StreamSlot> {
     STREAMS.get(usize::try_from(number).ok()?)
 }
 
-/// Runs `what` with stream `number` or the [`TRACER`], if the host has attached it.
-pub(crate) fn with<R>(number: u64, what: impl FnOnce(&Control) -> R) -> Option<R> {
-    slot_of(number)?.with(what)
+/// Calls `f` with stream `number` or the [`TRACER`], if the host has attached it.
+pub(crate) fn with<R>(number: u64, f: impl FnOnce(&Control) -> R) -> Option<R> {
+    slot_of(number)?.with(f)
 }
 
-/// Executes an [`operation`] for the host; returns [`FAILED`] if there is no such stream, or its
-/// layout is of another version.
+/// Executes an [`operation`] for the host; returns [`FAILED`] if there is no such stream or
+/// operation, or if the [`Control`] to attach is misaligned or its parameters are invalid.
 ///
 /// # Safety
-/// An address to attach is that of a [`Control`] of this process, whose ring and queues are memory
-/// of the process that nothing else uses; all of it stays until the stream is detached and has no
-/// users.
+/// For [`operation::ATTACH`], `address` is that of a [`Control`] of this process. Its ring and
+/// queues are memory of the process that nothing else uses. All of it stays until the stream is
+/// detached and has no users.
 pub unsafe fn manage(context: &ThreadContext, first: u64, number: u64, address: u64) -> u64 {
     let Some(slot) = slot_of(number) else { return FAILED };
     let level = (first >> 16) as u32 & 0xffff;

@@ -22,13 +22,14 @@ fn stream(change: impl FnOnce(&mut MsgStreamConfig)) -> (Model, Process, Seen, M
     (model, process, seen, stream)
 }
 
-/// Writes a message of one entry like a program.
+/// Writes entry `number`, a message of one entry, as a program would.
 fn write(stream: &MsgStream, number: u64, text: &str) {
     let head = text.len() as u64 | (Level::Info as u64) << 16;
     stream.shared.reader().channel.write(number, head, text.as_bytes());
 }
 
-fn block(stream: &MsgStream, at: u64) -> u64 {
+/// The word at offset `at` of the stream's control block.
+fn control_word(stream: &MsgStream, at: u64) -> u64 {
     stream.shared.reader().channel.word(at)
 }
 
@@ -72,7 +73,7 @@ fn stream_thread_delivers_unless_async() {
     write(&threaded, 0, "one");
     let end = std::time::Instant::now() + Duration::from_secs(20);
     while seen.lock().unwrap().is_empty() {
-        assert!(std::time::Instant::now() < end, "nothing comes");
+        assert!(std::time::Instant::now() < end, "no message arrived");
         thread::yield_now();
     }
     threaded.destroy().unwrap();
@@ -96,20 +97,20 @@ fn control_block_describes_ring_and_queues() {
         let (_model, _process, _, stream) = stream(|it| {
             (it.transport, it.sync_mode) = (transport, sync_mode);
         });
-        let (head, batch) = (block(&stream, 0), block(&stream, 0x10));
+        let (head, batch) = (control_word(&stream, 0), control_word(&stream, 0x10));
         let found = (batch as u32, (batch >> 32) as u32, (head >> 56) as u8, (head >> 32) as u8);
         assert_eq!(found, expected, "{transport:?} {sync_mode:?}");
         let entry = if sync_mode == MsgSyncMode::Tracer { 6 } else { 8 };
         assert_eq!(((head >> 40) as u8, (head >> 48) as u8), (14 - entry, entry));
-        assert_eq!(block(&stream, 0x18) as u32, PATIENCE);
+        assert_eq!(control_word(&stream, 0x18) as u32, PATIENCE);
         let numbers = stream.qp_numbers();
-        let queue = (block(&stream, 0x28) >> 32) as u32;
+        let queue = (control_word(&stream, 0x28) >> 32) as u32;
         assert_eq!(numbers.map(|(_, own)| own), (queue != 0).then_some(queue));
         assert!(numbers.is_none_or(|(host, own)| host != own && host != 0));
         assert_eq!(numbers.is_none(), transport == MsgTransport::Window);
     }
     let (_model, _process, _, stream) = stream(|it| it.sync_mode = MsgSyncMode::Async);
-    assert_eq!(block(&stream, 0x18) as u32, 0, "no thread waits");
+    assert_eq!(control_word(&stream, 0x18) as u32, 0, "no thread waits");
 }
 
 #[test]

@@ -276,11 +276,22 @@ mod tests {
     }
 
     #[test]
-    fn ioctl_notifies_by_magic_for_any_descriptor() {
-        assert_eq!(here(libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0]), NOTIFY);
-        assert_eq!(here(libc::SYS_ioctl, [3, 0x9a01, 0, 0, 0, 0]), NOTIFY);
-        assert_eq!(here(libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
-        assert_eq!(here(libc::SYS_ioctl, [3, 0x9b01, 0, 0, 0, 0]), ALLOW);
+    fn call_notifies_by_its_arguments() {
+        let [netlink, inet] = [libc::AF_NETLINK, libc::AF_INET].map(|it| it as u64);
+        let [cwd, empty] = [libc::AT_FDCWD, libc::AT_EMPTY_PATH].map(|it| it as u64);
+        for (what, number, arguments, expected) in [
+            ("ioctl of verbs", libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0], NOTIFY),
+            ("ioctl of fwctl", libc::SYS_ioctl, [3, 0x9a01, 0, 0, 0, 0], NOTIFY),
+            ("ioctl of terminals", libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0], ALLOW),
+            ("ioctl behind fwctl's", libc::SYS_ioctl, [3, 0x9b01, 0, 0, 0, 0], ALLOW),
+            ("netlink, RDMA", libc::SYS_socket, [netlink, 3, 20, 0, 0, 0], NOTIFY),
+            ("netlink, routes", libc::SYS_socket, [netlink, 3, 0, 0, 0, 0], ALLOW),
+            ("another family", libc::SYS_socket, [inet, 1, 20, 0, 0, 0], ALLOW),
+            ("stat of the cwd", libc::SYS_newfstatat, [cwd, 0, 0, empty, 0, 0], NOTIFY),
+            ("statx of the cwd", libc::SYS_statx, [cwd, 0, empty, 0, 0, 0], NOTIFY),
+        ] {
+            assert_eq!(here(number, arguments), expected, "{what}");
+        }
     }
 
     #[test]
@@ -320,13 +331,6 @@ mod tests {
     }
 
     #[test]
-    fn stat_of_cwd_path_notifies_with_empty_path_flag() {
-        let [here_, empty] = [libc::AT_FDCWD, libc::AT_EMPTY_PATH].map(|it| it as u64);
-        assert_eq!(here(libc::SYS_newfstatat, [here_, 0, 0, empty, 0, 0]), NOTIFY);
-        assert_eq!(here(libc::SYS_statx, [here_, 0, empty, 0, 0, 0]), NOTIFY);
-    }
-
-    #[test]
     fn every_new_program_stops_but_the_first() {
         for (number, index) in EXECS {
             let with = |environment: u64| {
@@ -339,14 +343,6 @@ mod tests {
                 assert_eq!(with(other), NOTIFY, "{other:#x}");
             }
         }
-    }
-
-    #[test]
-    fn netlink_rdma_socket_is_trapped() {
-        let netlink = libc::AF_NETLINK as u64;
-        assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), NOTIFY);
-        assert_eq!(here(libc::SYS_socket, [netlink, 3, 0, 0, 0, 0]), ALLOW);
-        assert_eq!(here(libc::SYS_socket, [libc::AF_INET as u64, 1, 20, 0, 0, 0]), ALLOW);
     }
 
     #[test]

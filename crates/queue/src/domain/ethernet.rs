@@ -59,7 +59,7 @@ pub struct SqConfig {
     /// When a request is copied to the device along with its doorbell, if a BlueFlame register is
     /// free: see [`domain`](crate::domain).
     pub blueflame: BlueFlame,
-    /// Number that the device puts into completions beside the queue's own (24 bits).
+    /// User index (24 bits): the device writes it into `srqn_uidx` of the queue's CQEs.
     pub user_index: u32,
     /// Priority of the frames (IEEE 802.1p), 0 to 7.
     pub priority: u8,

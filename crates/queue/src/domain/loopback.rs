@@ -17,10 +17,10 @@ use verbless_ring::service::Connected;
 
 impl Domain {
     /// Connects a queue pair to itself: it receives its own sends, and accesses memory of its own
-    /// device by remote keys. It serves memory copies and local atomics.
+    /// device by remote keys. Such a queue pair copies memory and executes atomics locally.
     ///
     /// If the device [forces loopback](verbless_command::Device::forces_loopback), an RC queue pair
-    /// needs neither an address nor a network that is up, unless `options` name a GID.
+    /// needs neither an address nor an active port, unless `options` name a GID.
     ///
     /// # Errors
     /// As [`Domain::connect`].

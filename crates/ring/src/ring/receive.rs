@@ -12,7 +12,7 @@ use crate::trace::{Event, event};
 /// A ring of receive WQEs, a power of two of them, at most 32768.
 pub(crate) struct ReceiveRing {
     base: NonNull<u8>,
-    /// Bytes of the ring less one.
+    /// Bytes of the ring, minus 1.
     mask: u32,
     /// log2 of the bytes of a WQE.
     log_stride: u32,
@@ -61,7 +61,8 @@ impl ReceiveRing {
         1 << (self.log_stride - 4)
     }
 
-    /// Stores data segment `segment` of WQE `index` (each modulo its number), in memory order.
+    /// Stores data segment `segment` of WQE `index`, as words in memory order. The segment is taken
+    /// modulo [`segments`](Self::segments), the index modulo [`count`](Self::count).
     #[inline(always)]
     pub(crate) fn store(&self, index: u32, segment: u32, words: [u64; 2]) {
         let segment = segment & (self.segments() - 1);

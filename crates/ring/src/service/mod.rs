@@ -4,9 +4,11 @@
 //! | service | SEND | WRITE | READ, atomics, SEND with invalidate | UMR | lost messages |
 //! |---|---|---|---|---|---|
 //! | [`Rc`] reliable connected | yes | yes | yes | yes | are sent again, or fail the request |
-//! | [`Uc`] unreliable connected | yes | yes | no: there are no responses | yes | are lost |
+//! | [`Uc`] unreliable connected | yes | yes | no | yes | are lost |
 //! | [`Ud`] unreliable datagram | of one packet, [to any peer] | no | no | no | are lost |
 //! | [`Eth`] raw Ethernet | no: [frames] | no | no | no | are lost |
+//!
+//! READs and atomics need responses, which only RC has; SEND with invalidate is an operation of RC.
 //!
 //! [frames]: crate::wr::EthSend
 //! [to any peer]: crate::wr::Send::to
@@ -15,7 +17,7 @@
 //! use verbless_ring::{QueuePair, RemoteAddr, Sge, Uc, wr::Read};
 //!
 //! fn f(qp: &mut QueuePair<Uc>, into: Sge, from: RemoteAddr) {
-//!     let _ = qp.post(&Read::new(into, from), 0); // UC has no responses.
+//!     let _ = qp.post(&Read::new(into, from), 0); // UC carries no READ.
 //! }
 //! ```
 //!
@@ -23,7 +25,7 @@
 //! use verbless_ring::{QueuePair, Sge, Ud, wr::Send};
 //!
 //! fn f(qp: &mut QueuePair<Ud>, message: Sge) {
-//!     let _ = qp.post(&Send::new(message), 0); // It has no destination.
+//!     let _ = qp.post(&Send::new(message), 0); // A datagram needs a destination.
 //! }
 //! ```
 
@@ -41,5 +43,5 @@ pub use rc::Rc;
 pub use uc::Uc;
 pub use ud::Ud;
 
-/// Every service that has queues.
+/// All services.
 pub const SERVICES: [ServiceInfo; 4] = [Rc::INFO, Uc::INFO, Ud::INFO, Eth::INFO];

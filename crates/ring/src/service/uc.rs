@@ -1,8 +1,10 @@
 //! Unreliable connected.
 
 super::declare::service! {
-    /// Unreliable connected: messages of any length to one peer, without acknowledgement. A message
-    /// is dropped if a part of it is lost or no receive is posted; later ones may arrive.
+    /// Unreliable connected: messages of one or more packets to one peer, without acknowledgement.
+    /// The peer drops a message that lost a packet, and a message that needs a receive (a SEND, or
+    /// a WRITE with immediate) and finds none posted. A WRITE needs no receive; its packets before
+    /// the lost one may already be in the peer's memory. Later messages may arrive.
     Uc = UC, address_ds: 0,
     carries: [Nop, Send, Write, KeyChange]
 }

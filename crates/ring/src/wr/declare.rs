@@ -1,16 +1,17 @@
-//! Declares each operation by one entry, which makes everything else.
+//! Macros that make the type, the traits and the builder methods of each operation from one entry.
 
 /// Declares the operations. An entry of `declared` has, in this order:
 ///
 /// - the request's type, and the name of the operation;
-/// - `completes`: the operation in its completions, whose number is the opcode; the `op_mod`; the
-///   class, by which services carry it; the capability that it needs, if any;
+/// - `completes`: the operation that its completions report, whose value is the opcode; the
+///   `op_mod`; the class, of which a service carries all operations or none; the capability that it
+///   needs, if any;
 /// - the arguments of `new`;
 /// - the last word of the control segment, if it is used;
 /// - the segments after the control segment, in the order of the WQE, each made from the arguments
 ///   of `new`;
-/// - the name of the operation as a datagram, if it can be one: then the address precedes the
-///   segments.
+/// - the name of the operation as a datagram, if it can be one; the WQE then has the address vector
+///   before these segments.
 ///
 /// `elsewhere` lists types with their own constructors and a hand-written
 /// [`Encode`](super::encode::Encode).
@@ -120,7 +121,7 @@ macro_rules! operations {
 }
 pub(super) use operations;
 
-/// Replaces the type parameter of a generic operation in the list of operations.
+/// Gives a generic operation a concrete type parameter, for the list of operations.
 macro_rules! any {
     ($p:ident) => { Sge };
     ($datagram:literal $name:ident) => { $name<Sge> };
@@ -186,13 +187,13 @@ macro_rules! options {
                 self
             }
 
-            /// Waits for earlier READs, atomics and changes of keys: [`Fence::Full`].
+            /// Waits for earlier READs, atomics and UMRs: [`Fence::Full`].
             #[inline(always)]
             pub const fn fence(self) -> Self {
                 self.fence_with(Fence::Full)
             }
 
-            /// Waits for the earlier requests of `fence`.
+            /// Waits for the earlier requests that `fence` selects.
             #[inline(always)]
             pub const fn fence_with(mut self, fence: Fence) -> Self {
                 self.options.fence = fence;

@@ -1,4 +1,5 @@
-//! The entry of an operation: its name, the services that carry it, and its capability.
+//! The description of an operation: its name, the services that carry it, and the capability that
+//! it needs.
 
 use core::fmt;
 
@@ -11,11 +12,12 @@ use crate::service::{Class, SERVICES, ServiceInfo};
 pub struct OperationInfo {
     /// Name in the specifications, such as `RDMA READ`.
     pub name: &'static str,
-    /// The operation that its completions report; its number is the opcode of the control segment.
+    /// The operation that its completions report; the enum's value is the opcode in the control
+    /// segment.
     pub operation: WcOpcode,
     /// The opcode's modifier in the control segment.
     pub op_mod: u8,
-    /// The class, by which services carry it.
+    /// The class: a service carries all operations of a class, or none.
     pub class: Class,
     /// The capability that the device must have; `None` if every device has the operation.
     pub needs: Option<Capability>,
@@ -76,7 +78,7 @@ impl fmt::Display for Unsupported {
             Self::Ring { operation, wqebbs, capacity } => write!(
                 f,
                 "{operation} takes {wqebbs} wqebbs of 64 bytes, and this send ring has {capacity}: \
-                 make the queue pair for more sends"
+                 create the queue pair with more send requests"
             ),
         }
     }

@@ -10,7 +10,7 @@ use verbless_ring::{Lkey, Rkey, Sge};
 #[test]
 fn umr_map_matches_libmlx5_bytes() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
-    // libmlx5 leaves the fence of `umr_fence` to the kernel.
+    // libmlx5 writes no fence here: only mlx5_ib applies the capability `umr_fence`.
     sender.queue.set_umr_rules(UmrRules { fence: Fence::None, ..UmrRules::STRICT });
     sender.ring.fill(0xee);
     let klms = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
@@ -127,13 +127,13 @@ fn umr_rights_set_their_mkey_bits() {
 #[test]
 fn umr_skips_atomic_right_without_capability() {
     let klms = [sge(64)];
-    let may =
+    let access =
         KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
-    for (changes, bit) in [(true, UmrMkeyMask::A.0), (false, 0)] {
+    for (has_capability, bit) in [(true, UmrMkeyMask::A.0), (false, 0)] {
         let mut sender = Sender::new(Settings::default());
-        sender.queue.set_capabilities(|it| changes || it != Capability::UmrAtomic);
-        for (request, index) in [(Umr::rights(Rkey(1), may), 0), (Umr::map(Rkey(1), may, &klms), 2)]
-        {
+        sender.queue.set_capabilities(|it| has_capability || it != Capability::UmrAtomic);
+        let (rights, map) = (Umr::rights(Rkey(1), access), Umr::map(Rkey(1), access, &klms));
+        for (request, index) in [(rights, 0), (map, 2)] {
             sender.queue.post(&request, 0).unwrap();
             let umr = unwrapped(&sender.ring, 64 * index + 16, 48);
             let mask = UmrCtrlSegment::from_prefix(&umr).unwrap().mkey_mask();
@@ -141,7 +141,7 @@ fn umr_skips_atomic_right_without_capability() {
             assert_ne!(mask & UmrMkeyMask::RW.0, 0, "the other rights");
         }
         let refused = sender.queue.post(&Umr::map(Rkey(1), KeyAccess::ALL, &klms), 0);
-        assert_eq!(refused.err(), (!changes).then_some(PostError::UmrAtomicAccess));
+        assert_eq!(refused.err(), (!has_capability).then_some(PostError::UmrAtomicAccess));
     }
 }
 

@@ -14,10 +14,8 @@ cases!(
     "errors",
     "Refused requests: each completes with the status of its cause, and changes no byte.",
     needs [crate::Need::Lossless]:
-    write_past_region_fails_with_remote_access_error,
+    write_outside_region_fails_with_remote_access_error,
     read_past_region_fails_with_remote_access_error,
-    write_before_region_fails_with_remote_access_error,
-    wrapping_range_fails_with_remote_access_error,
     wrong_rkey_fails_with_remote_access_error,
     stale_rkey_fails_with_remote_access_error,
     rkey_without_write_right_rejects_writes,
@@ -26,10 +24,8 @@ cases!(
     rkey_of_another_pd_fails_with_remote_access_error,
     qp_without_access_right_rejects_permitting_rkey,
     misaligned_atomic_is_remote_invalid_request [ATOMICS],
-    bad_lkey_fails_with_local_protection_error,
-    sge_past_region_fails_with_local_protection_error,
+    unusable_sge_fails_with_local_protection_error,
     read_into_read_only_lkey_fails_locally,
-    lkey_of_another_pd_is_local_protection_error,
     bad_receive_lkey_fails_both_sides,
     undersized_receive_fails_both_sides,
 );
@@ -47,20 +43,32 @@ fn refused(
     Ok(())
 }
 
-fn write_past_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn write_outside_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let end = pair.b.region.len();
-    for (offset, length) in [(end - 1, 2), (end, 1), (end - 64, 65), (end + 4096, 1)] {
+    let (start, length) = (pair.b.remote(0)?, pair.b.region.len() as u64);
+    let end = start.address + length;
+    for (what, address, bytes) in [
+        ("over the end", end - 1, 2),
+        ("behind the end", end, 1),
+        ("longer than to the end", end - 64, 65),
+        ("on a later page", end + 4096, 1),
+        ("before the start", start.address - 1, 2),
+        ("over the last address", u64::MAX, 128),
+        ("up to address 0 and on", u64::MAX - 63, 128),
+        ("at address 0", 0, 128),
+    ] {
         refused(&mut pair, |pair| {
-            let (from, to) = (pair.a.sge(0, length)?, pair.b.remote(offset)?);
+            let (from, to) = (pair.a.sge(0, bytes)?, RemoteAddr { address, ..start });
             pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
             Ok(())
-        })?;
-        ensure_eq!(pair.b.bytes(end - 1, 1)?, [0], "the last byte of the region");
+        })
+        .map_err(|Stop(why)| Stop(format!("{what}: {why}")))?;
+        let last = pair.b.bytes(length as usize - 1, 1)?;
+        ensure_eq!(last, [0], format!("{what}: the last byte of the region"));
         pair.restart()?;
     }
     // Up to the end, access is allowed.
-    let (from, to) = (pair.a.sge(0, 64)?, pair.b.remote(end - 64)?);
+    let (from, to) = (pair.a.sge(0, 64)?, RemoteAddr { address: end - 64, ..start });
     pair.a.perform(&Write::new(from, to).signaled())?;
     Ok(())
 }
@@ -73,30 +81,6 @@ fn read_past_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop
     pair.a.qp.post(&Read::new(into, from).signaled(), 0)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.a.bytes(0, 64)?, [7; 64], "our memory");
-    Ok(())
-}
-
-fn write_before_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::new(lab)?;
-    refused(&mut pair, |pair| {
-        let mut to = pair.b.remote(0)?;
-        to.address -= 1;
-        pair.a.qp.post(&Write::new(Inline(b"xy"), to).signaled(), 0)?;
-        Ok(())
-    })
-}
-
-fn wrapping_range_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::new(lab)?;
-    for address in [u64::MAX, u64::MAX - 63, 0] {
-        refused(&mut pair, |pair| {
-            let to = RemoteAddr { address, ..pair.b.remote(0)? };
-            let from = pair.a.sge(0, 128)?;
-            pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
-            Ok(())
-        })?;
-        pair.restart()?;
-    }
     Ok(())
 }
 
@@ -223,34 +207,29 @@ fn misaligned_atomic_is_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A WRITE from this SGE, which must fail on the requester.
-fn fails_here(pair: &mut Pair, sge: Sge) -> Result<(), Stop> {
-    let to = pair.b.remote(0)?;
-    pair.a.qp.post(&Write::new(sge, to).signaled(), 0)?;
-    failed(pair.a.sent()?, WcStatus::LocalProtection)?;
-    ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the peer's memory");
-    pair.restart()
-}
-
-fn bad_lkey_fails_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
+fn unusable_sge_fails_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let good = pair.a.sge(0, 8)?;
-    for key in [good.lkey.0 ^ 1, good.lkey.0 ^ 0x7f_ff00, 0, u32::MAX] {
-        fails_here(&mut pair, Sge { lkey: verbless_queue::Lkey(key), ..good })?;
-    }
-    Ok(())
-}
-
-fn sge_past_region_fails_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::new(lab)?;
+    let stranger = Domain::new(&pair.a.device)?.region(4096, KeyAccess::ALL)?;
     let (good, length) = (pair.a.sge(0, 8)?, pair.a.region.len() as u64);
-    for (address, length) in [
-        (good.address + length - 7, 8),
-        (good.address - 1, 8),
-        (good.address, length as u32 + 1),
-        (u64::MAX - 3, 8),
+    let keyed = |key| Sge { lkey: verbless_queue::Lkey(key), ..good };
+    let at = |address, length| Sge { address, length, ..good };
+    for (what, sge) in [
+        ("another variant of the key", keyed(good.lkey.0 ^ 1)),
+        ("an index without a key", keyed(good.lkey.0 ^ 0x7f_ff00)),
+        ("key 0", keyed(0)),
+        ("the reserved key", keyed(u32::MAX)),
+        ("a key of another PD", stranger.sge(0, 8)?),
+        ("over the end", at(good.address + length - 7, 8)),
+        ("before the start", at(good.address - 1, 8)),
+        ("longer than the region", at(good.address, length as u32 + 1)),
+        ("over the last address", at(u64::MAX - 3, 8)),
     ] {
-        fails_here(&mut pair, Sge { address, length, ..good })?;
+        let to = pair.b.remote(0)?;
+        pair.a.qp.post(&Write::new(sge, to).signaled(), 0)?;
+        let status = failed(pair.a.sent()?, WcStatus::LocalProtection);
+        status.map_err(|Stop(why)| Stop(format!("{what}: {why}")))?;
+        ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], format!("{what}: the peer's memory"));
+        pair.restart()?;
     }
     Ok(())
 }
@@ -267,12 +246,6 @@ fn read_into_read_only_lkey_fails_locally(lab: &Lab) -> Result<(), Stop> {
     read_only.read_at(0, &mut found)?;
     ensure_eq!(found, [0; 8], "the memory");
     Ok(())
-}
-
-fn lkey_of_another_pd_is_local_protection_error(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::new(lab)?;
-    let stranger = Domain::new(&pair.a.device)?.region(4096, KeyAccess::ALL)?;
-    fails_here(&mut pair, stranger.sge(0, 8)?)
 }
 
 fn bad_receive_lkey_fails_both_sides(lab: &Lab) -> Result<(), Stop> {

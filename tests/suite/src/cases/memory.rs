@@ -25,13 +25,11 @@ cases!(
     memory_at_any_page_is_registered,
     unaligned_memory_is_reached_exactly,
     zero_length_region_is_rejected,
-    zero_length_umem_is_rejected,
+    invalid_umem_registration_is_rejected,
     range_past_address_space_end_is_rejected,
     unmapped_address_is_efault,
     partly_mapped_range_is_efault,
     read_only_memory_registers_without_write_access,
-    invalid_umem_access_flags_are_rejected,
-    page_sizes_below_system_page_are_rejected,
     umem_above_memlock_limit_fails_with_advice [Need::MemlockLimit],
     umem_in_use_rejects_deregistration,
     mkeys_over_one_umem_have_distinct_indexes,
@@ -168,12 +166,23 @@ fn refusal(
     raw::register_wild(device, address, length, access, pages).err()?.errno()
 }
 
-fn zero_length_umem_is_rejected(lab: &Lab) -> Result<(), Stop> {
+fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let memory = SharedMemory::zeroed(4096);
     let device = lab.device()?;
-    let got = refusal(&device, memory.address(), 0, access::LOCAL_WRITE, PageSizes::Any);
-    ensure_eq!(got, Some(Errno::EINVAL), "0 bytes");
-    Ok(())
+    let write = access::LOCAL_WRITE;
+    for (what, length, access, pages) in [
+        ("0 bytes", 0, write, PageSizes::Any),
+        ("remote without local write", 4096, access::REMOTE_WRITE, PageSizes::Any),
+        ("atomics, which belong to the key", 4096, write | 1 << 3, PageSizes::Any),
+        ("an undefined access bit", 4096, 1 << 30, PageSizes::Any),
+        ("no page size", 4096, write, PageSizes::Bitmap(0)),
+        ("pages of 32 bytes", 4096, write, PageSizes::Bitmap(1 << 5)),
+    ] {
+        let got = refusal(&device, memory.address(), length, access, pages);
+        ensure_eq!(got, Some(Errno::EINVAL), what);
+    }
+    let system = PageSizes::Bitmap(page_size() as u64);
+    Ok(raw::register_wild(&device, memory.address(), 4096, write, system)?)
 }
 
 fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -215,30 +224,6 @@ fn read_only_memory_registers_without_write_access(lab: &Lab) -> Result<(), Stop
     let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
     ensure_eq!(got, Some(Errno::EFAULT), "for writing");
     Ok(())
-}
-
-fn invalid_umem_access_flags_are_rejected(lab: &Lab) -> Result<(), Stop> {
-    let memory = SharedMemory::zeroed(4096);
-    let device = lab.device()?;
-    // Remote write without local write; atomics (bit 3), which belong to the key; an undefined bit.
-    for flags in [access::REMOTE_WRITE, access::LOCAL_WRITE | 1 << 3, 1 << 30] {
-        let got = refusal(&device, memory.address(), 4096, flags, PageSizes::Any);
-        ensure_eq!(got, Some(Errno::EINVAL), format!("access {flags:#x}"));
-    }
-    Ok(())
-}
-
-fn page_sizes_below_system_page_are_rejected(lab: &Lab) -> Result<(), Stop> {
-    let memory = SharedMemory::zeroed(4096);
-    let device = lab.device()?;
-    for bitmap in [0, 1 << 5] {
-        let pages = PageSizes::Bitmap(bitmap);
-        let got = refusal(&device, memory.address(), 4096, access::LOCAL_WRITE, pages);
-        ensure_eq!(got, Some(Errno::EINVAL), format!("page sizes {bitmap:#x}"));
-    }
-    let system = PageSizes::Bitmap(page_size() as u64);
-    let length = 4096;
-    Ok(raw::register_wild(&device, memory.address(), length, access::LOCAL_WRITE, system)?)
 }
 
 fn umem_above_memlock_limit_fails_with_advice(lab: &Lab) -> Result<(), Stop> {

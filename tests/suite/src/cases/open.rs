@@ -17,7 +17,6 @@ cases!(
     lab_rejects_unknown_device,
     contexts_of_one_device_are_independent,
     device_opens_100_times,
-    nop_command_succeeds,
     first_port_is_active,
     unknown_port_is_rejected,
     link_layer_agrees_across_queries,
@@ -92,10 +91,6 @@ fn contexts_of_one_device_are_independent(lab: &Lab) -> Result<(), Stop> {
 fn device_opens_100_times(lab: &Lab) -> Result<(), Stop> {
     let open: Vec<Device> = (0..100).map(|_| lab.device()).collect::<Result<_, _>>()?;
     open.iter().try_for_each(|device| Ok(device.nop()?))
-}
-
-fn nop_command_succeeds(lab: &Lab) -> Result<(), Stop> {
-    Ok(lab.device()?.nop()?)
 }
 
 fn first_port_is_active(lab: &Lab) -> Result<(), Stop> {

@@ -21,8 +21,7 @@ cases!(
     both_sides_send_concurrently,
     request_to_reset_peer_succeeds,
     message_without_receive_is_lost,
-    write_without_remote_access_is_lost,
-    write_with_wrong_rkey_is_lost,
+    refused_write_is_lost,
     bad_sge_stops_only_sends,
     recovered_qp_continues_its_connection,
     recover_rejects_qp_in_rts,
@@ -140,25 +139,19 @@ fn message_without_receive_is_lost(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn write_without_remote_access_is_lost(lab: &Lab) -> Result<(), Stop> {
-    let options = ConnectOptions { access: RemoteAccess::default(), ..Default::default() };
-    let mut pair = connected(lab, &options)?;
-    let to = pair.b.remote(0)?;
-    pair.a.perform(&Write::new(Inline(b"may I?"), to).signaled())?;
-    let Pair { a, b } = &mut pair;
-    quiet("the memory changed", || b.bytes(0, 6).ok().filter(|bytes| bytes != &[0; 6]))?;
-    ensure_eq!(a.qp.object().state()?, QpState::RTS, "state of the sender");
-    Ok(())
-}
-
-fn write_with_wrong_rkey_is_lost(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = pair(lab)?;
-    let to = pair.b.remote(0)?;
-    let wrong = RemoteAddr { rkey: Rkey(to.rkey.0 ^ 1), ..to };
-    pair.a.perform(&Write::new(Inline(b"stale"), wrong).signaled())?;
-    let Pair { a, b } = &mut pair;
-    quiet("the memory changed", || b.bytes(0, 5).ok().filter(|bytes| bytes != &[0; 5]))?;
-    ensure_eq!(a.qp.object().state()?, QpState::RTS, "state of the sender");
+fn refused_write_is_lost(lab: &Lab) -> Result<(), Stop> {
+    for (what, access, wrong) in
+        [("no right", RemoteAccess::default(), 0), ("a wrong key", RemoteAccess::ALL, 1)]
+    {
+        let mut pair = connected(lab, &ConnectOptions { access, ..Default::default() })?;
+        let to = pair.b.remote(0)?;
+        let to = RemoteAddr { rkey: Rkey(to.rkey.0 ^ wrong), ..to };
+        pair.a.perform(&Write::new(Inline(b"may I?"), to).signaled())?;
+        let Pair { a, b } = &mut pair;
+        let changed = || b.bytes(0, 6).ok().filter(|bytes| bytes != &[0; 6]);
+        quiet(&format!("with {what} the memory changed"), changed)?;
+        ensure_eq!(a.qp.object().state()?, QpState::RTS, format!("the sender's state, {what}"));
+    }
     Ok(())
 }
 

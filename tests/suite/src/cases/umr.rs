@@ -7,7 +7,7 @@ use verbless_queue::wr::{
     Write,
 };
 use verbless_queue::{
-    ConnectOptions, Lkey, QpConfig, RemoteAddr, Rkey, Sge, Uc, UmrKey, WcOpcode, WcStatus,
+    ConnectOptions, Lkey, QpConfig, RemoteAddr, Rkey, Sge, UmrKey, WcOpcode, WcStatus,
 };
 
 use crate::case::cases;
@@ -38,7 +38,6 @@ cases!(
     klms_above_mkey_capacity_are_rejected,
     umr_on_mkey_of_another_pd_fails,
     region_mkey_rejects_umr_and_invalidate,
-    mkey_is_mapped_over_uc [cap!(uc)],
     invalid_umr_is_rejected_at_post,
 );
 
@@ -402,20 +401,6 @@ fn region_mkey_rejects_umr_and_invalidate(lab: &Lab) -> Result<(), Stop> {
     unchanged(&mut pair, rkey, &[klm])?;
     let address = pair.b.region.address();
     read(&mut pair, address, rkey, 64)?;
-    Ok(())
-}
-
-fn mkey_is_mapped_over_uc(lab: &Lab) -> Result<(), Stop> {
-    let mut pair: Pair<Uc> =
-        Pair::connected_of(lab, &QpConfig::new(16, 16), BYTES, &ConnectOptions::default())?;
-    let mut key = pair.b.domain.umr_key(4, false)?;
-    let (klm, rkey) = ([pair.b.sge(256, 64)?], key.renew());
-    pair.b.perform(&Umr::map(rkey, SHARED, &klm).signaled())?;
-    pair.b.receive(0, 64, 1)?;
-    pair.a.perform(&Write::new(Inline(b"there"), RemoteAddr::new(0, rkey)).signaled())?;
-    pair.a.perform(&Send::new(Inline(b"the next")).signaled())?;
-    pair.b.received()??;
-    ensure_eq!(pair.b.bytes(256, 5)?, b"there", "the arrived bytes");
     Ok(())
 }
 

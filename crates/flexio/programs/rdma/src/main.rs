@@ -1,4 +1,4 @@
-//! Answers messages of a host by RDMA: the device side of the example `rdma`.
+//! Answers each message of a host by an RDMA write: the device side of the example `rdma`.
 
 #![no_std]
 #![no_main]

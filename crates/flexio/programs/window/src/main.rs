@@ -14,7 +14,7 @@ fn window(id: u16, mkey: u32) -> Window<'static> {
     ThreadContext::current().window(WindowEntity::Primary).expect("it was just configured")
 }
 
-/// The sum of `words` words at `host`.
+/// The sum of `words` 64-bit words at `host`.
 #[rpc]
 fn sum(id: u16, mkey: u32, host: u64, words: u64) -> u64 {
     let window = window(id, mkey);
@@ -22,7 +22,7 @@ fn sum(id: u16, mkey: u32, host: u64, words: u64) -> u64 {
     (0..words).map(word).fold(0, u64::wrapping_add)
 }
 
-/// Doubles each of `words` words at `host`, in place.
+/// Doubles each of `words` 64-bit words at `host`, in place.
 #[rpc]
 fn double(id: u16, mkey: u32, host: u64, words: u64) {
     let window = window(id, mkey);
@@ -32,7 +32,7 @@ fn double(id: u16, mkey: u32, host: u64, words: u64) {
     }
 }
 
-/// Copies up to 256 bytes from `from` to `to`, last byte first, through its own memory.
+/// Copies up to 256 bytes from `from` to `to` in reverse order, through a buffer on the stack.
 #[rpc]
 fn reverse(id: u16, mkey: u32, from: u64, to: u64, bytes: usize) {
     let window = window(id, mkey);

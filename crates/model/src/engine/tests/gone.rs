@@ -111,18 +111,17 @@ const REQUESTS: [Make; 5] = [
 ];
 
 #[test]
-fn dead_peer_program_ends_in_retry_exceeded() {
-    for request in REQUESTS {
-        let (entry, timeouts) = received(request, Gone::Everybody);
-        assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, 3));
-    }
-}
-
-#[test]
-fn unmapped_memory_is_a_remote_operation_error() {
-    for request in REQUESTS {
-        let (entry, timeouts) = received(request, Gone::NoProgram);
-        assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_OPERATION, 0));
+fn request_to_gone_memory_fails_after_its_retries() {
+    let (retries, operation) =
+        (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, cqe_syndrome::REMOTE_OPERATION);
+    for (what, gone, expected) in [
+        ("dead peer program", Gone::Everybody, (retries, 3)),
+        ("unmapped memory", Gone::NoProgram, (operation, 0)),
+    ] {
+        for request in REQUESTS {
+            let (entry, timeouts) = received(request, gone);
+            assert_eq!((entry.syndrome(), timeouts), expected, "{what}");
+        }
     }
 }
 

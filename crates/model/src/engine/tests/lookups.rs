@@ -134,30 +134,27 @@ fn missing_destination_is_logged_and_others_receive() {
 }
 
 #[test]
-fn rq_without_pool_or_ring_enters_error() {
-    for (pool, words) in [
-        (Some(POOL), "there is no SRQ or RMP 0x702"),
-        (None, "RQ 0x700 has neither receive WQEs of its own nor a pool"),
-    ] {
+fn rq_without_pd_pool_or_ring_enters_error() {
+    type Change = fn(&mut Rq);
+    let rows: [(Change, &str, bool); 3] = [
+        (|rq| rq.srq = Some(POOL), "there is no SRQ or RMP 0x702", true),
+        (|_| (), "RQ 0x700 has neither receive WQEs of its own nor a pool", true),
+        (|_| (), "an RQ cannot receive", false),
+    ];
+    for (change, words, without_ring) in rows {
         let mut rig = Rig::new();
         let cqn = receiver(&mut rig, vec![Destination::Tir(TIRN)]);
         let rq_of = rq(&mut rig);
-        (rq_of.queue, rq_of.pd, rq_of.srq) = (None, None, pool);
+        rq_of.pd = None;
+        if without_ring {
+            rq_of.queue = None;
+        }
+        change(rq_of);
         one_error(&arrive(&mut rig), &[words, "an RQ cannot receive"]);
         rig.none(0, cqn);
-        assert_eq!(rq(&mut rig).state, RqState::ERR);
-        assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC_ERROR]);
+        assert_eq!(rq(&mut rig).state, RqState::ERR, "{words}");
+        assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC_ERROR], "{words}");
     }
-}
-
-#[test]
-fn rq_without_pd_cannot_receive() {
-    let mut rig = Rig::new();
-    let cqn = receiver(&mut rig, vec![Destination::Tir(TIRN)]);
-    rq(&mut rig).pd = None;
-    one_error(&arrive(&mut rig), &["an RQ cannot receive"]);
-    rig.none(0, cqn);
-    assert_eq!(rq(&mut rig).state, RqState::ERR);
 }
 
 #[test]

@@ -203,12 +203,8 @@ proptest! {
 }
 
 #[test]
-fn requests_survive_the_loss_of_every_eighth_packet() {
+fn requests_complete_with_heavy_loss_and_without_any() {
     requests_complete_once_and_in_order(7, &[(FrameEffect::Lose, 0.12)]);
-}
-
-#[test]
-fn requests_complete_over_a_perfect_link_with_a_latency() {
     requests_complete_once_and_in_order(1, &[]);
 }
 

@@ -38,7 +38,6 @@ cases!(
     run_context_holds_outbox_window_and_metadata,
     window_reaches_host_memory,
     window_access_beyond_mkey_ends_process,
-    window_with_mkey_of_another_pd_faults,
     mkey_reaches_heap,
     cq_events_start_thread_without_loss,
     send_cqe_in_heap_cq_starts_thread,
@@ -169,9 +168,13 @@ fn window_access_beyond_mkey_ends_process(lab: &Lab) -> Result<(), Stop> {
     let address = dpa.through_window(read_only.lkey().0, dpa.rig.host.umem.address())?;
     ensure_eq!(dpa.call("load64", [address, 0, 0])?, 0, "what may be read");
     dpa.dies("store64", [address, 1, 0], DpaFault::WINDOW.0, address)?;
-    // Past the end of the key, and by a key that does not exist.
+    let other = dpa.device().alloc_pd()?;
+    let attr = MkeyAttr { pd: other, ..dpa.rig.key_attr(KeyAccess::ALL) };
+    let foreign = dpa.device().create_mkey(attr)?;
+    // Past the end of the key, by a key that does not exist, and by one of another PD.
     let length = dpa.rig.host.umem.length();
-    for (key, offset) in [(read_only.lkey().0, length), (read_only.lkey().0 ^ 1, 0), (0, 0)] {
+    let read_only = read_only.lkey().0;
+    for (key, offset) in [(read_only, length), (read_only ^ 1, 0), (0, 0), (foreign.lkey().0, 0)] {
         let dpa = Dpa::of(dpa.rig.clone(), 0)?;
         let address = dpa.through_window(key, dpa.rig.host.umem.address())? + offset;
         dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)?;
@@ -180,15 +183,6 @@ fn window_access_beyond_mkey_ends_process(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::of(dpa.rig.clone(), 0)?;
     let nowhere = dpa.window_address(dpa.window.id() + 9, 0);
     dpa.dies("load64", [nowhere, 0, 0], DpaFault::LOAD.0, nowhere)
-}
-
-fn window_with_mkey_of_another_pd_faults(lab: &Lab) -> Result<(), Stop> {
-    let dpa = Dpa::new(lab)?;
-    let other = dpa.device().alloc_pd()?;
-    let attr = MkeyAttr { pd: other, ..dpa.rig.key_attr(KeyAccess::ALL) };
-    let key = dpa.device().create_mkey(attr)?;
-    let address = dpa.through_window(key.lkey().0, dpa.rig.host.umem.address())?;
-    dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)
 }
 
 fn mkey_reaches_heap(lab: &Lab) -> Result<(), Stop> {

@@ -34,7 +34,6 @@ cases!(
     ]:
     frames_of_every_length_arrive_in_order,
     short_frame_is_padded_with_zeros,
-    frame_is_gathered_and_scattered,
     inline_header_below_sq_minimum_fails,
     frame_rings_wrap,
     frame_without_receive_is_counted_as_lost,
@@ -83,33 +82,6 @@ fn short_frame_is_padded_with_zeros(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(done.byte_len(), 60, "the length of a frame of {length} bytes");
         ensure!(seen == bytes, "the frame of {length} bytes");
     }
-    Ok(())
-}
-
-fn frame_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
-    let send = SqConfig { sges: 5, ..SqConfig::new(8) };
-    let receive = RqConfig { sges: 3, ..RqConfig::new(8) };
-    let mut hosts = Hosts::of(lab, &send, &receive)?;
-    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
-    let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1000, 5);
-    let from = &hosts.from.region;
-    from.write_at(0, &bytes)?;
-    let sge = |at, length| from.sge(at, length);
-    let sges = [sge(18, 1)?, sge(19, 63)?, sge(82, 500)?, sge(582, 417)?, sge(999, 1)?];
-    let into = &hosts.into.region;
-    let into_sges = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
-    hosts.receiver.post(into_sges, 9)?;
-    hosts.sender.post(&EthSend::new(&bytes[..18], sges).signaled(), 0)?;
-    hosts.sent()??;
-    let done = until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
-    ensure_eq!((done.cookie, done.byte_len()), (9, 1000), "cookie and length");
-    let mut seen = vec![0; 1000];
-    let (head, rest) = seen.split_at_mut(14);
-    let (middle, end) = rest.split_at_mut(500);
-    hosts.into.region.read_at(0, head)?;
-    hosts.into.region.read_at(100, middle)?;
-    hosts.into.region.read_at(700, end)?;
-    ensure!(seen == bytes, "the frame");
     Ok(())
 }
 

@@ -1,10 +1,5 @@
-//! Results as a table, as JSON and as JUnit XML.
+//! The results of a run.
 
-#[cfg(feature = "junit")]
-use std::time::Duration;
-
-#[cfg(feature = "junit")]
-use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
 /// How a case ended.
@@ -95,35 +90,6 @@ impl Run {
         let (passed, failed, skipped) = self.counts();
         serde_json::to_string_pretty(&Whole { passed, failed, skipped, run: self })
     }
-
-    /// The run as JUnit XML, one suite per group.
-    #[cfg(feature = "junit")]
-    pub fn junit(&self) -> Result<String, quick_junit::SerializeError> {
-        let mut report = Report::new(format!("verbless hwtest on {}", self.device));
-        for rows in self.cases.chunk_by(|a, b| group(&a.case) == group(&b.case)) {
-            let mut suite = TestSuite::new(group(&rows[0].case));
-            for row in rows {
-                let status = match &row.outcome {
-                    Outcome::Passed => TestCaseStatus::success(),
-                    Outcome::Failed(reason) => {
-                        let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                        status.set_message(reason.as_str());
-                        status
-                    }
-                    Outcome::Skipped(reason) => {
-                        let mut status = TestCaseStatus::skipped();
-                        status.set_message(reason.as_str());
-                        status
-                    }
-                };
-                let mut case = TestCase::new(name(&row.case), status);
-                case.set_time(Duration::from_secs_f64(row.seconds));
-                suite.add_test_case(case);
-            }
-            report.add_test_suite(suite);
-        }
-        report.to_string()
-    }
 }
 
 /// A reason without its numbers.
@@ -143,17 +109,17 @@ fn cause(reason: &str) -> String {
     cause
 }
 
-#[cfg(feature = "junit")]
-fn group(case: &str) -> &str {
-    case.split_once("::").map_or(case, |(group, _)| group)
-}
-
-#[cfg(feature = "junit")]
-fn name(case: &str) -> &str {
-    case.split_once("::").map_or(case, |(_, name)| name)
-}
-
 impl Row {
+    /// The group of the case.
+    pub fn group(&self) -> &str {
+        self.case.split_once("::").map_or(&self.case, |(group, _)| group)
+    }
+
+    /// The name of the case within its group.
+    pub fn name(&self) -> &str {
+        self.case.split_once("::").map_or(&self.case, |(_, name)| name)
+    }
+
     /// The row of the table.
     pub fn line(&self) -> String {
         let milliseconds = self.seconds * 1e3;

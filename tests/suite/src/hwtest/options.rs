@@ -1,0 +1,176 @@
+//! The command line.
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser};
+use verbless_conformance::{Case, Choice, cases};
+
+use crate::versions;
+
+/// Runs the conformance suite on an mlx5 device, or on the model where there is none.
+#[derive(Parser)]
+#[command(name = "hwtest", bin_name = "cargo xtask hwtest", version = versions::line())]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) suite: SuiteOptions,
+}
+
+/// What a run of the suite is on, which cases it has and what it writes.
+#[derive(Args)]
+pub(crate) struct SuiteOptions {
+    /// `auto` (the first mlx5 device whose port is ACTIVE, the model where there is no device),
+    /// `model`, or a device's name (mlx5_0).
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: String,
+    /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows
+    /// several; else none), `none` (the port loops back), or a device's name.
+    #[arg(long, default_value = "auto")]
+    pub(crate) peer: String,
+    /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf,
+    /// bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
+    #[arg(long, default_value = "connectx6dx")]
+    pub(crate) profile: String,
+    /// The model's port type: infiniband or ethernet; the profile's own if not given.
+    #[arg(long)]
+    pub(crate) link: Option<String>,
+    /// Owners of the model's two devices: hosts, host-and-dpu (of one card) or dpus [default:
+    /// host-and-dpu if the profile has a DPU, otherwise hosts].
+    #[arg(long)]
+    pub(crate) between: Option<String>,
+    /// The model sends messages in packets of the path MTU; by default it carries them whole.
+    #[arg(long)]
+    pub(crate) packets: bool,
+    /// Each case runs twice on the model in this process, with messages carried whole and in
+    /// packets, and its queues must get the same CQEs and data.
+    #[arg(long, conflicts_with_all = ["packets", "faults"])]
+    pub(crate) both_ways: bool,
+    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
+    /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
+    /// --faults FILE` this option only declares that links lose messages of the cases.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+    /// Only cases whose name contains this, or one of these if it is given several times.
+    #[arg(long, value_name = "PART")]
+    pub(crate) filter: Vec<String>,
+    /// Run only every Nth case of the matrix, whose cases differ in one word each, and the first of
+    /// each service, operation and form of data.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) matrix_step: NonZero<usize>,
+    /// List the groups, their cases and what each needs, and stop.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// How many cases run at once. On the model each case has a model of its own; on a shared
+    /// device, concurrent cases may disturb each other.
+    #[arg(long)]
+    pub(crate) jobs: Option<usize>,
+    /// Fail if a case is skipped unexpectedly in this environment, or if an expected skip is
+    /// missing: an entry of tests/suite/expected-skips.toml.
+    #[arg(long, value_name = "ENVIRONMENT")]
+    pub(crate) expect: Option<String>,
+    /// Write the results as JSON to this file (`-`: standard output).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the results as JUnit XML to this file (`-`: standard output).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+    /// The program for the DPA of the cases `dpa_programs`:
+    /// `cargo xtask dpa build crates/flexio-dev/tests/program` makes it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dpa_program: Option<PathBuf>,
+    /// Runs the cases once for each capability of the model's profile, with that capability lowered
+    /// or removed: a case may be skipped there, but not fail. The number is the part that runs, as
+    /// in `1/4`, which is every fourth of them from the first.
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "1/1")]
+    #[arg(conflicts_with_all = ["json", "junit", "expect", "faults", "device"])]
+    pub(crate) sweep: Option<Part>,
+    /// Cases that repeat something do so as many times as FlexIO's documents suggest: a million
+    /// events, 10,000 frames, 16 threads of 1,000 messages. It takes minutes on the model.
+    #[arg(long)]
+    pub(crate) long: bool,
+    /// On hardware, also run cases that change more than objects of their own.
+    #[arg(long)]
+    pub(crate) destructive: bool,
+}
+
+/// One of `of` equal parts of a list: every `of`th entry from the `first`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// From 0.
+    pub(crate) first: usize,
+    pub(crate) of: usize,
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(part, of)| {
+            let (part, of): (usize, usize) = (part.parse().ok()?, of.parse().ok()?);
+            (1..=of).contains(&part).then(|| Self { first: part - 1, of })
+        });
+        parsed.ok_or_else(|| format!("{text}: a part is written as 1/4 to 4/4"))
+    }
+}
+
+impl SuiteOptions {
+    pub(crate) fn choice(&self) -> Choice {
+        Choice {
+            device: self.device.clone(),
+            peer: self.peer.clone(),
+            profile: self.profile.clone(),
+            link: self.link.clone(),
+            between: self.between.clone(),
+            packets: self.packets,
+            both_ways: self.both_ways,
+            faults: self.faults.clone(),
+            destructive: self.destructive,
+            long: self.long,
+        }
+    }
+
+    fn chooses(&self, id: &str) -> bool {
+        self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
+    }
+
+    pub(crate) fn select(&self) -> Vec<&'static Case> {
+        let chosen = cases().filter(|case| self.chooses(&case.id()));
+        let (mut cells, mut kinds) = (0_usize, BTreeSet::new());
+        let mut is_due = |id: &str| {
+            cells += 1;
+            kinds.insert(kind(id)) || cells.is_multiple_of(self.matrix_step.get())
+        };
+        chosen.filter(|case| case.group != "matrix" || is_due(&case.id())).collect()
+    }
+}
+
+/// The name of a case of the matrix without its length and its way of posting.
+fn kind(id: &str) -> String {
+    let kind = ["_signaled_", "_in_a_batch"].iter().find_map(|end| id.split_once(end));
+    kind.map_or(id, |it| it.0).replace(|c: char| c.is_ascii_digit(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrix_step_keeps_every_kind_of_case() {
+        let kinds = |options: &SuiteOptions| {
+            let cells = options.select().into_iter().filter(|case| case.group == "matrix");
+            cells.map(|case| kind(&case.id())).collect::<Vec<_>>()
+        };
+        let all = kinds(&Options::parse_from(["hwtest"]).suite);
+        let distinct: BTreeSet<_> = all.iter().collect();
+        assert!(distinct.len() > 40 && all.len() > 10 * distinct.len(), "{distinct:?}");
+        let step_of =
+            |step: usize| Options::parse_from(["hwtest", "--matrix-step", &step.to_string()]).suite;
+        for step in 2..12 {
+            let left = kinds(&step_of(step));
+            assert_eq!(left.iter().collect::<BTreeSet<_>>(), distinct, "{step}");
+            assert!(left.len() < all.len() / step + distinct.len() + 1, "{step}: {}", left.len());
+        }
+    }
+}

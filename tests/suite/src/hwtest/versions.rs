@@ -1,0 +1,16 @@
+//! What this program is: its version, its commit, and the PRM that it was built with.
+
+use std::sync::LazyLock;
+
+/// The commit of the sources; `None` if it was not `cargo xtask` that built the program.
+const COMMIT: Option<&str> = option_env!("VERBLESS_COMMIT");
+
+/// The line of `--version`, after the program's name.
+pub(crate) fn line() -> &'static str {
+    static LINE: LazyLock<String> = LazyLock::new(|| {
+        let commit = COMMIT.unwrap_or("unknown, not built by cargo xtask");
+        let prm = verbless_prm::fingerprint();
+        format!("{} (commit {commit}; PRM {prm:016x})", env!("CARGO_PKG_VERSION"))
+    });
+    &LINE
+}

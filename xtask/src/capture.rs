@@ -16,7 +16,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use verbless_prm::dump::{Dumped, parse_log, write_command};
 
-use crate::vm::fetch::{self, Kernel, LIBRARIES};
+use crate::vm::arch::X86_64;
+use crate::vm::fetch::{self, Kernel};
 use crate::vm::program;
 use crate::vm::series::{KernelFlavour, Selection, Series};
 use crate::workspace::{Result, workspace_root};
@@ -72,7 +73,7 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     if !output.status.success() || requests.is_empty() {
         return Err(format!("the guest with Linux {series} did not finish the cases").into());
     }
-    let release = Kernel::get(series, KernelFlavour::Cloud)?.release;
+    let release = Kernel::get(&X86_64, series, KernelFlavour::Cloud)?.release;
     let rdma_core = rdma_core_version(series)?;
     let origin = format!(
         "from Linux {release} of Debian's {} with rdma-core {rdma_core}, in a guest on the model;\n\
@@ -118,7 +119,7 @@ fn is_mark(command: &Dumped) -> bool {
 
 /// The version in the name of the library's file: `libibverbs.so.1.14.44.0`.
 fn rdma_core_version(series: Series) -> Result<String> {
-    let library = fetch::rdma_core(series)?.join(LIBRARIES).join("libibverbs.so.1");
+    let library = fetch::rdma_core(&X86_64, series)?.join(X86_64.libraries).join("libibverbs.so.1");
     let file = fs::read_link(&library)?.to_string_lossy().into_owned();
     let version = file.strip_prefix("libibverbs.so.1.").and_then(|rest| rest.split_once('.'));
     let (_, version) = version.ok_or_else(|| format!("{file} shows no version"))?;

@@ -110,7 +110,7 @@ pub(crate) fn std_sources() -> Result<PathBuf> {
     let library = unpacked.join(format!("usr/src/rustc-{version}/library"));
     if !library.join("Cargo.lock").exists() {
         println!("fetching the sources of the standard library {version} from Debian");
-        Debian::new(&workspace_root().join("target/debian"), &["trixie-backports"])?
+        Debian::new(&workspace_root().join("target/debian"), &["trixie-backports"], None)?
             .unpack_one("rust-src", version, &unpacked)?;
     }
     Ok(library)

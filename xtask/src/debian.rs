@@ -78,9 +78,10 @@ impl Package {
 
 impl Debian {
     /// Prepares apt for `suites` under `directory`, and fetches their package lists unless they are
-    /// there.
-    pub(crate) fn new(directory: &Path, suites: &[&str]) -> Result<Self> {
-        let state = directory.join(format!("apt-{}", suites.join("-")));
+    /// there. Packages are this machine's own, or of another architecture.
+    pub(crate) fn new(directory: &Path, suites: &[&str], other: Option<&str>) -> Result<Self> {
+        let names: Vec<&str> = suites.iter().copied().chain(other).collect();
+        let state = directory.join(format!("apt-{}", names.join("-")));
         for part in ["lists/partial", "cache/archives/partial", "preferences"] {
             fs::create_dir_all(state.join(part))?;
         }
@@ -109,8 +110,16 @@ impl Debian {
             "APT::Install-Recommends=false".into(),
             "Debug::NoLocking=1".into(),
         ];
+        let architecture = other.iter().flat_map(|name| {
+            [format!("APT::Architecture={name}"), format!("APT::Architectures={name}")]
+        });
         let mut options = vec!["-qq".to_string()];
-        options.extend(settings.into_iter().flat_map(|setting| ["-o".to_string(), setting]));
+        options.extend(
+            settings
+                .into_iter()
+                .chain(architecture)
+                .flat_map(|setting| ["-o".to_string(), setting]),
+        );
         let debian = Self { state, options, _lock: lock };
         if !debian.state.join("updated").exists() {
             debian.update()?;

@@ -260,7 +260,7 @@ fn tests() -> Result<PathBuf> {
     let mut from = Path::new("/").join(TESTS);
     if !from.join("run_tests.py").exists() {
         let package = workspace_root().join("target/pyverbs-package");
-        Debian::new(&workspace_root().join("target/debian"), &["bookworm"])?
+        Debian::new(&workspace_root().join("target/debian"), &["bookworm"], None)?
             .unpack_one(PACKAGE, RELEASE, &package)?;
         from = package.join(TESTS);
     }

@@ -22,7 +22,8 @@ use crate::commands::{Counts, cargo, count, installed, std_sources};
 use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
-use crate::vm::series::Series;
+use crate::vm::arch::X86_64;
+use crate::vm::series::{KernelFlavour, Series};
 use crate::workspace::{Result, workspace_root};
 
 /// Options of `cargo xtask test`.
@@ -467,7 +468,7 @@ fn rates() -> Result<Outcome> {
 /// On Linux 6.1, with two devices that are connected to each other.
 fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     const SERIES: &str = "6.1";
-    if let Err(error) = crate::vm::fetch(SERIES) {
+    if let Err(error) = crate::vm::fetch(&X86_64, SERIES, KernelFlavour::Cloud) {
         return Ok(Outcome::Skipped(error.to_string()));
     }
     let model = crate::run::model()?.display().to_string();

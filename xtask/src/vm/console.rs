@@ -72,6 +72,8 @@ const TROUBLE: &[&str] = &[
     "WARNING: ",
     "------------[ cut here ]------------",
     "Call Trace:",
+    "Call trace:",
+    "Internal error: ",
     "UBSAN: ",
     "KASAN: ",
     "refcount_t: ",

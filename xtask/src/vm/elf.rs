@@ -1,7 +1,7 @@
 //! Finds a section of a 64-bit little-endian ELF file by its name.
 //!
-//! Two uses: the dependencies of a kernel module (`.modinfo`), and whether a program needs a loader
-//! (`.interp`).
+//! Three uses: the dependencies of a kernel module (`.modinfo`), whether a program needs a loader
+//! (`.interp`), and the libraries that it loads (`.dynamic`).
 
 /// The content of the section `name`; `None` if `file` is not such a file, has no such section, or
 /// is truncated.
@@ -30,6 +30,23 @@ pub(crate) fn section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
+/// The names of the libraries that a program or library loads.
+pub(crate) fn needed(file: &[u8]) -> impl Iterator<Item = &str> {
+    /// The tag of an entry that names a library.
+    const NEEDED: u64 = 1;
+    let entries = section(file, ".dynamic").unwrap_or_default();
+    let names = section(file, ".dynstr").unwrap_or_default();
+    entries.chunks_exact(16).filter(|entry| u64_at(entry, 0) == Some(NEEDED)).filter_map(|entry| {
+        let name = names.get(usize::try_from(u64_at(entry, 8)?).ok()?..)?;
+        str::from_utf8(&name[..name.iter().position(|&byte| byte == 0)?]).ok()
+    })
+}
+
+/// The kind of processor that an ELF file is for.
+pub(crate) fn machine(file: &[u8]) -> Option<u16> {
+    is_elf(file).then(|| u16_at(file, 0x12))?
+}
+
 /// Whether it is an ELF file of the kind that `section` reads.
 pub(crate) fn is_elf(file: &[u8]) -> bool {
     file.starts_with(b"\x7fELF\x02\x01")
@@ -49,7 +66,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::section;
+    use super::{machine, needed, section};
 
     /// A file with one section beside the section of names.
     pub(crate) fn with_section(name: &str, content: &[u8]) -> Vec<u8> {
@@ -84,6 +101,9 @@ pub(crate) mod tests {
     fn this_very_program_has_text() {
         let program = std::fs::read(std::env::current_exe().expect("a path")).expect("readable");
         assert!(section(&program, ".text").is_some_and(|text| !text.is_empty()));
+        assert!(needed(&program).any(|name| name == "libc.so.6"));
+        let own = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+        assert_eq!(machine(&program), Some(own));
     }
 
     #[test]
@@ -93,5 +113,6 @@ pub(crate) mod tests {
             assert_eq!(section(&file[..length], ".modinfo"), None, "cut to {length} bytes");
         }
         assert_eq!(section(b"#!/bin/sh\n", ".modinfo"), None);
+        assert_eq!((machine(b"#!/bin/sh\n"), needed(b"#!/bin/sh\n").count()), (None, 0));
     }
 }

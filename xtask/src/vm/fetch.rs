@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::arch::{Arch, X86_64};
 use super::series::{KernelFlavour, Series};
 use crate::debian::{Choice, Debian};
 use crate::workspace::{Result, workspace_root};
@@ -17,6 +18,7 @@ pub(crate) fn folder() -> PathBuf {
 /// QEMU with its own C library, so that it does not depend on the host's.
 pub(crate) struct Qemu {
     tree: PathBuf,
+    emulator: &'static str,
 }
 
 impl Qemu {
@@ -24,10 +26,12 @@ impl Qemu {
     const OLDEST: (u32, u32) = (10, 1);
 
     /// QEMU, fetched if missing.
-    pub(crate) fn get() -> Result<Self> {
+    pub(crate) fn get(arch: &'static Arch) -> Result<Self> {
         let suite = "trixie-backports";
-        let tree = get("QEMU", "qemu", suite, &[Choice::Named("qemu-system-x86")], |_| true)?;
-        let qemu = Self { tree };
+        // A program of this machine, whatever it emulates.
+        let tree = arch.tree("qemu");
+        let tree = get("QEMU", &tree, &X86_64, suite, &[Choice::Named(arch.qemu)], |_| true)?;
+        let qemu = Self { tree, emulator: arch.emulator };
         let output = qemu.command()?.arg("--version").output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match version(&text) {
@@ -49,7 +53,7 @@ impl Qemu {
 
     /// A command that starts it, with the paths of its own libraries and firmware.
     pub(crate) fn command(&self) -> Result<Command> {
-        let mut command = in_tree(&self.tree, &self.tree.join("usr/bin/qemu-system-x86_64"))?;
+        let mut command = in_tree(&self.tree, &self.tree.join("usr/bin").join(self.emulator))?;
         for firmware in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             command.arg("-L").arg(self.tree.join(firmware));
         }
@@ -69,17 +73,15 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// The kernel of a series, fetched if missing.
-    pub(crate) fn get(series: Series, flavour: KernelFlavour) -> Result<Self> {
+    pub(crate) fn get(arch: &Arch, series: Series, flavour: KernelFlavour) -> Result<Self> {
         let own = format!("{series}.");
         let start = format!("linux-image-{own}");
         let tree = get(
             &format!("Linux {series}"),
-            &match flavour {
-                KernelFlavour::Cloud => format!("linux-{series}"),
-                KernelFlavour::Full => format!("linux-{series}-whole"),
-            },
+            &arch.tree(&format!("linux-{series}{}", flavour.mark())),
+            arch,
             series.suite(),
-            &[Choice::Newest { start: &start, end: flavour.suffix() }],
+            &[Choice::Newest { start: &start, end: &flavour.suffix(arch) }],
             |package| package.starts_with("linux-"),
         )?;
         let mut releases: Vec<String> = Vec::new();
@@ -102,59 +104,62 @@ impl Kernel {
     }
 }
 
-/// Static busybox: the guest's shell and tools; the host decompresses modules with it.
-pub(crate) fn busybox() -> Result<PathBuf> {
-    let tree =
-        get("busybox", "busybox", "trixie", &[Choice::Named("busybox-static")], |package| {
-            package == "busybox-static"
-        })?;
+/// Static busybox: the guest's shell and tools; the host decompresses modules with its own.
+pub(crate) fn busybox(arch: &Arch) -> Result<PathBuf> {
+    let packages = [Choice::Named("busybox-static")];
+    let tree = get("busybox", &arch.tree("busybox"), arch, "trixie", &packages, |package| {
+        package == "busybox-static"
+    })?;
     Ok(tree.join("usr/bin/busybox"))
 }
 
 /// rdma-core's programs and perftest from the series' own suite, with their libraries.
-pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
-    let suite = series.suite();
+pub(crate) fn rdma_core(arch: &Arch, series: Series) -> Result<PathBuf> {
     let packages = ["ibverbs-utils", "ibverbs-providers", "perftest"].map(Choice::Named);
-    get(&format!("rdma-core of {suite}"), &format!("rdma-core-{suite}"), suite, &packages, |_| true)
+    programs(arch, series, "rdma-core", &packages, |_| true)
 }
 
 /// iproute2's programs from the series' own suite, with their libraries.
-pub(crate) fn iproute(series: Series) -> Result<PathBuf> {
-    let suite = series.suite();
-    let packages = ["iproute2"].map(Choice::Named);
-    get(&format!("iproute2 of {suite}"), &format!("iproute2-{suite}"), suite, &packages, |_| true)
+pub(crate) fn iproute(arch: &Arch, series: Series) -> Result<PathBuf> {
+    programs(arch, series, "iproute2", &["iproute2"].map(Choice::Named), |_| true)
 }
 
 /// kexec's program as a series' own suite has it, with its libraries.
-pub(crate) fn kexec(series: Series) -> Result<PathBuf> {
-    let suite = series.suite();
-    let packages = ["kexec-tools"].map(Choice::Named);
-    get(&format!("kexec of {suite}"), &format!("kexec-{suite}"), suite, &packages, |package| {
+pub(crate) fn kexec(arch: &Arch, series: Series) -> Result<PathBuf> {
+    programs(arch, series, "kexec", &["kexec-tools"].map(Choice::Named), |package| {
         package == "kexec-tools" || package.starts_with("lib") || package.starts_with("zlib")
     })
 }
 
+/// Programs of the series' own suite.
+fn programs(
+    arch: &Arch,
+    series: Series,
+    what: &str,
+    packages: &[Choice<'_>],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<PathBuf> {
+    let suite = series.suite();
+    let tree = arch.tree(&format!("{what}-{suite}"));
+    get(&format!("{what} of {suite}"), &tree, arch, suite, packages, wanted)
+}
+
 /// A command that runs a program of an unpacked tree with that tree's loader and libraries.
-pub(crate) fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
-    let loader = tree.join(LIBRARIES).join(LOADER);
+fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
+    let loader = X86_64.loader_in(tree);
     if !loader.exists() {
         return Err(format!("{} has no C library", tree.display()).into());
     }
     let mut command = Command::new(loader);
-    command.arg("--library-path").arg(tree.join(LIBRARIES)).arg(program);
+    command.arg("--library-path").arg(tree.join(X86_64.libraries)).arg(program);
     Ok(command)
 }
-
-/// Debian's directory of libraries.
-pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-
-/// The C library's loader, among the libraries.
-pub(crate) const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// The tree `name`, fetched if missing. Concurrent runs wait for each other.
 fn get(
     what: &str,
     name: &str,
+    arch: &Arch,
     suite: &str,
     packages: &[Choice<'_>],
     wanted: impl Fn(&str) -> bool,
@@ -163,8 +168,8 @@ fn get(
     if tree.exists() {
         return Ok(tree);
     }
-    if std::env::consts::ARCH != "x86_64" {
-        return Err("the VM is x86-64 only: run this on an x86-64 machine".into());
+    if std::env::consts::ARCH != X86_64.name {
+        return Err("guests run on x86-64 only: run this on an x86-64 machine".into());
     }
     fs::create_dir_all(folder())?;
     let lock = File::create(folder().join("lock"))?;
@@ -174,7 +179,7 @@ fn get(
         // `packages` come from.
         let suites: &[&str] =
             if suite == "bookworm" { &["bookworm"] } else { &["trixie", "trixie-backports"] };
-        Debian::new(&workspace_root().join("target/debian"), suites)?
+        Debian::new(&workspace_root().join("target/debian"), suites, arch.foreign())?
             .unpack_with_dependencies(what, suite, packages, wanted, &tree)?;
     }
     Ok(tree)

@@ -14,12 +14,12 @@ exec </dev/null >/dev/kmsg 2>&1
 say() { echo "<5>verbless: $*" >/dev/kmsg; }
 load() { while read -r module; do insmod "/modules/$module.ko" || say "failed to load $module"; done </modules/order; }
 unload() { for module in $DRIVERS; do rmmod "$module" || return; done; }
-. /settings # DEVICES, RELOAD, SHUTDOWN, DRIVERS
+. /settings # DEVICES, RELOAD, SHUTDOWN, DRIVERS, OUTPUT
 [ "$SHUTDOWN" = 1 ] && [ -z "$LIFE" ] && { [ "$(date +%Y)" = 2001 ] && LIFE=2 || LIFE=1; }
 say init
 ulimit -l unlimited
 ifconfig lo 127.0.0.1
-stty -F /dev/ttyS1 raw
+stty -F "$OUTPUT" raw
 load
 [ -e /prepare ] && { sh /prepare || say "failed to load what /prepare makes"; }
 if [ "$RELOAD" = 1 ]; then
@@ -31,7 +31,7 @@ while [ "$(ls /dev/infiniband 2>/dev/null | grep -c '^uverbs')" -lt "$DEVICES" ]
 found=$(ls /dev/infiniband 2>/dev/null | grep -c '^uverbs')
 say "devices $found"
 if [ "$found" -ge "$DEVICES" ]; then
-    sh /command >/dev/ttyS1 2>&1
+    sh /command >"$OUTPUT" 2>&1
     say "exit $?"
 fi
 [ "$SHUTDOWN" = 1 ] || { unload; say "unloaded $?"; }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::arch::Arch;
 use super::cpio::Archive;
-use super::fetch::{LIBRARIES, LOADER, in_tree};
+use super::elf;
 use super::modules::Module;
-use super::program::{Program, libraries_listed};
+use super::program::Program;
 use crate::workspace::Result;
 
 /// The script `/init` of the guest.
@@ -28,6 +29,7 @@ pub(crate) struct Settings<'a> {
 
 /// The contents of the archive.
 pub(crate) struct Contents<'a> {
+    pub(crate) arch: &'a Arch,
     /// The guest's shell and tools.
     pub(crate) busybox: &'a Path,
     /// The modules in the order in which they are loaded.
@@ -45,7 +47,7 @@ pub(crate) struct Contents<'a> {
 
 /// The archive that the kernel unpacks as its root.
 pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
-    let &Contents { busybox, modules, settings, program, prepare, .. } = contents;
+    let &Contents { arch, busybox, modules, settings, program, prepare, .. } = contents;
     let &Contents { rdma_core, iproute, kexec, .. } = contents;
     let mut archive = Archive::new();
     for path in ["lib", "lib64"] {
@@ -59,6 +61,7 @@ pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
     let drivers = drivers.join(" ");
     let settings =
         format!("DEVICES={devices}\nRELOAD={reload}\nSHUTDOWN={shutdown}\nDRIVERS='{drivers}'\n");
+    let settings = format!("{settings}OUTPUT=/dev/{}\n", arch.output);
     archive.file("settings", 0o644, settings.as_bytes());
     archive.file("command", 0o644, program.command_line().as_bytes());
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
@@ -76,31 +79,31 @@ pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
         archive.file(path.trim_start_matches('/'), 0o755, content);
     }
     if let Some(tree) = rdma_core {
-        add_rdma_core(&mut archive, tree)?;
+        add_rdma_core(arch, &mut archive, tree)?;
     }
     if let Some(tree) = iproute {
         let programs = ["usr/sbin/ip", "usr/bin/rdma"].map(|program| tree.join(program));
-        add_programs(&mut archive, tree, programs.to_vec())?;
+        add_programs(arch, &mut archive, tree, programs.to_vec())?;
     }
     if let Some((tree, kernel)) = kexec {
-        add_programs(&mut archive, tree, vec![tree.join("usr/sbin/kexec")])?;
+        add_programs(arch, &mut archive, tree, vec![tree.join("usr/sbin/kexec")])?;
         add_file(&mut archive, "kernel", kernel)?;
     }
     Ok(archive.finish())
 }
 
 /// rdma-core's and perftest's programs, and the providers of a guest's devices.
-fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
-    let libraries = tree.join(LIBRARIES);
+fn add_rdma_core(arch: &Arch, archive: &mut Archive, tree: &Path) -> Result<()> {
+    let libraries = tree.join(arch.libraries);
     let mut programs = files(&tree.join("usr/bin"), |name| {
         ["ibv_", "ib_", "raw_ethernet_"].iter().any(|prefix| name.starts_with(prefix))
     })?;
     programs.extend(files(&libraries.join("libibverbs"), |name| {
         ["libmlx5-", "librxe-"].iter().any(|prefix| name.starts_with(prefix))
     })?);
-    add_programs(archive, tree, programs)?;
+    add_programs(arch, archive, tree, programs)?;
     // A Rust program of the host with shared libraries needs this one too.
-    let libgcc = format!("{LIBRARIES}/libgcc_s.so.1");
+    let libgcc = format!("{}/libgcc_s.so.1", arch.libraries);
     for path in [&libgcc, "etc/libibverbs.d/mlx5.driver", "etc/libibverbs.d/rxe.driver"] {
         add_file(archive, path, &tree.join(path))?;
     }
@@ -108,28 +111,44 @@ fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
 }
 
 /// Programs of an unpacked tree, with the libraries and the loader that they need.
-fn add_programs(archive: &mut Archive, tree: &Path, programs: Vec<PathBuf>) -> Result<()> {
+fn add_programs(
+    arch: &Arch,
+    archive: &mut Archive,
+    tree: &Path,
+    programs: Vec<PathBuf>,
+) -> Result<()> {
     let mut needed = BTreeMap::new();
     for file in &programs {
-        let output = in_tree(tree, Path::new("--list"))?.arg(file).output()?;
-        // A script has no libraries to list.
-        if output.status.success() {
-            needed.extend(libraries_listed(&String::from_utf8_lossy(&output.stdout)));
-        }
+        add_needed(&read(file)?, &tree.join(arch.libraries), &mut needed)?;
     }
-    for (name, file) in needed {
-        add_file(archive, &format!("{LIBRARIES}/{name}"), &file)?;
+    for (name, content) in needed {
+        archive.file(&format!("{}/{name}", arch.libraries), 0o755, &content);
     }
     for file in programs {
         add_file(archive, &file.strip_prefix(tree)?.display().to_string(), &file)?;
     }
-    add_file(archive, &format!("usr/lib64/{LOADER}"), &tree.join(LIBRARIES).join(LOADER))
+    add_file(archive, &format!("{}/{}", arch.loaders, arch.loader), &arch.loader_in(tree))
+}
+
+/// Adds the libraries that `file` needs, and those that they need; a script needs none.
+fn add_needed(file: &[u8], libraries: &Path, found: &mut BTreeMap<String, Vec<u8>>) -> Result<()> {
+    for name in elf::needed(file) {
+        if !found.contains_key(name) {
+            let content = read(&libraries.join(name))?;
+            found.insert(name.to_string(), content.clone());
+            add_needed(&content, libraries, found)?;
+        }
+    }
+    Ok(())
 }
 
 fn add_file(archive: &mut Archive, path: &str, file: &Path) -> Result<()> {
-    let content = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    archive.file(path, 0o755, &content);
+    archive.file(path, 0o755, &read(file)?);
     Ok(())
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    Ok(fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?)
 }
 
 /// The files of a folder with a wanted name, in order.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use self::arch::{Arch, X86_64};
 use self::boot::{Outcome, Watch};
 use self::child::{Scratch, Signals};
 use self::fetch::{Kernel, Qemu};
@@ -24,6 +25,7 @@ use self::qemu::Machine;
 use self::series::{KernelFlavour, Selection, Series};
 use crate::workspace::Result;
 
+pub(crate) mod arch;
 mod boot;
 pub(crate) mod child;
 mod console;
@@ -41,9 +43,16 @@ pub(crate) mod series;
 /// Options of `cargo xtask vm`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other.
-    #[arg(long, default_value = "6.1")]
-    kernel: Selection,
+    /// The guest's architecture: x86_64, or aarch64, as a BlueField's own cores are.
+    #[arg(long, default_value = "x86_64", value_parser = Arch::parse)]
+    arch: &'static Arch,
+    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other; by default 6.1, on
+    /// aarch64 6.12.
+    #[arg(long)]
+    kernel: Option<Selection>,
+    /// The size of the kernel's pages: 4k, or on aarch64 also 16k.
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = kibibytes)]
+    pages: u32,
     #[command(flatten)]
     shape: Shape,
     /// Give the guest rdma-core's and perftest's programs, of its kernel's Debian suite.
@@ -56,7 +65,7 @@ pub(crate) struct Options {
     /// Instead of the guest's modelled devices: run programs of rdma-core and perftest between the
     /// guest's rdma_rxe and the model on this machine, which a datagram socket connects.
     #[arg(long, conflicts_with_all = ["program", "rdma_core_suite", "with_rdma_core", "reload"])]
-    #[arg(conflicts_with_all = ["boots", "no_device", "Shape"])]
+    #[arg(conflicts_with_all = ["boots", "no_device", "Shape", "arch", "pages"])]
     rxe: bool,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
@@ -95,6 +104,32 @@ pub(crate) struct Options {
     program: Vec<String>,
 }
 
+/// A number of KiB, as `16k`.
+fn kibibytes(text: &str) -> std::result::Result<u32, String> {
+    let number = text.strip_suffix('k').and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("{text} is not a size such as 4k"))
+}
+
+impl Options {
+    /// The kernels that boot.
+    fn selection(&self) -> Selection {
+        self.kernel.unwrap_or(self.arch.series.into())
+    }
+
+    /// The flavour of the kernels that boot.
+    fn flavour(&self) -> Result<KernelFlavour> {
+        let Self { arch, pages, .. } = self;
+        if !arch.pages.contains(pages) {
+            return Err(format!("Debian has no kernel of {} with {pages}k pages", arch.name).into());
+        }
+        Ok(match pages {
+            16 => KernelFlavour::Pages16K,
+            _ if self.shape.sides => KernelFlavour::Full,
+            _ => KernelFlavour::Cloud,
+        })
+    }
+}
+
 /// How long a guest may take to shut its devices down.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -124,21 +159,21 @@ struct Guest {
 
 /// Fetches the missing parts of a guest with a kernel of `series` and rdma-core; an error says why
 /// no guest can run here.
-pub(crate) fn fetch(series: &str) -> Result {
-    fetch_kernels(series)?;
+pub(crate) fn fetch(arch: &'static Arch, series: &str, flavour: KernelFlavour) -> Result {
+    fetch_kernels(arch, series, flavour)?;
     for series in series.parse::<Selection>()?.series() {
-        fetch::rdma_core(series)?;
+        fetch::rdma_core(arch, series)?;
     }
     Ok(())
 }
 
 /// Fetches the missing parts of a guest with a kernel of `series`; an error says why no guest can
 /// run here.
-fn fetch_kernels(series: &str) -> Result {
-    Qemu::get()?;
-    fetch::busybox()?;
+fn fetch_kernels(arch: &'static Arch, series: &str, flavour: KernelFlavour) -> Result {
+    Qemu::get(arch)?;
+    fetch::busybox(arch)?;
     for series in series.parse::<Selection>()?.series() {
-        Kernel::get(series, KernelFlavour::Cloud)?;
+        Kernel::get(arch, series, flavour)?;
     }
     Ok(())
 }
@@ -146,9 +181,9 @@ fn fetch_kernels(series: &str) -> Result {
 /// Fetches the missing parts for `--shutdown` with each kernel; an error says why no guest can run
 /// here.
 pub(crate) fn fetch_for_shutdown() -> Result {
-    fetch_kernels("all")?;
+    fetch_kernels(&X86_64, "all", KernelFlavour::Cloud)?;
     for series in "all".parse::<Selection>()?.series() {
-        fetch::kexec(series)?;
+        fetch::kexec(&X86_64, series)?;
     }
     Ok(())
 }
@@ -159,13 +194,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.rxe {
         return rxe::run(options);
     }
-    let qemu = Qemu::get()?;
+    let arch = options.arch;
+    options.flavour()?;
+    let qemu = Qemu::get(arch)?;
     let program = match options.rdma_core_suite {
         true => Program::rdma_core_suite(),
-        false => Program::new(&options.program, options.with_rdma_core)?,
+        false => Program::new(arch, &options.program, options.with_rdma_core)?,
     };
     let program = options.carry.iter().try_fold(program, |program, file| {
-        program.carrying(file, options.with_rdma_core || options.rdma_core_suite)
+        program.carrying(arch, file, options.with_rdma_core || options.rdma_core_suite)
     })?;
     let model = match &options.model {
         _ if options.no_device => None,
@@ -174,7 +211,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     };
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
-    for series in options.kernel.series() {
+    for series in options.selection().series() {
         match all_boots(options, &qemu, series, &program, model.as_deref(), &mut log) {
             Ok(exit) => code = if code == 0 { exit } else { code },
             Err(error) if error.is::<Interrupted>() => {
@@ -218,14 +255,14 @@ fn all_boots(
 
 /// Gets a kernel and builds the root of its guest.
 fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
-    let flavour = if options.shape.sides { KernelFlavour::Full } else { KernelFlavour::Cloud };
-    let kernel = Kernel::get(series, flavour)?;
+    let arch = options.arch;
+    let kernel = Kernel::get(arch, series, options.flavour()?)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
-    let rdma_core = with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
-    let kexec = options.shutdown.then(|| fetch::kexec(series)).transpose()?;
-    let busybox = fetch::busybox()?;
-    let modules =
-        modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;
+    let rdma_core = with_rdma_core.then(|| fetch::rdma_core(arch, series)).transpose()?;
+    let kexec = options.shutdown.then(|| fetch::kexec(arch, series)).transpose()?;
+    let busybox = fetch::busybox(arch)?;
+    let wanted = ["mlx5_core", "mlx5_ib", "ib_uverbs"];
+    let modules = modules::in_order(&kernel.modules, &wanted, &fetch::busybox(&X86_64)?)?;
     let devices = if has_model { options.shape.functions_in_all() } else { 0 };
     let settings = Settings {
         devices,
@@ -234,6 +271,7 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
         drivers: &["mlx5_ib", "mlx5_core"],
     };
     let root = initramfs::build(&Contents {
+        arch,
         busybox: &busybox,
         modules: &modules,
         settings: &settings,
@@ -271,6 +309,7 @@ fn one(
         .transpose()?;
     let mut command = qemu.command()?;
     Machine {
+        arch: options.arch,
         kernel: &kernel.image,
         initramfs: &initramfs,
         output: &output,

@@ -6,7 +6,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::arch::Arch;
 use super::elf;
+use crate::commands::output_of;
 use crate::workspace::{Result, cargo, workspace_root};
 
 /// The script that runs rdma-core's and perftest's programs.
@@ -31,9 +33,13 @@ fn guest_path(file: &Path) -> String {
 
 /// A file of this machine for the guest, with its libraries. If the guest has its own C library
 /// (`has_libraries`), the program uses that one.
-fn with_libraries(file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u8>)>> {
+fn with_libraries(arch: &Arch, file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u8>)>> {
     let content = read(file)?;
     let mut files = Vec::new();
+    if elf::section(&content, ".interp").is_some() && elf::machine(&content) != Some(arch.machine) {
+        let (name, guest) = (file.display(), arch.name);
+        return Err(format!("{name} is not a program for a guest of {guest}").into());
+    }
     if let Some(loader) = elf::section(&content, ".interp")
         && !has_libraries
     {
@@ -67,7 +73,7 @@ fn in_usr(library: &Path) -> String {
 }
 
 /// The libraries in a loader's list, one a line: `NAME => PATH (0xADDRESS)`.
-pub(super) fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
+fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
     list.lines().filter_map(|line| {
         let (name, path) = line.trim().split_once(" => ")?;
         let (path, _) = path.rsplit_once(" (0x")?;
@@ -84,14 +90,14 @@ impl Program {
     /// conformance suite on the guest's first device; `process` with its options, the cases of two
     /// programs; a path is a program of the host; anything else is a command of the guest.
     /// `has_libraries` says whether the guest has a C library.
-    pub(crate) fn new(words: &[String], has_libraries: bool) -> Result<Self> {
+    pub(crate) fn new(arch: &Arch, words: &[String], has_libraries: bool) -> Result<Self> {
         let (name, arguments) = match words.split_first() {
             None => (SUITE, vec!["--device".to_string(), "mlx5_0".to_string()]),
             Some((name, arguments)) => (name.as_str(), arguments.to_vec()),
         };
         let ours = PROGRAMS.iter().find(|(program, _)| *program == name);
         let file = if let Some((program, package)) = ours {
-            build(package, program)?
+            build_for(arch.target, package, program)?
         } else if name.contains('/') && Path::new(name).exists() {
             PathBuf::from(name)
         } else {
@@ -99,12 +105,17 @@ impl Program {
             return Ok(Self { words, files: Vec::new() });
         };
         let words = [guest_path(&file)].into_iter().chain(arguments).collect();
-        Ok(Self { words, files: with_libraries(&file, has_libraries)? })
+        Ok(Self { words, files: with_libraries(arch, &file, has_libraries)? })
     }
 
     /// Adds a file of this machine to the guest's `/program`.
-    pub(crate) fn carrying(mut self, file: &Path, has_libraries: bool) -> Result<Self> {
-        for (path, content) in with_libraries(file, has_libraries)? {
+    pub(crate) fn carrying(
+        mut self,
+        arch: &Arch,
+        file: &Path,
+        has_libraries: bool,
+    ) -> Result<Self> {
+        for (path, content) in with_libraries(arch, file, has_libraries)? {
             if self.files.iter().all(|(other, _)| *other != path) {
                 self.files.push((path, content));
             }
@@ -140,14 +151,25 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Builds a program of the workspace in release mode and returns its path.
+/// Builds a program of the workspace for this machine in release mode and returns its path.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
+    build_for(None, package, program)
+}
+
+/// Builds a program of the workspace in release mode, for this machine or for a target whose
+/// programs Rust's own linker links; returns its path.
+pub(crate) fn build_for(target: Option<&str>, package: &str, program: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command
         .args(["build", "--release", "--message-format=json-render-diagnostics"])
         .args(["--package", package, "--bin", program])
         .current_dir(workspace_root())
         .stdout(Stdio::piped());
+    if let Some(target) = target {
+        has_std(target)?;
+        let linker = format!("target.{target}.linker=\"rust-lld\"");
+        command.args(["--target", target, "--config", &linker]);
+    }
     let mut child = command.spawn()?;
     let messages = BufReader::new(child.stdout.take().ok_or("cargo's output was not captured")?);
     let mut built = None;
@@ -166,11 +188,28 @@ pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
     built.ok_or_else(|| format!("cargo built {package} without a program {program}").into())
 }
 
+/// Fails unless the toolchain has the standard library for a target, which rustup can add.
+pub(crate) fn has_std(target: &str) -> Result<()> {
+    let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let library = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib");
+    if library.exists()
+        || Command::new("rustup")
+            .args(["target", "add", target])
+            .current_dir(workspace_root())
+            .status()
+            .is_ok_and(|status| status.success())
+    {
+        return Ok(());
+    }
+    Err(format!("Rust has no standard library for {target}: rustup target add {target}").into())
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use super::{Program, in_usr, libraries_listed, quoted};
+    use crate::vm::arch::{AARCH64, X86_64};
 
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(ToString::to_string).collect()
@@ -188,7 +227,8 @@ mod tests {
 
     #[test]
     fn bare_name_is_guest_command() {
-        let program = Program::new(&words(&["ibv_devinfo", "-v"]), true).expect("a program");
+        let program =
+            Program::new(&X86_64, &words(&["ibv_devinfo", "-v"]), true).expect("a program");
         assert_eq!(program.command_line(), "exec 'ibv_devinfo' '-v'\n");
         assert!(program.files().is_empty());
     }
@@ -200,20 +240,21 @@ mod tests {
         let paths = |program: &Program| -> Vec<String> {
             program.files().iter().map(|(path, _)| path.clone()).collect()
         };
-        let program = Program::new(&words(&[&own, "--list"]), true).expect("a program");
+        let program = Program::new(&X86_64, &words(&[&own, "--list"]), true).expect("a program");
         assert!(program.command_line().starts_with("exec '/program/xtask-"));
         assert!(matches!(&paths(&program)[..], [one] if one.starts_with("/program/xtask-")));
-        let program = Program::new(&words(&[&own]), false).expect("a program");
+        let program = Program::new(&X86_64, &words(&[&own]), false).expect("a program");
         let found = paths(&program);
         for library in ["/libc.so.6", "/libgcc_s.so.1", "/ld-linux-x86-64.so.2"] {
             let is_it = |path: &String| path.starts_with("/usr/") && path.ends_with(library);
             assert!(found.iter().any(is_it), "{library}: {found:?}");
         }
-        let again = program.carrying(own.as_ref(), false).expect("the same");
+        assert!(Program::new(&AARCH64, &words(&[&own]), true).is_err(), "it cannot run there");
+        let again = program.carrying(&X86_64, own.as_ref(), false).expect("the same");
         assert_eq!(paths(&again), found, "each file once");
-        assert!(again.carrying("/nowhere".as_ref(), true).is_err());
+        assert!(again.carrying(&X86_64, "/nowhere".as_ref(), true).is_err());
         let script = Program::script("both", "true".into());
-        let script = script.carrying(own.as_ref(), true).expect("two files");
+        let script = script.carrying(&X86_64, own.as_ref(), true).expect("two files");
         assert_eq!(script.files().len(), 2);
     }
 

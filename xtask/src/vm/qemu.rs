@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::arch::Arch;
+
 /// A machine to boot.
 pub(crate) struct Machine<'a> {
+    pub(crate) arch: &'a Arch,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
     /// Destination of the program's output: a listening socket.
@@ -31,14 +34,10 @@ pub(crate) struct Cable {
     pub(crate) outside: SocketAddr,
 }
 
-/// The kernel's command line. The whole log goes to the console, an oops ends the run like a panic,
-/// and options that are expensive for an emulated processor are off.
-///
-/// The clock is the HPET. The kernel measures the rate of the processor's own counter during boot,
-/// and gets a far too low value when other processes occupy the host's processors: every timeout in
-/// the guest then ends after a fraction of its time.
-const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=panic \
-                      mitigations=off nokaslr no_timer_check random.trust_cpu=on clocksource=hpet";
+/// The kernel's command line on every architecture. The whole log goes to the console, an oops ends
+/// the run like a panic, and options that are expensive for an emulated processor are off.
+const KERNEL: &str = "loglevel=7 printk.devkmsg=on panic=-1 oops=panic mitigations=off nokaslr \
+                      random.trust_cpu=on";
 
 impl Machine<'_> {
     /// Completes `qemu` with the machine. The kernel's log is QEMU's standard output.
@@ -48,8 +47,8 @@ impl Machine<'_> {
     pub(crate) fn describe(&self, qemu: &mut Command) {
         let Self { memory, .. } = self;
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none"])
-            .args(["-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", "1"])
-            .args(["-m", &format!("{memory}M")])
+            .args(self.arch.board)
+            .args(["-smp", "1", "-m", &format!("{memory}M")])
             .args(["-object", &format!("memory-backend-memfd,id=ram,size={memory}M,share=on")])
             .args(["-chardev", "stdio,id=log,signal=off", "-serial", "chardev:log"])
             .args(["-chardev", &format!("socket,id=output,path={}", escaped(self.output))])
@@ -59,7 +58,7 @@ impl Machine<'_> {
             .arg("-initrd")
             .arg(self.initramfs)
             .arg("-append")
-            .arg(KERNEL);
+            .arg(format!("{} {KERNEL}", self.arch.console));
         if !self.reboots {
             qemu.arg("-no-reboot");
         }
@@ -112,10 +111,16 @@ mod tests {
     use std::process::Command;
 
     use super::Machine;
+    use crate::vm::arch::{AARCH64, Arch, X86_64};
 
     fn command_line(devices: &[Vec<std::path::PathBuf>]) -> String {
+        command_line_on(&X86_64, devices)
+    }
+
+    fn command_line_on(arch: &Arch, devices: &[Vec<std::path::PathBuf>]) -> String {
         let mut qemu = Command::new("qemu");
         let machine = Machine {
+            arch,
             kernel: Path::new("vmlinuz"),
             initramfs: Path::new("root"),
             output: Path::new("/tmp/a,b"),
@@ -135,6 +140,16 @@ mod tests {
         assert!(line.contains("memory-backend-memfd,id=ram,size=512M,share=on"));
         assert!(line.contains("path=/tmp/a,,b"));
         assert!(!line.contains("vfio-user"));
+    }
+
+    #[test]
+    fn guest_logs_on_its_own_console() {
+        assert!(command_line(&[]).contains("-append console=ttyS0 "));
+        let line = command_line_on(&AARCH64, &[vec!["s".into()]]);
+        assert!(
+            line.contains("-machine virt,") && line.contains("-append console=ttyAMA0 loglevel")
+        );
+        assert!(line.contains("vfio-user-pci"), "{line}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::arch::Arch;
+
 /// A Linux series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Series {
@@ -32,14 +34,27 @@ pub(crate) enum KernelFlavour {
     /// The one for any machine. Only this one has MLX5_ESWITCH; without it the drivers do not ask a
     /// function whether it is an embedded CPU's.
     Full,
+    /// As `Full`, with pages of 16 KiB.
+    Pages16K,
 }
 
 impl KernelFlavour {
     /// The suffix of the packages' names.
-    pub(crate) const fn suffix(self) -> &'static str {
+    pub(crate) fn suffix(self, arch: &Arch) -> String {
+        let debian = arch.debian;
         match self {
-            Self::Cloud => "-cloud-amd64",
-            Self::Full => "-amd64",
+            Self::Cloud => format!("-cloud-{debian}"),
+            Self::Full => format!("-{debian}"),
+            Self::Pages16K => format!("-{debian}-16k"),
+        }
+    }
+
+    /// Distinguishes the trees of a series' flavours.
+    pub(crate) const fn mark(self) -> &'static str {
+        match self {
+            Self::Cloud => "",
+            Self::Full => "-whole",
+            Self::Pages16K => "-16k",
         }
     }
 }
@@ -61,6 +76,12 @@ pub(crate) struct Selection(Option<Series>);
 impl Selection {
     pub(crate) fn series(self) -> Vec<Series> {
         self.0.map_or(Series::ALL.to_vec(), |series| vec![series])
+    }
+}
+
+impl From<Series> for Selection {
+    fn from(series: Series) -> Self {
+        Self(Some(series))
     }
 }
 

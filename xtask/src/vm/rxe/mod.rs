@@ -30,6 +30,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::arch::X86_64;
 use super::boot::Watch;
 use super::child::{Scratch, Signals};
 use super::fetch::{self, Kernel, Qemu};
@@ -67,11 +68,11 @@ pub(crate) fn fetch(series: Series) -> Result {
             return Err(format!("{program} is not installed: {packages}").into());
         }
     }
-    Qemu::get()?;
-    fetch::busybox()?;
-    Kernel::get(series, KernelFlavour::Full)?;
-    fetch::rdma_core(series)?;
-    fetch::iproute(series)?;
+    Qemu::get(&X86_64)?;
+    fetch::busybox(&X86_64)?;
+    Kernel::get(&X86_64, series, KernelFlavour::Full)?;
+    fetch::rdma_core(&X86_64, series)?;
+    fetch::iproute(&X86_64, series)?;
     Ok(())
 }
 
@@ -86,13 +87,14 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
     // The fetch needs the network of the other processes.
-    options.kernel.series().into_iter().try_for_each(fetch)?;
+    let selection = options.selection();
+    selection.series().into_iter().try_for_each(fetch)?;
     let tap = tap::enter();
     if let Err(why) = &tap {
         println!("skipped: {}: {why}", rounds::BY_UDP);
     }
     let rounds: Vec<Round> = ROUNDS.into_iter().filter(|it| it.is_possible(tap.is_ok())).collect();
-    for series in options.kernel.series() {
+    for series in selection.series() {
         println!("=== rdma_rxe of Linux {series} and the model");
         match boot(options, series, &rounds, &binaries, &mut log) {
             Ok(0) => {}
@@ -118,12 +120,13 @@ fn boot(
     binaries: &Binaries,
     log: &mut File,
 ) -> Result<u8> {
-    let kernel = Kernel::get(series, KernelFlavour::Full)?;
-    let busybox = fetch::busybox()?;
+    let kernel = Kernel::get(&X86_64, series, KernelFlavour::Full)?;
+    let busybox = fetch::busybox(&X86_64)?;
     let modules = modules::in_order(&kernel.modules, &modules(series), &busybox)?;
-    let rdma_core = fetch::rdma_core(series)?;
-    let iproute = fetch::iproute(series)?;
+    let rdma_core = fetch::rdma_core(&X86_64, series)?;
+    let iproute = fetch::iproute(&X86_64, series)?;
     let root = initramfs::build(&Contents {
+        arch: &X86_64,
         busybox: &busybox,
         modules: &modules,
         settings: &Settings { devices: 1, reload: false, shutdown: false, drivers: &["rdma_rxe"] },
@@ -142,8 +145,9 @@ fn boot(
     let mut servers = Servers::start(rounds, binaries, &cable, &scratch)?;
     // From here on, since a process inherits its blocked signals.
     let signals = Signals::catch()?;
-    let mut command = Qemu::get()?.command()?;
+    let mut command = Qemu::get(&X86_64)?.command()?;
     Machine {
+        arch: &X86_64,
         kernel: &kernel.image,
         initramfs: &initramfs,
         output: &output,

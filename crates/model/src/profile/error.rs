@@ -140,7 +140,7 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
     row[b.len()]
 }
 
-#[cfg(all(test, feature = "toml"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -210,3 +210,79 @@ const fn is_same(a: &str, b: &str) -> bool {
     }
     i == a.len() && i == b.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::{FlowTableCap, FlowTableFieldsSupported, FlowTablePropLayout, PmtuReg};
+
+    use super::*;
+
+    #[test]
+    fn only_given_bits_are_applied() {
+        let values = values!(|it: PmtuReg| {
+            it.set_max_mtu(0x0f0f);
+            it.set_oper_mtu(0);
+        });
+        for fill in [0, 0xa5, 0xff] {
+            let mut expected: PmtuReg = filled(fill);
+            expected.set_max_mtu(0x0f0f).set_oper_mtu(0);
+            let mut found: PmtuReg = filled(fill);
+            values.0.apply(found.as_bytes_mut());
+            assert_eq!(found, expected);
+        }
+        assert_eq!(values.alone().max_mtu(), 0x0f0f);
+        assert_eq!(*values.0.alone(), *values.alone().as_bytes());
+    }
+
+    #[test]
+    fn upper_layer_wins_and_lower_one_shows_through() {
+        let lower = values!(|it: PmtuReg| {
+            it.set_max_mtu(1);
+            it.set_admin_mtu(2);
+        });
+        let upper = values!(|it: PmtuReg| {
+            it.set_max_mtu(0);
+            it.set_oper_mtu(3);
+        });
+        let both = lower.with(upper);
+        for fill in [0, 0xff] {
+            let mut found: PmtuReg = filled(fill);
+            both.0.apply(found.as_bytes_mut());
+            assert_eq!((found.max_mtu(), found.admin_mtu(), found.oper_mtu()), (0, 2, 3));
+        }
+        let empty = Values::<PmtuReg>::none();
+        let mut found: PmtuReg = filled(0xa5);
+        empty.0.apply(found.as_bytes_mut());
+        assert_eq!((found, empty.alone()), (filled(0xa5), PmtuReg::zeroed()));
+    }
+
+    #[test]
+    fn nested_values_lie_in_their_field() {
+        let values = values!(|it: FlowTableCap| {
+            nested!(it.flow_table_properties_nic_transmit, |it: FlowTablePropLayout| {
+                it.set_ft_support(true);
+                nested!(it.ft_field_support, |it: FlowTableFieldsSupported| {
+                    it.set_outer_dmac(true);
+                });
+            });
+        });
+        let mut expected = FlowTableCap::zeroed();
+        let nic = expected.flow_table_properties_nic_transmit_mut();
+        nic.set_ft_support(true);
+        nic.ft_field_support_mut().set_outer_dmac(true);
+        assert_eq!(values.alone(), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "no such field")]
+    fn nested_field_must_exist() {
+        let _: FlowTablePropLayout = part(&FlowTableCap::zeroed(), "flow_table_properties_nic");
+    }
+
+    #[test]
+    #[should_panic(expected = "does not hold one structure of this type")]
+    fn nested_field_must_be_of_its_type() {
+        let outer = FlowTableCap::zeroed();
+        let _: FlowTableFieldsSupported = part(&outer, "flow_table_properties_nic_receive");
+    }
+}

@@ -159,7 +159,11 @@ fn graph(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     collect(src, &mut Vec::new(), &mut files);
     let modules: BTreeSet<Module> = files.keys().cloned().collect();
     let edges = files.iter().map(|(module, path)| {
-        (module.clone(), uses(&std::fs::read_to_string(path).unwrap(), module, &modules))
+        let text = std::fs::read_to_string(path).unwrap();
+        // A library's root re-exports its modules, for them too: that is no use of them.
+        let is_library = module.is_empty() && path.ends_with("lib.rs");
+        let uses = if is_library { BTreeSet::new() } else { uses(&text, module, &modules) };
+        (module.clone(), uses)
     });
     edges.collect()
 }
@@ -294,13 +298,16 @@ fn end_of_text(text: &str) -> usize {
     text.len()
 }
 
-/// Removes each item after `#[cfg(test)]`.
+/// Removes each item after `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
-    const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
+    const MARKS: [&[&str]; 2] = [
+        &["#", "[", "cfg", "(", "test", ")", "]"],
+        &["#", "[", "cfg", "(", "all", "(", "test", ","],
+    ];
     let mut kept = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if !tokens[at..].starts_with(&MARK) {
+        if !MARKS.iter().any(|mark| tokens[at..].starts_with(mark)) {
             kept.push(tokens[at]);
             at += 1;
             continue;

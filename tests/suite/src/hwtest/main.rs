@@ -1,9 +1,10 @@
 //! `hwtest`: runs the conformance suite on a device and says what it can do.
 //!
 //! - `options`: the command line.
-//! - `suite`, `sweep`: runs of the cases.
+//! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
+mod doctor;
 mod options;
 mod sink;
 mod suite;
@@ -16,11 +17,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use options::Options;
+use options::{Command, Options};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match suite::run(&options.suite) {
+    let ended = match &options.command {
+        Some(Command::Doctor(options)) => doctor::run(options),
+        None => suite::run(&options.suite),
+    };
+    match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // The reader closed the pipe.

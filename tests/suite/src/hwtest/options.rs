@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, Subcommand};
 use verbless_conformance::{Case, Choice, cases};
 
 use crate::versions;
@@ -13,9 +13,52 @@ use crate::versions;
 /// Runs the conformance suite on an mlx5 device, or on the model where there is none.
 #[derive(Parser)]
 #[command(name = "hwtest", bin_name = "cargo xtask hwtest", version = versions::line())]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    /// What to do other than run the suite.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) suite: SuiteOptions,
+}
+
+/// The tasks of `hwtest` other than a run of the suite.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Checks the chain from the kernel's module to one message, and stops at the first link that
+    /// fails: what failed, why, and what to do. Takes less than two seconds.
+    Doctor(DoctorOptions),
+}
+
+/// The device that `hwtest doctor` checks.
+#[derive(Args)]
+pub(crate) struct DoctorOptions {
+    /// `auto`, `model`, or a device's name, as for a run of the suite.
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: String,
+    /// The model's profile.
+    #[arg(long, default_value = "connectx6dx")]
+    pub(crate) profile: String,
+    /// The model's port type: infiniband or ethernet; the profile's own if not given.
+    #[arg(long)]
+    pub(crate) link: Option<String>,
+}
+
+impl DoctorOptions {
+    pub(crate) fn choice(&self) -> Choice {
+        Choice {
+            device: self.device.clone(),
+            peer: "none".into(),
+            profile: self.profile.clone(),
+            link: self.link.clone(),
+            between: None,
+            packets: false,
+            both_ways: false,
+            faults: None,
+            destructive: false,
+            long: false,
+        }
+    }
 }
 
 /// What a run of the suite is on, which cases it has and what it writes.
@@ -155,6 +198,14 @@ fn kind(id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn subcommand_takes_no_option_of_the_suite() {
+        let parsed = Options::parse_from(["hwtest", "doctor", "--device", "mlx5_1"]);
+        assert!(matches!(parsed.command, Some(Command::Doctor(it)) if it.device == "mlx5_1"));
+        assert!(Options::parse_from(["hwtest", "--long"]).command.is_none());
+        assert!(Options::try_parse_from(["hwtest", "--long", "doctor"]).is_err());
+    }
 
     #[test]
     fn matrix_step_keeps_every_kind_of_case() {

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::FailedCommand;
+
 /// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "reason")]
@@ -24,6 +26,9 @@ pub struct Row {
     pub outcome: Outcome,
     /// Wall-clock seconds that it took.
     pub seconds: f64,
+    /// The last commands that failed before the case did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed_commands: Vec<FailedCommand>,
 }
 
 /// A whole run.
@@ -140,6 +145,7 @@ mod tests {
             case: case.to_string(),
             outcome: outcome.clone(),
             seconds: 0.0,
+            failed_commands: Vec::new(),
         };
         let cases = rows.iter().map(row).collect();
         Run { device: "the model".into(), preconditions: Vec::new(), cases }

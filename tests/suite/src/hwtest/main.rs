@@ -2,12 +2,14 @@
 //!
 //! - `options`: the command line.
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
+//! - `summary`: what a run closes with.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
 mod doctor;
 mod options;
 mod sink;
 mod suite;
+mod summary;
 mod sweep;
 mod versions;
 

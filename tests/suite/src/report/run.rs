@@ -14,6 +14,8 @@ pub enum Outcome {
     Failed(String),
     /// The case could not run; says what is missing.
     Skipped(String),
+    /// The case needs a link of the doctor's chain that failed; names the link.
+    Blocked(String),
 }
 
 /// The result of a case.
@@ -55,6 +57,11 @@ impl Run {
         )
     }
 
+    /// Cases that a failed link of the chain blocked.
+    pub fn blocked(&self) -> usize {
+        self.cases.iter().filter(|row| matches!(row.outcome, Outcome::Blocked(_))).count()
+    }
+
     /// The failures by cause, the most frequent first: a reason, and the cases that failed for it.
     /// Reasons that differ only in numbers are one cause.
     pub fn causes(&self) -> Vec<(&str, Vec<&str>)> {
@@ -89,11 +96,13 @@ impl Run {
             passed: usize,
             failed: usize,
             skipped: usize,
+            blocked: usize,
             #[serde(flatten)]
             run: &'a Run,
         }
         let (passed, failed, skipped) = self.counts();
-        serde_json::to_string_pretty(&Whole { passed, failed, skipped, run: self })
+        let blocked = self.blocked();
+        serde_json::to_string_pretty(&Whole { passed, failed, skipped, blocked, run: self })
     }
 }
 
@@ -132,6 +141,7 @@ impl Row {
             Outcome::Passed => format!("pass  {:<86} {milliseconds:>8.1} ms", self.case),
             Outcome::Failed(reason) => format!("FAIL  {}\n      {reason}", self.case),
             Outcome::Skipped(reason) => format!("skip  {}\n      {reason}", self.case),
+            Outcome::Blocked(reason) => format!("BLOCK {}\n      {reason}", self.case),
         }
     }
 }

@@ -354,7 +354,7 @@ fn every_link_of_the_device_fails_with_its_sentence() {
         (Box::new(refuse(Opcode::CREATE_MKEY, 2)), Link::LargeMr, &["CREATE_MKEY", "LIM"]),
         (Box::new(refuse(Opcode::CREATE_CQ, 1)), Link::Cq, &["CREATE_CQ", "0x1234"]),
         (Box::new(refuse(Opcode::CREATE_QP, 1)), Link::Qp, &["CREATE_QP", "log_max_qp"]),
-        (Box::new(refuse(Opcode::RTR2RTS_QP, 1)), Link::Message, &["RTR2RTS_QP", "--peer"]),
+        (Box::new(refuse(Opcode::RTR2RTS_QP, 1)), Link::Message, &["RTR2RTS_QP", "rdma statistic"]),
         (
             Box::new(|model| model.inject(0, Fault::LoseMessage, 0, u32::MAX)),
             Link::Message,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::files;
+use super::names;
 use crate::workspace::Result;
 
 /// Copies the files that git knows or would add, as they are now, to `copy`; returns `copy`.
@@ -39,12 +39,12 @@ pub(super) fn copy_sources(source: &Path, copy: &Path) -> Result<PathBuf> {
 
 /// One line for each file that is not the same in both directories.
 pub(super) fn differences(one: &Path, other: &Path) -> Result<Vec<String>> {
-    let mut names = files(one)?;
-    names.extend(files(other)?);
-    names.sort_unstable();
-    names.dedup();
+    let mut all = names(one)?;
+    all.extend(names(other)?);
+    all.sort_unstable();
+    all.dedup();
     let mut lines = Vec::new();
-    for name in names {
+    for name in all {
         let (first, second) = (fs::read(one.join(&name)), fs::read(other.join(&name)));
         let (Ok(first), Ok(second)) = (first, second) else {
             lines.push(format!("{name}: only one of the builds made it"));

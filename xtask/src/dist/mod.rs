@@ -9,16 +9,20 @@ mod build;
 mod check;
 mod packages;
 mod spdx;
+mod step;
+mod trial;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ValueEnum;
 use sha2::{Digest, Sha256};
 
 use self::build::{Build, Built};
 use self::packages::Packages;
+pub(crate) use self::step::check as step;
+use crate::outcome::Outcome;
 use crate::vm::program::has_std;
 use crate::workspace::{Result, commit, workspace_root};
 
@@ -98,51 +102,64 @@ const LIST: &str = "verbless.spdx.json";
 const SUMS: &str = "SHA256SUMS";
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Builds the files; returns whether a second build, if asked for, made the same.
+/// Builds the files and tries them; returns whether they run, and whether a second build, if asked
+/// for, made the same.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let arches = options.arch.arches();
     for arch in arches {
         has_std(&arch.target())?;
     }
     let target = workspace_root().join("target");
-    let created = spdx::created(workspace_root())?;
-    let one = |source: &Path, build: &Path, output: &Path, arch| {
-        let commit = commit();
-        ship(&Shipment {
-            source,
-            build,
-            output,
-            arch,
-            commit: commit.as_deref(),
-            created: &created,
-        })
-    };
+    let (commit, created) = (commit(), spdx::created(workspace_root())?);
+    let (commit, created) = (commit.as_deref(), created.as_str());
     let mut good = true;
     for &arch in arches {
-        let output = target.join("dist").join(arch.0);
-        one(workspace_root(), &target.join("dist-build"), &output, arch)?;
-        println!("{}:", output.display());
-        for file in files(&output)? {
-            println!("{:>10}  {}", fs::metadata(output.join(&file))?.len(), file);
+        let (build, output) = (target.join("dist-build"), target.join("dist").join(arch.0));
+        let source = workspace_root();
+        let files = Files { source, build: &build, output: &output, arch, commit, created };
+        let built = files.make()?;
+        for name in names(&output)? {
+            println!("{:>10}  {name}", fs::metadata(output.join(&name))?.len());
         }
+        println!("in {}", output.display());
+        good &= runs(trial::run(arch, &built)?);
         if options.check {
-            let second = target.join("dist-check");
-            let source = check::copy_sources(workspace_root(), &second.join("of/the/sources"))?;
-            let other = second.join(arch.0);
-            one(&source, &second.join("build"), &other, arch)?;
-            let differ = check::differences(&output, &other)?;
-            differ.iter().for_each(|line| println!("{}: {line}", arch.0));
-            if differ.is_empty() {
-                println!("{}: a second build made the same files", arch.0);
-            }
-            good &= differ.is_empty();
+            good &= is_made_again(&files, &target.join("dist-check"))?;
         }
     }
     Ok(good)
 }
 
+/// Whether no trial failed; names those that cannot run on this machine.
+fn runs(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Ran { failed, skips, .. } => {
+            skips.iter().for_each(|skip| println!("skip  {}: {}", skip.name, skip.reason));
+            failed == 0
+        }
+        Outcome::Skipped(reason) => {
+            println!("skip  {reason}");
+            true
+        }
+    }
+}
+
+/// Whether a build from a copy of the sources, at another path, makes the same files.
+fn is_made_again(files: &Files<'_>, directory: &Path) -> Result<bool> {
+    let arch = files.arch.0;
+    let source = check::copy_sources(files.source, &directory.join("of/the/sources"))?;
+    let (build, output) = (directory.join("build"), directory.join(arch));
+    Files { source: &source, build: &build, output: &output, ..*files }.make()?;
+    let differ = check::differences(files.output, &output)?;
+    differ.iter().for_each(|line| println!("{arch}: {line}"));
+    if differ.is_empty() {
+        println!("{arch}: a second build made the same files");
+    }
+    Ok(differ.is_empty())
+}
+
 /// The files of one architecture, and where they come from and go to.
-struct Shipment<'a> {
+struct Files<'a> {
     source: &'a Path,
     build: &'a Path,
     output: &'a Path,
@@ -151,40 +168,45 @@ struct Shipment<'a> {
     created: &'a str,
 }
 
-fn ship(shipment: &Shipment<'_>) -> Result {
-    let &Shipment { source, build, output, arch, commit, created } = shipment;
-    let target = arch.target();
-    let packages = Packages::read(source, &target)?;
-    let built = Build {
-        source,
-        directory: build,
-        target: &target,
-        profile: "dist",
-        programs: PROGRAMS,
-        commit,
+impl Files<'_> {
+    /// Makes the files; returns the programs among them.
+    fn make(&self) -> Result<Vec<Built>> {
+        let &Self { source, build, output, arch, commit, created } = self;
+        let target = arch.target();
+        let packages = Packages::read(source, &target)?;
+        let build = Build {
+            source,
+            directory: build,
+            target: &target,
+            profile: "dist",
+            programs: PROGRAMS,
+            commit,
+        };
+        let mut built = build.run(&packages)?;
+        if output.exists() {
+            fs::remove_dir_all(output)?;
+        }
+        fs::create_dir_all(output)?;
+        for Built { program, path, .. } in &mut built {
+            fits(program.name, arch, fs::metadata(&path)?.len())?;
+            let copy = output.join(program.name);
+            fs::copy(&path, &copy)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            *path = copy;
+        }
+        for licence in LICENCES {
+            fs::copy(source.join(licence), output.join(licence))?;
+        }
+        let list =
+            spdx::Document { built: &built, packages: &packages, target: &target, commit, created };
+        fs::write(output.join(LIST), list.text()?)?;
+        let mut sums = String::new();
+        for name in names(output)? {
+            sums += &format!("{}  {name}\n", sha256(&output.join(&name))?);
+        }
+        fs::write(output.join(SUMS), sums)?;
+        Ok(built)
     }
-    .run(&packages)?;
-    let _ = fs::remove_dir_all(output);
-    fs::create_dir_all(output)?;
-    for Built { program, path, .. } in &built {
-        let bytes = fs::metadata(path)?.len();
-        fits(program.name, arch, bytes)?;
-        let copy = output.join(program.name);
-        fs::copy(path, &copy)?;
-        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
-    }
-    for licence in LICENCES {
-        fs::copy(source.join(licence), output.join(licence))?;
-    }
-    let list =
-        spdx::Document { built: &built, packages: &packages, target: &target, commit, created };
-    fs::write(output.join(LIST), list.text()?)?;
-    let mut sums = String::new();
-    for file in files(output)? {
-        sums += &format!("{}  {file}\n", sha256(&output.join(&file))?);
-    }
-    fs::write(output.join(SUMS), sums)?;
-    Ok(())
 }
 
 /// Fails if a program is too large.
@@ -201,7 +223,7 @@ fn fits(name: &str, arch: Arch, bytes: u64) -> Result {
 }
 
 /// The names of a directory's files, in order.
-fn files(directory: &Path) -> Result<Vec<String>> {
+fn names(directory: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         names.push(entry?.file_name().to_string_lossy().into_owned());
@@ -210,7 +232,7 @@ fn files(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn sha256(file: &PathBuf) -> Result<String> {
+fn sha256(file: &Path) -> Result<String> {
     let digest = Sha256::digest(fs::read(file)?);
     Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -23,6 +23,7 @@ use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
 use crate::vm::arch::X86_64;
+use crate::vm::program::has_std;
 use crate::vm::series::{KernelFlavour, Series};
 use crate::workspace::{Result, workspace_root};
 
@@ -588,13 +589,11 @@ fn fuzz_smoke() -> Result<Outcome> {
 
 /// Checks the barriers of the data path in the machine code for aarch64.
 fn aarch64_barriers() -> Result<Outcome> {
-    match std_sources() {
-        Ok(sources) => {
-            crate::bench::aarch64::check(&sources)?;
-            Ok(Outcome::ran(3, 0))
-        }
-        Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    if let Err(error) = has_std(crate::bench::aarch64::TARGET) {
+        return Ok(Outcome::Skipped(error.to_string()));
     }
+    crate::bench::aarch64::check()?;
+    Ok(Outcome::ran(3, 0))
 }
 
 /// The DPA's cores have no operating system: a program for them links only the rings.

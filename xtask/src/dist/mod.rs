@@ -22,7 +22,6 @@ use sha2::{Digest, Sha256};
 use self::build::{Build, Built};
 use self::packages::Packages;
 pub(crate) use self::step::check as step;
-use crate::outcome::Outcome;
 use crate::vm::program::has_std;
 use crate::workspace::{Result, commit, workspace_root};
 
@@ -122,26 +121,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             println!("{:>10}  {name}", fs::metadata(output.join(&name))?.len());
         }
         println!("in {}", output.display());
-        good &= runs(trial::run(arch, &built)?);
+        match trial::obstacle(arch) {
+            Some(why) => println!("skip  {}: {why}", arch.0),
+            None => good &= trial::run(arch, &built)?.1 == 0,
+        }
         if options.check {
             good &= is_made_again(&files, &target.join("dist-check"))?;
         }
     }
     Ok(good)
-}
-
-/// Whether no trial failed; names those that cannot run on this machine.
-fn runs(outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Ran { failed, skips, .. } => {
-            skips.iter().for_each(|skip| println!("skip  {}: {}", skip.name, skip.reason));
-            failed == 0
-        }
-        Outcome::Skipped(reason) => {
-            println!("skip  {reason}");
-            true
-        }
-    }
 }
 
 /// Whether a build from a copy of the sources, at another path, makes the same files.

@@ -4,15 +4,14 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::Arch;
 use super::build::Built;
-use crate::outcome::{Outcome, Skip};
+use super::{AARCH64, Arch};
 use crate::run::on_the_path;
 use crate::workspace::Result;
 
-/// What is needed to run programs there, with Debian's package.
-const SANDBOX: (&str, &str) = ("bwrap", "bubblewrap");
-pub(super) const EMULATOR: (&str, &str) = ("qemu-aarch64", "qemu-user");
+const SANDBOX: &str = "bwrap";
+/// QEMU's user mode, for programs of the other architecture.
+pub(super) const EMULATOR: &str = "qemu-aarch64";
 
 /// The directory of the programs in the sandbox.
 const PROGRAMS: &str = "/d";
@@ -44,22 +43,30 @@ const TRIALS: &[Trial] = &[
     },
 ];
 
-/// Runs the trials of these programs; skips what this machine cannot run.
-pub(super) fn run(arch: Arch, built: &[Built]) -> Result<Outcome> {
-    let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
-    let is_own = arch.0 == std::env::consts::ARCH;
-    let mut needed = vec![SANDBOX];
-    needed.extend((!is_own).then_some(EMULATOR));
-    for (program, package) in needed {
-        if !on_the_path(program) {
-            let reason = format!("{program} is not installed: apt-get install {package}");
-            skips.push(Skip { name: format!("trial of {}", arch.0), reason });
-            return Ok(Outcome::Ran { passed, failed, skips, more: 0 });
-        }
+/// Why this machine cannot run programs of an architecture.
+pub(super) fn obstacle(arch: Arch) -> Option<String> {
+    if !on_the_path(SANDBOX) {
+        return Some(format!("{SANDBOX} is not installed: apt-get install bubblewrap"));
     }
+    if is_own(arch) || arch.0 == AARCH64.0 && on_the_path(EMULATOR) {
+        return None;
+    }
+    Some(match arch.0 == AARCH64.0 {
+        true => format!("{EMULATOR} is not installed: apt-get install qemu-user"),
+        false => format!("programs for {} are tried only on such a machine", arch.0),
+    })
+}
+
+fn is_own(arch: Arch) -> bool {
+    arch.0 == std::env::consts::ARCH
+}
+
+/// Runs the trials of these programs; returns how many passed and failed.
+pub(super) fn run(arch: Arch, built: &[Built]) -> Result<(u64, u64)> {
+    let (mut passed, mut failed) = (0, 0);
     let here = |trial: &&Trial| {
         let has = |name| built.iter().any(|built| built.program.name == name);
-        has(trial.program) && (is_own || !trial.supervises)
+        has(trial.program) && (is_own(arch) || !trial.supervises)
     };
     for trial in TRIALS.iter().filter(here) {
         let Output { status, stdout, stderr } = start(arch, built, trial)?;
@@ -75,17 +82,17 @@ pub(super) fn run(arch: Arch, built: &[Built]) -> Result<Outcome> {
             println!("{status}; expected {expected:?} in its output:\n{}", text.concat());
         }
     }
-    Ok(Outcome::Ran { passed, failed, skips, more: 0 })
+    Ok((passed, failed))
 }
 
 fn start(arch: Arch, built: &[Built], trial: &Trial) -> Result<Output> {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", LIMIT, SANDBOX.0, "--unshare-all", "--clearenv"]);
+    command.args(["--kill-after=5", LIMIT, SANDBOX, "--unshare-all", "--clearenv"]);
     command.args(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]);
     for Built { program, path, .. } in built {
         command.arg("--ro-bind").arg(path).arg(format!("{PROGRAMS}/{}", program.name));
     }
-    if arch.0 != std::env::consts::ARCH {
+    if !is_own(arch) {
         // The emulator has libraries, which are of no use to a program of another architecture.
         for directory in ["/lib", "/lib64", "/usr/lib", "/usr/bin"] {
             if Path::new(directory).exists() {
@@ -94,8 +101,8 @@ fn start(arch: Arch, built: &[Built], trial: &Trial) -> Result<Output> {
         }
     }
     command.args(["--remount-ro", "/"]);
-    if arch.0 != std::env::consts::ARCH {
-        command.arg(format!("/usr/bin/{}", EMULATOR.0));
+    if !is_own(arch) {
+        command.arg(format!("/usr/bin/{EMULATOR}"));
     }
     command.arg(format!("{PROGRAMS}/{}", trial.program));
     command.args(trial.arguments.split_whitespace());

@@ -168,7 +168,9 @@ mod tests {
 
     #[test]
     fn link_line_names_program_and_libraries() {
-        let line = r#"LC_ALL="C" PATH="/bin" "rust-lld" "-flavor" "gnu" "/t/deps/a-1.o" "/t/deps/liblibc-2.rlib" "-lc" "/s/libstd-3.rlib" "-o" "/t/deps/verbless_model-84""#;
+        let line = "LC_ALL=\"C\" PATH=\"/bin\" \"rust-lld\" \"/t/deps/a-1.o\" \
+                    \"/t/deps/liblibc-2.rlib\" \"-lc\" \"/s/libstd-3.rlib\" \"-o\" \
+                    \"/t/deps/verbless_model-84\"";
         let files = vec!["/t/deps/liblibc-2.rlib", "/s/libstd-3.rlib"];
         assert_eq!(linked(line), Some(("verbless-model".into(), files)));
         assert_eq!(linked(r#"{"reason":"build-finished","success":true}"#), None);

@@ -14,6 +14,7 @@ mod commands;
 mod debian;
 mod dependencies;
 mod device;
+mod dist;
 mod dpa;
 mod fuzz;
 mod hwtest;
@@ -50,6 +51,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Makes small changes to the sources, and lists those that no test detects.
     Mutants(mutants::Options),
+    /// Builds static programs for machines without Rust.
+    Dist(dist::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutants(options) => mutants::run(&options),
+        Task::Dist(options) => dist::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Dpa(task) => dpa::run(&task),
         Task::Capture(options) => capture::run(&options),

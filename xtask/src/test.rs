@@ -3,7 +3,7 @@
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
 //! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
-//! the PRM, the instruction counts of the data path, 15 s of each fuzz target and a check for
+//! the PRM, the instruction counts of the data path, 15 s of each fuzz target and our programs for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! with `CI=true` such a skip is a failure, unless `xtask/expected-skips.toml` lists it.
 //!
@@ -23,6 +23,7 @@ use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
 use crate::vm::arch::X86_64;
+use crate::vm::program::has_std;
 use crate::vm::series::{KernelFlavour, Series};
 use crate::workspace::{Result, workspace_root};
 
@@ -111,7 +112,7 @@ const STEPS: &[Step] = &[
     Step { name: "address sanitizer", resource: Resource::Own, run: sanitizers::address },
     Step { name: "fuzz targets", resource: Resource::Spare, run: fuzz_targets },
     Step { name: "aarch64 barriers", resource: Resource::Spare, run: aarch64_barriers },
-    Step { name: "aarch64", resource: Resource::Spare, run: aarch64 },
+    Step { name: "dist", resource: Resource::Spare, run: crate::dist::step },
     Step { name: "riscv64imac", resource: Resource::Spare, run: riscv64imac },
     Step { name: "packages", resource: Resource::Spare, run: crate::packages::check },
     Step { name: "dpa", resource: Resource::Guest, run: crate::dpa::test },
@@ -586,33 +587,13 @@ fn fuzz_smoke() -> Result<Outcome> {
     }
 }
 
-/// BlueField's own cores are Arm: checks all libraries, programs and examples of the workspace for
-/// them.
-fn aarch64() -> Result<Outcome> {
-    let sources = match std_sources() {
-        Ok(sources) => sources,
-        Err(error) => {
-            return Ok(Outcome::Skipped(format!("the standard library's sources: {error}")));
-        }
-    };
-    let mut command = cargo(&["check", "--workspace", "--lib", "--bins", "--examples"]);
-    command
-        .args(["-Zbuild-std", "--target", "aarch64-unknown-linux-gnu"])
-        .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", workspace_root().join("target/aarch64"));
-    once(command)
-}
-
 /// Checks the barriers of the data path in the machine code for aarch64.
 fn aarch64_barriers() -> Result<Outcome> {
-    match std_sources() {
-        Ok(sources) => {
-            crate::bench::aarch64::check(&sources)?;
-            Ok(Outcome::ran(3, 0))
-        }
-        Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    if let Err(error) = has_std(crate::bench::aarch64::TARGET) {
+        return Ok(Outcome::Skipped(error.to_string()));
     }
+    crate::bench::aarch64::check()?;
+    Ok(Outcome::ran(3, 0))
 }
 
 /// The DPA's cores have no operating system: a program for them links only the rings.

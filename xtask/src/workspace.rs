@@ -23,7 +23,7 @@ pub(crate) fn cargo() -> Command {
 }
 
 /// The commit of the sources, with `-dirty` if they differ from it; `None` without git.
-fn commit() -> Option<String> {
+pub(crate) fn commit() -> Option<String> {
     let output = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
         .current_dir(workspace_root())

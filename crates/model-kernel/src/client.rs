@@ -5,15 +5,15 @@
 //! another one.
 
 use std::fs;
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
+use verbless_model::memory::RemoteMemory;
 
 use super::account::{Account, Charge, Resource};
 use super::eventfds::Eventfds;
@@ -136,13 +136,13 @@ impl Client for OwnProcess {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         let wanted = into.len();
         let remote = remote(address, wanted)?;
-        let done = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(into)], &[remote])?;
+        let done = RemoteMemory::Process(Pid::this()).read(into, &[remote])?;
         if done == wanted { Ok(()) } else { Err(Errno::EFAULT) }
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
         let remote = remote(address, from.len())?;
-        let done = process_vm_writev(Pid::this(), &[IoSlice::new(from)], &[remote])?;
+        let done = RemoteMemory::Process(Pid::this()).write(from, &[remote])?;
         if done == from.len() { Ok(()) } else { Err(Errno::EFAULT) }
     }
 

@@ -78,8 +78,18 @@ pub(super) struct Seized {
     _stops: Stops,
 }
 
+/// The type of ptrace's requests in the C library's declaration.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
+// The libc crate has them as c_uint everywhere.
+const GETSIGMASK: Request = libc::PTRACE_GETSIGMASK as Request;
+const SETSIGMASK: Request = libc::PTRACE_SETSIGMASK as Request;
+
 fn request(
-    request: libc::c_uint,
+    request: Request,
     tid: i32,
     address: usize,
     data: *mut libc::c_void,
@@ -158,9 +168,9 @@ impl Seized {
         let mut registers: libc::user_regs_struct = unsafe { zeroed() };
         let mut mask = 0u64;
         request(libc::PTRACE_GETREGS, tid, 0, (&raw mut registers).cast())?;
-        request(libc::PTRACE_GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
+        request(GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
         let mut all = u64::MAX;
-        request(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
+        request(SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
         Ok(Self { tid, registers, mask, _stops: stops })
     }
 
@@ -211,7 +221,7 @@ impl Drop for Seized {
         // Fails if the thread has ended.
         let _ = request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut self.registers).cast());
         let mask = (&raw mut self.mask).cast();
-        let _ = request(libc::PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), mask);
+        let _ = request(SETSIGMASK, self.tid, size_of::<u64>(), mask);
         let _ = request(libc::PTRACE_DETACH, self.tid, 0, ptr::null_mut());
     }
 }

@@ -11,6 +11,7 @@ mod host;
 mod iommu;
 mod mapping;
 mod mover;
+mod own;
 mod pending;
 mod process;
 mod remote;

@@ -8,9 +8,14 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use nix::sys::uio::RemoteIoVec;
+use nix::unistd::Pid;
+
 use super::host::{Fault, HostMemory, copy_through};
+use super::remote::RemoteMemory;
 
 /// This process's own memory, for DMA.
 #[derive(Debug, Default, Clone, Copy)]
@@ -170,6 +175,9 @@ pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
     let first = address & !(page - 1);
     let end = (address + length).next_multiple_of(page);
     let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    if !populates() {
+        return probe_pages(first, end, page, writable).ok_or(fault);
+    }
     // SAFETY: populating changes no contents: it faults pages in, or fails.
     let result =
         unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, advice) };
@@ -188,32 +196,30 @@ fn probe_pages(first: u64, end: u64, page: u64, writable: bool) -> Option<()> {
     if writable && !mapped_writable(first, end) {
         return None;
     }
+    let own = RemoteMemory::Process(Pid::this());
     let mut byte = [0u8; 256];
     let mut at = first;
     while at < end {
         let count = ((end - at) / page).min(byte.len() as u64) as usize;
-        let remote: Vec<libc::iovec> = (0..count as u64)
-            .map(|i| libc::iovec { iov_base: (at + i * page) as *mut libc::c_void, iov_len: 1 })
+        let bytes: Vec<RemoteIoVec> = (0..count as u64)
+            .map(|i| RemoteIoVec { base: (at + i * page) as usize, len: 1 })
             .collect();
-        let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: count };
-        // SAFETY: the kernel writes at most `count` bytes into `byte` and checks every remote
-        // address itself.
-        let read = unsafe {
-            libc::process_vm_readv(
-                libc::getpid(),
-                &raw const local,
-                1,
-                remote.as_ptr(),
-                count as libc::c_ulong,
-                0,
-            )
-        };
-        if read != count as isize {
+        if own.read(&mut byte[..count], &bytes) != Ok(count) {
             return None;
         }
         at += count as u64 * page;
     }
     Some(())
+}
+
+/// Whether madvise populates pages. QEMU's user mode takes every advice and does nothing.
+fn populates() -> bool {
+    static POPULATES: OnceLock<bool> = OnceLock::new();
+    // SAFETY: nothing is mapped at these addresses, so that the call changes nothing, and must
+    // fail.
+    *POPULATES.get_or_init(|| unsafe {
+        libc::madvise(std::ptr::null_mut(), LOWEST as usize, libc::MADV_POPULATE_READ) != 0
+    })
 }
 
 /// Whether /proc/self/maps shows the whole range as writable.

@@ -26,6 +26,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
+use super::own;
+
 /// Maximum bytes that one access through a file moves as fast as one by number.
 const PAGE: usize = 4096;
 
@@ -74,11 +76,17 @@ fn write_file(file: &File, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Err
 }
 
 fn read_number(pid: Pid, into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
-    process_vm_readv(pid, &mut [IoSliceMut::new(into)], from)
+    match process_vm_readv(pid, &mut [IoSliceMut::new(into)], from) {
+        Err(Errno::ENOSYS) if pid == Pid::this() => own::read(into, from),
+        read => read,
+    }
 }
 
 fn write_number(pid: Pid, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
-    process_vm_writev(pid, &[IoSlice::new(from)], to)
+    match process_vm_writev(pid, &[IoSlice::new(from)], to) {
+        Err(Errno::ENOSYS) if pid == Pid::this() => own::write(from, to),
+        written => written,
+    }
 }
 
 /// Moves the rest of `length` bytes after a call by number through a file, by `go`: from the byte

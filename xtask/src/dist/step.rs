@@ -1,0 +1,60 @@
+//! The step "dist" of `cargo xtask test`: our programs and the tests of the lowest crates for a
+//! BlueField's own cores, under QEMU's user mode.
+//!
+//! A program that is shipped is optimised, which takes minutes; here the same sources are compiled
+//! for the same target as fast as possible. All other steps run code of x86-64.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::build::Build;
+use super::packages::Packages;
+use super::{AARCH64, HWTEST, MODEL, trial};
+use crate::commands::{Counts, cargo, count};
+use crate::outcome::Outcome;
+use crate::vm::program::has_std;
+use crate::workspace::{Result, commit, workspace_root};
+
+/// Crates whose own tests say on an Arm core whether layouts, rings and packets are right.
+const TESTED: [&str; 3] = ["verbless-prm", "verbless-ring", "verbless-wire"];
+
+/// Inputs of each property: every other step has more.
+const CASES: &str = "16";
+
+pub(crate) fn check() -> Result<Outcome> {
+    let (directory, commit, target) = (directory(), commit(), AARCH64.target());
+    if let Err(error) = has_std(&target) {
+        return Ok(Outcome::Skipped(error.to_string()));
+    }
+    if let Some(why) = trial::obstacle(AARCH64) {
+        return Ok(Outcome::Skipped(why));
+    }
+    let build = Build {
+        source: workspace_root(),
+        directory: &directory,
+        target: &target,
+        profile: "dev",
+        programs: &[HWTEST, MODEL],
+        commit: commit.as_deref(),
+    };
+    let built = build.run(&Packages::read(workspace_root(), &target)?)?;
+    let (passed, failed) = trial::run(AARCH64, &built)?;
+    let tests = count(tests(&target))?;
+    Ok(Counts { passed: passed + tests.passed, failed: failed + tests.failed, ..tests }.outcome())
+}
+
+/// The tests of [`TESTED`] on an emulated Arm core.
+fn tests(target: &str) -> Command {
+    let mut tests = cargo(&["test", "--no-fail-fast", "--lib", "--tests", "--target", target]);
+    tests
+        .args(TESTED.iter().flat_map(|package| ["--package", package]))
+        .args(["--config", &format!("target.{target}.linker=\"rust-lld\"")])
+        .args(["--config", &format!("target.{target}.runner={:?}", trial::EMULATOR)])
+        .env("CARGO_TARGET_DIR", directory())
+        .env("PROPTEST_CASES", CASES);
+    tests
+}
+
+fn directory() -> PathBuf {
+    workspace_root().join("target/musl")
+}

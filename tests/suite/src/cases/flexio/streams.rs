@@ -347,9 +347,11 @@ fn default_stream_is_unique_and_stays_at_info(lab: &Lab) -> Result<(), Stop> {
     for level in [Level::None, Level::Debug, Level::Info] {
         failed("another level", stream.set_level(level), "stays Info")?;
     }
-    process.call(says(), (5,))?;
+    let expected = ["number 5", "and 0x5", "a line"];
+    let bytes = expected.concat().len();
+    ensure_eq!(process.call(says(), (5,))?, bytes, "bytes of three messages");
     stream.flush()?;
-    ensure_eq!(seen.texts(), ["number 5", "and 0x5", "a line"], "messages");
+    ensure_eq!(seen.texts(), expected, "messages");
     let levels: Vec<_> = seen.all().iter().map(|it| it.level).collect();
     let expected = [Level::Info, Level::Error, Level::Info].map(Some);
     ensure_eq!(levels, expected, "levels");
@@ -378,10 +380,14 @@ fn broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
     let first = MsgStream::create(&process, &config, default.output())?;
     let others = [MsgTransport::Window, MsgTransport::Ud]
         .map(|transport| stream(&process, |config| config.transport = transport));
-    process.call(Function::<(), u64>::named("says_by_level"), ())?;
+    let written = process.call(Function::<(), u64>::named("says_by_level"), ())?;
+    ensure_eq!(written, 0b101_0111, "the messages that return bytes: not debug, and not none");
     first.flush()?;
     let expected = ["error", "warning", "info", "always", "to all"];
     ensure_eq!(default.texts(), expected, "messages of the default stream");
+    let levels: Vec<_> = default.all().iter().take(4).map(|it| it.level).collect();
+    let expected = [Level::Error, Level::Warn, Level::Info, Level::Always].map(Some);
+    ensure_eq!(levels, expected, "the levels of the macros");
     for other in others {
         let (stream, seen) = other?;
         stream.flush()?;
@@ -451,7 +457,9 @@ fn flush_after_panic_delivers_last_messages(lab: &Lab) -> Result<(), Stop> {
             let texts = seen.texts();
             ensure_eq!(texts.len(), 4, "messages by {transport:?}: {texts:?}");
             ensure_eq!(texts[..3], ["number 7", "and 0x7", "a line"], "messages before it");
-            ensure!(texts[3].contains("the len is 3"), "the panic says {:?}", texts[3]);
+            let panic = &texts[3];
+            ensure!(panic.contains("main.rs:"), "the panic has no location: {panic:?}");
+            ensure!(panic.contains("the len is 3"), "the panic's message: {panic:?}");
             stream.flush()?;
             ensure_eq!(seen.all().len(), 4, "messages after another flush");
             ensure!(stream.set_level(Level::Debug).is_err(), "a level after the end");

@@ -302,14 +302,6 @@ fn read_chain_is_limited_to_30_bufs() {
 }
 
 #[test]
-fn builder_getters_return_set_properties() {
-    let dev = crate::support::dev();
-    let builder = Rdma::builder(&dev).send_queue_size(5).min_rnr_timer(3);
-    let properties = builder.properties();
-    assert_eq!((properties.send_queue_size, properties.min_rnr_timer), (5, 3));
-}
-
-#[test]
 fn read_or_write_without_remote_buf_is_rejected() {
     let [mut a, _b] = crate::support::rdma::pair("bluefield3");
     let text = |refused: verbless_doca::Refused<_>| {

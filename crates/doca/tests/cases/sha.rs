@@ -272,13 +272,6 @@ fn arm_signals_before_and_after_submit() {
 }
 
 #[test]
-fn sha_is_software_only() {
-    let dev = dev();
-    assert_eq!(kind(Sha::hardware_supported(&dev)), ErrorKind::NotSupported);
-    Sha::job_supported(&dev, Algorithm::Sha512).unwrap();
-}
-
-#[test]
 fn hash_takes_64_kib_per_progress_call() {
     const TURN: usize = 64 << 10;
     let mut lab = lab(WorkQ::new(2).unwrap());

@@ -199,7 +199,6 @@ fn completes(pair: &mut Pair, cq: &CollapsedCq, cookie: u64) -> Result<u64, Stop
             break;
         }
     }
-    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(cq))?;
     Ok(found)
 }
 
@@ -221,7 +220,10 @@ fn collapsed_cq_reports_newest_completion(lab: &Lab) -> Result<(), Stop> {
         let found = completes(&mut pair, &cq, last)?;
         ensure!(found <= 8, "{found} completions of 8 requests");
         ensure_eq!(pair.b.bytes(0, 8)?, last.to_le_bytes(), "the peer's memory");
+        let more = pair.a.qp.poll_collapsed(&cq);
+        ensure!(more.is_none(), "a completion after the newest: {more:?}");
     }
+    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(&cq))?;
     cq.check()?;
     let context = cq.object().query()?;
     ensure!(context.cc() && context.oi(), "the CQ is not collapsed");

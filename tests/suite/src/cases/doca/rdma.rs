@@ -35,6 +35,8 @@ fn receive_reports_opcode_and_length_of_send(lab: &Lab) -> Result<(), Stop> {
     let job = a.rdma()?.send(a.data(0, 700)?).user_data(6);
     let sent = a.perform(job)?;
     ensure_eq!((sent.user_data.0, sent.job_type), (6, JobType::RdmaSend), "the send");
+    ensure_eq!((sent.opcode, sent.immediate), (None, None), "the send");
+    ensure!(sent.remote.is_none(), "a send has a buffer of the peer");
     ensure!(sent.local.is_some_and(|buffer| buffer.data_len() == 700), "the send's buffer");
     let came = b.done()?;
     ensure_eq!((came.user_data.0, came.job_type), (5, JobType::RdmaReceive), "the receive");

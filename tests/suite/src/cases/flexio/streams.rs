@@ -48,10 +48,8 @@ cases!(
     stream_is_destroyed_with_messages_in_flight,
     aborted_message_holds_up_others_until_flush,
     stream_destroy_survives_aborted_event_handler,
-    output_failure_is_reported_once,
     trace_records_are_formatted_by_host,
     flush_delivers_records_beyond_sq_room,
-    record_without_format_is_counted,
     deprecated_names_create_default_stream,
     binary_messages_are_read_back,
 );
@@ -507,19 +505,6 @@ fn stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A writer that accepts nothing.
-struct Full;
-
-impl io::Write for Full {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        Err(io::Error::from(io::ErrorKind::StorageFull))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
         let process = Rig::new(lab)?.process;
@@ -556,16 +541,6 @@ fn stream_destroy_survives_aborted_event_handler(lab: &Lab) -> Result<(), Stop> 
     stream.destroy()?;
     ensure_eq!(process.heap_info(), before, "the heap after both");
     Ok(())
-}
-
-fn output_failure_is_reported_once(lab: &Lab) -> Result<(), Stop> {
-    let Rig { process } = Rig::new(lab)?;
-    let config = MsgStreamConfig { sync_mode: MsgSyncMode::Async, ..MsgStreamConfig::new("full") };
-    let stream = MsgStream::create(&process, &config, Output::lines(Full))?;
-    process.call(says_to(), (stream.id().0, 2, 0))?;
-    failed("a flush to a full disk", stream.flush(), "writing messages of full")?;
-    stream.flush()?;
-    Ok(stream.destroy()?)
 }
 
 fn formats() -> Vec<String> {
@@ -625,24 +600,6 @@ fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(seen.texts().len(), 175, "records that came");
     ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
-    Ok(())
-}
-
-fn record_without_format_is_counted(lab: &Lab) -> Result<(), Stop> {
-    let Rig { process } = Rig::new(lab)?;
-    let (stream, seen) = stream(&process, |config| {
-        config.sync_mode = MsgSyncMode::Tracer;
-        config.formats = formats()[..3].to_vec();
-    })?;
-    process.call(traces(), (stream.id().0, 1))?;
-    stream.flush()?;
-    ensure_eq!(seen.texts(), ["zero", "1", "1 2"], "records of known formats");
-    ensure_eq!(
-        stream.lost()?,
-        StreamLosses { damaged: 4, ..StreamLosses::default() },
-        "the others"
-    );
-    ensure_eq!(process.call(says_to(), (stream.id().0, 1, 0))?, 0, "text to a stream of records");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! `verbless-model run` within containers and sandboxes with their default settings, and programs
-//! under `run` within sandboxes. A step of `cargo xtask test`; the forbidden calls, one by one, are
-//! a test of the model (`tests/preflight.rs`).
+//! `verbless-model run` within containers and sandboxes with their default settings, and sandboxes
+//! started under `run`. A step of `cargo xtask test`; `crates/model-host/tests/preflight.rs` tests
+//! each forbidden system call by itself.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,20 +9,20 @@ use crate::outcome::{Outcome, Skip};
 use crate::run::{model, on_the_path};
 use crate::workspace::Result;
 
-/// The step is skipped without it.
+/// The sandbox that the step needs; podman is optional.
 const NEEDED: &str = "bwrap";
-/// The program that runs there.
+/// The shell command that runs in each sandbox.
 const PROGRAM: &str = "ibv_devinfo | grep -q PORT_ACTIVE";
 
-/// A way to start a program in a sandbox: a command, up to the program's name.
+/// A sandbox, and the command that starts a program in it, up to the program's name.
 struct Sandbox {
     name: &'static str,
     command: &'static str,
 }
 
 impl Sandbox {
-    /// Whether a program behind a filter may enter it: it needs no privileges.
-    fn is_of_a_user(&self) -> bool {
+    /// Whether it needs no privileges, so that it starts under `run`, too.
+    fn is_unprivileged(&self) -> bool {
         self.command.starts_with(NEEDED)
     }
 }
@@ -44,15 +44,14 @@ const SANDBOXES: &[Sandbox] = &[
             no-new-privileges ROOT",
     },
 ];
-/// This machine's files, which the container may change, and limits that containers within one may
-/// have.
+/// This machine's files in an overlay, and limits that a nested container may set.
 const ROOT: &str = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --rootfs /:O";
-/// podman's runtime requires cgroups v2 only.
+/// A shell script that mounts cgroups v2 alone, as podman's runtime requires, and starts the rest.
 const UNIFIED: &str =
     "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
 
-/// The model's program within a sandbox that has a `/tmp` of its own.
-const SHOWN: &str = "/tmp/verbless-model";
+/// The path of the model's program in a sandbox that has a `/tmp` of its own.
+const MODEL_IN_SANDBOX: &str = "/tmp/verbless-model";
 
 /// Checks all sandboxes; those that cannot start `true` here are skipped.
 pub(crate) fn check() -> Result<Outcome> {
@@ -67,14 +66,14 @@ pub(crate) fn check() -> Result<Outcome> {
         let bare = start(sandbox, Path::new("true"), &[])?;
         if !bare.status.success() {
             let errors = String::from_utf8_lossy(&bare.stderr);
-            let reason = errors.lines().last().unwrap_or("it does not start, and says nothing");
+            let reason = errors.lines().last().unwrap_or("it fails without an error message");
             println!("skip  {}: {reason}", sandbox.name);
             skips.push(Skip { name: sandbox.name.into(), reason: reason.into() });
             continue;
         }
         let mut outputs =
             vec![("run", start(sandbox, &model, &["run", "--", "sh", "-c", PROGRAM])?)];
-        if sandbox.is_of_a_user() {
+        if sandbox.is_unprivileged() {
             outputs.push(("program", start_within(sandbox, &model)?));
         }
         for (what, output) in outputs {
@@ -97,7 +96,7 @@ pub(crate) fn has(name: &str) -> bool {
     SANDBOXES.iter().any(|sandbox| sandbox.name == name)
 }
 
-/// Starts the program in a sandbox, with `run` outside of it.
+/// Starts the sandbox under `run`, with the program in it.
 fn start_within(sandbox: &Sandbox, model: &Path) -> Result<Output> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]).arg(model).args(["run", "--"]);
@@ -116,9 +115,9 @@ fn start(sandbox: &Sandbox, program: &Path, arguments: &[&str]) -> Result<Output
     let words = sandbox.command.replace("ROOT", ROOT);
     command.args(words.split_whitespace());
     // The sandbox has a /tmp of its own, which may hide the program.
-    if sandbox.is_of_a_user() && program.is_absolute() {
-        command.arg("--ro-bind").arg(program).arg(SHOWN);
-        command.arg(SHOWN).args(arguments);
+    if sandbox.is_unprivileged() && program.is_absolute() {
+        command.arg("--ro-bind").arg(program).arg(MODEL_IN_SANDBOX);
+        command.arg(MODEL_IN_SANDBOX).args(arguments);
     } else {
         command.arg(program).args(arguments);
     }

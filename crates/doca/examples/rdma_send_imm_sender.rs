@@ -34,7 +34,7 @@ fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Resul
     let map = map_memory(&dev, AccessFlags::LOCAL_READ_WRITE)?;
     let inventory = Inventory::builder(1).start()?;
 
-    // Event-driven mode is set before a context is added; epoll waits for its file.
+    // Event-driven mode is set before a context is added; epoll waits for its event handle.
     let mut workq = WorkQ::new(16)?;
     workq.set_event_driven(true)?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -45,7 +45,7 @@ fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Resul
 
     let source = inventory.buf_by_data(&map, map.address(), TEXT.len() as u64)?;
     map.write_at(0, TEXT)?;
-    // The receiver has submitted a receive by then.
+    // Returns after the receiver has submitted its receive.
     meet(&mut channel)?;
     workq.submit(rdma.send_imm(Some(source), IMMEDIATE))?;
     let event = loop {
@@ -58,7 +58,7 @@ fn run(Options { flags: Flags { common, address, meeting } }: &Options) -> Resul
             other => break other?,
         }
     };
-    let Event::Rdma(done) = event else { return Err("no job of RDMA is done".into()) };
+    let Event::Rdma(done) = event else { return Err("the event is not an RDMA job's".into()) };
     common.say(50, &format!("{:?} is done", done.job_type));
     meet(&mut channel)
 }

@@ -76,7 +76,7 @@
 //! - about 25: the work queue finds room, the job's context, and the completion's context;
 //! - about 20: the engine checks that each buffer is not chained, has no other reference, and is in
 //!   memory that the device can access as the job needs, and that the data fits the destination;
-//! - about 25: the job is written to its place, and taken from there.
+//! - about 25: the job is written to its slot, and taken from there.
 //!
 //! An RDMA job takes 212 instructions, of which 143 for the request, for a send with or without
 //! immediate, and 228, of which 156 for the request, for a write or read: 1.46 to 1.49 times the
@@ -86,7 +86,7 @@
 //!   context (13);
 //! - 6: the engine checks that the instance accepts the job, and how the device reaches the buffer;
 //!   about 10 more for a remote buffer;
-//! - 37: the check for room; writing the job to its place and taking it from there in order, each
+//! - 37: the check for room; writing the job to its slot and taking it from there in order, each
 //!   with a check of the index.
 //!
 //! A receive takes 1.30 times its request, 384 of which 297: the queue layer has no short path for

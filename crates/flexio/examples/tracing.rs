@@ -57,8 +57,8 @@ fn show(messages: impl AsRef<Path>, trace: impl AsRef<Path>) -> Result {
     Ok(())
 }
 
-/// The intermediate numbers, with the steps to each.
-fn on_the_way() -> impl Iterator<Item = (u64, u64)> {
+/// The Collatz sequence from [`START`], without its final 1: each number with the steps to it.
+fn collatz() -> impl Iterator<Item = (u64, u64)> {
     let next = |number: &u64| match *number {
         1 => None,
         number if number.is_multiple_of(2) => Some(number / 2),
@@ -106,13 +106,13 @@ fn run(device: &Device, app: &App) -> Result {
         format!("message 0 Info from {START} on"),
         format!("message 1 Warn it took {STEPS} steps"),
     ];
-    expected.extend(on_the_way().map(|(count, number)| format!("record 1 {count} {number}")));
+    expected.extend(collatz().map(|(count, number)| format!("record 1 {count} {number}")));
     expected.push(format!("record 2 {START} {STEPS}"));
     expect("what the tool reads", said.lines().map(String::from).collect::<Vec<_>>(), expected)?;
     println!("a tool read back 2 messages and {} trace records", STEPS + 1);
     tracer.destroy()?;
 
-    // A counter at an address outside of the process's memory.
+    // The program writes to an address outside of the process's memory.
     match process.call(Function::<(u64, u64), ()>::named("count"), (8, 3)) {
         Err(Error::Fatal(status)) => println!("the process has ended: {status}"),
         other => return Err(format!("a count at address 8: {other:?}").into()),
@@ -132,7 +132,7 @@ fn run(device: &Device, app: &App) -> Result {
     debug(&program, &dump)
 }
 
-/// Makes a debugger find the faulting line in a core dump.
+/// Checks that a debugger finds the faulting line in a core dump.
 fn debug(program: &Path, dump: &Path) -> Result {
     const GDB: &str = "gdb-multiarch";
     let mut gdb = Command::new(GDB);

@@ -56,8 +56,8 @@ impl Error {
     }
 }
 
-/// A recoverable buffer that was not freed; `into_buffer` returns it for another try. A drop tries
-/// once more, and frees it in any case.
+/// A recoverable buffer that was not freed; `into_buffer` returns it for another try. A drop copies
+/// once more, and frees the buffer even if the copy fails.
 #[derive(Debug)]
 pub struct FreeError {
     error: Box<Error>,
@@ -100,14 +100,14 @@ impl fmt::Display for Error {
             ),
             Self::QueueTimeout(time) => write!(
                 f,
-                "the tasks of a command queue did not end within {time:?}; they continue, and one \
-                 that was to be added was not: ProcessConfig::timeout waits longer, \
-                 CmdqConfig::log_depth makes room for more"
+                "a command queue was full, or not empty, for {time:?}: a new task was not added, \
+                 earlier ones continue; ProcessConfig::timeout waits longer, \
+                 CmdqConfig::log_depth makes room for more tasks"
             ),
             Self::NotRecovered(FreeError { error, range: (address, bytes), .. }) => write!(
                 f,
-                "the recoverable buffer of {bytes} bytes at {address:#x} was not freed, as its \
-                 bytes could not be copied to the host, and can be freed again: {error}"
+                "the recoverable buffer of {bytes} bytes at {address:#x} was not freed, because \
+                 its bytes could not be copied to the host ({error}): free it again"
             ),
             Self::Fatal(status) => write!(f, "the process has ended: {status}"),
         }

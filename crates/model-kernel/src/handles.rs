@@ -347,7 +347,9 @@ mod tests {
         for pdn in 0..MAX_OBJECTS {
             let handle = state.free_handle().unwrap();
             assert_eq!(handle, pdn);
-            assert_eq!(state.free_handle(), Ok(handle), "the handle is still free");
+            if pdn % 1000 == 0 {
+                assert_eq!(state.free_handle(), Ok(handle), "the handle is still free");
+            }
             state.insert(handle, Object::Pd { pdn });
         }
         assert_eq!(state.free_handle(), Err(Errno::ENOMEM));

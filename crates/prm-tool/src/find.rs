@@ -181,10 +181,10 @@ fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, T
         let prefixes: Vec<String> = prefixes(e).iter().map(|it| it.to_lowercase()).collect();
         for value in e.values.iter().filter(|value| !described(e, value)) {
             let name = value.name.to_lowercase();
-            let elsewhere = prefixes.iter().filter_map(|prefix| query.strip_prefix(prefix));
+            let suffixes = prefixes.iter().filter_map(|prefix| query.strip_prefix(prefix));
             // Many values end with _ERR only in Linux.
-            let mut elsewhere = elsewhere.map(|rest| rest.strip_suffix("_err").unwrap_or(rest));
-            if name == query || elsewhere.any(|rest| rest == name) {
+            let mut suffixes = suffixes.map(|rest| rest.strip_suffix("_err").unwrap_or(rest));
+            if name == query || suffixes.any(|rest| rest == name) {
                 found.push((Rank::Part, Target::Value(e, value)));
             }
         }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_words_of_a_source_are_no_names() {
+    fn identifiers_skips_paths_and_plain_words() {
         let all = |source| identifiers(source).collect::<Vec<_>>();
         assert_eq!(all("linux: include/linux/mlx5/cq.h MLX5_CQ_MODIFY_*"), ["MLX5_CQ_MODIFY_*"]);
         assert_eq!(all("rdma-core: struct mlx5_cqe64"), ["mlx5_cqe64"]);

@@ -334,9 +334,9 @@ fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     let doc = match name {
         "status" if has("status", (0, 8)) && has("syndrome", (32, 32)) => {
             table.insert("enum", "command_status".into());
-            "What became of the command."
+            "Outcome of the command."
         }
-        "syndrome" if has("status", (0, 8)) => "Firmware's reason for a bad status.",
+        "syndrome" if has("status", (0, 8)) => "Firmware's code for the reason of a failure.",
         "opcode" if has("opcode", (0, 16)) => "Opcode of the command.",
         "uid" if has("uid", (16, 16)) => {
             "User context that the command acts for; the kernel stamps it under DevX."

@@ -39,8 +39,8 @@ pub(crate) fn page(
     let meanings = explain(numbers, name).or_else(|| refusals::explain(name));
     match found.targets.as_slice() {
         [] if meanings.is_some() => {}
-        [] if is_beyond(name).is_some() => {
-            let value = is_beyond(name).unwrap_or_default();
+        [] if large_number(name).is_some() => {
+            let value = large_number(name).unwrap_or_default();
             return Err(format!("prm/ has no entry `{name}`: {}", beyond(numbers, value)).into());
         }
         [] => {
@@ -63,18 +63,18 @@ pub(crate) fn page(
         let _ = writeln!(out, "\n`{name}` is also in the names of:");
         list(&mut out, &found.others);
     }
-    // The page of a value has its messages.
-    let shown = |target: &Target<'_>| matches!(target, Target::Value(..));
+    // The page of a value already has its messages.
+    let has_messages = |target: &Target<'_>| matches!(target, Target::Value(..));
     if let Some(meanings) = meanings
-        && !found.targets.iter().any(shown)
+        && !found.targets.iter().any(has_messages)
     {
         let _ = writeln!(out, "{}{meanings}", if out.is_empty() { "" } else { "\n" });
     }
     Ok(out)
 }
 
-/// The number that a name is, if it is above 0xff.
-fn is_beyond(name: &str) -> Option<u64> {
+/// The value of a name that is a number above 0xff.
+fn large_number(name: &str) -> Option<u64> {
     // A name may consist of hexadecimal digits.
     name.starts_with(|c: char| c.is_ascii_digit()).then_some(())?;
     match readings(name).first()? {

@@ -158,16 +158,20 @@ mod tests {
 
     #[test]
     fn remote_addr_round_trips_and_rejects_mkey_index_0() {
-        let place = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));
-        assert_eq!(place.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!(RemoteAddr::from_bytes(&place.to_bytes()), Ok(place));
-        assert_eq!(place.at(8).address, 0x0102_0304_0506_0710);
+        let address = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));
+        let bytes: [u8; RemoteAddr::BYTES] = address.into();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(address.to_bytes(), bytes);
+        assert_eq!(RemoteAddr::from_bytes(&bytes), Ok(address));
+        assert_eq!(RemoteAddr::try_from(bytes), Ok(address));
+        assert_eq!(address.at(8).address, 0x0102_0304_0506_0710);
         assert_eq!(RemoteAddr::new(u64::MAX, Rkey(0x100)).at(2).address, 1);
         let error = RemoteAddr::from_bytes(&[0; 12]).unwrap_err().to_string();
         assert!(error.contains("index is 0"), "{error}");
-        let mut bytes = place.to_bytes();
+        let mut bytes = bytes;
         bytes[8..].copy_from_slice(&[0, 0, 0, 0xff]);
         assert!(RemoteAddr::from_bytes(&bytes).is_err(), "a variant of key 0");
+        assert!(RemoteAddr::try_from(bytes).is_err(), "a variant of key 0");
         bytes[10] = 1;
         assert!(RemoteAddr::from_bytes(&bytes).is_ok());
     }

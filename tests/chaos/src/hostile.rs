@@ -14,16 +14,16 @@ use crate::random::{Random, seed};
 use crate::roles::Role;
 use crate::supervisor::Supervisor;
 
-/// Hostile clients at once.
-const AT_ONCE: usize = 3;
+/// Number of concurrent hostile clients.
+const MAX_CLIENTS: usize = 3;
 /// How long one runs.
 const MIN_LIFE: Duration = Duration::from_millis(200);
 const MAX_LIFE_MILLISECONDS: u64 = 1500;
-/// How often the checkers must have completed more rounds.
-const LOOK: Duration = Duration::from_secs(2);
-/// Kilobytes that the supervisor may grow by: the most that a function keeps for its clients, on
+/// Interval in which the checkers must complete more rounds.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum growth of the supervisor in kilobytes: what a function keeps for its clients, on
 /// two devices, plus a reserve.
-const GROWTH: u64 = 2 << 20;
+const MAX_GROWTH: u64 = 2 << 20;
 
 /// Options of `chaos hostile`.
 #[derive(clap::Args)]
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     let (mut counts, mut calls, mut started) = (BTreeMap::new(), 0, 0);
     let (mut rounds, mut looked) = (checkers.rounds, start);
     while Instant::now() < end || !clients.is_empty() {
-        while clients.len() < AT_ONCE && Instant::now() < end {
+        while clients.len() < MAX_CLIENTS && Instant::now() < end {
             let device = &devices[random.below(2) as usize];
             let life = MIN_LIFE + Duration::from_millis(random.below(MAX_LIFE_MILLISECONDS));
             let client = programs.start(Role::Hostile, device, random.next(), 0)?;
@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
                 _ => programs.kill(program)?,
             }
         }
-        if looked.elapsed() > LOOK {
+        if looked.elapsed() > CHECK_INTERVAL {
             checkers.check_progress(&mut rounds)?;
             looked = Instant::now();
         }
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     if let Some(supervisor) = &supervisor {
         supervisor.check()?;
         let growth = supervisor.growth();
-        ensure!(growth < GROWTH, "the supervisor has grown by {growth} kB");
+        ensure!(growth < MAX_GROWTH, "the supervisor has grown by {growth} kB");
         println!("the supervisor holds no additional descriptors; its memory grew by {growth} kB");
     }
     let rounds = checkers.rounds;

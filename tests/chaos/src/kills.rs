@@ -1,5 +1,6 @@
-//! Programs that are killed, several at once, at any moment. The model frees the objects of each. A
-//! peer of a killed program sees only that it stops answering; other programs see nothing.
+//! `chaos kills`: kills programs, several at once, at any moment. The model must free the objects
+//! of each. A peer of a killed program sees only that it stops answering; other programs see
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,47 +14,47 @@ use crate::random::{Random, seed};
 use crate::roles::Role;
 use crate::supervisor::Supervisor;
 
-/// Concurrent programs that are to be killed.
-const AT_ONCE: usize = 4;
-/// The longest time between its state and the kill.
+/// Maximum number of concurrent victims.
+const MAX_VICTIMS: usize = 4;
+/// Maximum time between the state of a victim and its kill.
 const MAX_DELAY_MICROSECONDS: u64 = 20_000;
 /// Kills between two checks that the checkers have completed more rounds.
-const LOOK: u32 = 100;
+const KILLS_PER_CHECK: u32 = 100;
 /// How long a program may take to reach the state in which it is killed, and a peer to notice that
 /// it does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Kilobytes that the supervisor may grow by.
-const GROWTH: u64 = 64 << 10;
+/// Maximum growth of the supervisor in kilobytes.
+const MAX_GROWTH: u64 = 64 << 10;
 
 /// Options of `chaos kills`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How many programs are killed.
+    /// Number of programs to kill.
     #[arg(long, default_value_t = 1000)]
     kills: u32,
     /// Seed of the random choices; if not given, one is chosen and printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// The device.
+    /// One device of the programs.
     #[arg(long, default_value = "mlx5_0")]
     device: String,
-    /// The device that it talks to.
+    /// The other device.
     #[arg(long, default_value = "mlx5_1")]
     peer: String,
 }
 
-/// The state after which a program is killed.
+/// The state in which a program is killed, in the order of its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Moment {
     /// The program was started.
     Started,
-    /// The program has made all its objects.
+    /// The program has created all its objects.
     Ready,
     /// The program is connected, and moves data.
-    Going,
+    Connected,
 }
 
-/// A program that is to be killed.
+/// A program to kill.
 struct Victim {
     connection: Option<u32>,
     moment: Moment,
@@ -62,7 +63,7 @@ struct Victim {
     due: Option<Instant>,
 }
 
-/// Two ends; the first is always to be killed.
+/// Two ends; the first is always a victim, the second may be the survivor.
 struct Connection {
     ends: [ProgramId; 2],
     first: Option<EndAddress>,
@@ -108,14 +109,17 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
         losses: 0,
         next_connection: 1,
     };
-    let supervisor = trial.rest()?;
+    let supervisor = trial.warm_up()?;
     let start = Instant::now();
     trial.kill_all(options.kills)?;
     let seconds = start.elapsed().as_secs_f64();
     if let Some(supervisor) = &supervisor {
         supervisor.check()?;
         let growth = supervisor.growth();
-        ensure!(growth < GROWTH, "the supervisor has grown by {growth} kB");
+        ensure!(
+            growth < MAX_GROWTH,
+            "the supervisor has grown by {growth} kB; the limit is {MAX_GROWTH} kB"
+        );
         println!("the supervisor holds no additional descriptors; its memory grew by {growth} kB");
     }
     let Trial { mut programs, checkers, survivor, devices, killed, losses, .. } = trial;
@@ -130,8 +134,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
 }
 
 impl Trial {
-    /// Makes a few connections of the survivor and ends them, so that its memory stops growing.
-    fn rest(&mut self) -> Result<Option<Supervisor>, Stop> {
+    /// Kills a few programs first, so that memory that grows once does not count as a leak.
+    fn warm_up(&mut self) -> Result<Option<Supervisor>, Stop> {
         self.kill_all(8)?;
         (self.started, self.killed, self.losses) = (0, 0, 0);
         Ok(Supervisor::find())
@@ -140,7 +144,7 @@ impl Trial {
     fn kill_all(&mut self, kills: u32) -> Result<(), Stop> {
         let mut rounds = self.checkers.rounds;
         while self.started < kills || !self.victims.is_empty() || !self.abandoned.is_empty() {
-            while self.started < kills && self.victims.len() < AT_ONCE {
+            while self.started < kills && self.victims.len() < MAX_VICTIMS {
                 self.start_more()?;
             }
             let next = self.victims.values().filter_map(|victim| victim.due).min();
@@ -151,8 +155,8 @@ impl Trial {
                 self.handle(program, output)?;
             }
             let before = self.killed;
-            self.kill_those_due()?;
-            if self.killed / LOOK > before / LOOK {
+            self.kill_due()?;
+            if self.killed / KILLS_PER_CHECK > before / KILLS_PER_CHECK {
                 self.checkers.check_progress(&mut rounds)?;
                 println!("{} killed, {rounds} checker rounds", self.killed);
             }
@@ -192,8 +196,12 @@ impl Trial {
         let device = &self.devices[self.random.below(2) as usize];
         let seed = self.random.next();
         let program = self.programs.start(role, device, seed, connection.unwrap_or(0))?;
-        let moment =
-            self.random.one_of(&[Moment::Started, Moment::Ready, Moment::Going, Moment::Going]);
+        let moment = self.random.one_of(&[
+            Moment::Started,
+            Moment::Ready,
+            Moment::Connected,
+            Moment::Connected,
+        ]);
         let delay = Duration::from_micros(self.random.below(MAX_DELAY_MICROSECONDS));
         let started = Instant::now();
         let victim = Victim { connection, moment, delay, started, due: None };
@@ -218,18 +226,18 @@ impl Trial {
             return self.checkers.handle(&mut self.programs, program, output);
         }
         match output {
-            // It was killed before this message was read.
+            // The program was killed before this message was read.
             _ if !self.programs.has(program) => Ok(()),
             Output::Message(Message::Ready) => {
-                self.reached(program, Moment::Going);
+                self.reached(program, Moment::Connected);
                 Ok(())
             }
-            Output::Message(Message::Here(id, address)) => self.is_here(id, program, address),
+            Output::Message(Message::Here(id, address)) => self.set_address(id, program, address),
             Output::Message(Message::Connected(id)) => {
                 let ends = self.connection(id)?.ends;
                 for end in ends {
                     self.programs.send(end, Message::Go(id));
-                    self.reached(end, Moment::Going);
+                    self.reached(end, Moment::Connected);
                 }
                 Ok(())
             }
@@ -259,7 +267,13 @@ impl Trial {
         self.connections.get_mut(&id).ok_or_else(|| Stop::fail(format!("no connection {id}")))
     }
 
-    fn is_here(&mut self, id: u32, program: ProgramId, address: EndAddress) -> Result<(), Stop> {
+    /// Sends the address of one end to the other.
+    fn set_address(
+        &mut self,
+        id: u32,
+        program: ProgramId,
+        address: EndAddress,
+    ) -> Result<(), Stop> {
         self.reached(program, Moment::Ready);
         let connection = self.connection(id)?;
         let [first, second] = connection.ends;
@@ -276,7 +290,7 @@ impl Trial {
         Ok(())
     }
 
-    fn kill_those_due(&mut self) -> Result<(), Stop> {
+    fn kill_due(&mut self) -> Result<(), Stop> {
         let now = Instant::now();
         let due = |victim: &Victim| victim.due.is_some_and(|due| due <= now);
         let chosen: Vec<ProgramId> = self
@@ -313,8 +327,8 @@ impl Trial {
                 self.connections.remove(&id);
             }
         } else {
-            // It may never reach a later state.
-            self.reached(other, Moment::Going);
+            // Its peer is dead, so it may never reach the state chosen for it.
+            self.reached(other, Moment::Connected);
             if !self.programs.has(other) {
                 self.connections.remove(&id);
             }

@@ -1,5 +1,5 @@
-//! Models of a profile with one capability lowered or removed, one at a time. No case may fail
-//! there: a case that needs the capability says so and is skipped.
+//! Variants of a profile, each with one capability lowered or removed. No case may fail on them: a
+//! case that needs the capability is skipped with that reason.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use crate::Stop;
 
-/// The profiles that can be changed, with their text.
+/// The profiles that `--sweep` varies, with their text.
 const PROFILES: [(&str, &str); 2] = [
     ("bluefield3", include_str!("../../../crates/model/profiles/bluefield3.toml")),
     ("connectx6dx", include_str!("../../../crates/model/profiles/connectx6dx.toml")),
@@ -36,7 +36,7 @@ pub fn variants(name: &str) -> Result<Vec<Variant>, Stop> {
     let known = PROFILES.map(|(name, _)| name).join(" and ");
     let text = PROFILES.iter().find(|(known, _)| *known == name);
     let (_, text) = text.ok_or_else(|| {
-        Stop::fail(format!("--sweep: the profile is one of {known}, and not {name}"))
+        Stop::fail(format!("--sweep {name}: unknown profile; the profiles are {known}"))
     })?;
     let table: Table = text.parse()?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The sites of a source file that mutants change: how each can be switched when the program runs.
+//! The sites of a source file that mutants change, and how a running program can switch each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -66,7 +66,7 @@ pub(super) struct Sites {
     arms: BTreeMap<usize, Found<Site>>,
     guards: BTreeMap<usize, Found<Range<usize>>>,
     structures: Vec<(Range<usize>, Option<Obstacle>)>,
-    /// With whether they are `const`.
+    /// The range of each function, and whether it is `const`.
     functions: Vec<(Range<usize>, bool)>,
     /// Why nothing here can be switched.
     obstacle: Option<Obstacle>,
@@ -133,7 +133,7 @@ impl Sites {
         self.around(offset).map(|(range, _)| range.clone())
     }
 
-    /// Whether the compiler may evaluate this site; at run time, it can be switched.
+    /// Whether the compiler may evaluate this site; a call at run time can be switched.
     pub(super) fn is_in_const_fn(&self, offset: usize) -> bool {
         self.around(offset).is_some_and(|(_, is_const)| *is_const)
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn body_is_not_switched_in_function_that_returns_impl() {
+    fn body_of_fn_returning_impl_is_not_switchable() {
         let site = |text: &str| {
             let first = text.find('x').unwrap();
             Sites::of(text).unwrap().site(Genre::FnValue, &(first..first + 1), "y")

@@ -29,9 +29,9 @@ impl Series {
 /// A flavour of Debian's kernels of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelFlavour {
-    /// The one for virtual machines, which is small.
+    /// The small one for virtual machines.
     Cloud,
-    /// The one for any machine. Only this one has MLX5_ESWITCH; without it the drivers do not ask a
+    /// The one for any machine. It alone has MLX5_ESWITCH, without which the drivers do not ask a
     /// function whether it is an embedded CPU's.
     Full,
     /// As `Full`, with pages of 16 KiB.
@@ -49,7 +49,7 @@ impl KernelFlavour {
         }
     }
 
-    /// Distinguishes the trees of a series' flavours.
+    /// The suffix of the directory that the kernel is unpacked to.
     pub(crate) const fn mark(self) -> &'static str {
         match self {
             Self::Cloud => "",
@@ -96,7 +96,7 @@ impl FromStr for Selection {
             .into_iter()
             .find(|series| series.to_string() == text)
             .map(|series| Self(Some(series)))
-            .ok_or_else(|| "the kernels are 6.1, 6.12, 7.2 and all".into())
+            .ok_or_else(|| format!("no kernel series {text}: choose 6.1, 6.12, 7.2 or all"))
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::{Selection, Series};
 
     #[test]
-    fn kernel_series_is_parsed() {
+    fn series_selection_accepts_known_series_and_all() {
         let chosen = |text: &str| text.parse::<Selection>().map(Selection::series);
         assert_eq!(chosen("6.12"), Ok(vec![Series::Linux6_12]));
         assert_eq!(chosen("all"), Ok(Series::ALL.to_vec()));

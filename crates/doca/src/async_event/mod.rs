@@ -118,8 +118,8 @@ impl sealed::Sealed for AsyncEvents {
         &self.core
     }
 
-    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-        Ok(Listener::new(&place.device_cq.dev, self.user_data)?.into())
+    fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(Listener::new(&args.device_cq.dev, self.user_data)?.into())
     }
 }
 

@@ -154,10 +154,10 @@ impl BufArray {
     /// error returns it.
     pub fn put(&mut self, buffer: Buf) -> std::result::Result<(), Refused<Buf>> {
         let offset = buffer.head().wrapping_sub(self.first);
-        let place = self.elements.get_mut((offset / self.size) as usize);
-        match place {
-            Some(place) if buffer.belongs_to(&self.store) && buffer.chain_len() == 1 => {
-                *place = Some(buffer);
+        let slot = self.elements.get_mut((offset / self.size) as usize);
+        match slot {
+            Some(slot) if buffer.belongs_to(&self.store) && buffer.chain_len() == 1 => {
+                *slot = Some(buffer);
                 Ok(())
             }
             _ => {

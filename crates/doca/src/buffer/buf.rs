@@ -124,11 +124,11 @@ impl Buf {
 
     /// The dataroom, if the device of this [id](crate::device::Dev::id) is known to have read
     /// access, and the buffer is not chained and has one reference. `None` may only mean unknown:
-    /// see [`Buf::remember`].
+    /// see [`Buf::cache_key`].
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
-        let CachedKey { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.cached_key.get();
         let (address, length) = Link { element }.data();
         (reader == device).then_some(KeyedRange { address, length, lkey })
     }
@@ -137,7 +137,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
-        let CachedKey { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.cached_key.get();
         let (address, length) = Link { element }.tail();
         (writer == device).then_some(KeyedRange { address, length, lkey })
     }
@@ -146,7 +146,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
-        let CachedKey { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.cached_key.get();
         let (address, length) = Link { element }.data();
         (writer == device).then_some(KeyedRange { address, length, lkey })
     }
@@ -155,17 +155,17 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<KeyedRange> {
         let element = self.element();
-        let CachedKey { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.cached_key.get();
         let (address, length) = Link { element }.rest();
         (writer == device).then_some(KeyedRange { address, length, lkey })
     }
 
     /// The memory from the start of the dataroom on, if it is known to be the peer's, for these
-    /// [readers](Reach::reader_of_peer); the key is the remote one.
+    /// [readers](CachedKey::reader_of_peer); the key is the remote one.
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<KeyedRange> {
         let element = self.element();
-        let CachedKey { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.cached_key.get();
         let (address, length) = Link { element }.rest();
         (reader == peers).then_some(KeyedRange { address, length, lkey })
     }
@@ -181,17 +181,17 @@ impl Buf {
         }
     }
 
-    /// The key of the device that is known to reach it.
+    /// The cached key.
     #[inline(always)]
     pub(crate) fn lkey(&self) -> Lkey {
-        self.element().reach.get().lkey
+        self.element().cached_key.get().lkey
     }
 
-    /// Stores how a device reaches the buffer, if it is not chained and has one reference.
-    pub(crate) fn remember(&self, reach: CachedKey) {
+    /// Caches the key of the buffer, unless it is chained or has several references.
+    pub(crate) fn cache_key(&self, key: CachedKey) {
         let element = self.element();
         if element.shared.count() == 1 {
-            element.set_reach(reach);
+            element.cache_key(key);
         }
     }
 
@@ -358,7 +358,7 @@ impl Buf {
     /// [`ErrorKind::Full`] with 65,535 references.
     pub fn add_ref(&self) -> Result<BufRef> {
         let element = self.element();
-        element.reach.set(CachedKey::UNKNOWN);
+        element.cached_key.set(CachedKey::UNKNOWN);
         BufRef::to(&element.shared)
     }
 
@@ -376,7 +376,7 @@ impl Buf {
         while last.next.is_some() {
             last = last.next.as_deref_mut().expect("it was there a moment ago");
         }
-        last.reach.set(CachedKey::UNKNOWN);
+        last.cached_key.set(CachedKey::UNKNOWN);
         last.next = Some(tail.element.into_box());
         Ok(())
     }

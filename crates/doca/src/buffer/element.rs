@@ -19,10 +19,10 @@ pub(crate) struct Element {
     pub(super) end: u64,
     pub(super) data: u64,
     pub(super) data_end: u64,
-    /// How a device reaches the memory. [`CachedKey::UNKNOWN`] for an element with a next one, with
-    /// a reference, or that exceeds [`Element::MAX_FAST_BYTES`]: if the device is known here, no
-    /// other check is needed.
-    pub(super) reach: Cell<CachedKey>,
+    /// The device that may access the memory, and its key: no other check is needed. It is
+    /// [`CachedKey::UNKNOWN`] for an element with a next one, with a reference, or longer than
+    /// [`Element::MAX_FAST_BYTES`].
+    pub(super) cached_key: Cell<CachedKey>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<BufState>,
@@ -95,7 +95,7 @@ impl Element {
             end: 0,
             data: 0,
             data_end: 0,
-            reach: Cell::new(CachedKey::UNKNOWN),
+            cached_key: Cell::new(CachedKey::UNKNOWN),
             next: None,
             shared: Arc::default(),
             store: None,
@@ -106,11 +106,11 @@ impl Element {
         self.end - self.head
     }
 
-    /// Sets how a device reaches the memory, if no other check is needed for it.
+    /// Caches the key of the memory, unless the element is chained or too long for the fast path.
     #[inline]
-    pub(super) fn set_reach(&self, reach: CachedKey) {
+    pub(super) fn cache_key(&self, key: CachedKey) {
         let alone = self.next.is_none() && self.length() <= Self::MAX_FAST_BYTES;
-        self.reach.set(if alone { reach } else { CachedKey::UNKNOWN });
+        self.cached_key.set(if alone { key } else { CachedKey::UNKNOWN });
     }
 
     /// Whether the buffer can be part of a chain.
@@ -176,12 +176,12 @@ impl Store {
         length: u64,
         chains: bool,
     ) -> Arc<Self> {
-        let (free, reach) = (ArrayQueue::new(addresses.len().max(1)), chunk.reach());
+        let (free, key) = (ArrayQueue::new(addresses.len().max(1)), chunk.first_cached_key());
         for address in addresses {
             let (head, end) = (address, address + length);
             let chunk = Some(chunk.clone());
             let element = Element { chunk, head, end, ..Element::new() };
-            element.set_reach(reach);
+            element.cache_key(key);
             let _refused = free.push(Box::new(element));
         }
         chunk.count_pool();
@@ -214,8 +214,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reach_is_cached_for_short_unchained_buf() {
-        let reach = CachedKey { reader: 1, writer: 1, lkey: Lkey(7) };
+    fn key_is_cached_for_short_unchained_buf() {
+        let key = CachedKey { reader: 1, writer: 1, lkey: Lkey(7) };
         for (length, chained, known) in [
             (0, false, true),
             (Element::MAX_FAST_BYTES, false, true),
@@ -224,8 +224,8 @@ mod tests {
         ] {
             let next = chained.then(|| Box::new(Element::new()));
             let element = Element { head: 4096, end: 4096 + length, next, ..Element::new() };
-            element.set_reach(reach);
-            assert_eq!(element.reach.get().reader != 0, known, "{length} bytes, {chained}");
+            element.cache_key(key);
+            assert_eq!(element.cached_key.get().reader != 0, known, "{length} bytes, {chained}");
         }
     }
 }

@@ -215,7 +215,7 @@ impl Inventory {
         element.chunk = Some(chunk.clone());
         (element.head, element.end) = (whole.0, whole.0 + whole.1);
         (element.data, element.data_end) = (data.0, data.0 + data.1);
-        element.set_reach(chunk.reach());
+        element.cache_key(chunk.first_cached_key());
         Ok(Buf::of(element))
     }
 

@@ -24,7 +24,7 @@ impl CtxId {
     }
 
     /// The slot in a work queue's `near` that the context gets if it is free.
-    pub(crate) const fn likely_place(self) -> u32 {
+    pub(crate) const fn likely_slot(self) -> u32 {
         self.modulo::<NEAR>() as u32
     }
 

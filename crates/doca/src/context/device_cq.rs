@@ -80,27 +80,27 @@ pub(super) struct DeviceCqs {
     /// The only one: most work queues have one device.
     pub(super) only: Option<Box<DeviceCq>>,
     /// The index of `only`.
-    place: usize,
+    slot: usize,
     /// All, if there are several.
     several: Vec<Option<Box<DeviceCq>>>,
 }
 
 impl DeviceCqs {
     /// The number of slots, including empty ones.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         self.several.len()
     }
 
     pub(super) fn get(&mut self, at: usize) -> Option<&mut DeviceCq> {
         match &mut self.only {
-            Some(device_cq) => (at == self.place).then_some(device_cq),
+            Some(device_cq) => (at == self.slot).then_some(device_cq),
             None => self.several.get_mut(at)?.as_deref_mut(),
         }
     }
 
     /// The slot of a device.
     pub(super) fn on(&mut self, dev: &Dev) -> Option<usize> {
-        (0..self.places())
+        (0..self.slots())
             .find(|&at| self.get(at).is_some_and(|device_cq| device_cq.takes_contexts_of(dev)))
     }
 
@@ -138,14 +138,14 @@ impl DeviceCqs {
     /// Moves the only one to its index in `several`.
     fn spread(&mut self) {
         if let Some(only) = self.only.take() {
-            self.several[self.place] = Some(only);
+            self.several[self.slot] = Some(only);
         }
     }
 
     fn gather(&mut self) {
         let mut there = (0..self.several.len()).filter(|&at| self.several[at].is_some());
         if let (Some(at), None) = (there.next(), there.next()) {
-            (self.place, self.only) = (at, self.several[at].take());
+            (self.slot, self.only) = (at, self.several[at].take());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The types of jobs.
+//! The type of an event's job.
 
 /// The type of an event's job (`doca_event::type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub enum JobType {
     DmaMemcpy,
     /// A hash of one buffer.
     ShaHash,
-    /// A part of a hash.
+    /// An update or the end of a hash over several buffers.
     ShaPartial,
     /// A read of a sync event's value.
     SyncEventGet,
@@ -18,21 +18,21 @@ pub enum JobType {
     SyncEventAdd,
     /// A wait for a sync event.
     SyncEventWait,
-    /// A receive of RDMA (`DOCA_RDMA_JOB_RECV`).
+    /// An RDMA receive (`DOCA_RDMA_JOB_RECV`).
     RdmaReceive,
-    /// A send (`DOCA_RDMA_JOB_SEND`).
+    /// An RDMA SEND (`DOCA_RDMA_JOB_SEND`).
     RdmaSend,
-    /// A send with immediate (`DOCA_RDMA_JOB_SEND_IMM`).
+    /// An RDMA SEND with immediate (`DOCA_RDMA_JOB_SEND_IMM`).
     RdmaSendImm,
-    /// A write (`DOCA_RDMA_JOB_WRITE`).
+    /// An RDMA WRITE (`DOCA_RDMA_JOB_WRITE`).
     RdmaWrite,
-    /// A write with immediate (`DOCA_RDMA_JOB_WRITE_IMM`).
+    /// An RDMA WRITE with immediate (`DOCA_RDMA_JOB_WRITE_IMM`).
     RdmaWriteImm,
-    /// A read (`DOCA_RDMA_JOB_READ`).
+    /// An RDMA READ (`DOCA_RDMA_JOB_READ`).
     RdmaRead,
-    /// A compare and swap (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`).
+    /// An RDMA compare and swap (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`).
     RdmaCompareSwap,
-    /// A fetch and add (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`).
+    /// An RDMA fetch and add (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`).
     RdmaFetchAdd,
     /// An instance of a graph (`DOCA_GRAPH_JOB`).
     Graph,

@@ -20,7 +20,7 @@ pub(crate) mod sealed {
         }
 
         /// Creates the engine for the jobs of one work queue.
-        fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine>;
+        fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine>;
     }
 
     /// An object that may be on a work queue.
@@ -83,8 +83,8 @@ mod tests {
             &self.core
         }
 
-        fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-            self.sha.engine(place)
+        fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+            self.sha.engine(args)
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct Queues {
     /// The contexts.
     context_states: Vec<ContextState>,
     /// The slot of each context.
-    places: HashMap<CtxId, u32>,
+    slots: HashMap<CtxId, u32>,
     /// The slots of contexts whose jobs software executes.
     software: Vec<u32>,
     /// The index in `software` of the engine that runs first next time.
@@ -64,7 +64,7 @@ impl PeekedCqe<'_> {
 /// A context of the work queue, and its state at the last checks.
 struct ContextState {
     /// Slots in `far` are numbered after those in `near`.
-    place: u32,
+    slot: u32,
     core: Arc<Core>,
     /// The jobs that its queues had ended at the last check.
     ended: EndedJobs,
@@ -102,7 +102,7 @@ impl Queues {
             near,
             far: Vec::new(),
             context_states: Vec::new(),
-            places: HashMap::new(),
+            slots: HashMap::new(),
             software: Vec::new(),
             turn: 0,
             last: 0,
@@ -147,13 +147,13 @@ impl Queues {
 
     fn make<C: Context + ?Sized>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
         let core = context.core();
-        let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
+        let (id, depth, slot) = (core.id(), self.depth, self.free_slot(core.id()));
         let at = match context.own_cq()? {
-            Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, place, handle)?),
+            Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, slot, handle)?),
             None => self.device_cq_on(core.dev(), handle)?,
         };
         let device_cq = self.device_cqs.get(at).expect("it was found or made");
-        let made = context.engine(&mut EngineArgs { depth, user_index: place, device_cq });
+        let made = context.engine(&mut EngineArgs { depth, user_index: slot, device_cq });
         // A file leaves the handle when its engine closes it.
         let register_file = |engine: AnyEngine| match (handle, engine.file()) {
             (Some(handle), Some(file)) => handle.add(file).map(|()| engine),
@@ -164,22 +164,22 @@ impl Queues {
         self.device_cq(at).contexts += 1;
         let (ended, suspect) = (EndedJobs::NONE, EndedJobs::NONE);
         let (core, queried, pause) = (core.clone(), None, Duration::ZERO);
-        self.context_states.push(ContextState { place, core, ended, suspect, queried, pause });
-        self.places.insert(id, place);
+        self.context_states.push(ContextState { slot, core, ended, suspect, queried, pause });
+        self.slots.insert(id, slot);
         if engine.progresses() {
-            self.software.push(place);
+            self.software.push(slot);
         }
-        if place as usize == NEAR + self.far.len() {
+        if slot as usize == NEAR + self.far.len() {
             self.far.push(ContextSlot::NONE);
         }
-        if let Some(free) = self.at(place) {
+        if let Some(free) = self.at(slot) {
             *free = ContextSlot { engine, id, device_cq: at as u32 };
         }
         Ok(())
     }
 
     /// A free slot for a context; it may have to be appended.
-    fn free_place(&self, id: CtxId) -> u32 {
+    fn free_slot(&self, id: CtxId) -> u32 {
         let near = id.modulo::<NEAR>();
         if self.near[near].id == CtxId::NONE {
             return near as u32;
@@ -188,13 +188,13 @@ impl Queues {
         (NEAR + far.unwrap_or(self.far.len())) as u32
     }
 
-    fn at(&mut self, place: u32) -> Option<&mut ContextSlot> {
-        slot_at(&mut self.near, &mut self.far, place)
+    fn at(&mut self, slot: u32) -> Option<&mut ContextSlot> {
+        slot_at(&mut self.near, &mut self.far, slot)
     }
 
     /// The slot of a context of the work queue.
-    fn place_of(&self, id: CtxId) -> Option<u32> {
-        self.places.get(&id).copied()
+    fn slot_of(&self, id: CtxId) -> Option<u32> {
+        self.slots.get(&id).copied()
     }
 
     fn device_cq(&mut self, at: usize) -> &mut DeviceCq {
@@ -223,10 +223,10 @@ impl Queues {
 
     /// Destroys the queues of a context, unless it has jobs in flight.
     pub(super) fn remove(&mut self, id: CtxId, handle: &Handle) -> Result<()> {
-        let (place, added) = self.find(id)?;
+        let (slot, added) = self.find(id)?;
         match added.engine.in_flight() {
             0 => {
-                self.take_out(place, Some(handle));
+                self.take_out(slot, Some(handle));
                 Ok(())
             }
             some => {
@@ -240,15 +240,15 @@ impl Queues {
     /// or will have.
     pub(super) fn remove_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
         let gone = |core: &Arc<Core>| core.is_dropped() && !needed(core.id());
-        let places: Vec<u32> = self
+        let slots: Vec<u32> = self
             .context_states
             .iter()
             .filter(|state| gone(&state.core))
-            .map(|state| state.place)
+            .map(|state| state.slot)
             .collect();
-        for place in places {
-            if self.at(place).is_some_and(|added| added.engine.in_flight() == 0) {
-                self.take_out(place, Some(handle));
+        for slot in slots {
+            if self.at(slot).is_some_and(|added| added.engine.in_flight() == 0) {
+                self.take_out(slot, Some(handle));
             }
         }
     }
@@ -256,19 +256,19 @@ impl Queues {
     /// Destroys all queues, whatever is in flight.
     pub(super) fn clear(&mut self) {
         while let Some(last) = self.context_states.last() {
-            self.take_out(last.place, None);
+            self.take_out(last.slot, None);
         }
         self.left = self.depth;
     }
 
-    fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
-        let Some(at) = self.context_states.iter().position(|state| state.place == place) else {
+    fn take_out(&mut self, slot: u32, handle: Option<&Handle>) {
+        let Some(at) = self.context_states.iter().position(|state| state.slot == slot) else {
             return;
         };
         let core = self.context_states.swap_remove(at).core;
-        self.places.remove(&core.id());
-        self.software.retain(|&other| other != place);
-        let Some(added) = self.at(place) else { return };
+        self.slots.remove(&core.id());
+        self.software.retain(|&other| other != slot);
+        let Some(added) = self.at(slot) else { return };
         let ContextSlot { engine, device_cq, .. } = mem::replace(added, ContextSlot::NONE);
         // Its queues are dropped before their completion queue.
         drop(engine);
@@ -278,26 +278,26 @@ impl Queues {
     }
 
     fn find(&mut self, id: CtxId) -> Result<(u32, &mut ContextSlot)> {
-        let place = self.place_of(id);
-        place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(not_added)
+        let slot = self.slot_of(id);
+        slot.and_then(|slot| Some((slot, self.at(slot)?))).ok_or_else(not_added)
     }
 
     /// Whether the work queue is on this context.
     pub(crate) fn has(&self, id: CtxId) -> bool {
-        self.place_of(id).is_some()
+        self.slot_of(id).is_some()
     }
 
     /// Ends the jobs in flight of a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
-        let place = self.find(context.core().id())?.0;
+        let slot = self.find(context.core().id())?.0;
         let Self { near, far, device_cqs, software, .. } = self;
-        let added = slot_at(near, far, place).expect("it was found");
+        let added = slot_at(near, far, slot).expect("it was found");
         added
             .engine
             .abort(device_cqs.get(added.device_cq as usize).expect("a context is there"))?;
         // An engine that leaves all work to the device gets work after the abort.
-        if added.engine.has_work() && !software.contains(&place) {
-            software.push(place);
+        if added.engine.has_work() && !software.contains(&slot) {
+            software.push(slot);
         }
         Ok(())
     }
@@ -356,9 +356,9 @@ impl Queues {
     #[inline(never)]
     fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
         let id = job.context();
-        let place = self.places.get(&id).map(|&place| place as usize);
+        let slot = self.slots.get(&id).map(|&slot| slot as usize);
         let far = &mut self.far;
-        let begun = match place.and_then(|place| far.get_mut(place.checked_sub(NEAR)?)) {
+        let begun = match slot.and_then(|slot| far.get_mut(slot.checked_sub(NEAR)?)) {
             Some(ContextSlot { engine, device_cq, .. }) => {
                 let engine = J::Engine::of(engine).expect("a context's jobs are for its engine");
                 job.begin(
@@ -379,7 +379,7 @@ impl Queues {
     #[inline(never)]
     fn full<J>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
         self.left = 0;
-        let text = "as many jobs are in flight as the work queue takes: retrieve some first";
+        let text = "the work queue is full (its depth of jobs is in flight): retrieve some first";
         Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
     }
 
@@ -416,19 +416,19 @@ impl Queues {
         if let Some(tag) = self.poll_receive(into) {
             return Ok(Some(tag));
         }
-        let count = self.device_cqs.places();
+        let count = self.device_cqs.slots();
         let Self { near, far, device_cqs, software, .. } = self;
         for step in 0..count {
             let at = (self.last + 1 + step) % count;
             let Some(device_cq) = device_cqs.get(at) else { continue };
             while let Some(cqe) = device_cq.cq.poll() {
-                let place = device_cq.owner.unwrap_or_else(|| cqe.user_index());
-                let Some(added) = slot_at(near, far, place) else {
+                let slot = device_cq.owner.unwrap_or_else(|| cqe.user_index());
+                let Some(added) = slot_at(near, far, slot) else {
                     return Err(stray(&cqe));
                 };
                 let completed = added.engine.complete(cqe, device_cq, into);
-                if completed.is_err() && added.engine.has_work() && !software.contains(&place) {
-                    software.push(place);
+                if completed.is_err() && added.engine.has_work() && !software.contains(&slot) {
+                    software.push(slot);
                 }
                 if let Some(tag) = completed? {
                     self.last = at;
@@ -445,8 +445,8 @@ impl Queues {
         let count = self.software.len();
         for step in 0..count {
             let at = (self.turn + 1 + step) % count;
-            let place = self.software[at];
-            let Some(added) = slot_at(&mut self.near, &mut self.far, place) else { continue };
+            let slot = self.software[at];
+            let Some(added) = slot_at(&mut self.near, &mut self.far, slot) else { continue };
             if added.engine.has_work() {
                 let device_cq =
                     self.device_cqs.get(added.device_cq as usize).expect("a context is there");
@@ -464,10 +464,10 @@ impl Queues {
 
     /// Whether [`Queues::progress`] has something to do.
     pub(super) fn has_work(&self) -> bool {
-        self.software.iter().any(|&place| {
-            let place = place as usize;
-            let far = || self.far.get(place - NEAR);
-            self.near.get(place).or_else(far).is_some_and(|added| added.engine.has_work())
+        self.software.iter().any(|&slot| {
+            let slot = slot as usize;
+            let far = || self.far.get(slot - NEAR);
+            self.near.get(slot).or_else(far).is_some_and(|added| added.engine.has_work())
         })
     }
 
@@ -529,8 +529,8 @@ impl Queues {
         let Self { near, far, device_cqs, software, context_states, .. } = self;
         let (mut ended, mut any_in_flight, mut result) = (false, false, Ok(()));
         for state in context_states.iter_mut() {
-            let place = state.place;
-            let Some(added) = slot_at(near, far, place) else { continue };
+            let slot = state.slot;
+            let Some(added) = slot_at(near, far, slot) else { continue };
             let engine = &mut added.engine;
             if engine.has_work() {
                 ended = true;
@@ -568,8 +568,8 @@ impl Queues {
                 Ok(()) => ended = true,
                 Err(error) => result = Err(error),
             }
-            if engine.has_work() && !software.contains(&place) {
-                software.push(place);
+            if engine.has_work() && !software.contains(&slot) {
+                software.push(slot);
             }
         }
         if ended {
@@ -615,12 +615,12 @@ pub(super) fn not_added() -> Error {
 fn slot_at<'q>(
     near: &'q mut [ContextSlot; NEAR],
     far: &'q mut [ContextSlot],
-    place: u32,
+    slot: u32,
 ) -> Option<&'q mut ContextSlot> {
-    let place = place as usize;
-    match place < NEAR {
-        true => Some(&mut near[place]),
-        false => far.get_mut(place - NEAR),
+    let slot = slot as usize;
+    match slot < NEAR {
+        true => Some(&mut near[slot]),
+        false => far.get_mut(slot - NEAR),
     }
 }
 

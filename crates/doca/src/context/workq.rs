@@ -246,7 +246,7 @@ impl WorkQ {
     /// if the work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
     /// [`ErrorKind::NotPermitted`] for buffers that the job cannot use; [`ErrorKind::NotSupported`]
     /// for a job that the device does not support; [`ErrorKind::Shutdown`] if the context was
-    /// aborted on this work queue, or gave up there.
+    /// aborted on this work queue, or stopped there after an error of its queue on the device.
     #[inline(always)]
     pub fn submit<J: Job>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
         self.submit_tagged(job, Tag::PROGRAM)

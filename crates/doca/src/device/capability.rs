@@ -1,5 +1,6 @@
-//! Capabilities of a device for sharing the host's memory and for functions of its card
-//! (`doca_devinfo_get_is_…_supported`). Query the capabilities of a library at its context.
+//! Capabilities of a device: exports of memory between host and DPU, and hot-plug of emulated
+//! functions (`doca_devinfo_get_is_…_supported`). A library's context has the library's
+//! capabilities.
 
 use super::{Dev, DevInfo};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +14,7 @@ impl DevInfo {
     /// [`ErrorKind::NotSupported`], with the same reason as a refused export; the device cannot be
     /// opened.
     pub fn mmap_export_dpu_supported(&self) -> Result<()> {
-        self.open().and_then(|dev| exports(&dev))
+        self.open().and_then(|dev| check_export_to_dpu(&dev))
     }
 
     /// Whether this device reaches the memory of a map that its host exported
@@ -24,7 +25,7 @@ impl DevInfo {
     /// [`ErrorKind::NotSupported`], with the same reason as a refused import; the device cannot be
     /// opened.
     pub fn mmap_from_export_dpu_supported(&self) -> Result<()> {
-        self.open().and_then(|dev| imports(&dev))
+        self.open().and_then(|dev| check_import_from_host(&dev))
     }
 
     /// Whether emulated functions can be plugged in and out through this device
@@ -36,14 +37,14 @@ impl DevInfo {
         let name = self.ib_device_name();
         Err(Error::new(
             ErrorKind::NotSupported,
-            format!("{name} plugs no emulated functions: the commands for it are not public"),
+            format!("{name} cannot hot-plug functions: the commands for it are not public"),
         ))
     }
 }
 
-/// Whether the DPU can use keys of this device.
-pub(crate) fn exports(dev: &Dev) -> Result<()> {
-    shares(dev)?;
+/// Checks that the DPU can use keys of this device.
+pub(crate) fn check_export_to_dpu(dev: &Dev) -> Result<()> {
+    check_cross_function_mkeys(dev)?;
     if dev.info().device_info().embedded_cpu {
         let text = format!("{dev:?} is a device of the DPU itself: the host exports to the DPU");
         return Err(Error::new(ErrorKind::NotSupported, text));
@@ -51,9 +52,9 @@ pub(crate) fn exports(dev: &Dev) -> Result<()> {
     Ok(())
 }
 
-/// Whether this device can use keys of its host.
-pub(crate) fn imports(dev: &Dev) -> Result<()> {
-    shares(dev)?;
+/// Checks that this device can use keys of its host.
+pub(crate) fn check_import_from_host(dev: &Dev) -> Result<()> {
+    check_cross_function_mkeys(dev)?;
     if !dev.info().device_info().embedded_cpu {
         let text = format!(
             "{dev:?} is not a device of a DPU: only the DPU, in switchdev mode, reaches memory \
@@ -64,8 +65,8 @@ pub(crate) fn imports(dev: &Dev) -> Result<()> {
     Ok(())
 }
 
-/// Whether another function can use mkeys of this one.
-fn shares(dev: &Dev) -> Result<()> {
+/// Checks that another function can use mkeys of this one.
+fn check_cross_function_mkeys(dev: &Dev) -> Result<()> {
     if !dev.caps().shares_keys() {
         let text = format!("{dev:?} shares no keys with other functions of its card");
         return Err(Error::new(ErrorKind::NotSupported, text));

@@ -2,9 +2,9 @@
 //!
 //! The device completes them in order, so they are in a ring: a job is written there once when it
 //! begins, and read once when it ends. Most jobs are *simple*: one buffer to one buffer, by one
-//! request. Their begin and end is inlined code; everything else is in separate functions. The
-//! destination of a simple job grows at the begin already, because the program cannot see it before
-//! the end; that of a failed job shrinks again.
+//! request. Inlined code begins and ends them; everything else is in separate functions. The
+//! dataroom of a simple job's destination grows when the job begins, because the program cannot see
+//! it before the end; it shrinks again if the job fails.
 
 use std::mem;
 
@@ -14,7 +14,7 @@ use verbless_queue::{CompletionError, Cqe, Lkey, RequestId, Sge, WcStatus};
 use super::done::MemcpyDone;
 use super::job::Memcpy;
 use super::queue::{CopyQueue, refused};
-use super::segments::{MAX_LIST, MAX_SEGMENT_BYTES, check, reach, refuse, segments};
+use super::segments::{MAX_LIST, MAX_SEGMENT_BYTES, check, checked_key, refuse, segments};
 use crate::buffer::{Buf, KeyedRange};
 use crate::context::core::CtxId;
 use crate::context::device_cq::{self, DeviceCq, DeviceCqLookup};
@@ -27,8 +27,10 @@ use crate::types::UserData;
 
 /// Maximum number of requests per job: a request has one SGE of source and of destination.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
-const _: () = assert!(MAX_REQUESTS <= device_cq::MAX_JOB_CQES, "each may complete");
-/// The id of no device; it also differs from 0, the reader of memory with unknown reach.
+const _: () = assert!(MAX_REQUESTS <= device_cq::MAX_JOB_CQES, "each request may have a CQE");
+/// The id of no device; it also differs from 0, the reader in [`CachedKey::UNKNOWN`].
+///
+/// [`CachedKey::UNKNOWN`]: crate::memory::CachedKey::UNKNOWN
 const NO_DEVICE: u64 = u64::MAX;
 /// Maximum bytes of a request.
 const MAX_REQUEST_BYTES: u32 = 0x7fff_ffff;
@@ -37,21 +39,21 @@ const MAX_REQUEST_BYTES: u32 = 0x7fff_ffff;
 pub struct Copier {
     /// `device` while simple jobs can be posted at once; else [`NO_DEVICE`].
     fast_device: u64,
-    /// The device's id; [`NO_DEVICE`] if its maximum copy is shorter than a buffer of known reach
-    /// may be.
+    /// The device's id; [`NO_DEVICE`] if its maximum copy is shorter than a buffer with a cached
+    /// key may be.
     device: u64,
-    /// The numbers of the next job and of the first in flight, modulo 2^32. A job in between is at
-    /// its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
+    /// The numbers of the next job and of the first in flight, modulo 2^32. `jobs[number & mask]`
+    /// holds a job in between; the length of `jobs` is a power of two, `mask + 1`.
     next: u32,
     first: u32,
-    jobs: Box<[JobPlace]>,
+    jobs: Box<[JobSlot]>,
     mask: u32,
     /// Maximum bytes of a simple job.
     max_simple_bytes: u64,
     queue: CopyQueue,
     /// Maximum bytes of a job.
     max_bytes: u64,
-    /// For each slot whose job is not simple: the number of requests beside the first.
+    /// For each slot: the number of its job's requests beside the first; 0 for a simple job.
     extra_requests: Box<[u32]>,
     /// The sum of `extra_requests` over all jobs in flight.
     extra_in_flight: u32,
@@ -63,17 +65,17 @@ pub struct Copier {
     posted: u32,
     /// The first failure of the job whose last request has not completed.
     failure: Option<FailedRequest>,
-    /// The first job at the last failure of the device's queue without a failed job.
+    /// The number of the first job when the device's queue last failed.
     returned: Option<u32>,
-    /// The error of jobs that end without being done.
+    /// The error of jobs that end unexecuted.
     shutdown_error: JobError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopierState {
-    Works,
+    Running,
     /// A job failed: the device has released those after it, and they are posted again when all
-    /// completions from before have been read.
+    /// earlier CQEs have been read.
     Failed,
     /// Final: all jobs end.
     Aborted,
@@ -90,14 +92,14 @@ struct RunningCopy {
 /// The slot of a job in flight, or kept. Its buffers are optional, instead of the whole job: an
 /// empty optional job would be moved, too.
 #[derive(Default)]
-struct JobPlace {
+struct JobSlot {
     source: Option<Buf>,
     destination: Option<Buf>,
     user_data: UserData,
     tag: Tag,
 }
 
-impl JobPlace {
+impl JobSlot {
     /// Puts a job into an empty slot.
     #[inline(always)]
     fn put(&mut self, job: RunningCopy) {
@@ -115,7 +117,7 @@ impl JobPlace {
             (Some(source), Some(destination)) => {
                 Some(RunningCopy { source, destination, user_data: self.user_data, tag: self.tag })
             }
-            // Both are there, or neither.
+            // Both are `None`.
             none => {
                 mem::forget(none);
                 None
@@ -129,26 +131,26 @@ const LAST: u64 = 1 << 32;
 const MORE_FOLLOW: u64 = 2 << 32;
 
 impl Copier {
-    pub(super) fn new(place: &mut EngineArgs<'_>) -> Result<Self> {
-        let depth = place.depth;
-        let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
-        let max_bytes = super::queue::max_bytes(&place.device_cq.dev);
-        let places = depth.next_power_of_two();
+    pub(super) fn new(args: &mut EngineArgs<'_>) -> Result<Self> {
+        let depth = args.depth;
+        let queue = CopyQueue::new(args, depth.max(MAX_REQUESTS))?;
+        let max_bytes = super::queue::max_bytes(&args.device_cq.dev);
+        let slots = depth.next_power_of_two();
         let device =
-            if max_bytes < MAX_SEGMENT_BYTES { NO_DEVICE } else { place.device_cq.dev.id() };
+            if max_bytes < MAX_SEGMENT_BYTES { NO_DEVICE } else { args.device_cq.dev.id() };
         Ok(Self {
             fast_device: device,
             device,
             next: 0,
             first: 0,
-            jobs: (0..places).map(|_| JobPlace::default()).collect(),
-            mask: places - 1,
+            jobs: (0..slots).map(|_| JobSlot::default()).collect(),
+            mask: slots - 1,
             max_simple_bytes: max_bytes.min(MAX_SEGMENT_BYTES),
             queue,
             max_bytes,
-            extra_requests: (0..places).map(|_| 0).collect(),
+            extra_requests: (0..slots).map(|_| 0).collect(),
             extra_in_flight: 0,
-            state: CopierState::Works,
+            state: CopierState::Running,
             released_at: None,
             posted: 0,
             failure: None,
@@ -159,7 +161,7 @@ impl Copier {
 
     /// The slot of a job.
     #[inline(always)]
-    fn place(&self, number: u32) -> usize {
+    fn slot(&self, number: u32) -> usize {
         (number & self.mask) as usize
     }
 
@@ -177,14 +179,14 @@ impl Copier {
         if from.length > to.length || length.wrapping_sub(1) >= MAX_REQUEST_BYTES {
             return self.put(job);
         }
-        let Some(place) = self.jobs.get_mut((number & self.mask) as usize) else {
+        let Some(slot) = self.jobs.get_mut((number & self.mask) as usize) else {
             return self.put(job);
         };
         job.destination.grow_first(from.length);
-        place.put(job);
+        slot.put(job);
         // Read after the stores, so that they need not be kept in registers.
         let lkey = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
-        let keys = (lkey(&place.source), lkey(&place.destination));
+        let keys = (lkey(&slot.source), lkey(&slot.destination));
         self.next = number.wrapping_add(1);
         let from = Sge::new(from.address, length, keys.0);
         match self.queue.copy((from, Sge::new(to.address, length, keys.1)), number.into()) {
@@ -204,7 +206,7 @@ impl Copier {
     #[cold]
     #[inline(never)]
     fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {
-        let at = self.place(self.next);
+        let at = self.slot(self.next);
         self.jobs[at].put(RunningCopy { source, destination, user_data, tag });
         false
     }
@@ -214,7 +216,7 @@ impl Copier {
     #[inline(never)]
     fn take_back(&mut self, length: u32) -> bool {
         self.next = self.next.wrapping_sub(1);
-        let at = self.place(self.next);
+        let at = self.slot(self.next);
         if let Some(destination) = &mut self.jobs[at].destination {
             destination.shrink_first(length.into());
         }
@@ -229,7 +231,7 @@ impl Copier {
         ctx: CtxId,
         device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Memcpy>> {
-        let at = self.place(self.next);
+        let at = self.slot(self.next);
         let RunningCopy { source, destination, user_data, tag } =
             self.jobs[at].take().expect("it was kept");
         self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, device_cq.get())
@@ -244,7 +246,7 @@ impl Copier {
     ) -> std::result::Result<(), Refused<Memcpy>> {
         match self.post_checked(&job, device_cq) {
             Ok(requests) => {
-                let (number, at) = (self.next, self.place(self.next));
+                let (number, at) = (self.next, self.slot(self.next));
                 let simple = self.is_simple(&job.source, &job.destination);
                 let grown = if simple { job.source.data_len() } else { 0 };
                 let Memcpy { user_data, source, mut destination, .. } = job;
@@ -267,15 +269,15 @@ impl Copier {
         }
         let ends = (&job.source, &job.destination);
         let (bytes, requests) = check(ends, &device_cq.dev, self.max_bytes)?;
-        // The next time they are known.
-        ends.0.remember(reach(ends.0.first(), &device_cq.dev, false)?);
-        ends.1.remember(reach(ends.1.first(), &device_cq.dev, true)?);
+        // The next job of these buffers is simple.
+        ends.0.cache_key(checked_key(ends.0.first(), &device_cq.dev, false)?);
+        ends.1.cache_key(checked_key(ends.1.first(), &device_cq.dev, true)?);
         let taken = self.in_flight() + self.extra_in_flight;
         if taken + requests > self.queue.capacity() || !device_cq.take_room(requests - 1) {
-            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            let text = "the device's queue of requests is full: retrieve some jobs first";
             return Err(refuse(ErrorKind::Again, text));
         }
-        if self.state == CopierState::Works
+        if self.state == CopierState::Running
             && let Err(error) = self.post(self.next, ends, bytes, &device_cq.dev)
         {
             device_cq.spare.release(requests - 1);
@@ -306,8 +308,8 @@ impl Copier {
         let mut left = bytes;
         self.queue.copy_batch(segments(source, destination, bytes).map(|segment| {
             left -= segment.length;
-            let from = reach(segment.source, dev, false)?.lkey;
-            let to = reach(segment.destination, dev, true)?.lkey;
+            let from = checked_key(segment.source, dev, false)?.lkey;
+            let to = checked_key(segment.destination, dev, true)?.lkey;
             let from = KeyedRange { address: segment.from, length: segment.length, lkey: from };
             let to = KeyedRange { address: segment.to, length: segment.length, lkey: to };
             let cookie = match (simple, left) {
@@ -322,7 +324,7 @@ impl Copier {
     /// Takes the first job out.
     #[inline(always)]
     fn take_first(&mut self) -> Option<RunningCopy> {
-        let at = self.place(self.first);
+        let at = self.slot(self.first);
         let job = self.jobs.get_mut(at)?.take()?;
         self.first = self.first.wrapping_add(1);
         Some(job)
@@ -334,11 +336,11 @@ impl Copier {
         result: std::result::Result<(), JobError>,
         spare: &mut device_cq::SpareCqEntries,
     ) -> Option<Done> {
-        let extra = mem::take(&mut self.extra_requests[self.place(self.first)]);
+        let extra = mem::take(&mut self.extra_requests[self.slot(self.first)]);
         self.extra_in_flight -= extra;
         match self.released_at {
             // The CQEs of its other requests may be unread.
-            Some(index) if self.state != CopierState::Works => {
+            Some(index) if self.state != CopierState::Running => {
                 spare.release_after_poll(extra, index)
             }
             _ => spare.release(extra),
@@ -361,16 +363,17 @@ impl Copier {
     /// Handles a failed request.
     fn failed(&mut self, failure: FailedRequest, device_cq: &mut DeviceCq) -> Result<Option<Done>> {
         let is_flushed = failure.status == WcStatus::Flushed;
-        if self.state != CopierState::Works && self.released_at.is_some() && is_flushed {
-            // Of the jobs that it has released.
+        if self.state != CopierState::Running && self.released_at.is_some() && is_flushed {
+            // The request belongs to a released job, which is posted again.
             return Ok(None);
         }
         if !self.is_of_first(failure.cookie) {
             return Err(out_of_order(failure.cookie as u32, self.first));
         }
-        if self.state == CopierState::Works {
+        if self.state == CopierState::Running {
             self.halt(CopierState::Failed, self.next, device_cq);
-            // The queue failed by itself. If that repeats, the job is the cause.
+            // A flushed request without a failed one: the queue failed by itself. If that repeats
+            // at the same job, the job is the cause.
             let again = self.returned.replace(self.first) == Some(self.first);
             if is_flushed && !again && self.released_at.is_some() {
                 return Ok(None);
@@ -412,12 +415,12 @@ impl Copier {
             }
             posted = posted.wrapping_add(1);
         }
-        self.state = CopierState::Works;
+        self.state = CopierState::Running;
         self.fast_device = self.device;
     }
 
     fn repost(&mut self, number: u32, dev: &Dev) -> Result<()> {
-        let at = self.place(number);
+        let at = self.slot(number);
         // Each slot from the first job to the next one has a job.
         let Some(mut job) = self.jobs[at].take() else { return Ok(()) };
         let simple = self.is_simple(&job.source, &job.destination);
@@ -433,7 +436,7 @@ impl Copier {
         posted
     }
 
-    /// Takes no more jobs, and ends the present ones with this error.
+    /// Rejects further jobs, and ends those in flight with this error.
     fn fail_all(&mut self, why: &Error) {
         self.state = CopierState::Aborted;
         self.shutdown_error = JobError::unposted(why);
@@ -446,8 +449,8 @@ fn shut_down(shutdown_error: &JobError) -> Error {
     let text = match shutdown_error.message() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
-            "the context gave up on this work queue, as its queue on the device could not be put \
-             right ({why}): remove it, and add it again when that is mended"
+            "the context stopped on this work queue, because its queue on the device could not \
+             recover ({why}): remove it, and add it again when the cause is fixed"
         ),
     };
     Error::new(ErrorKind::Shutdown, text)
@@ -514,7 +517,7 @@ impl Engine for Copier {
     #[inline]
     fn has_work(&self) -> bool {
         match self.state {
-            CopierState::Works => false,
+            CopierState::Running => false,
             CopierState::Failed => true,
             CopierState::Aborted => {
                 let ends = self.released_at.is_some() || self.first == self.posted;
@@ -535,7 +538,7 @@ impl Engine for Copier {
         match self.state {
             CopierState::Aborted => return Ok(()),
             CopierState::Failed => self.state = CopierState::Aborted,
-            CopierState::Works => {
+            CopierState::Running => {
                 self.halt(CopierState::Aborted, self.next, device_cq);
                 if self.released_at.is_none() {
                     self.queue.flush()?;

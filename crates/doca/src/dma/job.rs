@@ -1,4 +1,4 @@
-//! The job of a copy.
+//! The job of a DMA copy.
 
 use crate::buffer::Buf;
 use crate::context::core::CtxId;
@@ -6,7 +6,7 @@ use crate::types::UserData;
 
 /// A copy (`struct doca_dma_job_memcpy`).
 #[derive(Debug)]
-#[must_use = "a job is done when it is submitted"]
+#[must_use = "a job runs only if it is submitted"]
 pub struct Memcpy {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,

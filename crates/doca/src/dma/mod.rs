@@ -144,8 +144,8 @@ impl sealed::Sealed for Dma {
         &self.core
     }
 
-    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-        Ok(Copier::new(place)?.into())
+    fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(Copier::new(args)?.into())
     }
 }
 

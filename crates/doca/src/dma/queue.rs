@@ -38,12 +38,12 @@ impl CopyQueue {
     ///
     /// # Errors
     /// The device refuses; without force loopback, its port has no address.
-    pub(super) fn new(place: &mut EngineArgs<'_>, requests: u32) -> Result<Self> {
-        let (dev, cq) = (&place.device_cq.dev, &place.device_cq.cq);
+    pub(super) fn new(args: &mut EngineArgs<'_>, requests: u32) -> Result<Self> {
+        let (dev, cq) = (&args.device_cq.dev, &args.device_cq.cq);
         let config = QpConfig {
             // The WQE of a copy is longer than inline data would be.
             inline: 0,
-            user_index: place.user_index,
+            user_index: args.user_index,
             dma_mmo: true,
             ..QpConfig::new(requests, 1)
         };
@@ -144,7 +144,7 @@ impl CopyQueue {
 pub(super) fn refused(error: PostError) -> Error {
     match error {
         PostError::Full => {
-            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            let text = "the device's queue of requests is full: retrieve some jobs first";
             refuse(ErrorKind::Again, text)
         }
         other => Error::new(ErrorKind::Unexpected, other.to_string()),

@@ -28,12 +28,12 @@ pub(super) fn check(
     // The lengths of an import are only its owner's claim: their sum may overflow.
     let (mut bytes, mut room, mut links) = (0u64, 0u64, (0, 0));
     for link in source.chain() {
-        reach(link, dev, false)?;
+        checked_key(link, dev, false)?;
         bytes = bytes.saturating_add(link.data().1);
         links.0 += 1;
     }
     for link in destination.chain() {
-        reach(link, dev, true)?;
+        checked_key(link, dev, true)?;
         room = room.saturating_add(link.tail().1);
         links.1 += 1;
     }
@@ -52,8 +52,8 @@ pub(super) fn check(
     Ok((bytes, (segments(source, destination, bytes).count() as u32).max(1)))
 }
 
-/// The key by which the device reaches a buffer, if the job has the permission.
-pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKey> {
+/// The key of a buffer for `dev`; an error if the job lacks the permission.
+pub(super) fn checked_key(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKey> {
     let chunk = link.chunk();
     if written && !chunk.is_writable() {
         let text = "the map of the destination may not be written: give it LOCAL_READ_WRITE, or \
@@ -68,7 +68,7 @@ pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKe
         let text = "DMA reaches memory of this machine and of its host; this is a peer's: use RDMA";
         return Err(refuse(ErrorKind::NotPermitted, text));
     }
-    Ok(chunk.reach_by(key))
+    Ok(chunk.cached_key(key))
 }
 
 /// A segment of a copy, from one buffer to one buffer.

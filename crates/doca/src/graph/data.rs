@@ -120,26 +120,26 @@ impl InstanceState {
     /// Sets the job of a node.
     pub(super) fn set_job<J: Job>(
         &mut self,
-        place: usize,
+        index: usize,
         job: J,
     ) -> std::result::Result<(), Refused<J>> {
-        match self.plan.nodes[place].kind {
+        match self.plan.nodes[index].kind {
             NodeKind::Ctx(context, kind) if context == job.context() && kind == job.job_type() => {}
             _ => {
                 let text = "the node is for no job of this sort and context";
                 return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), job));
             }
         }
-        match self.job::<J>(place) {
+        match self.job::<J>(index) {
             Some(held) => *held = Some(job),
-            None => self.nodes[place].data = Data::Job(Box::new(Some(job))),
+            None => self.nodes[index].data = Data::Job(Box::new(Some(job))),
         }
         Ok(())
     }
 
     /// The slot of a node's job.
-    pub(super) fn job<J: Job>(&mut self, place: usize) -> Option<&mut Option<J>> {
-        let Data::Job(held) = &mut self.nodes[place].data else { return None };
+    pub(super) fn job<J: Job>(&mut self, index: usize) -> Option<&mut Option<J>> {
+        let Data::Job(held) = &mut self.nodes[index].data else { return None };
         let held: &mut dyn Any = held.as_mut();
         held.downcast_mut()
     }
@@ -184,11 +184,11 @@ impl InstanceState {
     pub(super) fn begin(&mut self) {
         self.forget_results();
         (self.left, self.result, self.failed) = (self.nodes.len() as u32, Ok(()), None);
-        for place in 0..self.nodes.len() {
-            let parents = self.plan.nodes[place].parents;
-            self.nodes[place].progress = Progress::Waits(parents);
+        for index in 0..self.nodes.len() {
+            let parents = self.plan.nodes[index].parents;
+            self.nodes[index].progress = Progress::Waits(parents);
             if parents == 0 {
-                self.enlist(place as u32);
+                self.enlist(index as u32);
             }
         }
     }
@@ -309,22 +309,22 @@ impl Nodes<'_> {
     /// The event of a context node's job, with its buffers; `None` if the job has not ended, the
     /// event was taken, or the node is of another graph.
     pub fn result(&mut self, node: Node) -> Option<&mut Event> {
-        let place = self.body.plan.place(node).ok()?;
-        self.body.nodes[place].result.as_mut()
+        let index = self.body.plan.index(node).ok()?;
+        self.body.nodes[index].result.as_mut()
     }
 
     /// Takes the event of a context node's job out of the node, with its buffers; `None` as in
     /// [`Self::result`].
     pub fn take_result(&mut self, node: Node) -> Option<Event> {
-        let place = self.body.plan.place(node).ok()?;
-        self.body.nodes[place].result.take()
+        let index = self.body.plan.index(node).ok()?;
+        self.body.nodes[index].result.take()
     }
 
     /// Takes the job of a node that has not begun. A node without a job at its begin fails with
     /// [`ErrorKind::InvalidValue`].
     pub fn take_job<J: Job>(&mut self, node: Node) -> Option<J> {
-        let place = self.body.plan.place(node).ok()?;
-        self.body.job::<J>(place)?.take()
+        let index = self.body.plan.index(node).ok()?;
+        self.body.job::<J>(index)?.take()
     }
 
     /// Sets the job of a node that depends on this one, and replaces the old job.
@@ -333,16 +333,16 @@ impl Nodes<'_> {
     /// [`ErrorKind::InvalidValue`] if the job is of another context or type than the node, or the
     /// node is of another graph.
     pub fn set_job<J: Job>(&mut self, node: Node, job: J) -> std::result::Result<(), Refused<J>> {
-        match self.body.plan.place(node) {
-            Ok(place) => self.body.set_job(place, job),
+        match self.body.plan.index(node) {
+            Ok(index) => self.body.set_job(index, job),
             Err(error) => Err(Refused::new(error, job)),
         }
     }
 
     /// The data of a user node; `None` if it is of another type, or the node of another graph.
     pub fn user_node_data<T: Any + Send>(&mut self, node: Node) -> Option<&mut T> {
-        let place = self.body.plan.place(node).ok()?;
-        self.body.user_data(place)
+        let index = self.body.plan.index(node).ok()?;
+        self.body.user_data(index)
     }
 
     /// The nodes of a sub-graph node's instance, which has ended or not begun. Until the outer
@@ -352,8 +352,8 @@ impl Nodes<'_> {
     /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if the node is not a
     /// sub-graph node of this graph.
     pub fn sub_graph(&mut self, node: Node) -> Result<Nodes<'_>> {
-        let place = self.body.plan.place(node)?;
-        match &mut self.body.nodes[place].data {
+        let index = self.body.plan.index(node)?;
+        match &mut self.body.nodes[index].data {
             Data::Graph(SubInstance { claimed: Some(body), .. }) => Ok(Nodes { body }),
             Data::Graph(_) => {
                 let text = "the sub-graph runs: let this node depend on its node, or that on this";

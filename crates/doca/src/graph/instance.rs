@@ -133,8 +133,8 @@ impl Instance {
         node: Node,
         job: J,
     ) -> std::result::Result<(), Refused<J>> {
-        match self.shared.plan.place(node).and_then(|place| Ok((place, self.idle()?))) {
-            Ok((place, mut body)) => body.set_job(place, job),
+        match self.shared.plan.index(node).and_then(|index| Ok((index, self.idle()?))) {
+            Ok((index, mut body)) => body.set_job(index, job),
             Err(error) => Err(Refused::new(error, job)),
         }
     }
@@ -146,14 +146,14 @@ impl Instance {
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the node is not a user node of this
     /// graph.
     pub fn set_user_node_data<T: Any + Send>(&self, node: Node, data: T) -> Result<()> {
-        let place = self.shared.plan.place(node)?;
-        if !matches!(self.shared.plan.nodes[place].kind, NodeKind::User(_)) {
+        let index = self.shared.plan.index(node)?;
+        if !matches!(self.shared.plan.nodes[index].kind, NodeKind::User(_)) {
             return Err(Error::plain(ErrorKind::InvalidValue, "the node is not a user node"));
         }
         let mut body = self.idle()?;
-        match body.user_data::<T>(place) {
+        match body.user_data::<T>(index) {
             Some(there) => *there = data,
-            None => body.nodes[place].data = Data::User(Box::new(data)),
+            None => body.nodes[index].data = Data::User(Box::new(data)),
         }
         Ok(())
     }
@@ -163,12 +163,12 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
     pub fn take_user_node_data<T: Any + Send>(&self, node: Node) -> Result<Option<T>> {
-        let place = self.shared.plan.place(node)?;
+        let index = self.shared.plan.index(node)?;
         let mut body = self.idle()?;
-        if body.user_data::<T>(place).is_none() {
+        if body.user_data::<T>(index).is_none() {
             return Ok(None);
         }
-        match std::mem::replace(&mut body.nodes[place].data, Data::Unset) {
+        match std::mem::replace(&mut body.nodes[index].data, Data::Unset) {
             Data::User(data) => Ok(data.downcast().ok().map(|data| *data)),
             _ => Ok(None),
         }
@@ -183,8 +183,8 @@ impl Instance {
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is not an instance of the node's
     /// graph, if another node has it, or if the node is of another graph.
     pub fn set_sub_graph_node_data(&self, node: Node, instance: Self) -> Result<()> {
-        let place = self.shared.plan.place(node)?;
-        match &self.shared.plan.nodes[place].kind {
+        let index = self.shared.plan.index(node)?;
+        match &self.shared.plan.nodes[index].kind {
             NodeKind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
                 let mut body = self.idle()?;
                 let is_same = |data: &Data| match data {
@@ -194,12 +194,12 @@ impl Instance {
                     _ => false,
                 };
                 let mut others = body.nodes.iter().enumerate();
-                if others.any(|(other, node)| other != place && is_same(&node.data)) {
+                if others.any(|(other, node)| other != index && is_same(&node.data)) {
                     let text = "another node has the instance, which runs once at a time: make \
                                 one for each node";
                     return Err(Error::plain(ErrorKind::InvalidValue, text));
                 }
-                body.nodes[place].data = Data::Graph(SubInstance { instance, claimed: None });
+                body.nodes[index].data = Data::Graph(SubInstance { instance, claimed: None });
                 Ok(())
             }
             _ => {
@@ -215,8 +215,8 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
     pub fn take_result(&self, node: Node) -> Result<Option<Event>> {
-        let place = self.shared.plan.place(node)?;
-        Ok(self.idle()?.nodes[place].result.take())
+        let index = self.shared.plan.index(node)?;
+        Ok(self.idle()?.nodes[index].result.take())
     }
 
     /// Takes the job of a context node that did not run; `None` if it ran, was not set, or is of
@@ -225,14 +225,14 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
     pub fn take_job<J: Job>(&self, node: Node) -> Result<Option<J>> {
-        let place = self.shared.plan.place(node)?;
-        Ok(self.idle()?.job::<J>(place).and_then(Option::take))
+        let index = self.shared.plan.index(node)?;
+        Ok(self.idle()?.job::<J>(index).and_then(Option::take))
     }
 }
 
 impl InstanceState {
-    pub(super) fn user_data<T: Any + Send>(&mut self, place: usize) -> Option<&mut T> {
-        match &mut self.nodes[place].data {
+    pub(super) fn user_data<T: Any + Send>(&mut self, index: usize) -> Option<&mut T> {
+        match &mut self.nodes[index].data {
             Data::User(data) => data.downcast_mut(),
             _ => None,
         }

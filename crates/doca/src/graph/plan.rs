@@ -222,8 +222,8 @@ impl Plan {
         self.workqs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The slot of a node of this graph.
-    pub(super) fn place(&self, node: Node) -> Result<usize> {
+    /// The index in `nodes` of a node of this graph.
+    pub(super) fn index(&self, node: Node) -> Result<usize> {
         if node.graph == self.serial {
             return Ok(node.index as usize);
         }

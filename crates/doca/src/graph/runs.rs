@@ -87,7 +87,7 @@ impl Runs {
 
     /// Adds a graph, and preallocates `depth` instances of it.
     pub(crate) fn add(&mut self, graph: &Graph, depth: u32) -> Result<()> {
-        if self.place_of(&graph.plan).is_some() {
+        if self.index_of(&graph.plan).is_some() {
             let text = "the work queue is on this graph already";
             return Err(Error::plain(ErrorKind::AlreadyExist, text));
         }
@@ -109,12 +109,12 @@ impl Runs {
     }
 
     pub(crate) fn remove(&mut self, graph: &Graph) -> Result<()> {
-        let Some(place) = self.place_of(&graph.plan) else {
+        let Some(index) = self.index_of(&graph.plan) else {
             return Err(Error::plain(ErrorKind::NotFound, "the work queue is not on this graph"));
         };
-        match self.graphs[place].running {
+        match self.graphs[index].running {
             0 => {
-                self.graphs.swap_remove(place).plan.detach();
+                self.graphs.swap_remove(index).plan.detach();
                 Ok(())
             }
             some => {
@@ -135,7 +135,7 @@ impl Runs {
         });
     }
 
-    fn place_of(&self, plan: &Arc<Plan>) -> Option<usize> {
+    fn index_of(&self, plan: &Arc<Plan>) -> Option<usize> {
         self.graphs.iter().position(|added| Arc::ptr_eq(&added.plan, plan))
     }
 
@@ -147,7 +147,7 @@ impl Runs {
         user_data: UserData,
         tag: Tag,
     ) -> Result<()> {
-        let Some(place) = self.place_of(instance.plan()) else {
+        let Some(index) = self.index_of(instance.plan()) else {
             let text = "the work queue is not on the instance's graph: call `add_graph` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         };
@@ -157,7 +157,7 @@ impl Runs {
             return Err(Error::plain(ErrorKind::Again, text));
         }
         body.claim(queues)?;
-        self.graphs[place].running += 1;
+        self.graphs[index].running += 1;
         self.in_flight += 1;
         let owner = RunOwner::Submitter { tag, user_data };
         self.begin(GraphRun { instance: instance.clone(), body: body.take(), owner });
@@ -265,8 +265,8 @@ impl Runs {
         self.free.push(index);
         let GraphRun { instance, mut body, owner } = run;
         let (result, failed) = (body.result, body.failed.map(|node| body.plan.node(node)));
-        if let Some(place) = self.place_of(instance.plan()) {
-            self.graphs[place].running -= 1;
+        if let Some(index) = self.index_of(instance.plan()) {
+            self.graphs[index].running -= 1;
         }
         self.in_flight -= 1;
         body.release();

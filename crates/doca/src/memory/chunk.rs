@@ -206,8 +206,8 @@ impl Chunk {
         }
     }
 
-    /// How the device of a key reaches the range.
-    pub(crate) fn reach_by(&self, key: &DeviceKey) -> CachedKey {
+    /// The device of a key, and its access to the range.
+    pub(crate) fn cached_key(&self, key: &DeviceKey) -> CachedKey {
         let reader = key.dev.id();
         let Some(lkey) = key.lkey else {
             let of_peer = |Rkey(rkey)| (CachedKey::reader_of_peer(reader), Lkey(rkey));
@@ -221,10 +221,10 @@ impl Chunk {
         CachedKey { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
     }
 
-    /// How the first device reaches the range; most maps have one.
+    /// As [`Chunk::cached_key`], for the first device; most maps have one.
     #[inline]
-    pub(crate) fn reach(&self) -> CachedKey {
-        self.keys.first().map_or(CachedKey::UNKNOWN, |key| self.reach_by(key))
+    pub(crate) fn first_cached_key(&self) -> CachedKey {
+        self.keys.first().map_or(CachedKey::UNKNOWN, |key| self.cached_key(key))
     }
 
     pub(crate) const fn address(&self) -> u64 {

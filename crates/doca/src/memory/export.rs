@@ -155,7 +155,7 @@ pub(super) fn export(chunk: &Chunk, dev: &Dev, to_dpu: bool) -> Result<ExportDes
         return Err(Error::new(ErrorKind::NotPermitted, text));
     };
     if to_dpu {
-        capability::exports(dev)?;
+        capability::check_export_to_dpu(dev)?;
         let (shared, secret) = chunk.share(key)?;
         return describe_shared(dev, ExportKind::Dpu, chunk.access(), &shared, &secret);
     }
@@ -349,7 +349,7 @@ fn alias(fields: &ExportFields, dev: &Dev, domain: &Domain) -> Result<ImportedRe
     let ExportAccess::Dpu { vhca_id, key, secret } = fields.export_access else {
         return Err(refuse("the export descriptor is for a peer, and not for the DPU"));
     };
-    capability::imports(dev)?;
+    capability::check_import_from_host(dev)?;
     let here = dev.info().device_info();
     if here.system_image_guid != system_image_guid {
         let text = format!(

@@ -1,8 +1,8 @@
-//! The begin of jobs.
+//! Begins jobs: posts them, or keeps them until they can be posted.
 //!
-//! Most jobs have single buffers of known reach. These begin in inlined code at their submission:
+//! Most jobs have unchained buffers with cached keys. Inlined code posts these at their submission:
 //! the compiler knows the operation there, and drops the code of the others. A separate function
-//! checks all other jobs completely.
+//! checks and posts all other jobs.
 
 use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
@@ -18,7 +18,7 @@ use crate::error::Refused;
 use crate::types::UserData;
 
 impl RdmaEngine {
-    /// Begins a job if its buffers are single, their reach is known, and it can begin; otherwise
+    /// Begins a job if its buffers are unchained with cached keys, and it can begin; otherwise
     /// the job is kept for [`RdmaEngine::begin_kept`]. The work queue has reserved room for its
     /// completion.
     ///
@@ -36,7 +36,7 @@ impl RdmaEngine {
             JobOperation::Receive => &mut self.receives,
             _ => &mut self.sends,
         };
-        let Some(place) = job_queue.jobs.get_mut((job_queue.next & job_queue.mask) as usize) else {
+        let Some(slot) = job_queue.jobs.get_mut((job_queue.next & job_queue.mask) as usize) else {
             self.kept_operation = operation;
             return self.keep(local, remote, user_data, tag);
         };
@@ -49,11 +49,11 @@ impl RdmaEngine {
         }
         let number = u64::from(job_queue.next);
         let job_type = operation.job_type();
-        place.put(RunningJob { local, remote, user_data, tag, job_type });
+        slot.put(RunningJob { local, remote, user_data, tag, job_type });
         job_queue.next = job_queue.next.wrapping_add(1);
         let key = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
-        let here = Sge::new(here.0, here.1, key(&place.local));
-        let there = RemoteAddr::new(there, Rkey(key(&place.remote).0));
+        let here = Sge::new(here.0, here.1, key(&slot.local));
+        let there = RemoteAddr::new(there, Rkey(key(&slot.remote).0));
         let queue = &mut self.queues.send;
         let posted = match operation {
             JobOperation::Receive => self.queues.post_receive(here, number),
@@ -127,7 +127,7 @@ impl RdmaEngine {
     }
 }
 
-/// Address and bytes of the local memory of a job of single buffers with known reach, and the
+/// Address and bytes of the local memory of a job of unchained buffers with cached keys, and the
 /// address at the peer, if the instance accepts the job now.
 #[inline(always)]
 fn known_ends(
@@ -147,7 +147,7 @@ fn known_ends(
             local.data_writable_by(instance.send_device())?
         }
     };
-    // A buffer of known reach has at most 2^30 bytes.
+    // A buffer with a cached key has at most 2^30 bytes.
     let known = (here.address, here.length as u32);
     if matches!(operation, JobOperation::Receive | JobOperation::Send | JobOperation::SendImm(_)) {
         return Some((known, 0));

@@ -48,10 +48,10 @@ impl Sges {
             return self.push(address + MAX_SGE_BYTES, length - MAX_SGE_BYTES, lkey);
         }
         if length > 0 {
-            let Some(place) = self.list.get_mut(self.count) else {
+            let Some(slot) = self.list.get_mut(self.count) else {
                 return Err(invalid("the chain has more buffers than a request has entries for"));
             };
-            *place = Sge::new(address, length as u32, lkey);
+            *slot = Sge::new(address, length as u32, lkey);
             self.count += 1;
         }
         Ok(())
@@ -223,12 +223,12 @@ fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr
     Ok(Some(RemoteAddr::new(address, rkey)))
 }
 
-/// Stores in each single buffer of the job how `dev` reaches it.
-pub(super) fn remember(job: &RdmaJob, dev: &Dev) {
+/// Caches the key of `dev` in each unchained buffer of the job.
+pub(super) fn cache_keys(job: &RdmaJob, dev: &Dev) {
     for buffer in job.local.as_ref().into_iter().chain(job.remote.as_ref()) {
         let chunk = buffer.first().chunk();
         if let Some(key) = chunk.key(dev) {
-            buffer.remember(chunk.reach_by(key));
+            buffer.cache_key(chunk.cached_key(key));
         }
     }
 }

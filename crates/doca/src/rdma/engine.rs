@@ -13,7 +13,7 @@ use verbless_queue::{
     WcStatus,
 };
 
-use super::checks::{RdmaLimits, check, refuse, remember};
+use super::checks::{RdmaLimits, cache_keys, check, refuse};
 use super::done::{RdmaDone, RdmaOpcode};
 use super::instance::{Instance, RdmaState, StateWord};
 use super::job::{JobOperation, RdmaJob};
@@ -27,7 +27,7 @@ use crate::context::failure::JobError;
 use crate::context::job_type::JobType;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum bytes of a buffer with known reach.
+/// Maximum bytes of a buffer with a cached key.
 const MAX_FAST_BYTES: u64 = 1 << 30;
 
 /// The jobs, and the queue pair that executes them.
@@ -52,11 +52,11 @@ pub struct RdmaEngine {
 }
 
 impl RdmaEngine {
-    pub(super) fn new(instance: &Arc<Instance>, place: &EngineArgs<'_>) -> Result<Self> {
-        let (start, known, properties) = instance.attach(place.user_index, &place.device_cq.cq)?;
+    pub(super) fn new(instance: &Arc<Instance>, args: &EngineArgs<'_>) -> Result<Self> {
+        let (start, known, properties) = instance.attach(args.user_index, &args.device_cq.cq)?;
         let StartQueues { queues, sends, receives } = start;
-        let longest = longest(&place.device_cq.dev);
-        let read_chain = max_read_buf_chain_len(&place.device_cq.dev);
+        let longest = longest(&args.device_cq.dev);
+        let read_chain = max_read_buf_chain_len(&args.device_cq.dev);
         let mut this = Self {
             known,
             sends,
@@ -88,7 +88,7 @@ impl RdmaEngine {
         let of_receives = job.operation == JobOperation::Receive;
         self.may_begin(of_receives, device_cq.dev.id())?;
         let (sges, remote) = check(job, &device_cq.dev, &self.limits)?;
-        remember(job, &device_cq.dev);
+        cache_keys(job, &device_cq.dev);
         let job_queue = self.job_queue(of_receives);
         if job_queue.is_full() {
             let text = match of_receives {
@@ -376,7 +376,7 @@ impl Engine for RdmaEngine {
 fn refused(error: PostError) -> Error {
     match error {
         PostError::Full => {
-            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            let text = "the device's queue of requests is full: retrieve some jobs first";
             refuse(ErrorKind::Again, text)
         }
         PostError::Unsupported => {
@@ -467,8 +467,8 @@ mod tests {
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
         let mut device_cq = DeviceCq::for_test(&dev, 8).unwrap();
         let mut rdma = Rdma::builder(&dev).start().unwrap();
-        let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
-        let mut engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
+        let args = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
+        let mut engine = RdmaEngine::new(&rdma.instance, &args).unwrap();
         let mut into: EventSlot = None;
         for started_again in [true, false] {
             complete_as_a_stranger(&dev, &device_cq.cq.target(), &model);

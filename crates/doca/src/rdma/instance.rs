@@ -1,6 +1,6 @@
-//! The state of an instance, shared by its handle and its work queue, and its queue pair.
+//! The state of an RDMA instance, shared by its handle and its work queue, and its queue pair.
 //!
-//! The queue pair is in two parts. The engine in the work queue has its queues; its states are
+//! The queue pair is split: the engine in the work queue has its SQ and RQ; its state changes are
 //! here, behind a lock that no job takes. It is created on first need: for an export or a
 //! connection, with a completion queue of its own, or when the instance is added to a work queue,
 //! with the work queue's completion queue.
@@ -29,11 +29,11 @@ pub enum RdmaState {
     Init = 1,
     /// The instance is connected, and accepts all jobs.
     Connected = 2,
-    /// A job failed in flight, or the connection was given up: stop it to start over.
+    /// A job failed in flight, or the connection was aborted: stop it to start over.
     Error = 3,
 }
 
-/// A state, and the count of starts until then: one word, compared as a whole.
+/// A state, and the count of starts so far: one word, compared as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StateWord(u32);
 
@@ -57,11 +57,11 @@ impl StateWord {
     }
 }
 
-/// The id of no device; it also differs from 0, the reader of memory with unknown reach.
+/// The id of no device; it also differs from 0, the reader in [`CachedKey::UNKNOWN`].
 const NO_DEVICE: u64 = u64::MAX >> 1;
 
-/// Maximum of remembered descriptors that the instance was connected by. An older one is useless
-/// anyway: its queue pair is destroyed.
+/// Maximum number of stored nonces. Older descriptors cannot connect anyway: their queue pairs are
+/// destroyed.
 const MAX_SEEN_NONCES: usize = 256;
 
 /// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a
@@ -72,9 +72,9 @@ pub(super) struct Instance {
     id: CtxId,
     /// A [`StateWord`].
     word: AtomicU32,
-    /// The device's id while the engine posts sends, reads, writes and atomics after it has checked
-    /// only their buffers; else [`NO_DEVICE`]: the engine then reads the state first. The engine
-    /// [opens](Instance::open) it for a state; the code that ends that state closes it.
+    /// The device's id while the engine may post sends, reads, writes and atomics without a look at
+    /// the state; else [`NO_DEVICE`]. The engine [opens](Instance::open) it for a state; the code
+    /// that ends that state closes it.
     send_device: AtomicU64,
     /// Like `send_device`, for receives.
     receive_device: AtomicU64,
@@ -90,17 +90,17 @@ struct InstanceInner {
     qp: Option<LiveQp>,
     /// The queues, until the engine takes them.
     queues: Option<StartQueues>,
-    /// The queues of an earlier start, which the engine has exchanged, until the next call of the
-    /// handle: their drop frees memory and destroys the queue pair.
+    /// The queues of an earlier start, which the engine has exchanged. The next call of the handle
+    /// drops them, which frees memory and destroys the queue pair.
     retired_queues: Option<StartQueues>,
     /// The completion queue created with the queue pair, until a work queue takes it.
     own: Option<Cq>,
-    /// The completion queue of the queue pair, and its room; `None` until it is known.
+    /// The completion queue of the queue pair, and its number of entries; `None` until it is known.
     target: Option<(CqTarget, u32)>,
     /// Its slot in the work queue, while it is on one.
-    place: Option<u32>,
-    /// Whether the work queue must return its jobs.
-    given_back: bool,
+    slot: Option<u32>,
+    /// Whether this start was aborted: the work queue returns its jobs.
+    aborted: bool,
     /// The nonces of the peers that it has connected to since its creation.
     seen: Vec<Nonce>,
 }
@@ -122,8 +122,8 @@ impl Instance {
             retired_queues: None,
             own: None,
             target: None,
-            place: None,
-            given_back: false,
+            slot: None,
+            aborted: false,
             seen: Vec::new(),
         };
         Self {
@@ -165,8 +165,8 @@ impl Instance {
         self.peer_device.load(Ordering::Relaxed)
     }
 
-    /// Lets jobs go to the device of this id at once, as far as the state of `word` accepts them;
-    /// jobs other than receives only if `sends`.
+    /// Lets the engine post jobs that the state of `word` accepts to the device of this id without
+    /// a look at the state; jobs other than receives only if `sends`.
     pub(super) fn open(&self, word: StateWord, device: u64, sends: bool) {
         let to = |taken, device| if taken { device } else { NO_DEVICE };
         let connected = word.state() == RdmaState::Connected;
@@ -216,7 +216,8 @@ impl Instance {
         let mut inner = self.inner();
         inner.retired_queues = None;
         let needed = properties.send_queue_size.saturating_add(properties.recv_queue_size);
-        // In a work queue's own completion queue, each job has its entry.
+        // The work queue's own completion queue has an entry for each job; one that it took over
+        // from the instance may be too small for larger queues.
         if let Some((_, room)) = inner.target
             && needed > room
         {
@@ -228,9 +229,9 @@ impl Instance {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         inner.properties = properties;
-        inner.given_back = false;
-        if inner.place.is_some() {
-            self.make(&mut inner)?;
+        inner.aborted = false;
+        if inner.slot.is_some() {
+            self.create_qp(&mut inner)?;
         }
         let starts = self.word().starts().wrapping_add(1) & (u32::MAX >> 2);
         self.set(StateWord::new(starts, RdmaState::Init));
@@ -238,13 +239,13 @@ impl Instance {
     }
 
     /// Creates the queue pair.
-    fn make(&self, inner: &mut InstanceInner) -> Result<()> {
+    fn create_qp(&self, inner: &mut InstanceInner) -> Result<()> {
         let domain = self.dev.domain();
         let properties = inner.properties;
         let (own, target) = match &inner.target {
             Some((target, _)) => (None, target.clone()),
             None => {
-                // A job is one request, so no more of them are in flight than these.
+                // A job is one request: the queues never have more in flight than entries.
                 let entries = properties.send_queue_size + properties.recv_queue_size;
                 let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
                 let cq = domain.completion_queue(&config)?;
@@ -252,8 +253,8 @@ impl Instance {
                 (Some(cq), target)
             }
         };
-        let place = inner.place.unwrap_or(self.id.likely_place());
-        let qp: Qp = domain.queue_pair_towards(&properties.config(place), &target, &target)?;
+        let slot = inner.slot.unwrap_or(self.id.likely_slot());
+        let qp: Qp = domain.queue_pair_towards(&properties.config(slot), &target, &target)?;
         let (queues, control) = qp.with_control();
         let options = properties.options();
         control.to_init(&options)?;
@@ -277,7 +278,7 @@ impl Instance {
 
     fn qp<'i>(&self, inner: &'i mut InstanceInner) -> Result<&'i mut LiveQp> {
         if inner.qp.is_none() {
-            self.make(inner)?;
+            self.create_qp(inner)?;
         }
         let none = Error::plain(ErrorKind::Unexpected, "the instance has no queue pair");
         inner.qp.as_mut().ok_or(none)
@@ -327,18 +328,18 @@ impl Instance {
         let options = inner.properties.options();
         let control = self.qp(&mut inner)?.control.clone();
         drop(inner);
-        // The kernel may ask the network for the peer, and wait for an answer. An export, abort or
-        // removal of the instance meanwhile does not wait for it.
+        // Without the lock: the kernel may wait for address resolution, and an export, abort or
+        // removal of the instance must not.
         let domain = self.dev.domain();
-        let way = control.resolve_path(domain, &peer.address, &options)?;
+        let path = control.resolve_path(domain, &peer.address, &options)?;
         let mut inner = self.inner();
         self.may_connect(&inner, &peer)?;
         if !inner.qp.as_ref().is_some_and(|qp| qp.control.is(&control)) {
-            let text = "the instance was taken from its work queue while the way to the peer was \
-                        looked for: exchange new descriptors";
+            let text = "the instance was removed from its work queue while the path to the peer \
+                        was resolved: exchange new descriptors";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
-        if let Err(error) = control.connect_over(domain, &way) {
+        if let Err(error) = control.connect_over(domain, &path) {
             if !control.is_in_init().unwrap_or(false) {
                 // The connection is incomplete: posted requests come back, and the peer cannot
                 // reach it.
@@ -351,7 +352,7 @@ impl Instance {
             inner.seen.remove(0);
         }
         inner.seen.push(peer.nonce);
-        // A peer that connected first may have failed a receive already: an error stays.
+        // A peer that connected first may already have failed a receive: the error state stays.
         let starts = self.word().starts();
         let (init, connected) =
             (StateWord::new(starts, RdmaState::Init), StateWord::new(starts, RdmaState::Connected));
@@ -371,10 +372,10 @@ impl Instance {
         inner.retired_queues = None;
         if let Some(qp) = &inner.qp {
             match qp.control.to_error() {
-                _ if inner.given_back => {}
-                // A removed device has no connection.
+                _ if inner.aborted => {}
+                // On a removed device nothing is connected.
                 Err(error) if error.kind() == LowerKind::DeviceGone => {
-                    if inner.place.is_some() {
+                    if inner.slot.is_some() {
                         let text = "the device is gone, and flushes nothing: abort the instance \
                                     on its work queue, and stop it then";
                         return Err(Error::plain(ErrorKind::Shutdown, text).with_source(error));
@@ -385,7 +386,7 @@ impl Instance {
         }
         inner.qp = None;
         inner.queues = None;
-        if inner.place.is_none() {
+        if inner.slot.is_none() {
             (inner.own, inner.target) = (None, None);
         }
         self.set_state(RdmaState::Reset);
@@ -396,8 +397,8 @@ impl Instance {
     pub(super) fn abandon(&self) {
         let inner = self.inner();
         if let Some(qp) = &inner.qp
-            && inner.place.is_some()
-            && !inner.given_back
+            && inner.slot.is_some()
+            && !inner.aborted
         {
             // A refusal of the device changes nothing.
             let _refused = qp.control.to_error();
@@ -409,16 +410,16 @@ impl Instance {
     /// Ends the current start: no more jobs are accepted. The work queue may still have the queue
     /// pair of an earlier start.
     pub(super) fn abort(&self) {
-        self.give_back(self.inner());
+        self.abort_locked(self.inner());
     }
 
     /// Ends the start of this number only: if the instance was restarted since, the new start
     /// continues.
     pub(super) fn abort_start(&self, starts: u32) {
         let inner = self.inner();
-        // It changes only under the lock.
+        // The count changes only under the lock.
         if self.word().starts() == starts {
-            self.give_back(inner);
+            self.abort_locked(inner);
         }
     }
 
@@ -428,8 +429,8 @@ impl Instance {
         word.starts() != starts || word.state() == RdmaState::Reset
     }
 
-    fn give_back(&self, mut inner: MutexGuard<'_, InstanceInner>) {
-        inner.given_back = true;
+    fn abort_locked(&self, mut inner: MutexGuard<'_, InstanceInner>) {
+        inner.aborted = true;
         if let Some(qp) = &inner.qp {
             // The engine reports a refusal of the device.
             let _refused = qp.control.to_error();
@@ -459,7 +460,7 @@ impl Instance {
     /// Attaches the instance to a slot of a work queue, whose completion queue is `cq`.
     pub(super) fn attach(
         &self,
-        place: u32,
+        slot: u32,
         cq: &Cq,
     ) -> Result<(StartQueues, StateWord, Properties)> {
         let mut inner = self.inner();
@@ -473,20 +474,20 @@ impl Instance {
             // Each job of the work queue has its entry there.
             inner.target = Some((cq.target(), u32::MAX));
         }
-        inner.place = Some(place);
+        inner.slot = Some(slot);
         let made = self.qp(&mut inner).map(drop);
         let Some(queues) = made.map(|()| inner.queues.take()).inspect_err(|_| {
-            (inner.place, inner.target) = (None, None);
+            (inner.slot, inner.target) = (None, None);
         })?
         else {
-            let text = "the instance has given its queues away";
+            let text = "the instance has no queues: its engine has taken them";
             return Err(Error::plain(ErrorKind::Unexpected, text));
         };
         Ok((queues, self.word(), inner.properties))
     }
 
-    /// Lets the engine exchange its queues, which have no jobs, for those of the current start, if
-    /// there are new ones; returns their state. It neither allocates nor frees.
+    /// Exchanges the engine's queues, which have no jobs, for those of the current start, if there
+    /// are new ones; returns their state. It neither allocates nor frees.
     pub(super) fn exchange(
         &self,
         exchange: impl FnOnce(StartQueues) -> StartQueues,
@@ -502,7 +503,7 @@ impl Instance {
         let mut inner = self.inner();
         let qp = inner.qp.take();
         (inner.queues, inner.retired_queues) = (None, None);
-        (inner.own, inner.target, inner.place) = (None, None, None);
+        (inner.own, inner.target, inner.slot) = (None, None, None);
         let known = qp.is_some_and(|qp| qp.exported) || self.word().state() == RdmaState::Connected;
         if known {
             self.fail(self.word().starts());

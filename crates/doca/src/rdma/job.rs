@@ -7,7 +7,7 @@ use crate::types::UserData;
 
 /// A job of an [`Rdma`](super::Rdma) (`struct doca_rdma_job_recv` and its kin).
 #[derive(Debug)]
-#[must_use = "a job is done when it is submitted"]
+#[must_use = "a job runs only if it is submitted"]
 pub struct RdmaJob {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,

@@ -19,7 +19,7 @@ pub(super) struct JobQueue {
     pub(super) mask: u32,
     /// Jobs that may begin before others end.
     pub(super) left: u32,
-    pub(super) jobs: Box<[JobPlace]>,
+    pub(super) jobs: Box<[JobSlot]>,
 }
 
 /// The queues of one start of an instance, and the slots of their jobs. The calls of the instance's
@@ -56,7 +56,7 @@ pub(super) struct RunningJob {
 /// The slot of a job in flight. Its parts are optional, instead of the whole job: an empty optional
 /// job would be moved, too.
 #[derive(Default)]
-pub(super) struct JobPlace {
+pub(super) struct JobSlot {
     pub(super) local: Option<Buf>,
     pub(super) remote: Option<Buf>,
     user_data: UserData,
@@ -65,7 +65,7 @@ pub(super) struct JobPlace {
     job_type: Option<JobType>,
 }
 
-impl JobPlace {
+impl JobSlot {
     /// Puts a job into an empty slot.
     #[inline(always)]
     pub(super) fn put(&mut self, job: RunningJob) {
@@ -87,9 +87,9 @@ impl JobPlace {
 
 impl JobQueue {
     pub(super) fn new(most: u32) -> Self {
-        let places = most.next_power_of_two();
-        let jobs = (0..places).map(|_| JobPlace::default()).collect();
-        Self { next: 0, first: 0, mask: places - 1, left: most, jobs }
+        let slots = most.next_power_of_two();
+        let jobs = (0..slots).map(|_| JobSlot::default()).collect();
+        Self { next: 0, first: 0, mask: slots - 1, left: most, jobs }
     }
 
     #[inline(always)]
@@ -103,8 +103,8 @@ impl JobQueue {
 
     /// Puts a job into the next slot; there is room.
     pub(super) fn put(&mut self, job: RunningJob) {
-        if let Some(place) = self.jobs.get_mut((self.next & self.mask) as usize) {
-            place.put(job);
+        if let Some(slot) = self.jobs.get_mut((self.next & self.mask) as usize) {
+            slot.put(job);
         }
         self.next = self.next.wrapping_add(1);
         self.left -= 1;

@@ -401,8 +401,8 @@ impl sealed::Sealed for Rdma {
         self.instance.own_cq()
     }
 
-    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-        Ok(RdmaEngine::new(&self.instance, place)?.into())
+    fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(RdmaEngine::new(&self.instance, args)?.into())
     }
 }
 

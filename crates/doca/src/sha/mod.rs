@@ -195,8 +195,8 @@ impl sealed::Sealed for Sha {
         &self.core
     }
 
-    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-        Ok(Hasher::new(place.depth).into())
+    fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(Hasher::new(args.depth).into())
     }
 }
 
@@ -204,7 +204,7 @@ impl Context for Sha {}
 
 /// A SHA job (`struct doca_sha_job`).
 #[derive(Debug)]
-#[must_use = "a job is done when it is submitted"]
+#[must_use = "a job runs only if it is submitted"]
 pub struct HashJob {
     ctx: CtxId,
     user_data: UserData,

@@ -29,14 +29,18 @@ pub struct SyncEventBuilder {
 }
 
 /// Sets the one location of a role.
-fn place(there: &mut Option<Location>, location: Location, role: &'static str) -> Result<()> {
+fn set_location(
+    there: &mut Option<Location>,
+    location: Location,
+    role: &'static str,
+) -> Result<()> {
     match location {
-        Location::Dpa => return Err(support::dpa()),
-        Location::Gpu => return Err(support::gpu()),
+        Location::Dpa => return Err(support::dpa_error()),
+        Location::Gpu => return Err(support::gpu_error()),
         Location::Cpu => {}
     }
     if there.is_some() {
-        let text = format!("the sync event has the location of its {role} already: it has one");
+        let text = format!("the sync event already has a location of its {role}: set it once");
         return Err(Error::new(ErrorKind::AlreadyExist, text));
     }
     *there = Some(location);
@@ -55,7 +59,7 @@ impl SyncEventBuilder {
     /// [`ErrorKind::NotSupported`] for the DPA and GPUs; [`ErrorKind::AlreadyExist`] the second
     /// time.
     pub fn publisher_add_location(mut self, location: Location) -> Result<Self> {
-        place(&mut self.publisher, location, "publisher").map(|()| self)
+        set_location(&mut self.publisher, location, "publisher").map(|()| self)
     }
 
     /// Sets the location of the subscriber (`doca_sync_event_subscriber_add_location_…`): a hint
@@ -64,7 +68,7 @@ impl SyncEventBuilder {
     /// # Errors
     /// As [`SyncEventBuilder::publisher_add_location`].
     pub fn subscriber_add_location(mut self, location: Location) -> Result<Self> {
-        place(&mut self.subscriber, location, "subscriber").map(|()| self)
+        set_location(&mut self.subscriber, location, "subscriber").map(|()| self)
     }
 
     /// Sets the memory of the counter: 8 bytes at a multiple of 8. The counter begins with the
@@ -134,7 +138,7 @@ pub struct Imported(CounterWord);
 
 impl Imported {
     pub(super) fn new(descriptor: &[u8], dev: &Dev) -> Result<Self> {
-        capability::imports(dev)?;
+        capability::check_import_from_host(dev)?;
         CounterWord::imported(dev, descriptor).map(Self)
     }
 

@@ -131,8 +131,8 @@ impl sealed::Sealed for SyncEventCtx {
         &self.core
     }
 
-    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
-        Ok(SyncEngine::new(&self.word, place)?.into())
+    fn engine(&self, args: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(SyncEngine::new(&self.word, args)?.into())
     }
 }
 

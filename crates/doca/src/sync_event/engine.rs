@@ -62,15 +62,15 @@ impl LinkOperation {
 }
 
 impl SyncEngine {
-    pub(super) fn new(word: &Arc<CounterWord>, place: &EngineArgs<'_>) -> Result<Self> {
-        let depth = place.depth;
-        let can_wait = support::job(word.dev(), JobType::SyncEventWait).is_ok();
+    pub(super) fn new(word: &Arc<CounterWord>, args: &EngineArgs<'_>) -> Result<Self> {
+        let depth = args.depth;
+        let can_wait = support::check_job(word.dev(), JobType::SyncEventWait).is_ok();
         let (operation, user_data) = (LinkOperation::Get, UserData(0));
         let nothing =
             RunningSyncJob { in_flight: false, operation, order: 0, user_data, tag: Tag::PROGRAM };
         Ok(Self {
-            updates: JobQueue::new(word, place, false)?,
-            waits: if can_wait { Some(JobQueue::new(word, place, true)?) } else { None },
+            updates: JobQueue::new(word, args, false)?,
+            waits: if can_wait { Some(JobQueue::new(word, args, true)?) } else { None },
             jobs: vec![nothing; depth as usize].into(),
             free: (0..depth).rev().collect(),
             count: 0,
@@ -92,7 +92,8 @@ impl SyncEngine {
             return Err(shut_down(why));
         }
         let Some(&slot) = self.free.last() else {
-            let text = "as many jobs are in flight as the work queue takes: retrieve some first";
+            let text =
+                "the work queue is full (its depth of jobs is in flight): retrieve some first";
             return Err(Error::plain(ErrorKind::Again, text));
         };
         // Waits are ordered by their thresholds, other jobs by their submission.
@@ -252,8 +253,8 @@ fn shut_down(shutdown_error: &JobError) -> Error {
     let text = match shutdown_error.message() {
         None => "the context was aborted on this work queue: remove it".into(),
         Some(why) => format!(
-            "the sync event gave up on this work queue, as its queue on the device could not be \
-             put right ({why}): remove it, and add it again when that is mended"
+            "the sync event stopped on this work queue, because its queue on the device could not \
+             recover ({why}): remove it, and add it again when the cause is fixed"
         ),
     };
     Error::new(ErrorKind::Shutdown, text)

@@ -6,7 +6,7 @@ use crate::types::UserData;
 
 /// A job of a sync event (`struct doca_sync_event_job_…`).
 #[derive(Debug)]
-#[must_use = "a job is done when it is submitted"]
+#[must_use = "a job runs only if it is submitted"]
 pub struct SyncEventJob {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,

@@ -61,9 +61,9 @@ pub(super) enum JobOutcome {
 }
 
 impl JobQueue {
-    pub(super) fn new(word: &CounterWord, place: &EngineArgs<'_>, of_waits: bool) -> Result<Self> {
-        let link = Link::new(word, &place.device_cq.cq, place.depth, place.user_index)?;
-        let held = Vec::with_capacity(place.depth as usize);
+    pub(super) fn new(word: &CounterWord, args: &EngineArgs<'_>, of_waits: bool) -> Result<Self> {
+        let link = Link::new(word, &args.device_cq.cq, args.depth, args.user_index)?;
+        let held = Vec::with_capacity(args.depth as usize);
         Ok(Self {
             link,
             of_waits,

@@ -91,7 +91,7 @@ impl Link {
 fn refused(error: PostError) -> Error {
     match error {
         PostError::Full => {
-            let text = "the device has as many requests as it takes: retrieve some jobs first";
+            let text = "the device's queue of requests is full: retrieve some jobs first";
             Error::plain(ErrorKind::Again, text)
         }
         PostError::Unsupported => {

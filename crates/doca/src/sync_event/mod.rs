@@ -146,7 +146,7 @@ impl SyncEvent {
         match self.word.here() {
             Some(word) if !self.word.is_shared() => Ok(word.fetch_add(increment, Ordering::AcqRel)),
             _ => {
-                support::job(self.dev(), JobType::SyncEventAdd)?;
+                support::check_job(self.dev(), JobType::SyncEventAdd)?;
                 self.call(LinkOperation::Add(increment))
             }
         }
@@ -203,7 +203,7 @@ impl SyncEvent {
     pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
         let descriptor = self.word.export()?;
         // The device executes the next add; its queue is created here, where the caller expects it.
-        if support::job(self.dev(), JobType::SyncEventAdd).is_ok() {
+        if support::check_job(self.dev(), JobType::SyncEventAdd).is_ok() {
             let mut calls = self.calls.borrow_mut();
             if calls.is_none() {
                 *calls = Some(Box::new(BlockingLink::new(&self.word)?));
@@ -227,7 +227,7 @@ impl SyncEvent {
     /// [`ErrorKind::NotSupported`] if it does not, with the missing capability;
     /// [`ErrorKind::InvalidValue`] for a type outside of sync events.
     pub fn job_supported(dev: &impl AsDev, job_type: JobType) -> Result<()> {
-        support::job(&dev.dev()?, job_type)
+        support::check_job(&dev.dev()?, job_type)
     }
 
     /// Whether `dev` can import sync events of the host
@@ -236,7 +236,7 @@ impl SyncEvent {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if not.
     pub fn create_from_export_supported(dev: &impl AsDev) -> Result<()> {
-        capability::imports(&dev.dev()?)
+        capability::check_import_from_host(&dev.dev()?)
     }
 
     /// Whether sync events of `dev` can be exported to its DPU
@@ -245,7 +245,7 @@ impl SyncEvent {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if not.
     pub fn export_to_dpu_supported(dev: &impl AsDev) -> Result<()> {
-        capability::exports(&dev.dev()?)
+        capability::check_export_to_dpu(&dev.dev()?)
     }
 
     /// Whether sync events of `dev` can be exported to its DPA
@@ -255,7 +255,7 @@ impl SyncEvent {
     /// [`ErrorKind::NotSupported`]: as in DOCA 2.2, the DPA cannot use one.
     pub fn export_to_dpa_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
-        Err(support::dpa())
+        Err(support::dpa_error())
     }
 
     /// Whether sync events of `dev` can be exported to a GPU
@@ -265,7 +265,7 @@ impl SyncEvent {
     /// [`ErrorKind::NotSupported`]: none can.
     pub fn export_to_gpu_supported(dev: &impl AsDev) -> Result<()> {
         let _ = dev;
-        Err(support::gpu())
+        Err(support::gpu_error())
     }
 }
 

@@ -7,8 +7,8 @@ use crate::context::job_type::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Whether `dev` supports such jobs.
-pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
+/// Checks that `dev` supports jobs of this type.
+pub(super) fn check_job(dev: &Dev, job_type: JobType) -> Result<()> {
     let operation = match job_type {
         JobType::SyncEventGet => &Read::<verbless_queue::Sge>::INFO,
         JobType::SyncEventSet => &Write::<verbless_queue::Sge>::INFO,
@@ -20,18 +20,18 @@ pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
         }
     };
     dev.domain().supports::<Rc>(operation).map_err(|why| {
-        let text = format!("{dev:?} does no job {job_type:?}: {why}");
+        let text = format!("{dev:?} does not support {job_type:?}: {why}");
         Error::new(ErrorKind::NotSupported, text).with_source(why)
     })
 }
 
-/// The error for the location DPA: the guides say that it is not supported yet.
-pub(super) fn dpa() -> Error {
+/// The error for the location DPA, which the guides do not support yet.
+pub(super) fn dpa_error() -> Error {
     let text = "a DPA cannot use a sync event, as in DOCA 2.2: publish and wait on the host or \
                 the DPU";
     Error::plain(ErrorKind::NotSupported, text)
 }
 
-pub(super) fn gpu() -> Error {
+pub(super) fn gpu_error() -> Error {
     Error::plain(ErrorKind::NotSupported, "a GPU cannot use a sync event")
 }

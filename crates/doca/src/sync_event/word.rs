@@ -81,7 +81,7 @@ impl CounterWord {
             let text = "a sync event that was made from an export is its owner's to export";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
-        capability::exports(&self.dev)?;
+        capability::check_export_to_dpu(&self.dev)?;
         if shared.get().is_none() {
             let secret = AccessKey::random().map_err(|error| {
                 let text = format!("making a secret: {error}");

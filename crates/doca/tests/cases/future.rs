@@ -179,7 +179,8 @@ fn next_event_future_loses_no_event() {
     let (lab, mut workq) = lab(16);
     let file = file_of(&workq);
     let file = std::os::fd::AsFd::as_fd(&file);
-    for round in 0..300u64 {
+    // Each of the four patterns of drops, and races with the device.
+    for round in 0..60u64 {
         let mut seen = [0; 8];
         for number in 0..8 {
             match number % 2 {
@@ -235,7 +236,8 @@ fn job_futures_get_their_own_events() {
 #[test]
 fn dropped_futures_lose_no_event_or_buf() {
     let (lab, mut workq) = lab(64);
-    for round in 0..100u64 {
+    // The patterns of drops and drives repeat every twelve rounds.
+    for round in 0..36u64 {
         let queue = AsyncWorkQ::new(workq).unwrap();
         let file = queue.file();
         let mut kept = Vec::new();

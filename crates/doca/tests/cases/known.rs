@@ -1,5 +1,4 @@
-//! Copies of buffers that remember how a device reaches them, and contexts that share a slot:
-//! remembered facts must be true.
+//! Cached facts must be true: the key of a buffer, and the context of a slot.
 
 use std::time::Duration;
 

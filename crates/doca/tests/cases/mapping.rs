@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const PAGE: &str = include_str!("../../../../docs/mapping/doca-core.md");
-/// The names of the documents, one per line, with the documents' versions.
+/// The documents' names, one per line, with the versions that have them.
 const NAMES: &str = include_str!("../../../../docs/mapping/doca-core.names");
 
 /// The cells of every row of the page's tables.
@@ -15,7 +15,7 @@ fn rows() -> impl Iterator<Item = Vec<&'static str>> {
     tables.map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
 }
 
-/// Rows of names, by name.
+/// The rows of the tables of names, by name.
 fn named() -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut rows_by_name = BTreeMap::new();
     for row in rows().filter(|row| row.len() == 7 && row[0] != "name") {
@@ -31,13 +31,14 @@ fn every_doca_name_has_complete_row() {
     for line in NAMES.lines() {
         let (name, versions) = line.split_once(' ').unwrap();
         let row = rows.get(name).unwrap_or_else(|| panic!("{name} has no row"));
-        let said: BTreeSet<_> = row[1].split(" and ").collect();
-        assert_eq!(said, versions.split(' ').collect(), "versions of {name}");
+        let stated: BTreeSet<_> = row[1].split(" and ").collect();
+        assert_eq!(stated, versions.split(' ').collect(), "versions of {name}");
     }
     for (name, row) in &rows {
         assert!(row.iter().all(|cell| !cell.is_empty()), "{name}: {row:?}");
         let missing = row[3].starts_with("not ") || row[3].starts_with("no:");
-        assert!(missing || row[2].chars().any(char::is_alphabetic), "{name} works as what?");
+        let has_item = row[2].chars().any(char::is_alphabetic);
+        assert!(missing || has_item, "{name} has no Rust item, and is not marked as missing");
     }
 }
 
@@ -79,20 +80,21 @@ fn program_names_are_unique_and_undocumented() {
     assert!(aliases > 10, "{aliases} misspelt names");
 }
 
-/// Keeps the compiled program of the chapter equal to the explained one.
+/// Only the whole program is compiled; the snippets that explain it are parts of it, in order.
 #[test]
-fn chapter_pieces_match_its_program() {
-    let chapter = include_str!("../../../../docs/doca.md");
-    let (pieces, program) = chapter.split_once("## The whole program").unwrap();
+fn guide_snippets_are_in_its_whole_program() {
+    let guide = include_str!("../../../../docs/doca.md");
+    let (snippets, program) = guide.split_once("## The whole program").unwrap();
     let program: String = program.lines().map(|line| line.trim().to_owned() + "\n").collect();
     let mut from = 0;
-    let pieces = pieces.split("```rust,ignore\n").skip(1);
-    let pieces: Vec<_> = pieces.map(|piece| piece.split("```").next().unwrap()).collect();
-    assert!(pieces.len() > 5);
-    for piece in pieces {
-        let piece: String = piece.lines().map(|line| line.trim().to_owned() + "\n").collect();
-        let at = program[from..].find(&piece).unwrap_or_else(|| panic!("not there:\n{piece}"));
-        from += at + piece.len();
+    let snippets = snippets.split("```rust,ignore\n").skip(1);
+    let snippets: Vec<_> = snippets.map(|it| it.split("```").next().unwrap()).collect();
+    assert!(snippets.len() > 5);
+    for snippet in snippets {
+        let snippet: String = snippet.lines().map(|line| line.trim().to_owned() + "\n").collect();
+        let at = program[from..].find(&snippet);
+        let at = at.unwrap_or_else(|| panic!("the whole program lacks:\n{snippet}"));
+        from += at + snippet.len();
     }
 }
 

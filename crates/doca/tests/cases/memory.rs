@@ -122,6 +122,7 @@ fn export_needs_permission_and_device_of_mmap() {
     assert_eq!(local.export_rdma(&dev).unwrap_err().kind(), ErrorKind::NotPermitted);
     let shared = map(&dev, 64, READ_WRITE | AccessFlags::RDMA_WRITE);
     assert_eq!(shared.export_rdma(&other).unwrap_err().kind(), ErrorKind::NotPermitted);
+    assert_eq!(shared.export_dpu(&dev).unwrap_err().kind(), ErrorKind::NotPermitted);
     let descriptor = shared.export_rdma(&dev).unwrap();
     assert_eq!(descriptor, shared.export_rdma(&dev).unwrap());
 

@@ -203,6 +203,11 @@ fn buf_by_addr_copies_no_data() {
     let mut bytes = [1; 64];
     map.read_at(64, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 64]);
+    let (mut source, destination) = (done.source, done.destination);
+    source.set_data(map.address(), 64).unwrap();
+    workq.submit(dma.memcpy(source, destination)).unwrap();
+    let Ok(Some(Event::Dma(done))) = workq.retrieve_within(None) else { panic!("no copy") };
+    assert_eq!(done.destination.to_vec().unwrap(), [7; 64], "with the data set");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn properties_are_accepted_up_to_their_limits() {
     ];
     type Set = fn(RdmaBuilder, u32) -> RdmaBuilder;
     let sets: [(&str, u32, Set); 9] = [
-        // With single buffers: chains need more room each.
+        // One buffer each: a longer chain takes more WQEBBs, which lowers the limit.
         ("send_queue_size", limits[0], |b, n| b.send_buf_chain_len(1).send_queue_size(n)),
         ("recv_queue_size", limits[1], |b, n| b.recv_queue_size(n)),
         ("send_buf_chain_len", limits[2], |b, n| b.send_buf_chain_len(n)),
@@ -82,7 +82,7 @@ fn properties_are_accepted_up_to_their_limits() {
     ];
     for (name, most, set) in sets {
         let rdma = set(Rdma::builder(&dev), most).start().unwrap();
-        // The device accepts it, too.
+        // The export creates the QP: the device accepts the value.
         rdma.export().unwrap_or_else(|error| panic!("{name} = {most}: {error}"));
         let (kind, text) = start_error(set(Rdma::builder(&dev), most + 1));
         assert_eq!(kind, ErrorKind::InvalidValue, "{name}");
@@ -96,6 +96,10 @@ fn properties_are_accepted_up_to_their_limits() {
     ];
     for set in none {
         assert_eq!(start_error(set(Rdma::builder(&dev), 0)).0, ErrorKind::InvalidValue);
+    }
+    for reads in [0, 129] {
+        let (kind, text) = start_error(Rdma::builder(&dev).reads(reads));
+        assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
     }
     for port in [0, 9] {
         assert_eq!(start_error(Rdma::builder(&dev).port(port)).0, ErrorKind::InvalidValue);
@@ -143,7 +147,7 @@ fn connect_rejects_other_link_type() {
     }
 }
 
-/// Two ends whose maps have `length` bytes, and that take chains of 32 buffers.
+/// Two connected ends with maps of `length` bytes, and chains of at most 30 buffers.
 fn with_chains(devs: &[DevInfo], length: usize) -> [End; 2] {
     let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
     let chains = |builder: RdmaBuilder| builder.send_buf_chain_len(30).recv_buf_chain_len(30);
@@ -152,13 +156,14 @@ fn with_chains(devs: &[DevInfo], length: usize) -> [End; 2] {
     ends
 }
 
-/// A chain of the same `length` bytes, repeated, and of `last` more.
+/// A chain of `times` buffers of the same `length` bytes, and of one of `last` bytes; `full` of
+/// data, or with empty datarooms.
 fn chain(end: &End, times: u64, length: u64, last: u64, full: bool) -> Buf {
-    let piece = |length| if full { end.data(0, length) } else { end.room(0, length) }.unwrap();
-    let mut first = piece(length);
-    (1..times).for_each(|_| first.link(piece(length)).unwrap());
+    let buf = |length| if full { end.data(0, length) } else { end.room(0, length) }.unwrap();
+    let mut first = buf(length);
+    (1..times).for_each(|_| first.link(buf(length)).unwrap());
     if last > 0 {
-        first.link(piece(last)).unwrap();
+        first.link(buf(last)).unwrap();
     }
     first
 }
@@ -223,7 +228,7 @@ fn receive_room_may_exceed_max_message() {
         let (filled, empty) = lengths.split_at(pieces as usize);
         assert!(filled.iter().all(|&length| length == PIECE), "{lengths:?}");
         assert_eq!(empty, [0, 0, 0]);
-        // The same buffers once more, with known reach.
+        // An unchained receive: its key is cached.
         b.workq.submit(b.rdma().receive(b.room(0, PIECE))).unwrap();
         a.workq.submit(a.rdma().send(a.data(0, 5))).unwrap();
         a.done();
@@ -271,7 +276,7 @@ fn chain_length_is_limited_by_property() {
     a.workq.submit(a.rdma().send(Some(chain(&a, 30, 8, 0, true)))).unwrap();
     assert_eq!(a.done().local.unwrap().chain_data_len(), 240);
     assert_eq!(b.done().local.unwrap().chain_data_len(), 240);
-    // The device enforces the properties, too; reads have 30 buffers at any setting.
+    // A read may have 30 buffers at any setting.
     let read = a.rdma().read(a.remote(0, 240), Some(chain(&a, 30, 8, 0, true)));
     a.workq.submit(read).unwrap();
     a.done();
@@ -294,18 +299,6 @@ fn read_chain_is_limited_to_30_bufs() {
     assert!(refused.error.to_string().contains("max_read_buf_chain_len"), "{}", refused.error);
     a.workq.submit(a.rdma().read(a.remote(0, 240), Some(chain(&a, 30, 8, 0, true)))).unwrap();
     a.done();
-    for reads in [0, 129] {
-        let (kind, text) = start_error(Rdma::builder(&a.dev).reads(reads));
-        assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
-    }
-}
-
-#[test]
-fn builder_getters_return_set_properties() {
-    let dev = crate::support::dev();
-    let builder = Rdma::builder(&dev).send_queue_size(5).min_rnr_timer(3);
-    let properties = builder.properties();
-    assert_eq!((properties.send_queue_size, properties.min_rnr_timer), (5, 3));
 }
 
 #[test]
@@ -359,6 +352,7 @@ fn unsupported_atomic_returns_its_bufs() {
         (here, there) = refused.given.into_bufs();
         assert_eq!(a.workq.in_flight(), 0);
     }
+    // More jobs than the work queue is deep: the rejected ones have left no slot taken.
     for _ in 0..100 {
         a.workq.submit(a.rdma().read(a.remote(0, 8), a.data(0, 8))).unwrap();
         a.done();

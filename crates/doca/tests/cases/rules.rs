@@ -240,26 +240,6 @@ fn range_is_added_while_copies_are_in_flight() {
     }
 }
 
-/// 1.3 defines only the address and length of a buffer; 2.2 divides it into rooms, and a new one by
-/// address has no data yet. A program that follows 6.2 of 1.3 literally copies nothing.
-#[test]
-fn buf_by_addr_has_no_data_until_set() {
-    let dev = dev();
-    let dma = Dma::builder(&dev).start().unwrap();
-    let mut workq = WorkQ::new(1).unwrap();
-    workq.add(&dma).unwrap();
-    let (map, inventory) = plain(&dev, 4096, 2);
-    map.write_at(0, &[7; 64]).unwrap();
-    let source = inventory.buf_by_addr(&map, map.address(), 64).unwrap();
-    let into = inventory.buf_by_addr(&map, map.address() + 1024, 64).unwrap();
-    workq.submit(dma.memcpy(source, into)).unwrap();
-    let MemcpyDone { mut source, destination, .. } = done(&mut workq);
-    assert_eq!(destination.data_len(), 0);
-    source.set_data(map.address(), 64).unwrap();
-    workq.submit(dma.memcpy(source, destination)).unwrap();
-    assert_eq!(done(&mut workq).destination.to_vec().unwrap(), [7; 64]);
-}
-
 #[test]
 fn properties_are_readable_after_start() {
     let mut map = DynamicMmap::new("told");

@@ -100,7 +100,7 @@ fn failed_recovery_fails_each_job_once_and_shuts_down() {
     assert_eq!(workq.in_flight(), 0);
     let refused = workq.submit(context.get()).unwrap_err().error;
     assert_eq!(refused.kind(), ErrorKind::Shutdown);
-    assert!(refused.to_string().contains("could not be put right"), "{refused}");
+    assert!(refused.to_string().contains("could not recover"), "{refused}");
     workq.remove(&context).unwrap();
     workq.add(&context).unwrap();
     workq.submit(context.get().user_data(5)).unwrap();

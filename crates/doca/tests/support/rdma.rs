@@ -1,4 +1,4 @@
-//! Two instances of RDMA, connected or not yet.
+//! Two RDMA instances, connected or not yet.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) fn all() -> AccessFlags {
     ALL.into_iter().fold(AccessFlags::default(), |all, flag| all | flag)
 }
 
-/// One end of a connection: 64 KiB of memory, which the peer has as a map, too.
+/// One end of a connection, with memory that the peer imports as a map.
 pub(crate) struct End {
     pub(crate) dev: Dev,
     pub(crate) map: Mmap,
@@ -62,7 +62,7 @@ impl End {
         Some(self.inventory.buf_by_addr(&self.there, self.there.address() + at, length).unwrap())
     }
 
-    /// Own bytes.
+    /// Bytes of its own memory.
     pub(crate) fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.map.read_at(at, &mut bytes).unwrap();
@@ -167,7 +167,7 @@ pub(crate) fn pair(profile: &str) -> [End; 2] {
     ends
 }
 
-/// The kind of a refusal.
+/// The kind of an expected error.
 pub(crate) fn kind<T, E: Into<Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
         Ok(_) => panic!("it was not refused"),

@@ -1,5 +1,5 @@
-//! A program's queue pair for entries: send queue, completion queue and data are in the heap; the
-//! program posts and polls by itself.
+//! The queue pair by which a program sends a channel's entries: send queue, completion queue and
+//! data are in the heap; the program posts and polls by itself.
 
 use verbless_command::{
     CqAttr, CqEventTarget, DatagramAttr, Eqn, InitAttr, KeyAccess, QpAttr, QpObject, RemoteAccess,

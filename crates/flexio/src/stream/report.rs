@@ -24,7 +24,7 @@ use super::text::Message;
 
 /// The version of the format.
 pub const VERSION: u16 = 1;
-/// Bytes in front of the text.
+/// Bytes of a report before its text.
 pub const HEAD_BYTES: usize = 32;
 const MAGIC: [u8; 6] = *b"vbmsg\0";
 const NO_LEVEL: u8 = 0xff;
@@ -52,12 +52,12 @@ pub struct MsgBinReport(pub Message);
 pub enum ReportError {
     /// An I/O error.
     Io(io::Error),
-    /// The file does not begin like a report.
-    NoReport,
+    /// The next bytes are not a report's magic number.
+    NotAReport,
     /// A report has this unknown version.
     Version(u16),
     /// The file ends within a report.
-    Cut,
+    Truncated,
     /// This field has an invalid value.
     Field(&'static str),
 }
@@ -66,12 +66,12 @@ impl fmt::Display for ReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::NoReport => f.write_str("it is not a report of a message (Output::binary)"),
+            Self::NotAReport => f.write_str("not a report of a message, as Output::binary writes"),
             Self::Version(version) => {
-                write!(f, "it has version {version}; this reads version {VERSION}")
+                write!(f, "a report has version {version}; this reads version {VERSION}")
             }
-            Self::Cut => f.write_str("it ends within a report"),
-            Self::Field(field) => write!(f, "a report's {field} has a value that it cannot have"),
+            Self::Truncated => f.write_str("the file ends within a report"),
+            Self::Field(field) => write!(f, "a report has an invalid {field}"),
         }
     }
 }
@@ -112,9 +112,9 @@ impl MsgBinReport {
             return Ok(None);
         }
         if !head.starts_with(&MAGIC[..head.len().min(MAGIC.len())]) {
-            return Err(ReportError::NoReport);
+            return Err(ReportError::NotAReport);
         }
-        let head: [u8; HEAD_BYTES] = head.try_into().map_err(|_| ReportError::Cut)?;
+        let head: [u8; HEAD_BYTES] = head.try_into().map_err(|_| ReportError::Truncated)?;
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let version = u16::from_le_bytes([head[6], head[7]]);
@@ -126,7 +126,7 @@ impl MsgBinReport {
             number => Some(Level::from_number(number).ok_or(ReportError::Field("level"))?),
         };
         if word(0x14) >> 8 != 0 || word(0x1c) != 0 {
-            return Err(ReportError::Field("reserved part"));
+            return Err(ReportError::Field("reserved field"));
         }
         let length = word(0x18);
         if length > MAX_TEXT_BYTES {
@@ -135,7 +135,7 @@ impl MsgBinReport {
         let mut text = Vec::new();
         from.by_ref().take(length.into()).read_to_end(&mut text).map_err(ReportError::Io)?;
         if text.len() < length as usize {
-            return Err(ReportError::Cut);
+            return Err(ReportError::Truncated);
         }
         let text = String::from_utf8(text).map_err(|_| ReportError::Field("text"))?;
         let number = u64::from(word(0x08)) | u64::from(word(0x0c)) << 32;
@@ -160,7 +160,7 @@ mod tests {
         expected.extend("h\u{e9}re".as_bytes());
         assert_eq!(bytes, expected);
         let mut two = [bytes.clone(), bytes].concat();
-        two[bytes_of_level(1)] = NO_LEVEL;
+        two[level_offset(1)] = NO_LEVEL;
         let mut from = &two[..];
         assert_eq!(MsgBinReport::read(&mut from).unwrap(), Some(report()));
         let second = MsgBinReport::read(&mut from).unwrap().unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// Offset of the level of report `index` of [`report`]s.
-    fn bytes_of_level(index: usize) -> usize {
+    fn level_offset(index: usize) -> usize {
         index * report().to_bytes().len() + 0x14
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let whole = report().to_bytes();
         for length in 1..whole.len() {
             let read = MsgBinReport::read(&mut &whole[..length]);
-            assert!(matches!(read, Err(ReportError::Cut)), "{length} bytes: {read:?}");
+            assert!(matches!(read, Err(ReportError::Truncated)), "{length} bytes: {read:?}");
         }
         for (at, value, why) in [
             (0, b'x', "not a report"),

@@ -38,11 +38,11 @@ pub enum FileError {
     /// An I/O error.
     Io(io::Error),
     /// The file does not begin like a trace file.
-    NoTrace,
+    NotATrace,
     /// The file has this unknown version, or records of this unexpected size in bytes.
     Version(u32, u32),
     /// The file ends within this record, counted from 0 in the file.
-    Cut(u64),
+    Truncated(u64),
     /// This record of the file has no number, or one that does not exceed the previous record's.
     Number(u64),
 }
@@ -51,14 +51,14 @@ impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::NoTrace => f.write_str("it is not a trace file (OutputMode::Bin)"),
+            Self::NotATrace => f.write_str("not a trace file, as OutputMode::Bin writes"),
             Self::Version(version, bytes) => write!(
                 f,
                 "it has version {version} and records of {bytes} bytes; this reads version \
                  {VERSION} with {} bytes",
                 Record::BYTES
             ),
-            Self::Cut(record) => write!(f, "it ends within record {record}"),
+            Self::Truncated(record) => write!(f, "the file ends within record {record}"),
             Self::Number(record) => {
                 write!(f, "record {record} has no number, or one that was there before")
             }
@@ -91,7 +91,7 @@ impl std::error::Error for FileError {
 ///     let record = record?;
 ///     assert_eq!((record.id, record.thread, record.number), (7, 2, 0));
 /// }
-/// assert!(matches!(TraceFile::new(&b"number,point"[..]), Err(FileError::NoTrace)));
+/// assert!(matches!(TraceFile::new(&b"number,point"[..]), Err(FileError::NotATrace)));
 /// # Ok::<(), FileError>(())
 /// ```
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl<R: Read> TraceFile<R> {
         let mut head = [0; HEAD_BYTES];
         let length = read_whole(&mut from, &mut head)?;
         if length < HEAD_BYTES || head[..8] != MAGIC {
-            return Err(FileError::NoTrace);
+            return Err(FileError::NotATrace);
         }
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
         let (version, bytes) = (word(8), word(12));
@@ -141,7 +141,7 @@ impl<R: Read> TraceFile<R> {
         match read_whole(&mut self.from, &mut bytes)? {
             0 => return Ok(None),
             Record::BYTES => {}
-            _ => return Err(FileError::Cut(self.records)),
+            _ => return Err(FileError::Truncated(self.records)),
         }
         let later = |it: &Record| self.last.is_none_or(|last| it.number > last);
         let record = Record::parse(&bytes).filter(later);
@@ -197,11 +197,11 @@ mod tests {
             bytes[at] = value;
             read(&bytes).unwrap_err()
         };
-        assert!(matches!(read(&good[..63]), Err(FileError::NoTrace)));
-        assert!(matches!(changed(0, b'V'), FileError::NoTrace));
+        assert!(matches!(read(&good[..63]), Err(FileError::NotATrace)));
+        assert!(matches!(changed(0, b'V'), FileError::NotATrace));
         assert!(matches!(changed(8, 2), FileError::Version(2, 64)));
         assert!(matches!(changed(12, 32), FileError::Version(1, 32)));
-        assert!(matches!(read(&good[..good.len() - 1]), Err(FileError::Cut(1))));
+        assert!(matches!(read(&good[..good.len() - 1]), Err(FileError::Truncated(1))));
         assert!(matches!(read(&file(&[3, 3])), Err(FileError::Number(1))));
         assert!(matches!(changed(64 + 8, 0), FileError::Number(0)));
         let mut after = TraceFile::new(&good[..good.len() - 1]).unwrap();

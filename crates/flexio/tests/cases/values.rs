@@ -26,19 +26,19 @@ fn qp_state_has_device_number() {
 fn report_and_trace_errors_have_text_and_source() {
     let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
     for (error, expected) in [
-        (ReportError::NoReport, "not a report of a message"),
+        (ReportError::NotAReport, "not a report of a message"),
         (ReportError::Version(9), "version 9"),
-        (ReportError::Cut, "ends within a report"),
-        (ReportError::Field("level"), "level has a value"),
+        (ReportError::Truncated, "ends within a report"),
+        (ReportError::Field("level"), "invalid level"),
     ] {
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.source().is_none(), "{error}");
     }
     assert!(ReportError::Io(broken()).source().is_some());
     for (error, expected) in [
-        (FileError::NoTrace, "not a trace file"),
+        (FileError::NotATrace, "not a trace file"),
         (FileError::Version(9, 8), "version 9 and records of 8 bytes"),
-        (FileError::Cut(7), "within record 7"),
+        (FileError::Truncated(7), "within record 7"),
         (FileError::Number(6), "record 6 has no number"),
     ] {
         assert!(error.to_string().contains(expected), "{error}");

@@ -315,7 +315,7 @@ fn fwctl_is_offered_except_on_sub_functions() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn random_calls_are_answered_and_leave_nothing(

@@ -76,7 +76,7 @@ fn make(file: &File, calls: Vec<Call>, numbers: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {

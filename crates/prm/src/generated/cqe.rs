@@ -120,8 +120,9 @@ enumeration! {
         WITH_LOCAL_QP_OPERATION = 0x68,
         /// Comes with CQE syndrome LOCAL_LENGTH (0x01): the message is longer than the receive.
         WITH_LOCAL_LENGTH = 0x69,
-        /// Comes with CQE syndrome MW_BIND (0x06): seen on a UMR that the device refused.
-        MW_BIND_UMR = 0x78,
+        /// Comes with CQE syndrome MEMORY_WINDOW_BIND (0x06): seen on a UMR that the device
+        /// refused.
+        MEMORY_WINDOW_BIND_UMR = 0x78,
         /// Comes with CQE syndrome TRANSPORT_RETRY_EXCEEDED (0x15): the peer did not answer.
         WITH_TRANSPORT_RETRY_EXCEEDED = 0x81,
         /// Comes with CQE syndrome RNR_RETRY_EXCEEDED (0x16): the peer had no receive posted.

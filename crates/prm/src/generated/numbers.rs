@@ -362,10 +362,10 @@ pub static NUMBERS: &[Numbers] = &[
             },
             Number {
                 value: 0x78,
-                name: "MW_BIND_UMR",
+                name: "MEMORY_WINDOW_BIND_UMR",
                 says: &[],
-                doc: "Comes with CQE syndrome MW_BIND (0x06): seen on a UMR that the device \
-                    refused.",
+                doc: "Comes with CQE syndrome MEMORY_WINDOW_BIND (0x06): seen on a UMR that the \
+                    device refused.",
             },
             Number {
                 value: 0x81,

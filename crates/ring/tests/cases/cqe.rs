@@ -1,11 +1,11 @@
 //! CQEs: errors, invalid ones, inline data, and polling.
 
-use crate::support::{Completer, REMOTE, Sender, Settings, bytes, sge};
+use crate::support::{Completer, REMOTE, Receiver, Sender, Settings, bytes, sge};
 use verbless_prm::hot::{cqe_format, cqe_opcode, opcode};
 use verbless_prm::{Cqe, CqeFormat, CqeOpcode, WqeOpcode};
 use verbless_ring::completion::{FailedRequest, InvalidCqe};
 use verbless_ring::wr::Write;
-use verbless_ring::{CompletionError, Qpn, WcOpcode, WcStatus, WqeIndex};
+use verbless_ring::{CompletionError, Qpn, QueuePair, WcOpcode, WcStatus, WqeIndex};
 
 #[test]
 fn error_cqe_reports_failure_and_frees_slots() {
@@ -51,7 +51,7 @@ fn invalid_cqe_completes_nothing() {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_counter(index);
         assert_eq!(try_one(&edit), InvalidCqe::Index(WqeIndex(index)));
     }
-    for opcode in [0x5, 0x6, 0x7, 0x8, 0xc, 0x1, 0x2] {
+    for opcode in [0x1, 0x2, 0x5, 0x6, 0x7, 0x8, 0x9, 0xa, 0xb, 0xc] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_opcode(CqeOpcode(opcode));
         assert_eq!(try_one(&edit), InvalidCqe::Opcode(opcode));
     }
@@ -64,6 +64,27 @@ fn invalid_cqe_completes_nothing() {
     assert_eq!(sender.queue.free(), free);
     let cqe = sender.device.completion(opcode::WRITE, 0);
     assert_eq!(sender.queue.complete(cqe).unwrap().operation(), WcOpcode::Write);
+}
+
+#[test]
+fn cqe_without_outstanding_wqe_is_rejected() {
+    let sender = Sender::new(Settings::default());
+    let receiver = Receiver::new(0x123, 4, 32);
+    let Sender { queue, mut device, .. } = sender;
+    let mut pair = QueuePair::new(queue, receiver.queue);
+    for index in [0, 1, 15, 16, 0x7fff, 0xffff] {
+        for number in [
+            cqe_opcode::REQUESTER,
+            cqe_opcode::RESPONDER_SEND,
+            cqe_opcode::REQUESTER_ERROR,
+            cqe_opcode::RESPONDER_ERROR,
+        ] {
+            let cqe = device.cqe(number, opcode::NOP, index);
+            let completed = pair.complete(device.deliver(cqe));
+            let rejected = matches!(completed, Err(CompletionError::InvalidCqe(_)));
+            assert!(rejected, "CQE opcode {number}, WQE {index:#x}: {completed:?}");
+        }
+    }
 }
 
 #[test]

@@ -203,10 +203,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// For any posts and completions, cookies return in order and the count of free WQEBBs is
-    /// right.
+    /// right. Few cases start before the wrap of the index: the way there takes 65,000 posts.
     #[test]
     fn sends_complete_in_order_and_wqebbs_add_up(
-        start in any::<u16>(),
+        start in prop_oneof![9 => 0u16..64, 1 => 0xffc0..=u16::MAX],
         steps in proptest::collection::vec(step(), 1..80),
     ) {
         let mut sender = Sender::new(Settings { wqebbs: 16, ..Settings::default() });

@@ -15,6 +15,5 @@ mod operations;
 mod retired;
 mod settled;
 mod srq;
-mod types;
 mod umr;
 mod work_queue;

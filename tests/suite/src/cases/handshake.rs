@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use verbless_command::{KeyAccess, RemoteAccess};
+use verbless_command::KeyAccess;
 use verbless_devx::ErrorKind;
 use verbless_queue::wr::{FetchAdd, Inline, Read as RdmaRead, Send, Write};
 use verbless_queue::{CqConfig, Domain, QpConfig, Rc, RemoteRegion, Uc};
@@ -23,8 +23,7 @@ cases!(
     garbage_is_rejected_and_qp_still_connects,
     closed_stream_ends_handshake_with_io_error,
     region_words_match_peer_reads_and_atomics [ATOMICS],
-    remote_write_without_local_write_is_rejected,
-    domain_without_blueflame_rings_plain_doorbells,
+    domain_without_blueflame_has_one_uar,
     read_only_region_sends_bytes_of_its_slice,
 );
 
@@ -173,23 +172,7 @@ fn region_words_match_peer_reads_and_atomics(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let domain = Domain::new(&lab.device()?)?;
-    for remote in [
-        RemoteAccess { write: true, ..Default::default() },
-        RemoteAccess { atomic: true, ..Default::default() },
-    ] {
-        let access = KeyAccess { local_write: false, remote, ..KeyAccess::LOCAL_READ };
-        let Err(error) = domain.region(4096, access) else {
-            return Err(Stop::fail(format!("{access:?} was taken")));
-        };
-        ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
-        ensure!(error.to_string().contains("`local_write`"), "{error} does not say what to do");
-    }
-    Ok(())
-}
-
-fn domain_without_blueflame_rings_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
+fn domain_without_blueflame_has_one_uar(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::builder(&device).blueflame_pages(0).pool_bytes(1).build()?;
     let mut pages = std::collections::BTreeSet::new();

@@ -459,11 +459,9 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
     ] {
         let access = KeyAccess { remote, ..KeyAccess::LOCAL_READ };
         let refused = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) }).err();
-        ensure_eq!(
-            refused.map(|error| error.kind()),
-            Some(ErrorKind::InvalidInput),
-            format!("{remote:?} without local write")
-        );
+        let error = refused.ok_or_else(|| Stop::fail(format!("{remote:?} was accepted")))?;
+        ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
+        ensure!(error.to_string().contains("`local_write`"), "{error} does not say what to do");
     }
     Ok(())
 }

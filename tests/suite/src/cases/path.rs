@@ -21,7 +21,6 @@ cases!(
     two_devices_reach_each_other [Need::Peer],
     every_path_mtu_up_to_port_mtu_works,
     sequence_numbers_wrap_at_24_bits,
-    each_side_starts_at_its_own_psn,
     peer_address_round_trips_through_bytes,
     infiniband_path_may_have_global_route [INFINIBAND],
     roce_v1_path_carries_messages [ETHERNET, Need::Gid(GidType::RoceV1)],
@@ -112,29 +111,21 @@ fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn each_side_starts_at_its_own_psn(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
-    let ours = ConnectOptions { psn: Some(0x12_3456), ..Default::default() };
-    let theirs = ConnectOptions { psn: Some(0xab_cdef), ..Default::default() };
-    let here = pair.a.domain.address(&pair.a.qp, &ours)?;
-    let there = pair.b.domain.address(&pair.b.qp, &theirs)?;
-    pair.a.domain.connect(&mut pair.a.qp, &there, &ours)?;
-    pair.b.domain.connect(&mut pair.b.qp, &here, &theirs)?;
-    exchange(&mut pair)
-}
-
 fn peer_address_round_trips_through_bytes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
-    let options = ConnectOptions { psn: Some(77), ..Default::default() };
+    // Each side starts at its own PSN.
+    let [ours, theirs] =
+        [0x12_3456, 0xab_cdef].map(|psn| ConnectOptions { psn: Some(psn), ..Default::default() });
     let over = |address: PeerAddress| {
         let read = PeerAddress::from_bytes(&address.to_bytes())?;
         ensure_eq!(read, address, "the parsed address");
         Ok::<_, Stop>(read)
     };
-    let here = over(pair.a.domain.address(&pair.a.qp, &options)?)?;
-    let there = over(pair.b.domain.address(&pair.b.qp, &options)?)?;
-    pair.a.domain.connect(&mut pair.a.qp, &there, &options)?;
-    pair.b.domain.connect(&mut pair.b.qp, &here, &options)?;
+    let here = over(pair.a.domain.address(&pair.a.qp, &ours)?)?;
+    let there = over(pair.b.domain.address(&pair.b.qp, &theirs)?)?;
+    ensure_eq!((here.psn, there.psn), (0x12_3456, 0xab_cdef), "start PSNs");
+    pair.a.domain.connect(&mut pair.a.qp, &there, &ours)?;
+    pair.b.domain.connect(&mut pair.b.qp, &here, &theirs)?;
     exchange(&mut pair)?;
     ensure!(PeerAddress::from_bytes(&[0xff; 28]).is_err(), "invalid bytes were accepted");
     Ok(())

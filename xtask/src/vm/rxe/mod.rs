@@ -8,7 +8,7 @@
 //!   client - rxe1 - eth2 === QEMU's -netdev tap === UDP 4791 == --uplink - model - mlx5_0 - server
 //! ```
 //!
-//! The last one needs root and a tap device, and is skipped without them.
+//! The network through the tap device needs root, and is skipped without it.
 //!
 //! The server is the same program under `verbless-model run`, or one of ours on our own driver,
 //! which checks the received data. Both serve over a link without faults, over one that loses a
@@ -50,8 +50,9 @@ use servers::{Binaries, Servers};
 /// The script that makes rxe0.
 const PREPARE: &str = include_str!("prepare.sh");
 
-/// The modules that the guest loads. Only the kernel for any machine has rdma_rxe, which requests
-/// the ICRC's algorithm by name; later kernels have it built in.
+/// The modules that the guest loads. Only [`KernelFlavour::Full`] has rdma_rxe. It requests the
+/// ICRC's algorithm by name, so that modprobe does not see the dependency; Linux 7.2 has the
+/// algorithm built in.
 fn modules(series: Series) -> Vec<&'static str> {
     let mut modules = vec!["virtio_pci", "virtio_net", "ib_uverbs", "rdma_rxe"];
     if series != Series::Linux7_2 {
@@ -60,7 +61,7 @@ fn modules(series: Series) -> Vec<&'static str> {
     modules
 }
 
-/// Fetches the parts of a run; an error says why none can run here.
+/// Fetches the parts of a run; an error says what this machine lacks.
 pub(crate) fn fetch(series: Series) -> Result {
     for program in ["ibv_rc_pingpong", "ib_write_bw"] {
         if !on_the_path(program) {
@@ -86,7 +87,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     std::fs::create_dir_all(fetch::folder())?;
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
-    // The fetch needs the network of the other processes.
+    // Downloads come first: the network namespace of the tap has no route out.
     let selection = options.selection();
     selection.series().into_iter().try_for_each(fetch)?;
     let tap = tap::enter();
@@ -143,7 +144,7 @@ fn boot(
     let listener = UnixListener::bind(&output)?;
     let cable = cable()?;
     let mut servers = Servers::start(rounds, binaries, &cable, &scratch)?;
-    // From here on, since a process inherits its blocked signals.
+    // After the servers' thread started: its processes would inherit the blocked signals.
     let signals = Signals::catch()?;
     let mut command = Qemu::get(&X86_64)?.command()?;
     Machine {

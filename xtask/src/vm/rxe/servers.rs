@@ -18,10 +18,10 @@ use crate::workspace::Result;
 
 /// The model's link: an emulated guest is slow, and frames that exceed its socket's queue are lost.
 const LINK: &str = "[[link]]\nbandwidth = \"20Mb/s\"\n";
-/// One frame in a hundred is lost, on its way to the model and from it.
+/// One frame in a hundred is lost, in each direction.
 const LOSS: &str = "[[fault]]\neffect = \"lose\"\nchance = 0.01\n";
 
-/// The same for messages only.
+/// After [`LOSS`]: only packets of RC SENDs of several packets.
 const LOSS_OF_SENDS: &str = "opcode = [\"RC_SEND_FIRST\", \"RC_SEND_MIDDLE\", \"RC_SEND_LAST\"]\n";
 
 /// The twentieth datagram is lost.
@@ -59,11 +59,12 @@ impl Servers {
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = stop.clone();
         let thread = std::thread::Builder::new()
-            .spawn(move || all(&rounds, &output, &is_over).map_err(|error| error.to_string()))?;
+            .spawn(move || serve_all(&rounds, &output, &is_over).map_err(|e| e.to_string()))?;
         Ok(Self { stop, thread: Some(thread), log })
     }
 
-    /// After the guest's end: all servers must have succeeded. Returns their lines about frames.
+    /// Waits for the servers after the guest's end; an error if one failed. Returns their lines
+    /// about rounds, links and frames.
     pub(super) fn finish(&mut self) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         let Some(thread) = self.thread.take() else { return Ok(String::new()) };
@@ -74,7 +75,7 @@ impl Servers {
         let outcome = thread.join().map_err(|_| "the thread of the servers panicked")?;
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         match outcome {
-            Ok(()) => Ok(account(&text)),
+            Ok(()) => Ok(summary(&text)),
             Err(error) => Err(format!("{error}\n{text}").into()),
         }
     }
@@ -90,8 +91,8 @@ impl Drop for Servers {
     }
 }
 
-/// Serves each round to its end, also after a failure.
-fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result {
+/// Serves each round to its end, even after a failure.
+fn serve_all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result {
     let mut failed = Vec::new();
     for (round, command) in rounds {
         writeln!(&mut &*output, "=== {}", round.title())?;
@@ -116,10 +117,10 @@ fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result 
 }
 
 /// The lines of a log about rounds, links and frames.
-fn account(log: &str) -> String {
+fn summary(log: &str) -> String {
     let starts = ["=== ", "--- device ", "pass  "];
-    let tells = |line: &&str| starts.iter().any(|start| line.starts_with(start));
-    log.lines().filter(tells).map(|line| format!("{line}\n")).collect()
+    let is_summary = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+    log.lines().filter(is_summary).map(|line| format!("{line}\n")).collect()
 }
 
 /// The command that serves a round.

@@ -1,5 +1,5 @@
-//! A network namespace with a tap device: the guest's third network device is at the tap's other
-//! end, and an independent IP stack is between the two.
+//! A network namespace with a tap device, whose other end is the guest's third network device: the
+//! IP stack of this machine's kernel is between the guest and the model.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,10 +18,10 @@ pub(super) const GUEST: &str = "198.51.100.2";
 pub(super) fn enter() -> Result<(), String> {
     const TUN: &str = "/dev/net/tun";
     if !nix::unistd::geteuid().is_root() {
-        return Err("a network of one's own needs root".into());
+        return Err("a network namespace needs root: run it as root".into());
     }
     if !Path::new(TUN).exists() {
-        return Err(format!("there is no {TUN}"));
+        return Err(format!("there is no {TUN}: load the module tun"));
     }
     if !on_the_path("ip") {
         return Err("ip is not installed: apt-get install iproute2".into());

@@ -49,30 +49,30 @@ fn context_slots_are_reused() {
     let handle = Handle::new().unwrap();
     let mut queues = Queues::new(1);
     let mut contexts: Vec<_> = (0..2 * NEAR).map(|_| Sha::builder(&dev).start().unwrap()).collect();
-    let place = |queues: &Queues, sha: &Sha| queues.place_of(sha.core().id()).unwrap() as usize;
+    let slot = |queues: &Queues, sha: &Sha| queues.slot_of(sha.core().id()).unwrap() as usize;
     for sha in &contexts {
         queues.add(sha, None).unwrap();
     }
-    let mut places: Vec<_> = contexts.iter().map(|sha| place(&queues, sha)).collect();
-    places.sort_unstable();
-    places.dedup();
-    assert_eq!(places.len(), 2 * NEAR, "each has one of its own");
+    let mut slots: Vec<_> = contexts.iter().map(|sha| slot(&queues, sha)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 2 * NEAR, "each has one of its own");
     let count = queues.far.len();
-    assert_eq!(count, places.iter().filter(|&&at| at >= NEAR).count(), "and none is without one");
+    assert_eq!(count, slots.iter().filter(|&&at| at >= NEAR).count(), "and none is without one");
     for _ in 0..3 {
-        let at = contexts.iter().position(|sha| place(&queues, sha) >= NEAR).unwrap();
+        let at = contexts.iter().position(|sha| slot(&queues, sha) >= NEAR).unwrap();
         let sha = contexts.remove(at);
-        let left = place(&queues, &sha);
+        let left = slot(&queues, &sha);
         queues.remove(sha.core().id(), &handle).unwrap();
         // It may get a near slot, if another context left one.
         let sha = Sha::builder(&dev).start().unwrap();
         queues.add(&sha, None).unwrap();
-        assert!(place(&queues, &sha) == left || place(&queues, &sha) < NEAR);
+        assert!(slot(&queues, &sha) == left || slot(&queues, &sha) < NEAR);
         assert_eq!(queues.far.len(), count);
         contexts.push(sha);
     }
     for sha in &contexts {
-        let found = queues.at(place(&queues, sha) as u32).unwrap();
+        let found = queues.at(slot(&queues, sha) as u32).unwrap();
         assert!(found.id == sha.core().id());
     }
 }
@@ -86,7 +86,7 @@ fn sides_are_found_by_slot_and_device() {
         (device_cqs.add(device_cq(0)), device_cqs.on(&devs[0]), device_cqs.on(&devs[1])),
         (0, Some(0), None)
     );
-    assert_eq!((device_cqs.add(device_cq(1)), device_cqs.places()), (1, 2));
+    assert_eq!((device_cqs.add(device_cq(1)), device_cqs.slots()), (1, 2));
     for (at, dev) in devs.iter().enumerate() {
         assert_eq!(device_cqs.on(dev), Some(at));
         assert!(device_cqs.get(at).is_some_and(|device_cq| device_cq.dev == *dev));

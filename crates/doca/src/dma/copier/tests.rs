@@ -66,7 +66,7 @@ impl Rig {
         if self.copier.begin_simple(job, Tag::default()) {
             return Ok(true);
         }
-        let at = self.copier.place(self.copier.next);
+        let at = self.copier.slot(self.copier.next);
         let RunningCopy { source, destination, user_data, tag } =
             self.copier.jobs[at].take().unwrap();
         let job = Memcpy { ctx, user_data, source, destination };

@@ -50,8 +50,8 @@ fn ends() -> (Model, [End; 2]) {
         let dev = &devs[at];
         let mut device_cq = DeviceCq::for_test(dev, 8).unwrap();
         let rdma = Rdma::builder(dev).permissions(access).start().unwrap();
-        let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
-        let engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
+        let args = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
+        let engine = RdmaEngine::new(&rdma.instance, &args).unwrap();
         let there = Mmap::create_from_export(exports[1 - at].as_bytes(), dev).unwrap();
         let inventory = Inventory::builder(256).extensions(Extensions::LINKED_LIST);
         let inventory = inventory.start().unwrap();

@@ -1,4 +1,4 @@
-//! Every format of the device API that needs no device, as one number: a program on the DPA and its
+//! One hash over every format of the device API that needs no device: a program on the DPA and its
 //! host, of another architecture, must compute the same. The crate's own tests check the formats
 //! themselves.
 
@@ -27,7 +27,7 @@ impl Fold {
     }
 }
 
-/// The number; `seed` goes into the formats' contents.
+/// The hash; `seed` varies the contents of the formats.
 pub(super) fn all(seed: u64) -> u64 {
     let mut fold = Fold(0xcbf2_9ce4_8422_2325 ^ seed);
     segments(&mut fold, seed);

@@ -613,11 +613,6 @@ fn says_by_level() -> u64 {
     (0..).zip(written).map(|(bit, bytes)| u64::from(bytes > 0) << bit).sum()
 }
 
-#[rpc]
-fn says_often(times: u64) -> u64 {
-    (0..times).map(|n| u64::from(print!("{n}") > 0)).sum()
-}
-
 /// Numbered messages with `bytes` additional bytes to a stream; returns how many were written.
 #[rpc]
 fn says_to(stream: u8, times: u64, bytes: usize) -> u64 {

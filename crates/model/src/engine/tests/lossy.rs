@@ -374,7 +374,7 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
         assert_eq!(qp.requester.retries_left, 7, "seed {seed}");
         Duration::from_nanos(rig.locked.clock.now - start)
     };
-    (0..20).map(time).collect()
+    (0..10).map(time).collect()
 }
 
 #[test]

@@ -1,51 +1,23 @@
 //! Buffers: inventories, pools, arrays, and the getters of a buffer.
 
-use verbless_doca::{
-    AccessFlags, BufArray, BufPool, BufRef, DynamicMmap, ErrorKind, Inventory, Memory, UserData,
-};
+use verbless_doca::{AccessFlags, BufArray, BufPool, DynamicMmap, ErrorKind, Inventory, Memory};
 use verbless_queue::wr::Write;
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
 
-use super::rig::{Rig, copied, map, open, refusal, refused_job, submit};
+use super::rig::{Rig, map, open, refusal};
 use crate::case::cases;
 use crate::endpoint::until;
-use crate::need::cap;
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 
 cases!(
     "doca_buf",
     "Buffers of DOCA on registered memory: inventories, pools and arrays.":
-    buf_tracks_head_data_and_tail_room,
     duplicated_buf_shares_bytes,
-    buf_with_second_reference_is_rejected_in_job [cap!(dma_mmo_qp)],
     pool_bufs_do_not_overlap,
     buf_array_yields_bufs_by_index,
-    inventory_and_mmap_keep_set_properties,
     memrange_is_freed_after_mmap_and_last_buf,
     qp_accepts_mkey_of_buf,
 );
-
-fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
-    let rig = Rig::new(lab)?;
-    let at = rig.map.address();
-    let mut buffer = rig.inventory.buf_by_args(&rig.map, at, 1000, at + 100, 200)?;
-    ensure_eq!(
-        (buffer.head(), buffer.len(), buffer.data(), buffer.data_len(), buffer.tail_len()),
-        (at, 1000, at + 100, 200, 700),
-        "rooms"
-    );
-    buffer.set_data(at + 500, 500)?;
-    ensure_eq!(buffer.tail_len(), 0, "tailroom");
-    ensure_eq!(refusal(buffer.append(&[1]))?, ErrorKind::InvalidValue, "no tailroom");
-    let kind = refusal(buffer.set_data(at + 500, 501))?;
-    ensure_eq!(kind, ErrorKind::InvalidValue, "a dataroom that leaves the buffer");
-    buffer.reset_data_len();
-    ensure_eq!((buffer.data(), buffer.data_len()), (at + 500, 0), "dataroom");
-    ensure_eq!(rig.map.buffers(), 1, "buffers of the map");
-    drop(buffer);
-    ensure_eq!(rig.map.buffers(), 0, "buffers of the map");
-    Ok(())
-}
 
 fn duplicated_buf_shares_bytes(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
@@ -58,21 +30,6 @@ fn duplicated_buf_shares_bytes(lab: &Lab) -> Result<(), Stop> {
     drop((first, tail));
     rig.fill(0, &pattern(2, 300))?;
     ensure!(second.to_vec()? == pattern(2, 100), "other bytes");
-    Ok(())
-}
-
-fn buf_with_second_reference_is_rejected_in_job(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    let dma = rig.dma()?;
-    let source = rig.data(0, 64)?;
-    let reference: BufRef = source.add_ref()?;
-    ensure_eq!((source.refcount(), reference.refcount()), (2, 2), "references");
-    let job = dma.memcpy(source, rig.room(4096, 64)?);
-    let (kind, job) = refused_job(rig.workq.submit(job))?;
-    ensure_eq!(kind, ErrorKind::InvalidValue, "kind of the refusal");
-    drop(reference);
-    submit(&mut rig.workq, job.user_data(UserData(3)))?;
-    ensure_eq!(copied(&mut rig.workq)?.user_data, UserData(3), "user data");
     Ok(())
 }
 
@@ -105,28 +62,6 @@ fn buf_array_yields_bufs_by_index(lab: &Lab) -> Result<(), Stop> {
     ensure!(array.take(3).is_none(), "buffer 3 was taken twice");
     ensure_eq!(third.to_vec()?, [3; 4], "bytes");
     array.put(third)?;
-    Ok(())
-}
-
-fn inventory_and_mmap_keep_set_properties(lab: &Lab) -> Result<(), Stop> {
-    let inventory = Inventory::builder(5).name("five").start()?;
-    ensure_eq!((inventory.name(), inventory.num_elements()), ("five", 5), "the inventory");
-    let mut map = DynamicMmap::new("ranges");
-    map.set_max_chunks(3)?;
-    map.set_max_devices(2)?;
-    map.set_access_flags(AccessFlags::LOCAL_READ_ONLY)?;
-    map.start()?;
-    let dev = open(lab, lab.info())?;
-    map.dev_add(&dev)?;
-    ensure_eq!(refusal(map.dev_add(&dev))?, ErrorKind::AlreadyExist, "the same device");
-    for _ in 0..3 {
-        map.populate(Memory::allocate(4096)?, 4096, None)?;
-    }
-    let kind = refusal(map.populate(Memory::allocate(4096)?, 4096, None))?;
-    ensure_eq!(kind, ErrorKind::Full, "one range more");
-    ensure_eq!((map.name(), map.max_chunks(), map.max_devices()), ("ranges", 3, 2), "the map");
-    ensure_eq!(map.access_flags(), AccessFlags::LOCAL_READ_ONLY, "its access flags");
-    ensure!(!map.is_exported() && map.buffers() == 0, "exported, or with buffers");
     Ok(())
 }
 

@@ -1,10 +1,10 @@
 //! The capabilities that a device reports, compared with its behaviour.
 
 use verbless_doca::dma::Dma;
-use verbless_doca::sha::{Algorithm, Sha};
+use verbless_doca::sha::Sha;
 use verbless_doca::sync_event::{Location, SyncEvent};
 use verbless_doca::{
-    AccessFlags, Context, Dev, Error, ErrorKind, Event, JobType, Mmap, Result as DocaResult, WorkQ,
+    AccessFlags, Context, Dev, Error, ErrorKind, JobType, Mmap, Result as DocaResult, WorkQ,
 };
 
 use super::rig::{Rig, copied, event, map, open, refusal, submit};
@@ -15,12 +15,10 @@ cases!(
     "doca_cap",
     "Capabilities in DOCA: a missing one is refused with NotSupported.":
     dma_support_matches_capability,
-    sha_runs_in_software_on_every_device,
     event_driven_workq_matches_capability,
     mmap_dpu_export_and_import_match_capability,
     sync_event_dpu_export_matches_capability,
     sync_event_jobs_match_capability,
-    hotplug_manager_is_unsupported,
     pci_address_finds_its_device_again,
 );
 
@@ -56,24 +54,6 @@ fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
         let job = dma.memcpy(rig.data(0, 7)?, rig.room(64, 7)?);
         submit(&mut rig.workq, job)?;
         ensure_eq!(copied(&mut rig.workq)?.destination.to_vec()?, b"capable", "bytes");
-    }
-    Ok(())
-}
-
-fn sha_runs_in_software_on_every_device(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    ensure!(!is_supported(Sha::hardware_supported(&rig.dev))?, "hardware hashes");
-    let sha = Sha::builder(&rig.dev).start()?;
-    rig.workq.add(&sha)?;
-    for algorithm in [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512] {
-        ensure!(is_supported(Sha::job_supported(&rig.dev, algorithm))?, "{algorithm:?}");
-        let job = sha.hash(algorithm, rig.data(0, 3)?, rig.room(64, 64)?);
-        submit(&mut rig.workq, job)?;
-        let Event::Sha(done) = event(&mut rig.workq)? else {
-            return Err(Stop::fail("not a hash"));
-        };
-        let length = done.destination.map(|digest| digest.data_len());
-        ensure_eq!(length, Some(algorithm.digest_len() as u64), "bytes of the digest");
     }
     Ok(())
 }
@@ -160,13 +140,6 @@ fn sync_event_jobs_match_capability(lab: &Lab) -> Result<(), Stop> {
         if can {
             ensure_eq!(event(&mut workq)?.job_type(), job_type, "the completed job");
         }
-    }
-    Ok(())
-}
-
-fn hotplug_manager_is_unsupported(lab: &Lab) -> Result<(), Stop> {
-    for dev in devices(lab)? {
-        ensure!(!is_supported(dev.info().hotplug_manager_supported())?, "{dev:?} does");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use verbless_doca::dma::Dma;
 use verbless_doca::{AccessFlags, ErrorKind};
 
-use super::rig::{BYTES, Rig, copied, failed_job, map, open, refusal, refused_job, submit};
+use super::rig::{BYTES, Rig, copied, failed_job, map, open, refused_job, submit};
 use crate::case::cases;
 use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -11,23 +11,13 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_dma",
     "Copies of memory by the device, as jobs of DOCA.":
-    memcpy_without_mmo_is_not_supported [cap!(!dma_mmo_qp)],
     copy_appends_to_destination_data [cap!(dma_mmo_qp)],
     copies_of_any_length_are_exact [cap!(dma_mmo_qp), LARGE_COPIES],
     memcpy_treats_buf_chain_as_one_range [cap!(dma_mmo_qp)],
     bufs_beyond_limits_are_returned_with_error [cap!(dma_mmo_qp)],
-    memcpy_obeys_mmap_permissions [cap!(dma_mmo_qp)],
     mmap_of_another_device_is_rejected [cap!(dma_mmo_qp), Need::Peer],
     failed_job_leaves_other_jobs_intact [cap!(dma_mmo_qp), Need::Model],
 );
-
-fn memcpy_without_mmo_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let dev = open(lab, lab.info())?;
-    ensure_eq!(refusal(Dma::memcpy_supported(&dev))?, ErrorKind::NotSupported, "the capability");
-    ensure_eq!(refusal(Dma::builder(&dev).start())?, ErrorKind::NotSupported, "start");
-    ensure_eq!(refusal(Dma::max_buf_size(&dev))?, ErrorKind::NotSupported, "a limit");
-    Ok(())
-}
 
 fn copy_appends_to_destination_data(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::new(lab)?;
@@ -102,21 +92,6 @@ fn bufs_beyond_limits_are_returned_with_error(lab: &Lab) -> Result<(), Stop> {
     submit(&mut rig.workq, dma.memcpy(chain, into))?;
     copied(&mut rig.workq)?;
     ensure_eq!(rig.inventory.num_free_elements(), super::rig::BUFFERS, "free buffers");
-    Ok(())
-}
-
-fn memcpy_obeys_mmap_permissions(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    let dma = rig.dma()?;
-    let read_only = map(&rig.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
-    let into = rig.inventory.buf_by_addr(&read_only, read_only.address(), 64)?;
-    let job = dma.memcpy(rig.data(0, 64)?, into);
-    let (kind, _job) = refused_job(rig.workq.submit(job))?;
-    ensure_eq!(kind, ErrorKind::NotPermitted, "a destination that may only be read");
-    let from = rig.inventory.buf_by_data(&read_only, read_only.address(), 64)?;
-    let job = dma.memcpy(from, rig.room(0, 64)?);
-    submit(&mut rig.workq, job)?;
-    copied(&mut rig.workq)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use verbless_doca::dma::Dma;
 use verbless_doca::{AccessFlags, Dev, ErrorKind, Mmap};
 
-use super::rig::{Rig, copied, failed_job, map, open, refusal, refused_job, submit};
+use super::rig::{Rig, copied, failed_job, map, open, submit};
 use crate::case::cases;
 use crate::need::{LARGE_COPIES, SHARES_KEYS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
@@ -13,8 +13,6 @@ cases!(
     "Memory of a host that its DPU copies, by exported maps.",
     needs [Need::Sides, SHARES_KEYS, cap!(dma_mmo_qp)]:
     dpu_copies_from_and_to_host_memory [LARGE_COPIES],
-    dpu_read_only_mmap_rejects_write,
-    host_rejects_its_own_dpu_export,
     imported_mmap_fails_after_export_is_destroyed,
 );
 
@@ -56,28 +54,6 @@ fn dpu_copies_from_and_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     let mut bytes = vec![0; LENGTH];
     far.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(2, LENGTH), "other bytes came in");
-    Ok(())
-}
-
-fn dpu_read_only_mmap_rejects_write(lab: &Lab) -> Result<(), Stop> {
-    let (host, mut rig, dma) = sides(lab)?;
-    let (_far, imported) = shared(&host, &rig.dev, AccessFlags::DPU_READ_ONLY)?;
-    let into = rig.inventory.buf_by_addr(&imported, imported.address(), 64)?;
-    let job = dma.memcpy(rig.data(0, 64)?, into);
-    let (kind, _job) = refused_job(rig.workq.submit(job))?;
-    ensure_eq!(kind, ErrorKind::NotPermitted, "kind of the refusal");
-    Ok(())
-}
-
-fn host_rejects_its_own_dpu_export(lab: &Lab) -> Result<(), Stop> {
-    let (host, _rig, _dma) = sides(lab)?;
-    let far = map(&host, 4096, AccessFlags::DPU_READ_ONLY)?;
-    let descriptor = far.export_dpu(&host)?;
-    ensure_eq!(
-        refusal(Mmap::create_from_export(descriptor.as_bytes(), &host))?,
-        ErrorKind::NotSupported,
-        "kind of the refusal"
-    );
     Ok(())
 }
 

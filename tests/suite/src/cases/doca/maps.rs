@@ -9,28 +9,11 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_mmap",
     "Memory maps of DOCA, and exports of them for peers.":
-    mmap_bytes_are_written_and_read,
     restarted_mmap_keeps_its_bytes,
-    mmap_with_live_bufs_rejects_destroy,
     mmap_spans_several_devices[Need::Peer],
     rdma_export_is_stable_and_carries_range,
-    altered_export_is_rejected,
-    export_requires_access_flag,
     dynamic_mmap_takes_chunks_until_export,
-    failed_dev_add_registers_no_range[Need::Model, Need::Peer],
 );
-
-fn mmap_bytes_are_written_and_read(lab: &Lab) -> Result<(), Stop> {
-    let dev = open(lab, lab.info())?;
-    let map = map(&dev, 70_000, AccessFlags::LOCAL_READ_WRITE)?;
-    map.write_at(123, &pattern(1, 60_000))?;
-    let mut bytes = vec![0; 60_000];
-    map.read_at(123, &mut bytes)?;
-    ensure!(bytes == pattern(1, 60_000), "other bytes");
-    ensure_eq!(map.len(), 70_000, "length");
-    ensure_eq!(refusal(map.write_at(69_999, &[1, 2]))?, ErrorKind::InvalidValue, "past the end");
-    Ok(())
-}
 
 fn restarted_mmap_keeps_its_bytes(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
@@ -41,22 +24,6 @@ fn restarted_mmap_keeps_its_bytes(lab: &Lab) -> Result<(), Stop> {
     again.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(2, 4096), "other bytes");
     again.destroy().map_err(|refused| refused.error.into())
-}
-
-fn mmap_with_live_bufs_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
-    let dev = open(lab, lab.info())?;
-    let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
-    let inventory = Inventory::builder(1).start()?;
-    let buffer = inventory.buf_by_addr(&map, map.address(), 64)?;
-    let map = match map.destroy() {
-        Ok(()) => return Err(Stop::fail("it was destroyed")),
-        Err(refused) => {
-            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the error");
-            refused.given
-        }
-    };
-    drop(buffer);
-    map.destroy().map_err(|refused| refused.error.into())
 }
 
 fn mmap_spans_several_devices(lab: &Lab) -> Result<(), Stop> {
@@ -97,37 +64,6 @@ fn rdma_export_is_stable_and_carries_range(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn altered_export_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let (_map, descriptor) = exported(lab)?;
-    let peer = open(lab, lab.other_info())?;
-    for length in 0..descriptor.len() {
-        let short = &descriptor[..length];
-        ensure_eq!(
-            refusal(Mmap::create_from_export(short, &peer))?,
-            ErrorKind::InvalidValue,
-            format!("{length} bytes")
-        );
-    }
-    for at in 0..descriptor.len() {
-        let mut altered = descriptor.clone();
-        altered[at] ^= 1 << (at % 8);
-        let kind = refusal(Mmap::create_from_export(&altered, &peer))?;
-        // It cannot call a later version's unknown fields wrong.
-        let unknown = [ErrorKind::UnsupportedVersion, ErrorKind::NotSupported];
-        let as_documented = [&[ErrorKind::InvalidValue], &unknown[..]].concat();
-        ensure!(as_documented.contains(&kind), "byte {at}: {kind:?}");
-    }
-    Ok(())
-}
-
-fn export_requires_access_flag(lab: &Lab) -> Result<(), Stop> {
-    let dev = open(lab, lab.info())?;
-    let local = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
-    ensure_eq!(refusal(local.export_rdma(&dev))?, ErrorKind::NotPermitted, "for peers");
-    ensure_eq!(refusal(local.export_dpu(&dev))?, ErrorKind::NotPermitted, "for the DPU");
-    Ok(())
-}
-
 fn dynamic_mmap_takes_chunks_until_export(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let mut map = DynamicMmap::new("chunks");
@@ -148,30 +84,5 @@ fn dynamic_mmap_takes_chunks_until_export(lab: &Lab) -> Result<(), Stop> {
     let peer = open(lab, lab.other_info())?;
     let imported = Mmap::create_from_export(descriptor.as_bytes(), &peer)?;
     ensure_eq!((imported.address(), imported.len()), (address, 8192), "address and length");
-    Ok(())
-}
-
-/// The device cannot have the second range: it keeps no key of the first, though a buffer is out.
-fn failed_dev_add_registers_no_range(lab: &Lab) -> Result<(), Stop> {
-    use verbless_model::Ioctl;
-    let (dev, other) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
-    let mut map = DynamicMmap::new("all or none");
-    map.set_max_chunks(2)?;
-    map.set_max_devices(2)?;
-    map.start()?;
-    map.dev_add(&dev)?;
-    let memory = Memory::allocate(8192)?;
-    let address = memory.address();
-    map.populate(memory, 4096, None)?;
-    map.populate(Memory::allocate(4096)?, 4096, None)?;
-    let inventory = Inventory::builder(1).start()?;
-    let buffer = inventory.buf_by_addr(&map, address, 64)?;
-    let register =
-        Ioctl::named("DEVX_UMEM_REG").ok_or_else(|| Stop::fail("no such ioctl: DEVX_UMEM_REG"))?;
-    lab.model()?.fail_ioctl(1, register, 2, 12);
-    ensure!(map.dev_add(&other).is_err(), "the second range was registered all the same");
-    ensure_eq!(refusal(buffer.mkey(&other))?, ErrorKind::NotPermitted, "a key of the first range");
-    map.dev_add(&other)?;
-    buffer.mkey(&other)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Permissions, states and recovery of DOCA RDMA.
 
-use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState, TransportType};
+use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState};
 use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve, WorkQ};
 
 use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
@@ -23,7 +23,6 @@ cases!(
     stale_descriptor_reaches_no_instance,
     altered_descriptor_is_rejected,
     instance_connected_before_workq_works,
-    dc_transport_is_not_supported,
     instance_size_is_bounded_by_device_limits,
 );
 
@@ -324,15 +323,6 @@ fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(b.done()?.user_data.0, 9, "the receive");
     ensure!(b.bytes(0, 64)? == pattern(2, 64), "other bytes arrived");
     works(&mut [a, b])
-}
-
-fn dc_transport_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let dev = super::rig::open(lab, lab.info())?;
-    let kind = refusal(Rdma::transport_type_supported(&dev, TransportType::Dc))?;
-    ensure_eq!(kind, ErrorKind::NotSupported, "the query");
-    let builder = Rdma::builder(&dev).transport_type(TransportType::Dc);
-    ensure_eq!(refusal(builder.start())?, ErrorKind::NotSupported, "the start");
-    Ok(())
 }
 
 fn instance_size_is_bounded_by_device_limits(lab: &Lab) -> Result<(), Stop> {

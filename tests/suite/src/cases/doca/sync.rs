@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbless_doca::sync_event::{Location, SyncEvent, SyncEventBuilder, SyncEventCtx};
 use verbless_doca::{Dev, ErrorKind, Event, JobType, Memory, Retrieve, WorkQ};
 
-use super::rig::{Rig, event, failed_job, open, refusal, refused_job, submit};
+use super::rig::{Rig, event, failed_job, open, refusal, submit};
 use crate::case::cases;
-use crate::need::{ATOMICS, NO_ATOMICS, SHARES_KEYS, cap};
+use crate::need::{ATOMICS, SHARES_KEYS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
@@ -16,17 +16,12 @@ cases!(
     cpu_gets_sets_adds_and_waits,
     jobs_get_and_set,
     add_job_returns_old_value[ATOMICS],
-    add_job_without_atomics_is_not_supported[NO_ATOMICS],
     wait_job_ends_once_value_exceeds_threshold[cap!(wait_on_data)],
     wait_jobs_end_in_threshold_order[cap!(wait_on_data)],
-    wait_job_threshold_above_254_is_rejected[cap!(wait_on_data)],
-    wait_job_without_wait_on_data_is_not_supported[cap!(!wait_on_data)],
     event_counts_in_user_memory,
-    ctx_on_workq_rejects_stop,
     host_and_dpu_share_one_event[Need::Sides, SHARES_KEYS, ATOMICS],
     wait_job_sees_set_of_other_side[Need::Sides, SHARES_KEYS, cap!(wait_on_data)],
     dpu_import_fails_once_event_is_destroyed[Need::Sides, SHARES_KEYS],
-    host_rejects_its_own_dpu_export[Need::Sides, SHARES_KEYS],
 );
 
 fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
@@ -117,16 +112,6 @@ fn add_job_returns_old_value(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn add_job_without_atomics_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let (mut rig, context) = context(lab)?;
-    let answer = SyncEvent::job_supported(&rig.dev, JobType::SyncEventAdd);
-    ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
-    let (kind, _) = refused_job(rig.workq.submit(context.add(1)))?;
-    ensure_eq!(kind, ErrorKind::NotSupported, "the job");
-    ensure_eq!(got(&mut rig.workq, &context)?, 0, "value");
-    Ok(())
-}
-
 fn wait_job_ends_once_value_exceeds_threshold(lab: &Lab) -> Result<(), Stop> {
     let (mut rig, context) = context(lab)?;
     for threshold in [0, 1, 100, 253, 254] {
@@ -160,26 +145,6 @@ fn wait_jobs_end_in_threshold_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn wait_job_threshold_above_254_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let (mut rig, context) = context(lab)?;
-    for threshold in [255, 256, 1 << 32, u64::MAX] {
-        let (kind, _) = refused_job(rig.workq.submit(context.wait_gt(threshold)))?;
-        ensure_eq!(kind, ErrorKind::InvalidValue, format!("a wait for more than {threshold}"));
-    }
-    ensure_eq!(rig.workq.in_flight(), 0, "jobs in flight");
-    Ok(())
-}
-
-fn wait_job_without_wait_on_data_is_not_supported(lab: &Lab) -> Result<(), Stop> {
-    let (mut rig, context) = context(lab)?;
-    let answer = SyncEvent::job_supported(&rig.dev, JobType::SyncEventWait);
-    ensure_eq!(refusal(answer)?, ErrorKind::NotSupported, "the capability");
-    set(&mut rig.workq, &context, 9)?;
-    let (kind, _) = refused_job(rig.workq.submit(context.wait_gt(1)))?;
-    ensure_eq!(kind, ErrorKind::NotSupported, "the job");
-    Ok(())
-}
-
 fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let memory = Memory::allocate(64)?;
@@ -202,23 +167,6 @@ fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     set(&mut workq, &context, 0x0102_0304_0506_0708)?;
     let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     ensure_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0], "words");
-    Ok(())
-}
-
-fn ctx_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
-    let (mut rig, context) = context(lab)?;
-    let context = match context.stop() {
-        Ok(_) => return Err(Stop::fail("it stopped")),
-        Err(refused) => {
-            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the refusal");
-            refused.given
-        }
-    };
-    submit(&mut rig.workq, context.get())?;
-    ensure_eq!(refusal(rig.workq.remove(&context))?, ErrorKind::InUse, "with a job in flight");
-    done(&mut rig.workq)?;
-    rig.leave(&context)?;
-    context.stop().map_err(|refused| refused.error)?.destroy();
     Ok(())
 }
 
@@ -275,14 +223,5 @@ fn dpu_import_fails_once_event_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     }
     let again = SyncEvent::create_from_export(descriptor.as_bytes(), &dpu);
     ensure_eq!(refusal(again)?, ErrorKind::NotPermitted, "another import");
-    Ok(())
-}
-
-fn host_rejects_its_own_dpu_export(lab: &Lab) -> Result<(), Stop> {
-    let host = open(lab, lab.info())?;
-    let event = configured(&host)?.start()?;
-    let descriptor = event.export_to_dpu()?;
-    let import = SyncEvent::create_from_export(descriptor.as_bytes(), &host);
-    ensure_eq!(refusal(import)?, ErrorKind::NotSupported, "kind of the refusal");
     Ok(())
 }

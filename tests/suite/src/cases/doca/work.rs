@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
-use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, Sha};
 use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
@@ -16,15 +15,10 @@ cases!(
     "doca_workq",
     "Work queues of DOCA: contexts of several kinds, polling, and sleeping until a job is done.":
     workq_serves_dma_and_sha_contexts[cap!(dma_mmo_qp)],
-    full_workq_returns_memcpy_with_again[cap!(dma_mmo_qp)],
-    workq_returns_job_of_unadded_context[cap!(dma_mmo_qp)],
-    context_on_workq_rejects_stop[cap!(dma_mmo_qp)],
-    workq_with_jobs_in_flight_rejects_remove[cap!(dma_mmo_qp)],
     abort_returns_each_job_once[cap!(dma_mmo_qp)],
     armed_workq_wakes_thread_on_completion[cap!(dma_mmo_qp), LARGE_COPIES],
     arm_after_unretrieved_job_signals_at_once[cap!(dma_mmo_qp)],
     arm_and_submit_in_any_order_lose_no_job[cap!(dma_mmo_qp)],
-    depth_and_mode_are_fixed_once_context_is_added,
     event_handle_is_silent_without_completion,
     failed_file_wait_is_operating_system_error[cap!(dma_mmo_qp)],
 );
@@ -47,61 +41,6 @@ fn workq_serves_dma_and_sha_contexts(lab: &Lab) -> Result<(), Stop> {
     rig.leave(&sha)?;
     dma.stop().map_err(|refused| refused.error)?.start()?;
     Ok(())
-}
-
-fn full_workq_returns_memcpy_with_again(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::with(lab, WorkQ::new(2)?)?;
-    let dma = rig.dma()?;
-    for _ in 0..2 {
-        let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
-        submit(&mut rig.workq, job)?;
-    }
-    let job = dma.memcpy(rig.data(64, 32)?, rig.room(8192, 32)?).user_data(9);
-    let (kind, job) = refused_job(rig.workq.submit(job))?;
-    ensure_eq!(kind, ErrorKind::Again, "kind of the refusal");
-    copied(&mut rig.workq)?;
-    submit(&mut rig.workq, job)?;
-    copied(&mut rig.workq)?;
-    ensure_eq!(copied(&mut rig.workq)?.user_data.0, 9, "user data");
-    ensure!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)), "one more event");
-    Ok(())
-}
-
-fn workq_returns_job_of_unadded_context(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    let dma = Dma::builder(&rig.dev).start()?;
-    let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
-    let (kind, job) = refused_job(rig.workq.submit(job))?;
-    ensure_eq!(kind, ErrorKind::BadState, "kind of the refusal");
-    rig.workq.add(&dma)?;
-    submit(&mut rig.workq, job)?;
-    copied(&mut rig.workq)?;
-    Ok(())
-}
-
-fn context_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    let dma = rig.dma()?;
-    let dma = match dma.stop() {
-        Ok(_) => return Err(Stop::fail("it stopped")),
-        Err(refused) => {
-            ensure_eq!(refused.error.kind(), ErrorKind::InUse, "kind of the refusal");
-            refused.given
-        }
-    };
-    rig.leave(&dma)?;
-    dma.stop().map_err(|refused| refused.error)?.start()?;
-    Ok(())
-}
-
-fn workq_with_jobs_in_flight_rejects_remove(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::new(lab)?;
-    let dma = rig.dma()?;
-    let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
-    submit(&mut rig.workq, job)?;
-    ensure_eq!(refusal(rig.workq.remove(&dma))?, ErrorKind::InUse, "kind of the refusal");
-    copied(&mut rig.workq)?;
-    rig.leave(&dma)
 }
 
 fn abort_returns_each_job_once(lab: &Lab) -> Result<(), Stop> {
@@ -211,21 +150,6 @@ fn arm_and_submit_in_any_order_lose_no_job(lab: &Lab) -> Result<(), Stop> {
         }
     }
     ensure_eq!(seen, submitted, "jobs");
-    Ok(())
-}
-
-fn depth_and_mode_are_fixed_once_context_is_added(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::with(lab, WorkQ::new(4)?)?;
-    rig.workq.set_depth(8)?;
-    rig.workq.set_event_driven(true)?;
-    ensure_eq!((rig.workq.depth(), rig.workq.is_event_driven()), (8, true), "depth and mode");
-    let sha = Sha::builder(&rig.dev).start()?;
-    rig.workq.add(&sha)?;
-    ensure_eq!(refusal(rig.workq.set_depth(16))?, ErrorKind::BadState, "another depth");
-    let kind = refusal(rig.workq.set_event_driven(false))?;
-    ensure_eq!(kind, ErrorKind::BadState, "another mode");
-    rig.leave(&sha)?;
-    rig.workq.set_depth(16)?;
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-/// Where code and data are.
+/// Addresses of code and data.
 pub(super) const CODE: u64 = 0x4000_0000;
 pub(super) const DATA: u64 = 0x8000_0000;
-/// Bytes of data, all 0 at first.
+/// Bytes of data, initially 0.
 pub(super) const DATA_BYTES: u64 = 0x2000;
 
 const ZERO: u32 = 0;
@@ -92,7 +92,7 @@ fn call_system(number: i32) -> [u32; 2] {
     [addi(A7, ZERO, number), ECALL]
 }
 
-/// The functions: each name or comment says what it does with its arguments a0, a1, a2.
+/// The functions, by name, with arguments a0, a1, a2: `store64` writes a1 to the address a0.
 fn functions() -> Vec<(&'static str, Vec<u32>)> {
     let mut all = vec![
         ("add", vec![add(A0, A0, A1), RET]),
@@ -115,22 +115,22 @@ fn functions() -> Vec<(&'static str, Vec<u32>)> {
         ("error", call_system(5).to_vec()),
         ("unknown", call_system(77).to_vec()),
         ("finish_thread", call_system(2).to_vec()),
-        // Writes a2 to register a1 of the outbox page a0, twice, without a look at UCTL in between;
+        // Writes a2 to register a1 of the outbox page a0 twice, without reading UCTL in between;
         // returns UCTL.
         ("ring_twice", vec![add(T0, A0, A1), sd(A2, T0, 0), sd(A2, T0, 0), ld(A0, A0, 0), RET]),
-        // Counts in the word at a0 and continues at once.
+        // Increments the word at a0, then retriggers the thread.
         (
             "count_again",
             [&[ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0)][..], &call_system(3)].concat(),
         ),
         ("count", vec![ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0), RET]),
     ];
-    // Writes a2 to register a1 of the outbox page a0, and waits until it is done.
+    // Writes a2 to register a1 of the outbox page a0, and waits until UCTL is idle.
     let ring = [&idle(A0)[..], &[add(T0, A0, A1), sd(A2, T0, 0)], &idle(A0), &[RET]].concat();
     all.push(("ring", ring));
     // An event handler: at a0 are its count of events, the outbox page, the CQ's number, and the
-    // address of the CQ's doorbell record. It counts, says in the record that it has taken as many
-    // CQEs, and arms the CQ after them.
+    // address of the CQ's doorbell record. It increments the count, writes it to the record as the
+    // consumer counter, and arms the CQ.
     let low_to_high = i(0x13, 1, T4, T0, 32);
     let take = [
         &[ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0), ld(T1, A0, 8), ld(T3, A0, 16)][..],

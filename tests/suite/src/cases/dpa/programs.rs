@@ -10,9 +10,6 @@ use verbless_command::{
     QueueMemory,
 };
 use verbless_flexio_dev::ThreadMetadata;
-use verbless_flexio_dev::stream::control::{Carrier, HOST_SLOTS_AT, Progress, SETUP_BYTES, Setup};
-use verbless_flexio_dev::stream::entry::{HEAD_BYTES, LOG_TEXT_ENTRY_BYTES, TEXT_ENTRY_BYTES};
-use verbless_flexio_dev::stream::table::{FAILED, first_argument, operation};
 use verbless_prm::DpaFault;
 use verbless_riscv::Program;
 
@@ -42,7 +39,6 @@ cases!(
     continuable_thread_resumes_at_yield,
     yield_of_uncontinuable_thread_has_no_effect,
     window_copy_is_exact_at_any_alignment,
-    copy_with_thread_context_is_exact,
     window_word_accesses_are_single_copy_atomic,
     window_can_be_selected_by_id,
     window_rejects_wide_address_and_faults_on_write,
@@ -54,16 +50,11 @@ cases!(
     handler_serves_emulated_device_doorbell,
     program_consumes_eqes_and_sends_msix,
     doorbells_of_unknown_objects_set_errno,
-    messages_reach_host_and_losses_are_counted,
-    messages_carry_level_of_their_macro,
-    panic_message_reaches_host_with_location,
 );
 
 /// Offsets in the heap, after the ring of [`CQ_AT`].
 const METADATA_AT: u64 = 0x800;
 const COUNT_AT: u64 = 0x880;
-const STREAM_AT: u64 = 0x900;
-const STREAM_RING_AT: u64 = 0x2000;
 const DRAIN_AT: u64 = 0xa00;
 const RECORD_AT: u64 = 0xb00;
 const QP_AT: u64 = 0x3000;
@@ -406,12 +397,7 @@ fn window_copy_is_exact_at_any_alignment(lab: &Lab) -> Result<(), Stop> {
             dpa.call("copy", &[second, key, from, to, length])
         })?;
     }
-    Ok(())
-}
-
-fn copy_with_thread_context_is_exact(lab: &Lab) -> Result<(), Stop> {
-    let dpa = Compiled::new(lab)?;
-    let key = dpa.rig.key(KeyAccess::ALL)?;
+    // The signatures of 2022.
     copies(&dpa, &key, |key, from, to, length| {
         dpa.call("copy_with_context", &[key, from, to, length])
     })
@@ -627,92 +613,5 @@ fn program_consumes_eqes_and_sends_msix(lab: &Lab) -> Result<(), Stop> {
 fn doorbells_of_unknown_objects_set_errno(lab: &Lab) -> Result<(), Stop> {
     let dpa = Compiled::new(lab)?;
     ensure_eq!(dpa.call("refused_doorbells", &[1])?, 4, "doorbells that set errno");
-    Ok(())
-}
-
-/// A stream of four messages in the host's memory, attached as the default one.
-fn attach(dpa: &Compiled, key: &MkeyObject) -> Result<(), Stop> {
-    const LOG_ENTRIES: u8 = 2;
-    const INFO: u32 = 4;
-    let setup = Setup {
-        carrier: Carrier::Window as u8,
-        key: key.lkey().0,
-        host_ring: dpa.rig.host.umem.address(),
-        window: dpa.windows[1].id(),
-        ..Setup::new(dpa.heap(STREAM_RING_AT), LOG_ENTRIES, LOG_TEXT_ENTRY_BYTES)
-    };
-    dpa.store_bytes(STREAM_AT, &setup.to_bytes())?;
-    let first = first_argument(operation::ATTACH, INFO);
-    let attach = |number| dpa.call("verbless_stream", &[first, number, dpa.heap(STREAM_AT)]);
-    ensure_eq!(attach(255)?, FAILED, "no stream");
-    ensure_eq!(attach(0)?, 0, "attaching");
-    Ok(())
-}
-
-/// The stream's progress.
-fn progress(dpa: &Compiled) -> Result<Progress, Stop> {
-    let mut bytes = [0; 64];
-    for (word, at) in bytes.chunks_exact_mut(8).zip((0..).step_by(8)) {
-        word.copy_from_slice(&dpa.load(STREAM_AT + SETUP_BYTES as u64 + at)?.to_le_bytes());
-    }
-    Ok(Progress::from_bytes(&bytes))
-}
-
-/// Message `number` of the stream: level and text.
-fn message(dpa: &Compiled, number: u64) -> Result<(u8, String), Stop> {
-    let mut slot = [0; TEXT_ENTRY_BYTES];
-    let at = HOST_SLOTS_AT as usize + TEXT_ENTRY_BYTES * (number as usize % 4);
-    dpa.rig.host.memory.read_at(at, &mut slot)?;
-    let sequence = slot[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    ensure_eq!(sequence, number + 1, "the number in the slot of message {number}");
-    let length = usize::from(u16::from_le_bytes([slot[0], slot[1]]));
-    let text = slot.get(HEAD_BYTES..HEAD_BYTES + length);
-    let text = text.ok_or_else(|| Stop::fail(format!("a text of {length} bytes")))?;
-    Ok((slot[2], String::from_utf8_lossy(text).into_owned()))
-}
-
-fn messages_reach_host_and_losses_are_counted(lab: &Lab) -> Result<(), Stop> {
-    let dpa = Compiled::new(lab)?;
-    ensure_eq!(dpa.call("says", &[5])?, 0, "bytes of messages without a stream");
-    let key = dpa.rig.key(KeyAccess::ALL)?;
-    attach(&dpa, &key)?;
-    let bytes = "number 5".len() + "and 0x5".len() + "a line".len();
-    ensure_eq!(dpa.call("says", &[5])?, bytes as u64, "bytes of three messages");
-    for (number, level, text) in [(0, 4, "number 5"), (1, 2, "and 0x5"), (2, 4, "a line")] {
-        ensure_eq!(message(&dpa, number)?, (level, text.to_string()), "message {number}");
-    }
-    ensure_eq!(dpa.call("says_often", &[3])?, 1, "messages that there is room for");
-    dpa.rig.host.memory.write_at(0, &3_u64.to_le_bytes())?;
-    ensure_eq!(dpa.call("says_often", &[9])?, 3, "messages once the host has taken three");
-    ensure_eq!(message(&dpa, 6)?, (4, "2".to_string()), "the last of them");
-    let Progress { claimed, lost, .. } = progress(&dpa)?;
-    ensure_eq!((claimed, lost), (7, 2 + 6), "messages written and lost");
-    Ok(())
-}
-
-fn messages_carry_level_of_their_macro(lab: &Lab) -> Result<(), Stop> {
-    let dpa = Compiled::new(lab)?;
-    let key = dpa.rig.key(KeyAccess::ALL)?;
-    attach(&dpa, &key)?;
-    // The stream has room for four: error, warning, info, always. It shows no debug.
-    ensure_eq!(dpa.call("says_by_level", &[])?, 0b001_0111, "messages written");
-    let expected = [(2, "error"), (3, "warning"), (4, "info"), (1, "always")];
-    for (number, (level, text)) in (0..).zip(expected) {
-        ensure_eq!(message(&dpa, number)?, (level, text.to_string()), "message {number}");
-    }
-    dpa.rig.host.memory.write_at(0, &4_u64.to_le_bytes())?;
-    ensure_eq!(dpa.call("says_by_level", &[])?, 0b001_0111, "messages written, then");
-    dpa.rig.host.memory.write_at(0, &8_u64.to_le_bytes())?;
-    Ok(())
-}
-
-fn panic_message_reaches_host_with_location(lab: &Lab) -> Result<(), Stop> {
-    let dpa = Compiled::new(lab)?;
-    let key = dpa.rig.key(KeyAccess::ALL)?;
-    attach(&dpa, &key)?;
-    ensure_eq!(dpa.dies("panics", &[3])?, DpaFault::PANIC.0, "status");
-    let (level, text) = message(&dpa, 0)?;
-    ensure_eq!(level, 1, "the level");
-    ensure!(text.contains("main.rs:") && text.contains("the len is 3"), "it says {text:?}");
     Ok(())
 }

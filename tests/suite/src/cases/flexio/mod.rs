@@ -21,10 +21,10 @@ use verbless_devx::UarKind;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::stream::Output;
 use verbless_flexio::{
-    Buffer, CqElement, Destination, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, Error, EventHandler,
-    EventHandlerConfig, Function, Handler, Level, Mkey, MkeyConfig, MsgStream, MsgStreamConfig,
-    Outbox, OutboxConfig, Process, ProcessConfig, QueueMemory, Rmp, RmpConfig, RpcAttr, Source,
-    Status, Uar, Window,
+    Buffer, CqElement, CqModeration, Destination, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, Error,
+    EventHandler, EventHandlerConfig, Function, Handler, Level, Mkey, MkeyConfig, MsgStream,
+    MsgStreamConfig, Outbox, OutboxConfig, Process, ProcessConfig, QpAttr, QpAttrMask, QpState,
+    QueueMemory, Rmp, RmpConfig, RpcAttr, Source, Status, Uar, Window,
 };
 use verbless_prm::DpaFault;
 use verbless_queue::ConnectOptions;
@@ -453,11 +453,17 @@ fn fatal_error_is_reported_by_every_operation(lab: &Lab) -> Result<(), Stop> {
     fatal("a pool", Rmp::create(process, &RmpConfig::new(3)))?;
     fatal("a queue pair", DpaQp::create(process, &DpaQpConfig::rc(&cq, &cq, 4)))?;
     fatal("a connection", qp.connect(&itself, &options))?;
+    let init = QpAttr { next_state: QpState::Init, ..QpAttr::default() };
+    fatal("a transition", qp.modify(&init, &QpAttrMask::default()))?;
+    fatal("moderation", cq.modify_moderation(CqModeration::default()))?;
+    fatal("a call with attributes", process.call_with_attr(&RpcAttr::default(), add(), (1, 2)))?;
     fatal("a level", stream.set_level(Level::Debug))?;
     fatal("a key", Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL)))?;
     let info = process.status()?;
     ensure_eq!(info.status, DpaStatus(200), "the status");
     ensure!(info.crash.is_some_and(|crash| crash.in_call), "no word of the call that ended it");
+    ensure_eq!(qp.state()?, QpState::Rst, "the state of the QP");
+    ensure_eq!(cq.query_moderation()?, CqModeration::default(), "the CQ's moderation");
     stream.flush()?;
     stream.destroy()?;
     qp.destroy()?;

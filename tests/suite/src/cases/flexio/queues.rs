@@ -16,8 +16,8 @@ use verbless_queue::service::Service;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, PeerAddress, QpConfig, Rc, Region};
 
-use super::rig::{Rig, ends_with};
-use super::{failed, fatal};
+use super::failed;
+use super::rig::Rig;
 use crate::case::cases;
 use crate::endpoint::quiet;
 use crate::need::cap;
@@ -46,7 +46,6 @@ cases!(
     qp_accepts_each_mtu_and_access_right,
     modify_in_rts_changes_only_masked_attributes,
     unsupported_transports_are_rejected_by_name,
-    queues_are_only_destroyable_after_fatal_error,
     long_run_handles_each_event_once,
     call_attributes_set_storage_name_and_timeout,
 );
@@ -663,27 +662,6 @@ fn unsupported_transports_are_rejected_by_name(lab: &Lab) -> Result<(), Stop> {
     }
     let config = DpaQpConfig { log_sq_depth: Some(30), ..DpaQpConfig::rc(&cq, &cq, 3) };
     failed("2^30 WQEBBs", DpaQp::create(&rig.process, &config), "at most")
-}
-
-fn queues_are_only_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> {
-    let rig = Rig::new(lab)?;
-    let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
-    let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;
-    fatal("the call that ends it", rig.process.call(ends_with(), (200,)))?;
-    let config = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
-    fatal("a CQ", DpaCq::create(&rig.process, &config))?;
-    fatal("a queue pair", DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3)))?;
-    let init = QpAttr { next_state: QpState::Init, ..QpAttr::default() };
-    fatal("a transition", qp.modify(&init, &QpAttrMask::default()))?;
-    fatal("moderation", cq.modify_moderation(CqModeration::default()))?;
-    let attr = RpcAttr { name: "late".into(), ..RpcAttr::default() };
-    let count = Function::<(), u64>::named("count");
-    fatal("a call with attributes", rig.process.call_with_attr(&attr, count, ()))?;
-    ensure_eq!(qp.state()?, QpState::Rst, "the state, which can be asked");
-    ensure_eq!(cq.query_moderation()?, CqModeration::default(), "and the moderation");
-    qp.destroy()?;
-    cq.destroy()?;
-    Ok(handler.destroy()?)
 }
 
 fn call_attributes_set_storage_name_and_timeout(lab: &Lab) -> Result<(), Stop> {

@@ -25,9 +25,9 @@ pub(crate) static GROUP: Group = Group {
         whole, is reported as it was asked for, and nothing beside it changes.",
     needs: &[],
     entries: &[Entry {
-        name: "what_a_service_does_not_carry_is_refused_by_its_name_and_the_rest_has_a_row",
+        name: "uncarried_operations_are_rejected_by_name",
         needs: &[ATOMICS, UMR],
-        run: refused_by_name,
+        run: reject_uncarried_operations,
     }],
     generated: cases,
 };
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
 
 /// Asks each service whether it takes each operation that has a request: exactly those with a row.
 /// The matrix never posts an operation without a row.
-fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
+fn reject_uncarried_operations(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut all = Vec::new();
     for row in &ROWS {

@@ -14,7 +14,7 @@ mod lab;
 mod need;
 mod pool;
 mod raw;
-mod report;
+pub mod report;
 mod run;
 mod sweep;
 mod ways;

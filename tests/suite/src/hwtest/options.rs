@@ -113,9 +113,13 @@ pub(crate) struct SuiteOptions {
     /// missing: an entry of tests/suite/expected-skips.toml.
     #[arg(long, value_name = "ENVIRONMENT")]
     pub(crate) expect: Option<String>,
-    /// Write the results as JSON to this file (`-`: standard output).
+    /// Write a report as JSON to this file (`-`: standard output): results, capabilities, versions;
+    /// docs/report.md says what it has.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// The report also has GIDs, GUIDs, MAC and IP addresses of the devices.
+    #[arg(long, requires = "json")]
+    pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,

@@ -4,12 +4,14 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::time::Instant;
 
+use verbless_conformance::report::Report;
 use verbless_conformance::{
     Case, Lab, Run, Stop, default_jobs, groups, run_cases, unexpected_skips,
 };
 
 use crate::options::SuiteOptions;
 use crate::sink::Sink;
+use crate::versions;
 
 /// Runs the selected cases; returns whether no case failed.
 pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
@@ -72,7 +74,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     };
     let seconds = begun.elapsed().as_secs_f64();
     if let Some(sink) = json {
-        sink.write(&run.json()?)?;
+        let report = Report::of(versions::program(), &lab, &run, options.identify);
+        sink.write(&report.json()?)?;
     }
     if let Some(sink) = junit {
         sink.write(&run.junit()?)?;

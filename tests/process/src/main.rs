@@ -108,7 +108,8 @@ fn all(options: &Options) -> Result<bool, Stop> {
         let start = std::time::Instant::now();
         let outcome = director::outcome(&options.on, options.agent.as_deref(), &lab, case);
         let seconds = start.elapsed().as_secs_f64();
-        let row = Row { case: format!("process::{}", case.name), outcome, seconds };
+        let case = format!("process::{}", case.name);
+        let row = Row { case, outcome, seconds, failed_commands: Vec::new() };
         println!("{}", row.line());
         run.cases.push(row);
     }

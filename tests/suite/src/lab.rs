@@ -12,6 +12,7 @@ use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
+use crate::failed_commands::{FailedCommands, Recorder};
 use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
 use crate::{Need, Stop};
@@ -52,6 +53,8 @@ pub struct Lab {
     choice: Choice,
     profile: Option<Profile>,
     backend: Arc<dyn Backend>,
+    /// The last failed commands, in the lab of one case.
+    failed: FailedCommands,
     /// The model, if the lab is one: cases inspect it and break it.
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
@@ -88,6 +91,7 @@ impl Lab {
                             choice: choice.clone(),
                             profile: None,
                             backend: Arc::new(kernel),
+                            failed: FailedCommands::default(),
                             model: None,
                             fault_counts: None,
                             devices: [info].into_iter().chain(peer).cloned().collect(),
@@ -182,6 +186,7 @@ impl Lab {
             choice,
             profile,
             backend,
+            failed: FailedCommands::default(),
             model,
             fault_counts,
             devices,
@@ -196,17 +201,19 @@ impl Lab {
         })
     }
 
-    /// The lab for one case: a new model, so that no case can affect the next.
+    /// The lab for one case: a new model, so that no case can affect the next. Its backend records
+    /// failed commands.
     pub fn fresh(&self) -> Result<Self, Stop> {
         match &self.profile {
             Some(profile) => {
                 let fresh = Self::on_model(&self.choice, profile.clone())?;
-                Ok(Self { fault_counts: self.fault_counts.clone(), ..fresh })
+                Ok(Self { fault_counts: self.fault_counts.clone(), ..fresh }.recorded())
             }
             None => Ok(Self {
                 choice: self.choice.clone(),
                 profile: None,
                 backend: self.backend.clone(),
+                failed: FailedCommands::default(),
                 model: None,
                 fault_counts: None,
                 devices: self.devices.clone(),
@@ -218,8 +225,21 @@ impl Lab {
                 facts: OnceLock::new(),
                 two_processes: self.two_processes,
                 dpu_elsewhere: self.dpu_elsewhere,
-            }),
+            }
+            .recorded()),
         }
+    }
+
+    /// The lab with a backend that records failed commands.
+    fn recorded(self) -> Self {
+        let failed = FailedCommands::default();
+        let backend = Recorder { backend: self.backend, failed: failed.clone() };
+        Self { backend: Arc::new(backend), failed, ..self }
+    }
+
+    /// The commands of this lab that failed: the last few, also those that a case expects to fail.
+    pub(crate) fn failed_commands(&self) -> &FailedCommands {
+        &self.failed
     }
 
     /// Whether each case runs both ways, and the results are compared.
@@ -231,7 +251,7 @@ impl Lab {
     pub(crate) fn fresh_one_way(&self, packets: bool) -> Result<Self, Stop> {
         let choice = Choice { packets, ..self.choice.clone() };
         match &self.profile {
-            Some(profile) => Self::on_model(&choice, profile.clone()),
+            Some(profile) => Ok(Self::on_model(&choice, profile.clone())?.recorded()),
             None => self.fresh(),
         }
     }

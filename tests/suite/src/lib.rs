@@ -9,6 +9,7 @@ mod case;
 mod cases;
 mod endpoint;
 mod expect;
+mod failed_commands;
 mod fault_counts;
 mod lab;
 mod need;
@@ -28,6 +29,7 @@ pub use endpoint::{
     Endpoint, Pair, SMALL_MTU, TIMEOUT, failed, pattern, quiet, ready_to_receive, to_receive, until,
 };
 pub use expect::{environments, unexpected_skips};
+pub use failed_commands::FailedCommand;
 pub use lab::{Choice, Lab};
 pub use need::Need;
 pub use pool::{default_jobs, run_cases};

@@ -32,9 +32,7 @@ pub fn run_cases<E: Send>(
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some((number, case)) = next else { break };
-                    let (outcome, seconds) = run_case(lab, case);
-                    let row = Row { case: case.id(), outcome, seconds };
-                    if sender.send((number, row)).is_err() {
+                    if sender.send((number, run_case(lab, case))).is_err() {
                         break;
                     }
                 }

@@ -8,26 +8,31 @@ use std::time::{Duration, Instant};
 
 use verbless_model::Arrivals;
 
-use crate::{Case, Lab, Outcome, Stop, ways};
+use crate::failed_commands::FailedCommand;
+use crate::{Case, Lab, Outcome, Row, Stop, ways};
 
 /// A case hangs after this many seconds, in a usual run and in a long one. Its thread is abandoned.
 const PATIENCE: [u64; 2] = [60, 3600];
 
-/// Runs `case` and says how it ended and how many seconds it took. On the model, a case that leaves
-/// objects behind fails.
-pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
+/// Runs `case`; its row says how it ended and how many seconds it took. On the model, a case that
+/// leaves objects behind fails.
+pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     let start = Instant::now();
+    let mut failed_commands = Vec::new();
     let outcome = match lab.missing(&case.needs) {
         Ok(missing) if !missing.is_empty() => {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Outcome::Skipped(format!("it needs {}", missing.join(", ")))
         }
-        found => match found.and_then(|_| run(lab, case)) {
+        found => match found.and_then(|_| run(lab, case, &mut failed_commands)) {
             Ok(()) => Outcome::Passed,
             Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
         },
     };
-    (outcome, start.elapsed().as_secs_f64())
+    if !matches!(outcome, Outcome::Failed(_)) {
+        failed_commands.clear();
+    }
+    Row { case: case.id(), outcome, seconds: start.elapsed().as_secs_f64(), failed_commands }
 }
 
 /// Why a failed case could not pass here, if so: a port is not ACTIVE, or the device is smaller
@@ -45,15 +50,25 @@ fn unsuitable(lab: &Lab, case: &Case) -> Option<Outcome> {
     }
 }
 
-fn run(lab: &Lab, case: &'static Case) -> Result<(), Stop> {
+fn run(
+    lab: &Lab,
+    case: &'static Case,
+    failed_commands: &mut Vec<FailedCommand>,
+) -> Result<(), Stop> {
+    let mut supervise = |lab: Lab| {
+        let failed = lab.failed_commands().clone();
+        let ended = supervise(lab, case);
+        *failed_commands = failed.list();
+        ended
+    };
     if !lab.both_ways() {
-        return supervise(lab.fresh()?, case);
+        return supervise(lab.fresh()?);
     }
-    let arrivals = |packets: bool| -> Result<Arrivals, Stop> {
+    let mut arrivals = |packets: bool| -> Result<Arrivals, Stop> {
         let fresh = lab.fresh_one_way(packets)?;
         let recording = fresh.model()?.record_arrivals();
         let way = if packets { "in packets" } else { "carried whole" };
-        supervise(fresh, case).map_err(|Stop(why)| Stop::fail(format!("{way}: {why}")))?;
+        supervise(fresh).map_err(|Stop(why)| Stop::fail(format!("{way}: {why}")))?;
         Ok(recording.arrivals())
     };
     ways::compare(case, &arrivals(false)?, &arrivals(true)?)

@@ -75,7 +75,7 @@ fn frame_cases_never_fail_on_smaller_device() {
         let lab =
             lab("frames", &changed(&[(&format!("\n{old}\n"), &format!("\n{field}{less}\n"))]));
         for case in cases().filter(|case| case.group.starts_with("frame")) {
-            if let Outcome::Failed(why) = run_case(&lab, case).0 {
+            if let Outcome::Failed(why) = run_case(&lab, case).outcome {
                 panic!("{}, {field}{less}: {why}", case.id());
             }
         }
@@ -201,7 +201,7 @@ fn umr_works_without_changing_atomic_right() {
         let lab = lab(&format!("atomic-right-{name}"), &text);
         let mut passed = 0;
         for case in cases().filter(|case| case.group == "umr") {
-            match run_case(&lab, case).0 {
+            match run_case(&lab, case).outcome {
                 Outcome::Passed => passed += 1,
                 Outcome::Failed(why) => panic!("{}, {name}: {why}", case.id()),
                 Outcome::Skipped(why) => {

@@ -87,9 +87,11 @@ fn known() -> Result<(), Failed> {
 }
 
 fn trial(name: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
-    Trial::ignorable_test(format!("{name}::{}", case.id()), move || match run_case(&lab, case).0 {
-        Outcome::Passed => Ok(Completion::Completed),
-        Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
-        Outcome::Failed(reason) => Err(Failed::from(reason)),
+    Trial::ignorable_test(format!("{name}::{}", case.id()), move || {
+        match run_case(&lab, case).outcome {
+            Outcome::Passed => Ok(Completion::Completed),
+            Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+            Outcome::Failed(reason) => Err(Failed::from(reason)),
+        }
     })
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hex::Hex;
 use super::{Outcome, Row};
+use crate::FailedCommand;
 
 /// The format that this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -310,6 +311,30 @@ pub struct CaseResult {
     /// Wall-clock seconds that it took.
     #[cfg_attr(test, schemars(range(min = 0.0)))]
     pub seconds: f64,
+    /// The last commands that failed before the case did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_commands: Vec<CommandFailure>,
+}
+
+/// A command that the kernel or the device refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CommandFailure {
+    /// Opcode of the command.
+    pub opcode: u16,
+    /// Operation modifier.
+    pub op_mod: u16,
+    /// The device's status; 0 if the kernel returned no output.
+    pub status: u8,
+    /// The device's syndrome; 0 if the kernel returned no output.
+    pub syndrome: u32,
+    /// The kernel's error number; EREMOTEIO (121) if the device refused the command.
+    pub errno: i32,
+    /// The input mailbox; identifiers are 0 without `--identify`.
+    pub input: Hex,
+    /// The output mailbox; empty if the kernel returned none.
+    pub output: Hex,
 }
 
 /// How a case ended.
@@ -332,7 +357,25 @@ impl From<&Row> for CaseResult {
             Outcome::Failed(reason) => (Ending::Failed, Some(reason.clone())),
             Outcome::Skipped(reason) => (Ending::Skipped, Some(reason.clone())),
         };
-        Self { case: row.case.clone(), outcome, reason, seconds: row.seconds }
+        let failed_commands = row.failed_commands.iter().map(CommandFailure::from).collect();
+        Self { case: row.case.clone(), outcome, reason, seconds: row.seconds, failed_commands }
+    }
+}
+
+impl From<&FailedCommand> for CommandFailure {
+    fn from(failed: &FailedCommand) -> Self {
+        let &FailedCommand { opcode, op_mod, status, syndrome, errno, .. } = failed;
+        let (input, output) = (Hex::new(&failed.input), Hex::new(&failed.output));
+        Self { opcode, op_mod, status, syndrome, errno, input, output }
+    }
+}
+
+impl CommandFailure {
+    /// The command as text, with the nonzero fields of both mailboxes.
+    pub fn describe(&self) -> String {
+        let &Self { opcode, op_mod, status, syndrome, errno, .. } = self;
+        let (input, output) = (self.input.bytes().to_vec(), self.output.bytes().to_vec());
+        FailedCommand { opcode, op_mod, status, syndrome, errno, input, output }.describe()
     }
 }
 

@@ -33,8 +33,14 @@ impl Report {
         let shown = |text: &String| if identify { text.clone() } else { privacy::scrub(text) };
         let (passed, failed, skipped) = run.counts();
         let case = |row| {
-            let case = CaseResult::from(row);
-            CaseResult { reason: case.reason.as_ref().map(shown), ..case }
+            let mut case = CaseResult::from(row);
+            case.reason = case.reason.as_ref().map(shown);
+            for failed in case.failed_commands.iter_mut().filter(|_| !identify) {
+                let input = privacy::mask_input(failed.input.bytes());
+                let output = privacy::mask_output(failed.input.bytes(), failed.output.bytes());
+                (failed.input, failed.output) = (Hex::new(&input), Hex::new(&output));
+            }
+            case
         };
         Self {
             format: FORMAT,

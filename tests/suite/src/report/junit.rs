@@ -74,7 +74,12 @@ mod tests {
     #[test]
     fn junit_has_suites_counts_and_exact_reasons() {
         let reason = "QP 0x80 is \"in\" <RESET> & stays\nthere";
-        let row = |case: &str, outcome| Row { case: case.into(), outcome, seconds: 0.25 };
+        let row = |case: &str, outcome| Row {
+            case: case.into(),
+            outcome,
+            seconds: 0.25,
+            failed_commands: Vec::new(),
+        };
         let run = Run {
             device: "the model".into(),
             preconditions: Vec::new(),

@@ -15,7 +15,7 @@ mod run;
 mod tests;
 
 pub use document::{
-    CaseResult, DeviceFacts, DeviceFile, Ending, FORMAT, FactFunction, FactLink, FactSide, Field,
+    CaseResult, CommandFailure, DeviceFacts, DeviceFile, Ending, FORMAT, FactFunction, FactLink, FactSide, Field,
     GidEntry, Identity, Machine, Page, Pci, PciLink, Port, Program, Query, Report, ReportError,
 };
 pub use facts::facts;

@@ -45,6 +45,14 @@ pub(super) fn mask_input(input: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The same for the output of a command; of an unknown one, only status and syndrome remain.
+pub(super) fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
+    match CommandInfo::of_input(input) {
+        Some(info) => mask(info.view_output(input, output)),
+        None => output.iter().take(8).copied().collect(),
+    }
+}
+
 /// The text without GIDs, GUIDs, MAC and IP addresses.
 pub(super) fn scrub(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
@@ -79,7 +87,7 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbless_prm::{ModifyNicVportContextIn, NicVportContext};
+    use verbless_prm::{Init2rtrQpIn, ModifyNicVportContextIn, NicVportContext, Structure};
 
     #[test]
     fn scrub_removes_addresses_alone() {
@@ -117,5 +125,19 @@ mod tests {
         assert_eq!(mask_input(&[0xff, 0xfe, 1, 2, 3]), [0xff, 0xfe]);
         let known = ModifyNicVportContextIn::new();
         assert_eq!(mask_input(known.as_bytes()), known.as_bytes());
+        assert_eq!(mask_output(&[0xff, 0xfe], &[1; 16]), [1; 8]);
+        assert_eq!(mask_output(known.as_bytes(), &[5; 16])[..8], [5; 8]);
+    }
+
+    #[test]
+    fn peer_of_a_queue_pair_is_masked() {
+        let mut input = Init2rtrQpIn::new();
+        input.qpc_mut().primary_address_path_mut().set_rmac_47_32(7).set_rmac_31_0(8);
+        input.qpc_mut().primary_address_path_mut().set_rlid(9);
+        *input.qpc_mut().primary_address_path_mut().rgid_rip_mut() = [3; 16];
+        input.qpc_mut().set_remote_qpn(5);
+        let mut expected = Init2rtrQpIn::new();
+        expected.qpc_mut().set_remote_qpn(5);
+        assert_eq!(mask_input(input.as_bytes()), expected.as_bytes());
     }
 }

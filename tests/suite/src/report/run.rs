@@ -1,5 +1,7 @@
 //! The results of a run.
 
+use crate::FailedCommand;
+
 /// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -20,6 +22,8 @@ pub struct Row {
     pub outcome: Outcome,
     /// Wall-clock seconds that it took.
     pub seconds: f64,
+    /// The last commands that failed before the case did.
+    pub failed_commands: Vec<FailedCommand>,
 }
 
 /// A whole run.
@@ -122,6 +126,7 @@ mod tests {
             case: case.to_string(),
             outcome: outcome.clone(),
             seconds: 0.0,
+            failed_commands: Vec::new(),
         };
         let cases = rows.iter().map(row).collect();
         Run { device: "the model".into(), preconditions: Vec::new(), cases }

@@ -26,7 +26,7 @@ pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
 
 pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Report {
     let lab = lab(profile, link);
-    let row = |case: &str, outcome| Row { case: case.into(), outcome, seconds: 0.25 };
+    let row = |case: &str, outcome| Row { case: case.into(), outcome, seconds: 0.25, failed_commands: Vec::new() };
     let run = Run {
         device: lab.describe(),
         preconditions: lab.preconditions(),

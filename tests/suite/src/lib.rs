@@ -14,6 +14,7 @@ mod fault_counts;
 mod lab;
 mod need;
 mod pool;
+mod profiles;
 mod raw;
 pub mod report;
 mod run;

@@ -16,7 +16,8 @@ const NAMES: [&str; 9] =
 /// Names that contain one of [`NAMES`] and identify nothing.
 const HARMLESS: [&str; 3] = ["vsd_contd_psid", "gid_table_size", "valid"];
 
-fn identifies(leaf: &Leaf) -> bool {
+/// Whether a field identifies a device, a port or a network.
+pub(super) fn identifies(leaf: &Leaf) -> bool {
     let mut parts = leaf.path.split('.').map(|part| part.split('[').next().unwrap_or(part));
     parts.any(|part| {
         let named = NAMES.iter().any(|name| part.contains(name));
@@ -87,7 +88,7 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbless_prm::{Init2rtrQpIn, ModifyNicVportContextIn, NicVportContext, Structure};
+    use verbless_prm::{Init2rtrQpIn, ModifyNicVportContextIn, NicVportContext};
 
     #[test]
     fn scrub_removes_addresses_alone() {
@@ -134,7 +135,7 @@ mod tests {
         let mut input = Init2rtrQpIn::new();
         input.qpc_mut().primary_address_path_mut().set_rmac_47_32(7).set_rmac_31_0(8);
         input.qpc_mut().primary_address_path_mut().set_rlid(9);
-        *input.qpc_mut().primary_address_path_mut().rgid_rip_mut() = [3; 16];
+        input.qpc_mut().primary_address_path_mut().set_rgid_rip(&[3; 16]);
         input.qpc_mut().set_remote_qpn(5);
         let mut expected = Init2rtrQpIn::new();
         expected.qpc_mut().set_remote_qpn(5);

@@ -26,7 +26,12 @@ pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
 
 pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Report {
     let lab = lab(profile, link);
-    let row = |case: &str, outcome| Row { case: case.into(), outcome, seconds: 0.25, failed_commands: Vec::new() };
+    let row = |case: &str, outcome| Row {
+        case: case.into(),
+        outcome,
+        seconds: 0.25,
+        failed_commands: Vec::new(),
+    };
     let run = Run {
         device: lab.describe(),
         preconditions: lab.preconditions(),
@@ -163,6 +168,7 @@ proptest! {
             text[at..].iter_mut().zip(put.chars()).for_each(|(old, new)| *old = new);
         }
         if let Ok(report) = Report::parse(&text.iter().collect::<String>()) {
+            prop_assert!(report.html().len() > 1000);
             prop_assert_eq!(Report::parse(&report.json().unwrap()).unwrap(), report);
         }
     }

@@ -135,14 +135,18 @@ impl Diff {
 
     fn device(&mut self, ours: &DeviceFacts, theirs: &DeviceFacts) {
         let name = format!("{} ({:?})", ours.name, ours.side).to_lowercase();
+        // The model has neither a PCI link nor a file: that is no difference of the cards.
+        let both = |of: fn(&DeviceFacts) -> bool| of(ours) && of(theirs);
+        let linked = both(|facts| facts.pci.link.is_some());
+        let with_files = both(|facts| facts.file.is_some());
         let link = |facts: &DeviceFacts| match &facts.pci.link {
-            Some(link) => format!("{} x{}", link.speed, link.width),
-            None => "unknown".into(),
+            Some(link) if linked => format!("{} x{}", link.speed, link.width),
+            _ => String::new(),
         };
         let id = |id: u16| format!("{id:#06x}");
         let file = |facts: &DeviceFacts| match &facts.file {
-            Some(file) => format!("{} {}:{}", file.mode, file.owner, file.group),
-            None => "none".into(),
+            Some(file) if with_files => format!("{} {}:{}", file.mode, file.owner, file.group),
+            _ => String::new(),
         };
         let of = |facts: &DeviceFacts| {
             vec![

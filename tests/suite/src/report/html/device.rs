@@ -76,7 +76,9 @@ fn about(facts: &DeviceFacts) -> Vec<(&'static str, String)> {
     rows.extend(pci.address.clone().map(|address| ("PCI address", address)));
     if let Some(link) = &pci.link {
         let mut text = format!("{} x{}", link.speed, link.width);
-        if let (Some(speed), Some(width)) = (&link.max_speed, &link.max_width) {
+        let speed = link.max_speed.as_ref().unwrap_or(&link.speed);
+        let width = link.max_width.as_ref().unwrap_or(&link.width);
+        if (speed, width) != (&link.speed, &link.width) {
             text += &format!(" of at most {speed} x{width}");
         }
         rows.push(("PCI link", text));

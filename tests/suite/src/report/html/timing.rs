@@ -19,7 +19,7 @@ struct Axis {
 
 impl Axis {
     fn of(cases: &[CaseResult]) -> Self {
-        let logs = cases.iter().filter(|it| it.outcome != Ending::Skipped).map(|it| log(it));
+        let logs = cases.iter().filter(|it| it.outcome != Ending::Skipped).map(log);
         let (low, high) = logs.fold((LIMITS.1, LIMITS.0), |(low, high), log| {
             (f64::min(low, log), f64::max(high, log))
         });
@@ -35,6 +35,16 @@ impl Axis {
 
 fn log(case: &CaseResult) -> f64 {
     case.seconds.log10().clamp(LIMITS.0, LIMITS.1)
+}
+
+/// A power of 10 of a second.
+fn label(power: i32) -> String {
+    let (unit, exponent) = match power {
+        ..=-4 => ("µs", power + 6),
+        -3..=-1 => ("ms", power + 3),
+        _ => ("s", power),
+    };
+    format!("{:.0} {unit}", 10f64.powi(exponent))
 }
 
 /// The plot, and the time of each group.
@@ -54,7 +64,7 @@ pub(super) fn plot(cases: &[CaseResult]) -> Markup {
                     span.scale {
                         @for power in axis.low..=axis.high {
                             span style={ "left:" (format!("{:.2}", axis.place(power.into()))) "%" } {
-                                (duration(10f64.powi(power)))
+                                (label(power))
                             }
                         }
                     }

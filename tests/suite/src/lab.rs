@@ -12,6 +12,7 @@ use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
+use crate::doctor::{self, Blockage};
 use crate::failed_commands::{FailedCommands, Recorder};
 use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
@@ -55,6 +56,8 @@ pub struct Lab {
     backend: Arc<dyn Backend>,
     /// The last failed commands, in the lab of one case.
     failed: FailedCommands,
+    /// A link of the doctor's chain that failed, which blocks cases.
+    blockage: Option<Blockage>,
     /// The model, if the lab is one: cases inspect it and break it.
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
@@ -79,9 +82,13 @@ pub struct Lab {
 impl Lab {
     /// Finds the devices of the choice.
     pub fn open(choice: &Choice) -> Result<Self, Stop> {
+        Self::open_on(choice, Kernel::new())
+    }
+
+    /// Finds the devices of the choice among those of `kernel`.
+    pub(crate) fn open_on(choice: &Choice, kernel: Kernel) -> Result<Self, Stop> {
         let mut why_model = None;
         if choice.device != "model" {
-            let kernel = Kernel::new();
             match kernel.enumerate() {
                 Ok(found) => {
                     let (wanted, left_out) = choose(&found, &choice.device);
@@ -92,6 +99,7 @@ impl Lab {
                             profile: None,
                             backend: Arc::new(kernel),
                             failed: FailedCommands::default(),
+                            blockage: None,
                             model: None,
                             fault_counts: None,
                             devices: [info].into_iter().chain(peer).cloned().collect(),
@@ -187,6 +195,7 @@ impl Lab {
             profile,
             backend,
             failed: FailedCommands::default(),
+            blockage: None,
             model,
             fault_counts,
             devices,
@@ -214,6 +223,7 @@ impl Lab {
                 profile: None,
                 backend: self.backend.clone(),
                 failed: FailedCommands::default(),
+                blockage: None,
                 model: None,
                 fault_counts: None,
                 devices: self.devices.clone(),
@@ -363,15 +373,15 @@ impl Lab {
         Ok(())
     }
 
-    /// The first port of those that the cases use that is not ACTIVE. Cases that send fail because
-    /// of it, most of them only after [`crate::TIMEOUT`].
-    pub fn inactive_port(&self) -> Option<String> {
-        let first = |info: &DeviceInfo| Some((info.name.clone(), info.ports.first()?.clone()));
-        let ports = self.devices.iter().filter_map(first);
-        let mut inactive = ports.filter(|(_, port)| port.state != port_state::ACTIVE);
-        inactive
-            .next()
-            .map(|(name, port)| format!("port {} of {name} is {}", port.number, state(&port)))
+    /// A run on this lab has cases that the failed link blocks.
+    #[must_use]
+    pub fn blocked_by(self, link: doctor::Link) -> Self {
+        Self { blockage: Some(Blockage::new(link)), ..self }
+    }
+
+    /// The failed link that blocks cases.
+    pub(crate) fn blockage(&self) -> Option<&Blockage> {
+        self.blockage.as_ref()
     }
 
     /// The needs of a case that are not met.

@@ -5,7 +5,7 @@
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
 
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use verbless_command::{Device, Error, KeyAccess, QpAttr, UserMemory};
 use verbless_devx::abi::core::access;
 use verbless_devx::abi::request::{ATTRIBUTE_WORDS, HEADER_WORDS};
@@ -14,7 +14,7 @@ use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
 use verbless_prm::{CreateQpIn, PathMigrationState, RqType, ServiceType};
 use verbless_queue::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_queue::uar::UarPage;
-use verbless_queue::{Domain, Region};
+use verbless_queue::{Domain, Memory, Region};
 
 use crate::Stop;
 
@@ -107,6 +107,27 @@ pub(crate) fn read_only(bytes: usize) -> Result<(Mmap, u64), Stop> {
     let map = MmapMut::map_anon(bytes)?.make_read_only()?;
     let address = map.as_ptr().expose_provenance() as u64;
     Ok((map, address))
+}
+
+/// The distance in pages between two pages that are touched one after the other.
+const STRIDE: usize = 257;
+
+/// Fresh memory in which neighbouring pages are rarely neighbours in physical memory: they are
+/// small, and first touched in strides. The number of pages is no multiple of 257.
+pub(crate) fn scattered(bytes: usize) -> Result<Memory, Stop> {
+    let mut map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+    map.advise(Advice::DontFork)?;
+    // A kernel without huge pages returns EINVAL; its pages are small in any case.
+    let _ = map.advise(Advice::NoHugePage);
+    let page = verbless_devx::page_size();
+    let pages = bytes / page;
+    for turn in 0..pages {
+        map[turn * STRIDE % pages * page] = 1;
+    }
+    let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| Stop::fail("memory at address 0"))?;
+    // SAFETY: the mapping lives in its owner, is readable and writable, is not shared by fork, and
+    // no reference into it is left.
+    Ok(unsafe { Memory::from_raw(base, bytes, map) })
 }
 
 /// Registered memory that both we and the device may write, for queues that a case builds itself.

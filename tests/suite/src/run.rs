@@ -19,7 +19,13 @@ const PATIENCE: [u64; 2] = [60, 3600];
 pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     let start = Instant::now();
     let mut failed_commands = Vec::new();
-    let outcome = match lab.missing(&case.needs) {
+    let blocked = lab.blockage().and_then(|blockage| blockage.before(case));
+    let missing = match blocked {
+        Some(_) => Ok(Vec::new()),
+        None => lab.missing(&case.needs),
+    };
+    let outcome = match missing {
+        _ if blocked.is_some() => Outcome::Blocked(blocked.unwrap_or_default()),
         Ok(missing) if !missing.is_empty() => {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Outcome::Skipped(format!("it needs {}", missing.join(", ")))
@@ -35,12 +41,11 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     Row { case: case.id(), outcome, seconds: start.elapsed().as_secs_f64(), failed_commands }
 }
 
-/// Why a failed case could not pass here, if so: a port is not ACTIVE, or the device is smaller
-/// than cases assume.
+/// Why a failed case could not pass here, if so: a link of the chain has failed, or the device is
+/// smaller than cases assume.
 fn unsuitable(lab: &Lab, case: &Case) -> Option<Outcome> {
-    if let Some(port) = lab.inactive_port() {
-        let reason = format!("{port}: bring it up; cases that send nothing pass");
-        return Some(Outcome::Failed(reason));
+    if let Some(reason) = lab.blockage().and_then(|blockage| blockage.after(case)) {
+        return Some(Outcome::Blocked(reason));
     }
     match lab.small(&case.needs) {
         Ok(small) if !small.is_empty() => {

@@ -91,7 +91,7 @@ fn trial(name: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
         match run_case(&lab, case).outcome {
             Outcome::Passed => Ok(Completion::Completed),
             Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
-            Outcome::Failed(reason) => Err(Failed::from(reason)),
+            Outcome::Failed(reason) | Outcome::Blocked(reason) => Err(Failed::from(reason)),
         }
     })
 }

@@ -1,21 +1,20 @@
-//! `hwtest doctor`: says whether the device can run the suite, and what is missing.
+//! `hwtest doctor`: the chain of checks, as a table or as JSON.
 
 use std::error::Error;
+use std::io::{self, Write};
 
-use verbless_conformance::{Lab, Stop};
+use verbless_conformance::{Host, Stop, examine};
 
 use crate::options::DoctorOptions;
 
-/// Checks the device; returns whether nothing failed.
+/// Checks the chain; returns whether every link holds.
 pub(crate) fn run(options: &DoctorOptions) -> Result<bool, Box<dyn Error>> {
-    let lab = Lab::open(&options.choice()).map_err(|Stop(what)| what)?;
-    println!("Checking {}", lab.describe());
-    for line in lab.preconditions() {
-        println!("  {line}");
+    let examined = examine(&options.choice(), &Host::new()).map_err(|Stop(what)| what)?;
+    let chain = examined.chain;
+    let mut out = io::stdout().lock();
+    match options.json {
+        true => writeln!(out, "{}", chain.json()?)?,
+        false => write!(out, "{}\n{}\n", chain.table(), chain.verdict())?,
     }
-    if let Err(Stop(why)) = lab.check() {
-        println!("FAIL  {why}");
-        return Ok(false);
-    }
-    Ok(true)
+    Ok(chain.failure().is_none())
 }

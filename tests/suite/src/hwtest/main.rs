@@ -2,6 +2,7 @@
 //!
 //! - `options`: the command line.
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
+//! - `summary`: what a run closes with.
 //! - `reports`: what is made of a report.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
@@ -10,6 +11,7 @@ mod options;
 mod reports;
 mod sink;
 mod suite;
+mod summary;
 mod sweep;
 mod versions;
 

@@ -68,19 +68,28 @@ pub(crate) struct DoctorOptions {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     pub(crate) link: Option<String>,
+    /// The device that it talks to, whose port is checked too: `auto`, `none`, or a device's name.
+    #[arg(long, default_value = "auto")]
+    pub(crate) peer: String,
+    /// Faults of the model's links, as for a run of the suite.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+    /// Print the checks as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 impl DoctorOptions {
     pub(crate) fn choice(&self) -> Choice {
         Choice {
             device: self.device.clone(),
-            peer: "none".into(),
+            peer: self.peer.clone(),
             profile: self.profile.clone(),
             link: self.link.clone(),
             between: None,
             packets: false,
             both_ways: false,
-            faults: None,
+            faults: self.faults.clone(),
             destructive: false,
             long: false,
         }
@@ -121,7 +130,8 @@ pub(crate) struct SuiteOptions {
     /// --faults FILE` this option only declares that links lose messages of the cases.
     #[arg(long, value_name = "FILE")]
     pub(crate) faults: Option<PathBuf>,
-    /// Only cases whose name contains this, or one of these if it is given several times.
+    /// Only cases whose name contains this, or one of these if it is given several times. A case's
+    /// whole name selects only that case.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
     /// Run only every Nth case of the matrix, whose cases differ in one word each, and the first of
@@ -166,6 +176,9 @@ pub(crate) struct SuiteOptions {
     /// On hardware, also run cases that change more than objects of their own.
     #[arg(long)]
     pub(crate) destructive: bool,
+    /// Print every check of the doctor before the run, and not only one line.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
 }
 
 /// One of `of` equal parts of a list: every `of`th entry from the `first`.
@@ -204,12 +217,16 @@ impl SuiteOptions {
         }
     }
 
-    fn chooses(&self, id: &str) -> bool {
-        self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
-    }
-
     pub(crate) fn select(&self) -> Vec<&'static Case> {
-        let chosen = cases().filter(|case| self.chooses(&case.id()));
+        let ids: BTreeSet<String> = cases().map(Case::id).collect();
+        let is_chosen = |id: &str| {
+            let matches = |part: &String| match ids.contains(part) {
+                true => id == part,
+                false => id.contains(part.as_str()),
+            };
+            self.filter.is_empty() || self.filter.iter().any(matches)
+        };
+        let chosen = cases().filter(|case| is_chosen(&case.id()));
         let (mut cells, mut kinds) = (0_usize, BTreeSet::new());
         let mut is_due = |id: &str| {
             cells += 1;
@@ -235,6 +252,19 @@ mod tests {
         assert!(matches!(parsed.command, Some(Command::Doctor(it)) if it.device == "mlx5_1"));
         assert!(Options::parse_from(["hwtest", "--long"]).command.is_none());
         assert!(Options::try_parse_from(["hwtest", "--long", "doctor"]).is_err());
+    }
+
+    #[test]
+    fn filter_that_is_a_whole_name_selects_one_case() {
+        let count =
+            |part: &str| Options::parse_from(["hwtest", "--filter", part]).suite.select().len();
+        let first = cases().next().expect("a case");
+        let whole = first.id();
+        assert_eq!(count(&whole), 1);
+        let doubled =
+            cases().map(Case::id).find(|id| cases().filter(|it| it.id().contains(id)).count() > 1);
+        assert_eq!(doubled.map(|id| count(&id)), Some(1), "some name is a part of another");
+        assert!(count(first.group) > 1);
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use verbless_conformance::report::Report;
 use verbless_conformance::{
-    Case, Lab, Run, Stop, default_jobs, groups, run_cases, unexpected_skips,
+    Case, Examination, Host, Lab, Link, Outcome, Row, Run, Stop, default_jobs, examine, groups,
+    run_cases, unexpected_skips,
 };
 
 use crate::options::SuiteOptions;
 use crate::sink::Sink;
-use crate::versions;
+use crate::{summary, versions};
 
 /// Runs the selected cases; returns whether no case failed.
 pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
@@ -32,9 +33,12 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     // Created before any case runs, so that a mistyped name loses no results.
     let json = options.json.as_deref().map(Sink::create).transpose()?;
     let junit = options.junit.as_deref().map(Sink::create).transpose()?;
-    let lab = Lab::open(&options.choice()).map_err(|Stop(what)| what)?;
-    let mut run =
-        Run { device: lab.describe(), preconditions: lab.preconditions(), cases: Vec::new() };
+    let Examination { chain, lab } =
+        examine(&options.choice(), &Host::new()).map_err(|Stop(what)| what)?;
+    let described = lab.as_ref().map_or_else(|| "no device".into(), Lab::describe);
+    let preconditions = lab.as_ref().map_or_else(Vec::new, Lab::preconditions);
+    let mut run = Run { device: described, preconditions, cases: Vec::new() };
+    run.preconditions.extend(chain.brief().lines().map(|line| line.trim().to_string()));
     // Results on standard output are for a program: the table goes to standard error.
     let for_program = [&json, &junit].iter().any(|sink| matches!(sink, Some(Sink::Stdout)));
     let mut table: Box<dyn Write> =
@@ -43,58 +47,62 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     for line in &run.preconditions {
         writeln!(table, "  {line}")?;
     }
-    let unexpected = match &options.expect {
-        Some(environment) => {
-            let needs = selected.iter().map(|case| (case.id(), &case.needs[..]));
-            unexpected_skips(&lab, environment, needs).map_err(|Stop(what)| what)?
-        }
-        None => Vec::new(),
-    };
-    if let Err(Stop(why)) = lab.check() {
-        let left = selected.len();
-        writeln!(table, "FAIL  no case can run: {why}\n0 passed, 1 failed, {left} skipped")?;
-        return Ok(false);
+    if options.verbose {
+        write!(table, "{}", chain.table())?;
     }
-    let jobs = options.jobs.unwrap_or_else(|| default_jobs(&lab));
-    let port_is_down = lab.inactive_port().is_some();
+    let failed_link = chain.failure().map(|(link, _)| link);
+    let lab = match (lab, failed_link) {
+        (Some(lab), Some(link)) => Some(lab.blocked_by(link)),
+        (lab, _) => lab,
+    };
+    // A link that blocks every case leaves no device to ask.
+    let lab = lab.filter(|_| failed_link.is_none_or(|link| !link.blocks_all()));
+    let unexpected = match (&options.expect, &lab) {
+        (Some(environment), Some(lab)) => {
+            let needs = selected.iter().map(|case| (case.id(), &case.needs[..]));
+            unexpected_skips(lab, environment, needs).map_err(|Stop(what)| what)?
+        }
+        _ => Vec::new(),
+    };
     let begun = Instant::now();
-    let ran = run_cases(&lab, &selected, jobs, |row| {
-        writeln!(table, "{}", row.line()).map_err(Ended::Io)?;
-        run.cases.push(row);
-        let sole = match port_is_down {
-            true => run.counts().1 >= SOLE_CAUSE,
-            false => run.sole_cause(SOLE_CAUSE).is_some(),
-        };
-        if sole { Err(Ended::SoleCause) } else { Ok(()) }
-    });
-    let not_run = match ran {
-        Ok(()) => 0,
-        Err(Ended::SoleCause) => selected.len() - run.cases.len(),
-        Err(Ended::Io(error)) => return Err(error.into()),
+    let not_run = match (&lab, failed_link) {
+        (Some(lab), _) => {
+            if failed_link.is_none()
+                && let Err(Stop(why)) = lab.check()
+            {
+                let left = selected.len();
+                writeln!(
+                    table,
+                    "FAIL  no case can run: {why}\n0 passed, 1 failed, {left} skipped"
+                )?;
+                return Ok(false);
+            }
+            cases(lab, &selected, options, &mut run, &mut table)?
+        }
+        (None, link) => {
+            let reason = link.map_or_else(String::new, Link::blocked);
+            run.cases.extend(selected.iter().map(|case| Row {
+                case: case.id(),
+                outcome: Outcome::Blocked(reason.clone()),
+                seconds: 0.0,
+                failed_commands: Vec::new(),
+            }));
+            0
+        }
     };
     let seconds = begun.elapsed().as_secs_f64();
     if let Some(sink) = json {
-        let report = Report::of(versions::program(), &lab, &run, options.identify);
+        let report = Report::of(versions::program(), lab.as_ref(), &run, options.identify);
         sink.write(&report.json()?)?;
     }
     if let Some(sink) = junit {
         sink.write(&run.junit()?)?;
     }
     let (passed, failed, skipped) = run.counts();
+    let blocked = run.blocked();
     let skipped = skipped + not_run;
     let rate = (passed + failed) as f64 / seconds;
-    if failed > 0 {
-        writeln!(table, "\nWhat failed:")?;
-        for (reason, cases) in run.causes() {
-            match cases[..] {
-                [case] => writeln!(table, "FAIL  {case}\n      {reason}")?,
-                [first, ..] => {
-                    writeln!(table, "FAIL  {first} and {} more\n      {reason}", cases.len() - 1)?;
-                }
-                [] => {}
-            }
-        }
-    }
+    summary::write(&mut table, &run, options)?;
     if not_run > 0 {
         writeln!(
             table,
@@ -107,25 +115,48 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     // A few cases may end before a fault happens by chance.
     let all = options.filter.is_empty();
     let mut idle = 0;
-    if let Some((happened, never)) = lab.faults() {
+    if let Some((happened, never)) = lab.as_ref().and_then(Lab::faults) {
         writeln!(table, "\n{happened}")?;
         for line in &never {
             writeln!(table, "{}: {line}", if all { "FAIL" } else { "note" })?;
         }
         idle = if all { never.len() } else { 0 };
     }
-    // An unexpected skip and a fault that never happened count as failures: the last line shows
-    // them too.
-    let failed = failed + unexpected.len() + idle;
-    writeln!(
-        table,
-        "{passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s ({rate:.0} cases/s)"
-    )?;
+    // An unexpected skip, a fault that never happened and a link that blocked cases count as
+    // failures: the last line shows them too.
+    let failed = failed + unexpected.len() + idle + usize::from(blocked > 0);
+    let mut counts = format!("{passed} passed, {failed} failed, {skipped} skipped");
+    if blocked > 0 {
+        writeln!(table, "\n{}", chain.verdict())?;
+        counts += &format!(", {blocked} blocked");
+    }
+    writeln!(table, "\n{counts} in {seconds:.1} s ({rate:.0} cases/s)")?;
     Ok(failed == 0)
 }
 
-/// After this many failures for one cause the run stops, if no case has passed or if a port is not
-/// ACTIVE.
+/// Runs the cases on a lab and shows each; returns how many were left out after failures for one
+/// cause.
+fn cases(
+    lab: &Lab,
+    selected: &[&'static Case],
+    options: &SuiteOptions,
+    run: &mut Run,
+    table: &mut dyn Write,
+) -> io::Result<usize> {
+    let jobs = options.jobs.unwrap_or_else(|| default_jobs(lab));
+    let ran = run_cases(lab, selected, jobs, |row| {
+        writeln!(table, "{}", row.line()).map_err(Ended::Io)?;
+        run.cases.push(row);
+        if run.sole_cause(SOLE_CAUSE).is_some() { Err(Ended::SoleCause) } else { Ok(()) }
+    });
+    match ran {
+        Ok(()) => Ok(0),
+        Err(Ended::SoleCause) => Ok(selected.len() - run.cases.len()),
+        Err(Ended::Io(error)) => Err(error),
+    }
+}
+
+/// After this many failures for one cause the run stops, if no case has passed.
 const SOLE_CAUSE: usize = 20;
 
 /// Why a run ended early.

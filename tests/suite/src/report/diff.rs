@@ -259,7 +259,7 @@ impl Diff {
 /// The ending of a case as a verb.
 fn did(ending: Ending) -> String {
     match ending {
-        Ending::Skipped => "were skipped".into(),
+        Ending::Skipped | Ending::Blocked => format!("were {ending}"),
         other => other.to_string(),
     }
 }

@@ -42,6 +42,8 @@ pub struct Report {
     pub failed: usize,
     /// Number of cases that were skipped.
     pub skipped: usize,
+    /// Number of cases that were blocked by a failed check before the run.
+    pub blocked: usize,
     /// The cases, in the order in which they ended.
     pub cases: Vec<CaseResult>,
 }
@@ -344,6 +346,8 @@ pub struct CommandFailure {
 pub enum Ending {
     /// It failed.
     Failed,
+    /// A check before the run failed that it depends on.
+    Blocked,
     /// It could not run.
     Skipped,
     /// It passed.
@@ -356,6 +360,7 @@ impl From<&Row> for CaseResult {
             Outcome::Passed => (Ending::Passed, None),
             Outcome::Failed(reason) => (Ending::Failed, Some(reason.clone())),
             Outcome::Skipped(reason) => (Ending::Skipped, Some(reason.clone())),
+            Outcome::Blocked(reason) => (Ending::Blocked, Some(reason.clone())),
         };
         let failed_commands = row.failed_commands.iter().map(CommandFailure::from).collect();
         Self { case: row.case.clone(), outcome, reason, seconds: row.seconds, failed_commands }
@@ -367,6 +372,13 @@ impl From<&FailedCommand> for CommandFailure {
         let &FailedCommand { opcode, op_mod, status, syndrome, errno, .. } = failed;
         let (input, output) = (Hex::new(&failed.input), Hex::new(&failed.output));
         Self { opcode, op_mod, status, syndrome, errno, input, output }
+    }
+}
+
+impl CaseResult {
+    /// Whether the case ran.
+    pub fn ran(&self) -> bool {
+        matches!(self.outcome, Ending::Passed | Ending::Failed)
     }
 }
 
@@ -383,6 +395,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Failed => "failed",
+            Self::Blocked => "blocked",
             Self::Skipped => "skipped",
             Self::Passed => "passed",
         })

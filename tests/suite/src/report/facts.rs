@@ -28,8 +28,8 @@ const PAGES: std::ops::Range<u16> = 0..0x40;
 const FIRST_PERSON: u32 = 1000;
 
 impl Report {
-    /// The report of a run that has ended. `identify` includes what names this very device.
-    pub fn of(program: Program, lab: &Lab, run: &Run, identify: bool) -> Self {
+    /// The report of a run that has ended; without a lab, no device could be asked. `identify` includes what names this very device.
+    pub fn of(program: Program, lab: Option<&Lab>, run: &Run, identify: bool) -> Self {
         let shown = |text: &String| if identify { text.clone() } else { privacy::scrub(text) };
         let (passed, failed, skipped) = run.counts();
         let case = |row| {
@@ -48,10 +48,11 @@ impl Report {
             machine: machine(),
             device: shown(&run.device),
             preconditions: run.preconditions.iter().map(shown).collect(),
-            devices: facts(lab, identify),
+            devices: lab.map(|lab| facts(lab, identify)).unwrap_or_default(),
             passed,
             failed,
             skipped,
+            blocked: run.blocked(),
             cases: run.cases.iter().map(case).collect(),
         }
     }

@@ -30,7 +30,7 @@ fn case(row: &Row) -> TestCase {
             status.set_message(reason.as_str());
             status
         }
-        Outcome::Skipped(reason) => {
+        Outcome::Skipped(reason) | Outcome::Blocked(reason) => {
             let mut status = TestCaseStatus::skipped();
             status.set_message(reason.as_str());
             status
@@ -87,6 +87,7 @@ mod tests {
                 row("qp::one", Outcome::Passed),
                 row("qp::two", Outcome::Failed(reason.into())),
                 row("umr::one", Outcome::Skipped("it needs a & b".into())),
+                row("umr::two", Outcome::Blocked("blocked by port".into())),
             ],
         };
         let found = elements(&run.junit().unwrap());
@@ -101,6 +102,8 @@ mod tests {
                 "failure",
                 "testsuite",
                 "testcase",
+                "skipped",
+                "testcase",
                 "skipped"
             ]
         );
@@ -108,7 +111,7 @@ mod tests {
             let (_, attributes) = &found[at];
             attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
         };
-        assert_eq!((of(0, "tests"), of(2, "time")), (Some("3"), Some("0.250")));
+        assert_eq!((of(0, "tests"), of(2, "time")), (Some("4"), Some("0.250")));
         assert_eq!(
             (of(1, "name"), of(1, "failures"), of(1, "disabled")),
             (Some("qp"), Some("1"), Some("0"))
@@ -116,5 +119,6 @@ mod tests {
         assert_eq!((of(3, "classname"), of(3, "name")), (Some("qp"), Some("two")));
         assert_eq!(of(4, "message"), Some(reason));
         assert_eq!(of(7, "message"), Some("it needs a & b"));
+        assert_eq!(of(9, "message"), Some("blocked by port"));
     }
 }

@@ -11,6 +11,8 @@ pub enum Outcome {
     Failed(String),
     /// The case could not run; says what is missing.
     Skipped(String),
+    /// The case needs a link of the doctor's chain that failed; names the link.
+    Blocked(String),
 }
 
 /// The result of a case.
@@ -48,6 +50,11 @@ impl Run {
             count(|outcome| matches!(outcome, Outcome::Failed(_))),
             count(|outcome| matches!(outcome, Outcome::Skipped(_))),
         )
+    }
+
+    /// Cases that a failed link of the chain blocked.
+    pub fn blocked(&self) -> usize {
+        self.cases.iter().filter(|row| matches!(row.outcome, Outcome::Blocked(_))).count()
     }
 
     /// The failures by cause, the most frequent first: a reason, and the cases that failed for it.
@@ -113,6 +120,7 @@ impl Row {
             Outcome::Passed => format!("pass  {:<86} {milliseconds:>8.1} ms", self.case),
             Outcome::Failed(reason) => format!("FAIL  {}\n      {reason}", self.case),
             Outcome::Skipped(reason) => format!("skip  {}\n      {reason}", self.case),
+            Outcome::Blocked(reason) => format!("BLOCK {}\n      {reason}", self.case),
         }
     }
 }

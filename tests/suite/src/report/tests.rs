@@ -43,7 +43,7 @@ pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Repor
     };
     let program =
         Program { version: "0.1.0".into(), commit: None, prm: format!("{:016x}", 0x1234) };
-    Report::of(program, &lab, &run, identify)
+    Report::of(program, Some(&lab), &run, identify)
 }
 
 /// With `VERBLESS_WRITE_SCHEMA` set, the file is written instead.

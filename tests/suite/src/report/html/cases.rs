@@ -41,22 +41,23 @@ fn lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// The reasons of skips, the most frequent first.
-pub(super) fn skipped(report: &Report) -> Markup {
+/// The reasons for which cases did not run, the most frequent first.
+pub(super) fn not_run(report: &Report, ending: Ending) -> Markup {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for case in report.cases.iter().filter(|case| case.outcome == Ending::Skipped) {
+    for case in report.cases.iter().filter(|case| case.outcome == ending) {
         *reasons.entry(case.reason.as_deref().unwrap_or("no reason")).or_default() += 1;
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     html! {
-        section #skipped {
-            h2 { "Skipped" }
-            @if reasons.is_empty() { p { "No case was skipped." } }
-            table.reasons {
-                tbody {
-                    @for (reason, count) in reasons {
-                        tr { td.number { (count) } td { (plain(reason)) } }
+        @if !reasons.is_empty() {
+            section id=(ending) {
+                h2.heading { (ending) }
+                table.reasons {
+                    tbody {
+                        @for (reason, count) in reasons {
+                            tr { td.number { (count) } td { (plain(reason)) } }
+                        }
                     }
                 }
             }

@@ -16,7 +16,7 @@ mod timing;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::text::plain;
-use super::{Report, docs};
+use super::{Ending, Report, docs};
 
 const STYLE: &str = include_str!("style.css");
 /// The page may do nothing but show itself, whatever a report contains.
@@ -31,7 +31,7 @@ impl Report {
 }
 
 fn page(report: &Report) -> Markup {
-    let failures = report.cases.iter().filter(|case| case.outcome == super::Ending::Failed).count();
+    let failures = report.cases.iter().filter(|case| case.outcome == Ending::Failed).count();
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -52,7 +52,8 @@ fn page(report: &Report) -> Markup {
                     nav aria-label="Sections" {
                         @if failures > 0 { a href="#failed" { "Failed" } }
                         @if !report.cases.is_empty() {
-                            a href="#skipped" { "Skipped" }
+                            @if report.blocked > 0 { a href="#blocked" { "Blocked" } }
+                            @if report.skipped > 0 { a href="#skipped" { "Skipped" } }
                             a href="#time" { "Time" }
                             a href="#cases" { "Cases" }
                         }
@@ -65,7 +66,8 @@ fn page(report: &Report) -> Markup {
                     (machine(report))
                     @if failures > 0 { (cases::failed(report)) }
                     @if !report.cases.is_empty() {
-                        (cases::skipped(report))
+                        (cases::not_run(report, Ending::Blocked))
+                        (cases::not_run(report, Ending::Skipped))
                         (timing::plot(&report.cases))
                         (cases::all(report))
                     }
@@ -80,16 +82,19 @@ fn page(report: &Report) -> Markup {
 
 /// The numbers of cases, and a bar of their shares.
 fn counts(report: &Report) -> Markup {
-    let numbers =
-        [("passed", report.passed), ("failed", report.failed), ("skipped", report.skipped)];
+    let mut numbers =
+        vec![("passed", report.passed), ("failed", report.failed), ("skipped", report.skipped)];
+    if report.blocked > 0 {
+        numbers.push(("blocked", report.blocked));
+    }
     html! {
         div.counts {
-            @for (what, number) in numbers {
+            @for &(what, number) in &numbers {
                 div class={ "count " (what) } { strong { (number) } " " (what) }
             }
         }
-        div.bar role="img" aria-label="shares of passed, failed and skipped cases" {
-            @for (what, number) in numbers {
+        div.bar role="img" aria-label="shares of the cases" {
+            @for &(what, number) in &numbers {
                 @if number > 0 {
                     span class=(what) style={ "flex-grow:" (number) } {}
                 }

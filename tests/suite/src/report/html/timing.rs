@@ -5,8 +5,8 @@ use maud::{Markup, html};
 
 use super::cases::groups;
 use super::plain;
+use crate::report::CaseResult;
 use crate::report::text::duration;
-use crate::report::{CaseResult, Ending};
 
 /// The limits of the axis, as powers of 10 of a second.
 const LIMITS: (f64, f64) = (-6.0, 5.0);
@@ -19,7 +19,7 @@ struct Axis {
 
 impl Axis {
     fn of(cases: &[CaseResult]) -> Self {
-        let logs = cases.iter().filter(|it| it.outcome != Ending::Skipped).map(log);
+        let logs = cases.iter().filter(|case| case.ran()).map(log);
         let (low, high) = logs.fold((LIMITS.1, LIMITS.0), |(low, high), log| {
             (f64::min(low, log), f64::max(high, log))
         });
@@ -71,7 +71,7 @@ pub(super) fn plot(cases: &[CaseResult]) -> Markup {
                     span.number { "sum" }
                 }
                 @for (group, cases) in groups(cases) {
-                    @if cases.iter().any(|case| case.outcome != Ending::Skipped) {
+                    @if cases.iter().any(|case| case.ran()) {
                         (row(&axis, group, &cases))
                     }
                 }
@@ -83,7 +83,7 @@ pub(super) fn plot(cases: &[CaseResult]) -> Markup {
 fn row(axis: &Axis, group: &str, cases: &[&CaseResult]) -> Markup {
     let sum: f64 = cases.iter().map(|case| case.seconds).sum();
     // A failure is drawn over the others.
-    let mut ran: Vec<_> = cases.iter().filter(|case| case.outcome != Ending::Skipped).collect();
+    let mut ran: Vec<_> = cases.iter().filter(|case| case.ran()).collect();
     ran.sort_by_key(|case| std::cmp::Reverse(case.outcome));
     html! {
         div.row {

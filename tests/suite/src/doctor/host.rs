@@ -68,6 +68,18 @@ impl Host {
         Self { root: root.into(), ..Self::new() }
     }
 
+    /// The same machine, whose nodes are opened by `open`.
+    #[cfg(test)]
+    pub(super) fn opening(self, open: fn(&Path) -> io::Result<File>) -> Self {
+        Self { open, ..self }
+    }
+
+    /// The same machine for another user.
+    #[cfg(test)]
+    pub(super) fn with_user(self, uid: u32, groups: &[u32]) -> Self {
+        Self { user: User { uid, groups: groups.to_vec() }, ..self }
+    }
+
     /// The backend of its devices.
     pub(super) fn kernel(&self) -> Kernel {
         Kernel::with_roots(self.root.join("sys"), self.root.join("dev/infiniband"))
@@ -359,7 +371,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// What a limit of locked memory allows.
-fn memlock(limit: u64, lifted: bool) -> Finding {
+pub(super) fn memlock(limit: u64, lifted: bool) -> Finding {
     let mib = |bytes: u64| bytes >> 20;
     let raise = "raise it with `ulimit -l unlimited` (in limits.conf: memlock), LimitMEMLOCK= of \
                  systemd, --ulimit memlock=-1 of a container, or give the program CAP_IPC_LOCK";
@@ -373,8 +385,8 @@ fn memlock(limit: u64, lifted: bool) -> Finding {
             mib(LEAST_LOCKED)
         )),
         _ if limit < LOCKED_FOR_ALL => Finding::Limited(format!(
-            "the limit is {} KiB, and large regions need {} MiB: cases with such are skipped; \
-             {raise}",
+            "the limit is {} KiB, and large regions need {} MiB: cases with such are skipped or \
+             fail; {raise}",
             limit >> 10,
             mib(LOCKED_FOR_ALL)
         )),

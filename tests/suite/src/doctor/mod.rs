@@ -12,6 +12,8 @@ mod device;
 mod host;
 mod kernel_log;
 mod port;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::time::Instant;

@@ -9,7 +9,6 @@ use nix::unistd::{Gid, Group, Uid, User};
 use verbless_command::{CapMode, CapPage, Device};
 use verbless_devx::{DeviceInfo, FunctionKind, LinkLayer, page_size};
 use verbless_prm as prm;
-use verbless_prm::reflect::View;
 use verbless_prm::{CommandInput, PortType};
 use zerocopy::IntoBytes;
 
@@ -19,7 +18,7 @@ use super::document::{
 };
 use super::fields::page_name;
 use super::hex::Hex;
-use super::{CaseResult, Run, privacy};
+use super::{CaseResult, Run};
 use crate::{Lab, Stop};
 
 /// The capability pages that a report asks for.
@@ -28,40 +27,28 @@ const PAGES: std::ops::Range<u16> = 0..0x40;
 const FIRST_PERSON: u32 = 1000;
 
 impl Report {
-    /// The report of a run that has ended; without a lab, no device could be asked. `identify`
-    /// includes what names this very device.
-    pub fn of(program: Program, lab: Option<&Lab>, run: &Run, identify: bool) -> Self {
-        let shown = |text: &String| if identify { text.clone() } else { privacy::scrub(text) };
+    /// The report of a run that has ended on these devices.
+    pub fn of(program: Program, devices: Vec<DeviceFacts>, run: &Run) -> Self {
         let (passed, failed, skipped) = run.counts();
-        let case = |row| {
-            let mut case = CaseResult::from(row);
-            case.reason = case.reason.as_ref().map(shown);
-            for failed in case.failed_commands.iter_mut().filter(|_| !identify) {
-                let input = privacy::mask_input(failed.input.bytes());
-                let output = privacy::mask_output(failed.input.bytes(), failed.output.bytes());
-                (failed.input, failed.output) = (Hex::new(&input), Hex::new(&output));
-            }
-            case
-        };
         Self {
             format: FORMAT,
             program,
             machine: machine(),
-            device: shown(&run.device),
-            preconditions: run.preconditions.iter().map(shown).collect(),
-            devices: lab.map(|lab| facts(lab, identify)).unwrap_or_default(),
+            device: run.device.clone(),
+            preconditions: run.preconditions.clone(),
+            devices,
             passed,
             failed,
             skipped,
             blocked: run.blocked(),
-            cases: run.cases.iter().map(case).collect(),
+            cases: run.cases.iter().map(CaseResult::from).collect(),
         }
     }
 }
 
-/// What the devices of a lab say about themselves.
-pub fn facts(lab: &Lab, identify: bool) -> Vec<DeviceFacts> {
-    lab.devices().iter().map(|info| of_device(lab, info, identify)).collect()
+/// What the devices of a lab say about themselves, with all that identifies them.
+pub fn facts(lab: &Lab) -> Vec<DeviceFacts> {
+    lab.devices().iter().map(|info| of_device(lab, info)).collect()
 }
 
 fn machine() -> Machine {
@@ -73,7 +60,7 @@ fn machine() -> Machine {
     }
 }
 
-fn of_device(lab: &Lab, info: &DeviceInfo, identify: bool) -> DeviceFacts {
+fn of_device(lab: &Lab, info: &DeviceInfo) -> DeviceFacts {
     let in_process = lab.is_private();
     let mut facts = DeviceFacts {
         name: info.name.clone(),
@@ -97,22 +84,22 @@ fn of_device(lab: &Lab, info: &DeviceInfo, identify: bool) -> DeviceFacts {
         pages: Vec::new(),
         queries: Vec::new(),
         incomplete: None,
-        identity: identify.then(|| identity(info)),
+        identity: Some(identity(info)),
     };
-    if let Err(Stop(why)) = ask(lab, info, identify, &mut facts) {
-        facts.incomplete = Some(if identify { why } else { privacy::scrub(&why) });
+    if let Err(Stop(why)) = ask(lab, info, &mut facts) {
+        facts.incomplete = Some(why);
     }
     facts
 }
 
 /// Asks the device itself.
-fn ask(lab: &Lab, info: &DeviceInfo, identify: bool, facts: &mut DeviceFacts) -> Result<(), Stop> {
+fn ask(lab: &Lab, info: &DeviceInfo, facts: &mut DeviceFacts) -> Result<(), Stop> {
     let device = Device::open(lab.backend(), info)?;
     facts.model = device.adapter().is_model();
     for number in PAGES {
         facts.pages.extend(page(&device, number));
     }
-    facts.queries = queries(&device, identify);
+    facts.queries = queries(&device);
     for port in &info.ports {
         let kinds = port.gids.iter().map(|entry| entry.kind.to_string()).collect();
         facts.ports.push(of_port(&device, port.number, kinds)?);
@@ -136,35 +123,33 @@ fn page(device: &Device, number: u16) -> Option<Page> {
 }
 
 /// Commands that read what the capability pages do not have.
-fn queries(device: &Device, identify: bool) -> Vec<Query> {
+fn queries(device: &Device) -> Vec<Query> {
     let general = &device.caps().general;
     let mut queries = vec![
-        query(device, &prm::QueryAdapterIn::new(), identify),
-        query(device, &prm::QueryIssiIn::new(), identify),
-        query(device, &prm::QueryVportStateIn::new(), identify),
-        query(device, &prm::QueryNicVportContextIn::new(), identify),
+        query(device, &prm::QueryAdapterIn::new()),
+        query(device, &prm::QueryIssiIn::new()),
+        query(device, &prm::QueryVportStateIn::new()),
+        query(device, &prm::QueryNicVportContextIn::new()),
     ];
     if general.port_type() == PortType::INFINIBAND {
         let mut input = prm::QueryHcaVportContextIn::new();
         input.set_port_num(1);
-        queries.push(query(device, &input, identify));
+        queries.push(query(device, &input));
     }
     if general.num_lag_ports() >= 2 {
-        queries.push(query(device, &prm::QueryLagIn::new(), identify));
+        queries.push(query(device, &prm::QueryLagIn::new()));
     }
     queries
 }
 
-fn query<I: CommandInput>(device: &Device, input: &I, identify: bool) -> Query {
+fn query<I: CommandInput>(device: &Device, input: &I) -> Query {
     let info = <I as CommandInput>::INFO;
     let mut output = I::Output::default();
     let result = device.devx_other(input.as_bytes(), output.as_mut_bytes());
-    let view: View<'_> = info.view_output(input.as_bytes(), output.as_bytes());
-    let bytes = if identify { view.bytes.to_vec() } else { privacy::mask(view) };
     Query {
         command: info.name.into(),
         input: Hex::new(input.as_bytes()),
-        output: Hex::new(&bytes),
+        output: Hex::new(output.as_bytes()),
         error: result.err().map(|error| error.to_string()),
     }
 }

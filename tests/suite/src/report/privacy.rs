@@ -5,6 +5,7 @@ use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
 use super::fields::{Leaf, of_view};
+use super::{DeviceFacts, Hex, Report};
 
 /// What a text has in place of an identifier.
 const LEFT_OUT: &str = "(left out)";
@@ -26,7 +27,7 @@ pub(super) fn identifies(leaf: &Leaf) -> bool {
 }
 
 /// Zeroes the identifiers in the bytes of a view.
-pub(super) fn mask(view: View<'_>) -> Vec<u8> {
+fn mask(view: View<'_>) -> Vec<u8> {
     let mut bytes = view.bytes.to_vec();
     for leaf in of_view(&view).iter().filter(|leaf| identifies(leaf)) {
         let width = leaf.field.width as usize;
@@ -37,28 +38,82 @@ pub(super) fn mask(view: View<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Zeroes the identifiers in a command's input. A command that the PRM does not know keeps its
-/// opcode alone.
-pub(super) fn mask_input(input: &[u8]) -> Vec<u8> {
+/// Zeroes the identifiers in a command's input. Of a command that the PRM does not know, the opcode
+/// remains.
+fn mask_input(input: &[u8]) -> Vec<u8> {
     match CommandInfo::of_input(input) {
         Some(info) => mask(info.view_input(input)),
         None => input.iter().take(2).copied().collect(),
     }
 }
 
-/// The same for the output of a command; of an unknown one, only status and syndrome remain.
-pub(super) fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
+/// The same for the output of a command; of an unknown one, status and syndrome remain.
+fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
     match CommandInfo::of_input(input) {
         Some(info) => mask(info.view_output(input, output)),
         None => output.iter().take(8).copied().collect(),
     }
 }
 
-/// The text without GIDs, GUIDs, MAC and IP addresses.
-pub(super) fn scrub(text: &str) -> String {
+/// Masks both mailboxes of a command.
+fn mask_both(input: &mut Hex, output: &mut Hex) {
+    // Zeros at the end are left out of both, and the PRM's variants depend on the input's head.
+    let whole = input.padded(input.bytes().len().max(HEAD));
+    *output = Hex::new(&mask_output(&whole, output.bytes()));
+    *input = Hex::new(&mask_input(&whole));
+}
+
+/// Bytes of a mailbox that select its layout.
+const HEAD: usize = 0x10;
+
+impl Report {
+    /// The report without what identifies its devices, ports and networks.
+    #[must_use]
+    pub fn without_identity(mut self) -> Self {
+        let known: Vec<String> = self.devices.iter().flat_map(identifiers).collect();
+        let scrub = |text: &mut String| *text = scrub(text, &known);
+        scrub(&mut self.device);
+        self.preconditions.iter_mut().for_each(scrub);
+        for case in &mut self.cases {
+            case.reason.iter_mut().for_each(scrub);
+            for failed in &mut case.failed_commands {
+                mask_both(&mut failed.input, &mut failed.output);
+            }
+        }
+        self.devices = self.devices.into_iter().map(DeviceFacts::without_identity).collect();
+        self
+    }
+}
+
+impl DeviceFacts {
+    /// The facts without what identifies the device, its ports and their network.
+    #[must_use]
+    pub fn without_identity(mut self) -> Self {
+        let known: Vec<String> = identifiers(&self).collect();
+        let scrub = |text: &mut String| *text = scrub(text, &known);
+        self.incomplete.iter_mut().for_each(scrub);
+        for query in &mut self.queries {
+            mask_both(&mut query.input, &mut query.output);
+            query.error.iter_mut().for_each(scrub);
+        }
+        self.identity = None;
+        self
+    }
+}
+
+/// The GUIDs of a device as texts may have them: hexadecimal digits, with zeros before them or not.
+fn identifiers(facts: &DeviceFacts) -> impl Iterator<Item = String> {
+    let guids = facts.identity.iter().flat_map(|it| [&it.node_guid, &it.system_image_guid]);
+    let texts = guids.flat_map(|guid| [guid.clone(), guid.trim_start_matches('0').to_owned()]);
+    texts.filter(|text| text.len() > 6).collect::<Vec<_>>().into_iter()
+}
+
+/// The text without the `known` identifiers, and without any GID, GUID, MAC and IP address.
+fn scrub(text: &str, known: &[String]) -> String {
+    let text = known.iter().fold(text.to_owned(), |text, id| text.replace(id, LEFT_OUT));
     let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     let mut scrubbed = String::new();
-    let mut rest = text;
+    let mut rest = &*text;
     while let Some(start) = rest.find(is_part) {
         let end = rest[start..].find(|c| !is_part(c)).map_or(rest.len(), |end| start + end);
         let word = &rest[start..end];
@@ -92,6 +147,7 @@ mod tests {
 
     #[test]
     fn scrub_removes_addresses_alone() {
+        let known = ["02564c0000010001".to_owned(), "2564c0000010001".to_owned()];
         for (text, scrubbed) in [
             (
                 "mlx5_0 port 1: InfiniBand, ACTIVE, GID 0 \
@@ -104,9 +160,10 @@ mod tests {
             ("peer fe80::1", "peer (left out)"),
             ("0000:08:00.0 has firmware 22.40.1000", "0000:08:00.0 has firmware 22.40.1000"),
             ("command 0x50a: status 3, a.b", "command 0x50a: status 3, a.b"),
+            ("GUID 0x2564c0000010001 is 02564c0000010001", "GUID 0x(left out) is (left out)"),
             ("é: ", "é: "),
         ] {
-            assert_eq!(scrub(text), scrubbed);
+            assert_eq!(scrub(text, &known), scrubbed);
         }
     }
 
@@ -119,6 +176,18 @@ mod tests {
         let mut expected = NicVportContext::zeroed();
         expected.set_mtu(1500);
         assert_eq!(masked, expected.as_bytes());
+    }
+
+    #[test]
+    fn mailboxes_without_their_zeros_are_masked() {
+        let mut context = NicVportContext::zeroed();
+        context.set_mtu(1500).set_node_guid(5);
+        let output = [&[0; 16], &context.as_bytes()[..]].concat();
+        let (mut input, mut output) = (Hex::new(&[0x07, 0x54]), Hex::new(&output));
+        mask_both(&mut input, &mut output);
+        context.set_node_guid(0);
+        assert_eq!(output, Hex::new(&[&[0; 16], &context.as_bytes()[..]].concat()));
+        assert_eq!(input, Hex::new(&[0x07, 0x54]));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use proptest::sample::Index;
 use schemars::generate::SchemaSettings;
 
 use super::*;
-use crate::{Choice, Lab, Stop};
+use crate::{Choice, FailedCommand, Lab, Stop};
+use verbless_prm::Init2rtrQpIn;
 
 pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
     let choice = Choice {
@@ -27,11 +28,22 @@ pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
 
 pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Report {
     let lab = lab(profile, link);
+    let mut input = Init2rtrQpIn::new();
+    input.qpc_mut().set_remote_qpn(0x82).primary_address_path_mut().set_rlid(0x4321);
+    let refused = FailedCommand {
+        opcode: 0x503,
+        op_mod: 0,
+        status: 3,
+        syndrome: 0x1234,
+        errno: 121,
+        input: input.as_bytes().to_vec(),
+        output: vec![3, 0, 0, 0, 0, 0, 0x12, 0x34],
+    };
     let row = |case: &str, outcome| Row {
         case: case.into(),
+        failed_commands: vec![refused.clone(); usize::from(matches!(outcome, Outcome::Failed(_)))],
         outcome,
         seconds: 0.25,
-        failed_commands: Vec::new(),
     };
     let run = Run {
         device: lab.describe(),
@@ -44,7 +56,8 @@ pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Repor
     };
     let program =
         Program { version: "0.1.0".into(), commit: None, prm: format!("{:016x}", 0x1234) };
-    Report::of(program, Some(&lab), &run, identify)
+    let report = Report::of(program, facts(&lab), &run);
+    if identify { report } else { report.without_identity() }
 }
 
 /// With `VERBLESS_WRITE_SCHEMA` set, the file is written instead.
@@ -71,6 +84,10 @@ fn report_of_model_round_trips_through_json() {
             assert!(device.pages.len() > 4 && device.queries.len() > 3 && device.ports.len() == 1);
             assert!(device.queries.iter().all(|query| query.error.is_none()), "{device:?}");
         }
+        let described = report.cases[1].failed_commands[0].describe();
+        let status = "INIT2RTR_QP (opcode 0x503): status BAD_PARAM (0x3), syndrome 0x00001234";
+        assert!(described.starts_with(status) && described.contains("remote_qpn = 0x82"));
+        assert_eq!(described.contains("rlid = 0x4321"), identify, "{described}");
         let read = Report::parse(&report.json().unwrap()).unwrap();
         assert_eq!(read, report);
     }
@@ -174,6 +191,55 @@ proptest! {
         if let Ok(report) = Report::parse(&text.iter().collect::<String>()) {
             prop_assert!(report.html().len() > 1000);
             prop_assert_eq!(Report::parse(&report.json().unwrap()).unwrap(), report);
+        }
+    }
+}
+
+/// Changes one value of a JSON text to another of its type: a number, or hexadecimal digits.
+fn change(value: &mut serde_json::Value, at: &mut usize, number: u64) {
+    match value {
+        serde_json::Value::Array(values) => values.iter_mut().for_each(|it| change(it, at, number)),
+        serde_json::Value::Object(fields) => {
+            fields.values_mut().for_each(|it| change(it, at, number));
+        }
+        serde_json::Value::Number(_) | serde_json::Value::String(_) => {
+            if *at == 0 {
+                *value = match value {
+                    serde_json::Value::Number(_) => (number >> (number % 64)).into(),
+                    _ => number.to_be_bytes().map(|byte| format!("{byte:02x}")).concat().into(),
+                };
+            }
+            *at = at.wrapping_sub(1);
+        }
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A report with other values is refused, or each thing that is made of it is made, or fails
+    /// with a reason.
+    #[test]
+    fn readers_survive_changed_values(
+        changes in prop::collection::vec((any::<Index>(), any::<u64>()), 1..6),
+    ) {
+        static GOOD: LazyLock<serde_json::Value> = LazyLock::new(|| {
+            let mut report = report("bluefield3", None, false);
+            report.devices.iter_mut().flat_map(|it| &mut it.pages).for_each(|it| it.fields.clear());
+            serde_json::to_value(report).unwrap()
+        });
+        let mut values = GOOD.clone();
+        for (at, number) in changes {
+            change(&mut values, &mut at.index(400), number);
+        }
+        if let Ok(report) = Report::parse(&values.to_string()) {
+            prop_assert!(report.html().len() > 1000);
+            prop_assert!(report.clone().without_identity().json().is_ok());
+            match report.profile_over("bluefield3") {
+                Ok(profile) => prop_assert!(profile.contains("[caps.general]")),
+                Err(Stop(why)) => prop_assert!(why.contains("the report"), "{}", why),
+            }
         }
     }
 }

@@ -20,7 +20,8 @@ pub(in crate::report) fn facts_of(profile: &str, link: &str) -> Result<Vec<Devic
         destructive: false,
         long: false,
     };
-    Ok(facts(&Lab::open(&choice)?, false))
+    let facts = facts(&Lab::open(&choice)?);
+    Ok(facts.into_iter().map(DeviceFacts::without_identity).collect())
 }
 
 /// The name of the built-in profile with the same PCI device and the fewest other values; of

@@ -58,6 +58,14 @@ impl Report {
     }
 }
 
+#[cfg(test)]
+impl Report {
+    /// The same over a certain built-in profile.
+    pub(super) fn profile_over(&self, base: &str) -> Result<String, Stop> {
+        Card::of(self)?.over(base)
+    }
+}
+
 /// The sides of a card that a report knows.
 struct Card<'a> {
     host: Option<&'a DeviceFacts>,

@@ -39,7 +39,8 @@ fn model_equals_reported_model_over_any_base() {
             let report = report(profile, Some(link), false);
             for base in ["bluefield3", "connectx6dx-bond", "connectx6vf"] {
                 let card = Card::of(&report).unwrap_or_else(|Stop(why)| panic!("{why}"));
-                let text = card.over(base).unwrap_or_else(|Stop(why)| panic!("{base}: {why}"));
+                let text =
+                    report.profile_over(base).unwrap_or_else(|Stop(why)| panic!("{base}: {why}"));
                 let facts = facts_of_text(&text, link, &format!("over-{profile}-{link}-{base}"));
                 assert_eq!(facts[0], report.devices[0], "{profile} {link} over {base}");
                 if card.dpu.is_some() {

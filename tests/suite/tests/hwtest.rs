@@ -1,0 +1,173 @@
+//! `hwtest` as a program: the doctor, blocked cases, and what a run closes with.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use nix::unistd::geteuid;
+
+fn hwtest(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hwtest"));
+    command.args(arguments).output().expect("it starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A file that is removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let name = format!("verbless-hwtest-{}-{name}", std::process::id());
+        let scratch = Self(std::env::temp_dir().join(name));
+        std::fs::write(&scratch.0, text).expect("a folder for temporary files");
+        scratch
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("plain text")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left is in the folder of temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn doctor_on_the_model_succeeds_with_a_table_or_json() {
+    let output = hwtest(&["doctor", "--device", "model"]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("Doctor: all 13 links hold"), "{said}");
+    assert!(said.lines().all(|line| !line.starts_with("FAIL")), "{said}");
+    let output = hwtest(&["doctor", "--device", "model", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["holds"], true);
+    assert_eq!(json["checks"][12]["link"], "event");
+    assert_eq!(json["checks"][12]["finding"], "holds");
+}
+
+#[test]
+fn doctor_fails_at_memlock_in_a_child_with_a_low_limit() {
+    let program = env!("CARGO_BIN_EXE_hwtest");
+    // Root's CAP_IPC_LOCK would lift the limit.
+    let without = if geteuid().is_root() { "setpriv --bounding-set=-ipc_lock" } else { "" };
+    let script = format!("ulimit -l 512 && exec {without} {program} doctor --device model");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("there is a shell");
+    let said = text(&output);
+    if said.is_empty() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        eprintln!("skipped: doctor_fails_at_memlock_in_a_child_with_a_low_limit: {why}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("Doctor: memlock fails: "), "{said}");
+    assert!(
+        last.contains("512 KiB") && last.contains("2 MiB") && last.contains("ulimit"),
+        "{last}"
+    );
+}
+
+#[test]
+fn run_on_a_port_that_is_down_blocks_cases_and_fails() {
+    let down = Scratch::new("down.toml", "[[link]]\nup = false\n");
+    let (json, junit) = (Scratch::new("down.json", ""), Scratch::new("down.xml", ""));
+    let run = ["--device", "model", "--faults", down.path(), "--filter", "shape::"];
+    let sinks = ["--filter", "refusal::", "--json", json.path(), "--junit", junit.path()];
+    let output = hwtest(&[&run[..], &sinks[..]].concat());
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Doctor: port fails: port 1 of mlx5_0: Ethernet, DOWN"), "{said}");
+    assert!(said.contains("blocked by port"), "{said}");
+    // Cases that send nothing pass; the failed link counts as one failure.
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("19 passed, 1 failed, ") && last.contains(" blocked in "), "{last}");
+    let report = std::fs::read_to_string(&json.0).expect("it was written");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!((&report["passed"], &report["failed"]), (&19.into(), &0.into()));
+    assert!(report["blocked"].as_u64().is_some_and(|blocked| blocked == 9), "{report}");
+    let junit = std::fs::read_to_string(&junit.0).expect("it was written");
+    assert!(junit.contains("<skipped message=\"blocked by port\"/>"), "{junit}");
+}
+
+#[test]
+fn device_that_is_not_there_blocks_every_case() {
+    let output = hwtest(&["--device", "mlx5_no_such", "--filter", "open::", "--junit", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("0 passed, 1 failed, 0 skipped, "), "{said}");
+    assert!(said.contains("blocked by d") && !said.contains("pass  "), "{said}");
+    assert!(text(&output).contains("<skipped message=\"blocked by d"));
+}
+
+#[test]
+fn failed_case_closes_with_its_command_and_how_to_repeat_it() {
+    let plan = "[[command]]\ndevice = 1\nopcode = \"CREATE_RMP\"\nalways = true\nstatus = 0x0f\n\
+                syndrome = 0x1234\n";
+    let plan = Scratch::new("rmp.toml", plan);
+    let run = ["--device", "model", "--faults", plan.path(), "--filter", "srq::"];
+    let output = hwtest(&run);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (_, closing) = said.split_once("\nWhat failed:\n").expect("something failed");
+    for part in [
+        "CREATE_RMP (opcode 0x90c): status NO_RES (0xf), syndrome 0x00001234",
+        "  in  ",
+        "  out ",
+        "\nGroup ",
+    ] {
+        assert!(closing.contains(part), "{part}: {closing}");
+    }
+    let repeat = closing.lines().find_map(|line| line.trim().strip_prefix("repeat it: hwtest "));
+    let words: Vec<_> = repeat.expect("how to repeat it").split(' ').collect();
+    assert_eq!(words[..5], ["--device", "model", "--faults", plan.path(), "--filter"]);
+    let repeated = hwtest(&words);
+    let last = text(&repeated).lines().last().unwrap_or_default().to_string();
+    assert!(last.starts_with("0 passed, 1 failed, 0 skipped in "), "{last}");
+}
+
+#[test]
+fn run_that_passes_says_so_in_one_line_and_counts_by_group() {
+    let output = hwtest(&["--device", "model", "--filter", "refusal::"]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("Doctor: all 13 links hold").count(), 1, "{said}");
+    assert!(!said.contains("What failed:") && !said.contains("ok    kernel"), "{said}");
+    let row = said.lines().find(|line| line.starts_with("refusal ")).expect("the group's row");
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["refusal", "19", "0", "0", "0"]);
+    let verbose = hwtest(&["--device", "model", "--filter", "refusal::", "-v"]);
+    assert!(text(&verbose).contains("ok    kernel"), "{}", text(&verbose));
+}
+
+#[test]
+fn report_becomes_page_difference_and_profile() {
+    let scratch = |name| Scratch::new(name, "");
+    let (json, page, card) = (scratch("it.json"), scratch("it.html"), scratch("card.toml"));
+    let run = ["--device", "model", "--filter", "refusal::", "--json", json.path()];
+    let output = hwtest(&run);
+    assert!(output.status.success(), "{}", text(&output));
+
+    assert!(hwtest(&["report", json.path(), "-o", page.path()]).status.success());
+    let html = std::fs::read_to_string(&page.0).expect("it was written");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("refusal"), "{html:.300}");
+
+    assert!(hwtest(&["profile", json.path(), "-o", card.path()]).status.success());
+    for (other, code) in [(card.path(), 0), ("connectx6dx", 0), ("bluefield3", 1), ("none", 2)] {
+        let output = hwtest(&["diff", json.path(), other]);
+        assert_eq!(output.status.code(), Some(code), "{other}: {}", text(&output));
+    }
+    let run = ["--device", "model", "--profile", card.path(), "--filter", "refusal::"];
+    assert!(hwtest(&run).status.success());
+
+    let output = hwtest(&["report", page.path()]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("it.html is no report of `hwtest --json`: expected value"), "{error}");
+}

@@ -24,8 +24,9 @@ pub(super) const LARGE: usize = 64 << 20;
 /// Bytes of the message: it crosses a page of the large region.
 const MESSAGE: usize = 2 << 10;
 
-/// How long the message and the event may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the message and the event may take, also on an emulated processor that is busy. A lost
+/// message fails earlier, when its retries end.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Checks the links from the context to the event.
 pub(super) fn check(chain: &mut Chain, lab: &Lab, host: &Host) -> Result<(), Broken> {

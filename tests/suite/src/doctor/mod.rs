@@ -253,8 +253,9 @@ pub fn examine(choice: &Choice, host: &Host) -> Result<Examination, Stop> {
         },
     };
     let opened = match &device {
-        Some(info) => Choice { device: info.name.clone(), ..choice.clone() },
-        None => choice.clone(),
+        // The lab itself takes only a device with an ACTIVE port, unless it is named.
+        Some(info) if !is_active(info) => Choice { device: info.name.clone(), ..choice.clone() },
+        _ => choice.clone(),
     };
     let lab = Lab::open_on(&opened, kernel)?;
     let fresh = lab.fresh()?;
@@ -272,8 +273,9 @@ fn wanted<'a>(found: &'a [DeviceInfo], name: &str) -> Option<&'a DeviceInfo> {
     if name != "auto" {
         return found.iter().find(|info| info.name == name);
     }
-    let is_active = |info: &&DeviceInfo| {
-        info.ports.first().is_some_and(|port| port.state == port_state::ACTIVE)
-    };
-    found.iter().find(is_active).or(found.first())
+    found.iter().find(|info| is_active(info)).or(found.first())
+}
+
+fn is_active(info: &DeviceInfo) -> bool {
+    info.ports.first().is_some_and(|port| port.state == port_state::ACTIVE)
 }

@@ -99,8 +99,8 @@ impl DoctorOptions {
 /// What a run of the suite is on, which cases it has and what it writes.
 #[derive(Args)]
 pub(crate) struct SuiteOptions {
-    /// `auto` (the first mlx5 device whose port is ACTIVE, the model where there is no device),
-    /// `model`, or a device's name (mlx5_0).
+    /// `auto` (the first mlx5 device whose port is ACTIVE, the first one if none is, the model where
+    /// there is no device), `model`, or a device's name (mlx5_0).
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
     /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows

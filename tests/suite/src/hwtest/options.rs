@@ -99,7 +99,7 @@ impl DoctorOptions {
 /// What a run of the suite is on, which cases it has and what it writes.
 #[derive(Args)]
 pub(crate) struct SuiteOptions {
-    /// `auto` (the first mlx5 device whose port is ACTIVE, the first one if none is, the model where
+    /// `auto` (the first mlx5 device whose port is ACTIVE, the first one if none is, the model if
     /// there is no device), `model`, or a device's name (mlx5_0).
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
@@ -130,8 +130,7 @@ pub(crate) struct SuiteOptions {
     /// --faults FILE` this option only declares that links lose messages of the cases.
     #[arg(long, value_name = "FILE")]
     pub(crate) faults: Option<PathBuf>,
-    /// Only cases whose name contains this, or one of these if it is given several times. A case's
-    /// whole name selects only that case.
+    /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
     /// Run only every Nth case of the matrix, whose cases differ in one word each, and the first of
@@ -217,16 +216,12 @@ impl SuiteOptions {
         }
     }
 
+    fn chooses(&self, id: &str) -> bool {
+        self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
+    }
+
     pub(crate) fn select(&self) -> Vec<&'static Case> {
-        let ids: BTreeSet<String> = cases().map(Case::id).collect();
-        let is_chosen = |id: &str| {
-            let matches = |part: &String| match ids.contains(part) {
-                true => id == part,
-                false => id.contains(part.as_str()),
-            };
-            self.filter.is_empty() || self.filter.iter().any(matches)
-        };
-        let chosen = cases().filter(|case| is_chosen(&case.id()));
+        let chosen = cases().filter(|case| self.chooses(&case.id()));
         let (mut cells, mut kinds) = (0_usize, BTreeSet::new());
         let mut is_due = |id: &str| {
             cells += 1;
@@ -254,17 +249,14 @@ mod tests {
         assert!(Options::try_parse_from(["hwtest", "--long", "doctor"]).is_err());
     }
 
+    /// The summary of a run repeats a case so.
     #[test]
-    fn filter_that_is_a_whole_name_selects_one_case() {
-        let count =
-            |part: &str| Options::parse_from(["hwtest", "--filter", part]).suite.select().len();
-        let first = cases().next().expect("a case");
-        let whole = first.id();
-        assert_eq!(count(&whole), 1);
-        let doubled =
-            cases().map(Case::id).find(|id| cases().filter(|it| it.id().contains(id)).count() > 1);
-        assert_eq!(doubled.map(|id| count(&id)), Some(1), "some name is a part of another");
-        assert!(count(first.group) > 1);
+    fn filter_with_a_whole_name_selects_one_case() {
+        let ids: Vec<_> = cases().map(Case::id).collect();
+        for id in &ids {
+            let within: Vec<_> = ids.iter().filter(|other| other.contains(id)).collect();
+            assert_eq!(within, [id]);
+        }
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 use verbless_devx::abi::{Attribute, Header, Method, attr, method};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection, RepresentorInfo,
@@ -22,7 +21,7 @@ const KEPT: usize = 4;
 const KEPT_BYTES: usize = 8 << 10;
 
 /// A command that kernel or device refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedCommand {
     /// Opcode of the command.
     pub opcode: u16,
@@ -34,11 +33,9 @@ pub struct FailedCommand {
     pub syndrome: u32,
     /// The kernel's error number; EREMOTEIO if the device refused the command.
     pub errno: i32,
-    /// The input mailbox, at most its first 8 KiB; hexadecimal in JSON.
-    #[serde(with = "hex")]
+    /// The input mailbox, at most its first 8 KiB.
     pub input: Vec<u8>,
     /// The output mailbox, at most its first 8 KiB; empty if the kernel returned none.
-    #[serde(with = "hex")]
     pub output: Vec<u8>,
 }
 
@@ -84,7 +81,8 @@ impl FailedCommand {
             text += &format!(", syndrome {:#010x}\n", self.syndrome);
         }
         let Some(info) = info else {
-            return text + &format!("  in  {}\n", hex::text(&self.input));
+            let bytes: String = self.input.iter().map(|byte| format!("{byte:02x}")).collect();
+            return text + &format!("  in  {bytes}\n");
         };
         let views = [
             ("in ", info.view_input(&self.input)),
@@ -213,31 +211,6 @@ fn bytes_of(attribute: &Attribute) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as hexadecimal text in JSON.
-mod hex {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    /// The text of some bytes.
-    pub(super) fn text(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&text(bytes))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(from)?;
-        let pairs = text.as_bytes().chunks(2).map(|pair| {
-            let digits = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
-            u8::from_str_radix(digits, 16).ok()
-        });
-        let bytes: Option<Vec<u8>> = pairs.collect();
-        bytes.ok_or_else(|| D::Error::custom(format!("not pairs of hexadecimal digits: {text}")))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use verbless_command::Device;
@@ -312,18 +285,5 @@ mod tests {
         let data = long.as_ptr().expose_provenance() as u64;
         let attribute = Attribute { len: 9000, data, ..Default::default() };
         assert_eq!(bytes_of(&attribute), long[..KEPT_BYTES]);
-    }
-
-    #[test]
-    fn failed_command_round_trips_through_json() {
-        let mut input = vec![0; 16];
-        input[..2].copy_from_slice(&[4, 0]);
-        let output = vec![3, 0, 0, 0, 0, 0, 0x12, 0x34];
-        let command = FailedCommand::new(input, output, Errno::EREMOTEIO).expect("a header");
-        let json = serde_json::to_string(&command).expect("it is plain data");
-        assert!(json.contains("\"output\":\"0300000000001234\""), "{json}");
-        assert_eq!(serde_json::from_str::<FailedCommand>(&json).expect("ours"), command);
-        let broken = json.replace("0300", "03x0");
-        assert!(serde_json::from_str::<FailedCommand>(&broken).is_err());
     }
 }

@@ -276,6 +276,11 @@ impl Lab {
         &self.backend
     }
 
+    /// The devices of the cases: the first, and its peer if there is one.
+    pub(crate) fn devices(&self) -> &[DeviceInfo] {
+        &self.devices
+    }
+
     /// The first device.
     pub fn info(&self) -> &DeviceInfo {
         &self.devices[0]

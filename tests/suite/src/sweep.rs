@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::Stop;
+use crate::{Stop, profiles};
 
-/// The profiles that `--sweep` varies, with their text.
-const PROFILES: [(&str, &str); 2] = [
-    ("bluefield3", include_str!("../../../crates/model/profiles/bluefield3.toml")),
-    ("connectx6dx", include_str!("../../../crates/model/profiles/connectx6dx.toml")),
-];
+/// The profiles that `--sweep` varies.
+const SWEPT: [&str; 2] = ["bluefield3", "connectx6dx"];
 
 /// A profile with one capability changed.
 pub struct Variant {
@@ -33,12 +30,13 @@ impl Variant {
 /// The variants of the profile `name`: each flag that is set in `caps`, of either link, is cleared;
 /// each number becomes 0 and, if it is above 1, half of itself, rounded up.
 pub fn variants(name: &str) -> Result<Vec<Variant>, Stop> {
-    let known = PROFILES.map(|(name, _)| name).join(" and ");
-    let text = PROFILES.iter().find(|(known, _)| *known == name);
-    let (_, text) = text.ok_or_else(|| {
-        Stop::fail(format!("--sweep {name}: unknown profile; the profiles are {known}"))
-    })?;
-    let table: Table = text.parse()?;
+    if !SWEPT.contains(&name) {
+        let known = SWEPT.join(" and ");
+        return Err(Stop::fail(format!(
+            "--sweep {name}: unknown profile; the profiles are {known}"
+        )));
+    }
+    let table = profiles::whole(name)?;
     let mut found = Vec::new();
     for part in [&[][..], &["infiniband"], &["ethernet"]] {
         let caps = part.iter().try_fold(&table, |table, key| table.get(*key)?.as_table());

@@ -145,3 +145,29 @@ fn run_that_passes_says_so_in_one_line_and_counts_by_group() {
     let verbose = hwtest(&["--device", "model", "--filter", "refusal::", "-v"]);
     assert!(text(&verbose).contains("ok    kernel"), "{}", text(&verbose));
 }
+
+#[test]
+fn report_becomes_page_difference_and_profile() {
+    let scratch = |name| Scratch::new(name, "");
+    let (json, page, card) = (scratch("it.json"), scratch("it.html"), scratch("card.toml"));
+    let run = ["--device", "model", "--filter", "refusal::", "--json", json.path()];
+    let output = hwtest(&run);
+    assert!(output.status.success(), "{}", text(&output));
+
+    assert!(hwtest(&["report", json.path(), "-o", page.path()]).status.success());
+    let html = std::fs::read_to_string(&page.0).expect("it was written");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("refusal"), "{html:.300}");
+
+    assert!(hwtest(&["profile", json.path(), "-o", card.path()]).status.success());
+    for (other, code) in [(card.path(), 0), ("connectx6dx", 0), ("bluefield3", 1), ("none", 2)] {
+        let output = hwtest(&["diff", json.path(), other]);
+        assert_eq!(output.status.code(), Some(code), "{other}: {}", text(&output));
+    }
+    let run = ["--device", "model", "--profile", card.path(), "--filter", "refusal::"];
+    assert!(hwtest(&run).status.success());
+
+    let output = hwtest(&["report", page.path()]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("it.html is no report of `hwtest --json`: expected value"), "{error}");
+}

@@ -3,10 +3,12 @@
 //! - `options`: the command line.
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
 //! - `summary`: what a run closes with.
+//! - `reports`: what is made of a report.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
 mod doctor;
 mod options;
+mod reports;
 mod sink;
 mod suite;
 mod summary;
@@ -25,6 +27,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let ended = match &options.command {
         Some(Command::Doctor(options)) => doctor::run(options),
+        Some(Command::Report(options)) => reports::page(options),
+        Some(Command::Diff(options)) => reports::diff(options),
+        Some(Command::Profile(options)) => reports::profile(options),
         None => suite::run(&options.suite),
     };
     match ended {

@@ -28,6 +28,32 @@ pub(crate) enum Command {
     /// Checks the chain from the kernel's module to one message, and stops at the first link that
     /// fails: what failed, why, and what to do. Takes less than two seconds.
     Doctor(DoctorOptions),
+    /// Writes the HTML page of a report.
+    Report(ReportOptions),
+    /// Compares two reports, or a report and a profile of the model: capabilities and cases that
+    /// differ. Exits with 1 if something does.
+    Diff(DiffOptions),
+    /// Writes a profile of the model from a report, so that the model is the reported card.
+    Profile(ReportOptions),
+}
+
+/// A report, and what is made of it.
+#[derive(Args)]
+pub(crate) struct ReportOptions {
+    /// The report: a file of `hwtest --json`.
+    pub(crate) report: PathBuf,
+    /// The file to write (`-`: standard output).
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    pub(crate) output: PathBuf,
+}
+
+/// What `hwtest diff` compares.
+#[derive(Args)]
+pub(crate) struct DiffOptions {
+    /// A report, the name of a built-in profile, or a profile's TOML file.
+    pub(crate) one: String,
+    /// The other one.
+    pub(crate) other: String,
 }
 
 /// The device that `hwtest doctor` checks.
@@ -122,9 +148,13 @@ pub(crate) struct SuiteOptions {
     /// missing: an entry of tests/suite/expected-skips.toml.
     #[arg(long, value_name = "ENVIRONMENT")]
     pub(crate) expect: Option<String>,
-    /// Write the results as JSON to this file (`-`: standard output).
+    /// Write a report as JSON to this file (`-`: standard output): results, capabilities, versions;
+    /// docs/report.md says what it has.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// The report also has GIDs, GUIDs, MAC and IP addresses of the devices.
+    #[arg(long, requires = "json")]
+    pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::time::Instant;
 
+use verbless_conformance::report::{DeviceFacts, Report, facts};
 use verbless_conformance::{
     Case, Examination, Host, Lab, Link, Outcome, Row, Run, Stop, default_jobs, examine, groups,
     run_cases, unexpected_skips,
@@ -11,7 +12,7 @@ use verbless_conformance::{
 
 use crate::options::SuiteOptions;
 use crate::sink::Sink;
-use crate::summary;
+use crate::{summary, versions};
 
 /// Runs the selected cases; returns whether no case failed.
 pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
@@ -54,6 +55,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         (Some(lab), Some(link)) => Some(lab.blocked_by(link)),
         (lab, _) => lab,
     };
+    // Before the cases: one of them may break the device.
+    let devices = lab.as_ref().filter(|_| json.is_some()).map(facts).unwrap_or_default();
     // A link that blocks every case leaves no device to ask.
     let lab = lab.filter(|_| failed_link.is_none_or(|link| !link.blocks_all()));
     let unexpected = match (&options.expect, &lab) {
@@ -74,6 +77,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
                     table,
                     "FAIL  no case can run: {why}\n0 passed, 1 failed, {left} skipped"
                 )?;
+                run.preconditions.push(format!("no case can run: {why}"));
+                write_results((json, junit), devices, &run, options)?;
                 return Ok(false);
             }
             cases(lab, &selected, options, &mut run, &mut table)?
@@ -90,12 +95,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         }
     };
     let seconds = begun.elapsed().as_secs_f64();
-    if let Some(sink) = json {
-        sink.write(&run.json()?)?;
-    }
-    if let Some(sink) = junit {
-        sink.write(&run.junit()?)?;
-    }
+    write_results((json, junit), devices, &run, options)?;
     let (passed, failed, skipped) = run.counts();
     let blocked = run.blocked();
     let skipped = skipped + not_run;
@@ -130,6 +130,24 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     }
     writeln!(table, "\n{counts} in {seconds:.1} s ({rate:.0} cases/s)")?;
     Ok(failed == 0)
+}
+
+/// Writes the report and the JUnit file of a run, where they are wanted.
+fn write_results(
+    (json, junit): (Option<Sink>, Option<Sink>),
+    devices: Vec<DeviceFacts>,
+    run: &Run,
+    options: &SuiteOptions,
+) -> Result<(), Box<dyn Error>> {
+    if let Some(sink) = json {
+        let report = Report::of(versions::program(), devices, run);
+        let report = if options.identify { report } else { report.without_identity() };
+        sink.write(&report.json()?)?;
+    }
+    if let Some(sink) = junit {
+        sink.write(&run.junit()?)?;
+    }
+    Ok(())
 }
 
 /// Runs the cases on a lab and shows each; returns how many were left out after failures for one

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use verbless_conformance::report::Program;
+
 /// The commit of the sources; `None` if it was not `cargo xtask` that built the program.
 const COMMIT: Option<&str> = option_env!("VERBLESS_COMMIT");
 
@@ -13,4 +15,13 @@ pub(crate) fn line() -> &'static str {
         format!("{} (commit {commit}; PRM {prm:016x})", env!("CARGO_PKG_VERSION"))
     });
     &LINE
+}
+
+/// The same for a report.
+pub(crate) fn program() -> Program {
+    Program {
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: COMMIT.map(str::to_owned),
+        prm: format!("{:016x}", verbless_prm::fingerprint()),
+    }
 }

@@ -1,8 +1,32 @@
 //! The report of a run: what somebody else needs to understand it without the machine.
 //!
 //! - `run`: the results of the cases; `junit`: the same for CI.
+//! - `document`: the report as JSON; `hex`: bytes in it; `fields`: capability pages as fields.
+//! - `facts`: what a report says of devices; `privacy`: what it leaves out.
+//! - `profile`: a profile of the model from a report; `diff`: two reports compared.
+//! - `html`: the report as a page; `docs`: what the PRM says of a field; `text`: texts for people.
 
+mod diff;
+mod docs;
+mod document;
+mod facts;
+mod fields;
+mod hex;
+mod html;
 mod junit;
+mod privacy;
+mod profile;
 mod run;
+#[cfg(test)]
+mod tests;
+mod text;
 
+pub use diff::{Diff, diff};
+pub use document::{
+    CaseResult, CommandFailure, DeviceFacts, DeviceFile, Ending, FORMAT, FactFunction, FactLink,
+    FactSide, Field, GidEntry, Identity, Machine, Page, Pci, PciLink, Port, Program, Query, Report,
+    ReportError,
+};
+pub use facts::facts;
+pub use hex::Hex;
 pub use run::{Outcome, Row, Run};

@@ -1,12 +1,9 @@
 //! The results of a run.
 
-use serde::Serialize;
-
 use crate::FailedCommand;
 
 /// How a case ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase", tag = "outcome", content = "reason")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The case passed.
     Passed,
@@ -19,22 +16,20 @@ pub enum Outcome {
 }
 
 /// The result of a case.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Row {
     /// `group::name` of the case.
     pub case: String,
     /// The outcome of the case.
-    #[serde(flatten)]
     pub outcome: Outcome,
     /// Wall-clock seconds that it took.
     pub seconds: f64,
     /// The last commands that failed before the case did.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed_commands: Vec<FailedCommand>,
 }
 
 /// A whole run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Run {
     /// The device: `model …` or `hardware …`.
     pub device: String,
@@ -87,22 +82,6 @@ impl Run {
             [(reason, _)] => Some(reason),
             _ => None,
         }
-    }
-
-    /// The run as JSON: device, preconditions, counts, and an entry per case.
-    pub fn json(&self) -> serde_json::Result<String> {
-        #[derive(Serialize)]
-        struct Whole<'a> {
-            passed: usize,
-            failed: usize,
-            skipped: usize,
-            blocked: usize,
-            #[serde(flatten)]
-            run: &'a Run,
-        }
-        let (passed, failed, skipped) = self.counts();
-        let blocked = self.blocked();
-        serde_json::to_string_pretty(&Whole { passed, failed, skipped, blocked, run: self })
     }
 }
 

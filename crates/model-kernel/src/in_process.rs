@@ -186,8 +186,8 @@ impl InProcess {
 
     /// Moves the netdev of a device to another network namespace, as `ip link set netns` does: an
     /// Ethernet port then has no GID here. Programs that have the device open keep theirs.
-    pub fn take_network_away(&self, device: usize) {
-        self.inner.network.take_away(device);
+    pub fn move_netdev_away(&self, device: usize) {
+        self.inner.network.move_netdev_away(device);
     }
 
     /// Adds a static neighbour for all devices, as `ip neigh add` does, for a host outside the

@@ -137,13 +137,13 @@ impl<'a> DebuggedRun<'a> {
         let single_step = single_step == Some(turn.hart().pc());
         let instructions = if single_step { 1 } else { instructions };
         let mut next = dpa.debug_run(turn, instructions, single_step);
-        if let Debugged::Asks(request) = &next {
+        if let Debugged::Requests(request) = &next {
             let Some(shared) = self.shared.upgrade() else { return Ran::Exited(0) };
             let given = serve_shared(&shared, *id, turn, request);
             next = dpa.debug_answer(turn, request, given);
         }
         match next {
-            Debugged::Goes | Debugged::Asks(_) => Ran::GoesOn,
+            Debugged::Continues | Debugged::Requests(_) => Ran::GoesOn,
             Debugged::Stopped(exit) => {
                 self.single_step = (exit != Exit::Breakpoint).then(|| turn.hart().pc());
                 Ran::Stopped(exit)

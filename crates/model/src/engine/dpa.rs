@@ -62,7 +62,7 @@ pub(super) fn spawn(shared: &Arc<SharedModel>) {
     }
 }
 
-/// Gives turns for as long as the model lives.
+/// Gives turns for as long as the model is_servable.
 fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedModel>) {
     loop {
         let seen = waker.wakes();
@@ -112,7 +112,7 @@ pub(super) enum ServeResult {
     /// The answer to the request.
     DeviceAnswer(Turn, DeviceRequest, DeviceAnswer),
     /// The run was answered, and makes this request next.
-    Asks(Turn, DeviceRequest),
+    Requests(Turn, DeviceRequest),
     /// The run was answered, and rests until the function is put back.
     Rests(Turn),
     /// The run was answered, and its turn is over.
@@ -145,7 +145,7 @@ fn answer_shared(
     });
     match served {
         ServeResult::DeviceAnswer(turn, request, given) => dpa.answer(turn, &request, given),
-        ServeResult::Asks(turn, request) => Some((turn, request)),
+        ServeResult::Requests(turn, request) => Some((turn, request)),
         ServeResult::Rests(turn) => dpa.resume(turn),
         ServeResult::Over => None,
     }
@@ -162,14 +162,14 @@ pub(super) fn reach_all(
     loop {
         let mut visits = VISITS;
         let given = serve_counted(locked, id, &turn, &request, &mut visits);
-        match dpa.answer_soon(turn, &request, given) {
-            ShortTurn::Asks(same, next) => (turn, request) = (same, next),
+        match dpa.answer_for_short_turn(turn, &request, given) {
+            ShortTurn::Requests(same, next) => (turn, request) = (same, next),
             ShortTurn::Rests(turn) => return ServeResult::Rests(turn),
             ShortTurn::Over => return ServeResult::Over,
         }
         if !hold.goes_on(VISITS - visits) || !matches!(request, DeviceRequest::RemoteMemory { .. })
         {
-            return ServeResult::Asks(turn, request);
+            return ServeResult::Requests(turn, request);
         }
     }
 }
@@ -235,8 +235,9 @@ fn serve_counted(
 ) -> DeviceAnswer {
     locked.clock.tick();
     let now = locked.clock.now;
-    let lives = locked.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, request));
-    if !lives || locked.functions[id].hca.fatal {
+    let is_servable =
+        locked.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.is_servable(turn, request));
+    if !is_servable || locked.functions[id].hca.fatal {
         return match request {
             DeviceRequest::Ring { .. } => DeviceAnswer::NoQueue,
             DeviceRequest::RemoteMemory { .. } => DeviceAnswer::Refused,

@@ -72,7 +72,7 @@ fn event_for_absent_thread_is_logged() {
     let (dpa, turn, request) = loads(&rig, key, address);
     let logged = errors(|| dpa.event(0x77));
     one_error(&logged, &["an event is for", "119"]);
-    dpa.take_away(RunnerId::Call(1));
+    dpa.remove_runner(RunnerId::Call(1));
     let logged = errors(|| assert!(dpa.answer(turn, &request, DeviceAnswer::Refused).is_none()));
     assert_eq!(logged, [""; 0]);
 }
@@ -174,7 +174,7 @@ fn translated_code_is_bounded_across_harts() {
     assert!(most <= MAX_TRANSLATED_BYTES, "{most} bytes of {MAX_TRANSLATED_BYTES}");
     assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
     for call in 0..calls {
-        dpa.take_away(RunnerId::Call(call));
+        dpa.remove_runner(RunnerId::Call(call));
     }
     assert_eq!(dpa.translated(), 0);
 }
@@ -217,7 +217,7 @@ fn run_work_is_bounded_for_any_klm_list_length() {
         let mut hold = HoldLimit::default();
         let served = reach_all(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
         assert!(
-            matches!(served, ServeResult::Asks(_, DeviceRequest::RemoteMemory { .. })),
+            matches!(served, ServeResult::Requests(_, DeviceRequest::RemoteMemory { .. })),
             "{entries} entries"
         );
         let access = ACCESS + entries + 1;

@@ -1,5 +1,5 @@
-//! Unreliable connection: no answer comes, so a request completes when it has left; a lost message
-//! is not sent again.
+//! Unreliable connection: the responder acknowledges nothing, so a request completes once it is
+//! sent, and a lost message is not sent again.
 
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
@@ -57,10 +57,10 @@ fn send(
     })
 }
 
-/// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes
-/// the next one.
+/// Executes a message. The responder ignores a PSN gap before it, and drops a message that it
+/// refuses: neither stops the QP.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
-    // A part that does not follow the one before it is lost with its message.
+    // A new message drops an unfinished one; a part that follows no earlier part is dropped.
     if message.part.begins() {
         receive::cut_message(pair.qp);
     }

@@ -261,7 +261,7 @@ pub(in crate::hca) fn create_thread(
     dpa.add(RunnerId::Thread(number), context.process_id(), start)
         .map_err(|refused| call.refused(refused))?;
     let made = call.make(kind::DpaThread, objects::DpaThread { uid: call.uid, context });
-    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Thread(number)))?);
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_runner(RunnerId::Thread(number)))?);
     Ok(())
 }
 
@@ -281,7 +281,7 @@ pub(in crate::hca) fn modify_thread(
         return Err(Refusal::Unsupported);
     }
     call.find(kind::DpaThread, number)?;
-    call.dpa()?.let_run(number, argument).map_err(|refused| call.refused(refused))?;
+    call.dpa()?.unhold_thread(number, argument).map_err(|refused| call.refused(refused))?;
     call.change(kind::DpaThread, number, |thread| {
         thread.context.set_argument(argument).set_held(false);
     })
@@ -330,7 +330,7 @@ pub(in crate::hca) fn create_call(
     dpa.add(RunnerId::Call(number), context.process_id(), start)
         .map_err(|refused| call.refused(refused))?;
     let made = call.make(kind::DpaCall, objects::DpaCall { uid: call.uid, context });
-    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Call(number)))?);
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_runner(RunnerId::Call(number)))?);
     Ok(())
 }
 
@@ -459,14 +459,14 @@ pub(in crate::hca) fn create_core_dump(
 /// Ends a call.
 pub(in crate::hca) fn call_removed(hca: &mut Hca, number: u32, _: objects::DpaCall) {
     if let Some(dpa) = &hca.dpa {
-        dpa.take_away(RunnerId::Call(number));
+        dpa.remove_runner(RunnerId::Call(number));
     }
 }
 
 /// Ends a thread.
 pub(in crate::hca) fn thread_removed(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     if let Some(dpa) = &hca.dpa {
-        dpa.take_away(RunnerId::Thread(number));
+        dpa.remove_runner(RunnerId::Thread(number));
     }
 }
 

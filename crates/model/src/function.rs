@@ -123,7 +123,7 @@ impl Function {
         };
         while let Some(Some(part)) = next {
             next = self.shared.with_function(self.id, |locked| {
-                is_allowed(locked).then(|| engine::go_on(locked, self.id, part, input, output))
+                is_allowed(locked).then(|| engine::resume(locked, self.id, part, input, output))
             });
         }
         next.is_some()

@@ -97,7 +97,7 @@ impl FilterCalls {
                 Ok(call) => {
                     self.turns.begin(number, call);
                     match answerer.answer_catching_panics(&call) {
-                        Answer::Kernel => answerer.gate.go_on(call.id),
+                        Answer::Kernel => answerer.gate.continue_call(call.id),
                         Answer::Ours(result) => answerer.gate.answer(call.id, result),
                         Answer::Given => {}
                     }

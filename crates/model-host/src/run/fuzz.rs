@@ -135,7 +135,7 @@ impl Descriptors {
 impl CallGate for Descriptors {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let less = |valid_checks: u32| valid_checks.checked_sub(1);

@@ -43,7 +43,7 @@ impl Guardian {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS))?;
-        let pid = sys::fork_apart(theirs, |socket| watch(&socket))?;
+        let pid = sys::fork_session(theirs, |socket| watch(&socket))?;
         Ok(Self { pid, socket: Arc::new(ours) })
     }
 

@@ -280,7 +280,7 @@ impl Joined {
     /// The run does not exist, or it refuses.
     pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
         let (peer, pid) = Self::meet(name)?;
-        sys::let_look(pid);
+        sys::allow_ptrace_by(pid);
         let side = match side {
             Side::Host => "host",
             Side::Dpu => "dpu",

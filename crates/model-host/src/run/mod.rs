@@ -250,7 +250,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     // Later than the fork: the program must not inherit the limit.
     process::allow_many_descriptors();
     for thread in process::threads() {
-        sys::take_short_turns(thread);
+        sys::shorten_time_slices(thread);
     }
     let programs = Programs::new(pids[0], pids.get(1).copied(), signals)?;
     let programs = programs.guarded_by(guardian.pid());

@@ -217,7 +217,7 @@ impl Answerer {
         }
         let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
         let Some(named) = CallPath::new(whole) else { return Answer::Kernel };
-        if !how.may_be_asked(flags as i32) {
+        if !how.accepts_flags(flags as i32) {
             return Errno::EINVAL.into();
         }
         let follow = if flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0 {

@@ -238,7 +238,7 @@ impl Recorder {
 impl CallGate for Recorder {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let one_less = |valid_checks: i64| (valid_checks > 0).then(|| valid_checks - 1);

@@ -57,7 +57,7 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
     let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    sys::keep_statuses()?;
+    sys::keep_child_statuses()?;
     let records = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     Ok((records, before))
 }
@@ -389,7 +389,7 @@ impl Supervisor {
         guest: Option<u32>,
     ) -> io::Result<()> {
         let number = self.next_number();
-        listener.wake_in_place();
+        listener.set_sync_wake_up();
         self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
         answer::spawn(&self.shared, &listener, view)
             // The guest may keep a duplicate of the listener, which would wake `run` for good.

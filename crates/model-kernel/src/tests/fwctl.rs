@@ -209,7 +209,7 @@ fn refusals_name_the_value_and_the_limit() {
         "EBADMSG: NOP is not passed through fwctl in scope 0: it needs scope 1 or higher"
     );
     let create = command(Opcode::CREATE_MKEY.0, 0, 16);
-    assert!(reason(DEBUG_WRITE, &create, 16).ends_with("in scope 2: nor in any other"));
+    assert!(reason(DEBUG_WRITE, &create, 16).ends_with("in scope 2: no scope passes it"));
     assert!(reason(7, &nop, 16).ends_with("there is no scope 7: scopes are 0 to 3"));
     let lengths = reason(DEBUG_READ_ONLY, &nop, 12);
     assert!(lengths.contains("inbox of 16 and an outbox of 12 bytes: one is shorter than 16"));

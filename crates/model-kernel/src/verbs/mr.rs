@@ -182,7 +182,7 @@ impl Method<'_> {
         if let Some(object) = self.state.object_mut(handle) {
             *object = Object::Verbs(Verbs::Mr(mr));
         }
-        self.state.now_uses(handle, vec![pd]);
+        self.state.replace_uses(handle, vec![pd]);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
@@ -208,7 +208,7 @@ impl Method<'_> {
         if let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object_mut(handle) {
             mr.rights = rights;
         }
-        self.state.now_uses(handle, vec![pd]);
+        self.state.replace_uses(handle, vec![pd]);
         let mut reply = UverbsResponse::default();
         reply.u32(key).u32(key);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())

@@ -23,12 +23,12 @@ pub(crate) fn concerns_others(input: &[u8]) -> bool {
 pub(crate) fn execute(locked: &mut LockedFunctions, id: usize, input: &[u8], output: &mut [u8]) {
     let mut rest = begin(locked, id, input, output);
     while let Some(dumping) = rest {
-        rest = go_on(locked, id, dumping, input, output);
+        rest = resume(locked, id, dumping, input, output);
     }
 }
 
-/// Begins a command. Most commands are executed here; [`go_on`] does the rest before the sender
-/// gets the answer, and others may lock the function in between.
+/// Begins a command. Most commands complete here. If this returns a rest, call [`resume`] until
+/// none is left, and only then answer the sender; others may lock the function in between.
 pub(crate) fn begin(
     locked: &mut LockedFunctions,
     id: usize,
@@ -58,8 +58,8 @@ pub(crate) fn begin(
     rest
 }
 
-/// Does a part of the rest of a command; returns the new rest.
-pub(crate) fn go_on(
+/// Executes a part of the rest of a command; returns what is then left.
+pub(crate) fn resume(
     locked: &mut LockedFunctions,
     id: usize,
     mut dumping: Box<Dumping>,
@@ -68,7 +68,7 @@ pub(crate) fn go_on(
 ) -> Option<Box<Dumping>> {
     locked.clock.tick();
     let hca = &mut locked.functions[id].hca;
-    match dumping.go_on(hca) {
+    match dumping.write_next_chunk(hca) {
         Ok(true) => {}
         Ok(false) => return Some(dumping),
         Err(refusal) => hca.refuse(input, output, refusal, None),

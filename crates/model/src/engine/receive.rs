@@ -94,7 +94,7 @@ pub(super) fn cut_message(qp: &mut QpObject) {
 pub(super) fn use_up(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
     if let Some(number) = pair.qp.srq {
         let queue = pair.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
-        srq::used(&mut pair.context.events, number, queue);
+        srq::consume(&mut pair.context.events, number, queue);
         return Ok(());
     }
     pair.qp.rq.as_mut().ok_or(Nak::NotReady)?.consumer = index.wrapping_add(1);
@@ -114,7 +114,7 @@ pub(super) fn scatter(
     let pd = shared.map_or(pair.qp.pd, |queue| queue.pd);
     let user = KeyUser { pd, qpn: pair.qpn, reserved_lkey: pair.qp.context.rlky() };
     let Scratch { receive, remote, .. } = scratch;
-    place(&pair.context.keys(), user, (at, length), (receive, remote))
+    scatter_list(&pair.context.keys(), user, (at, length), (receive, remote))
 }
 
 /// Uses up the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
@@ -171,14 +171,14 @@ fn report_error(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
     pair.counters().receive_error(syndrome);
     let kind = cqe_opcode::RESPONDER_ERROR;
     let completion = Completion::error(pair.qp, pair.qpn, kind, 0, index, syndrome);
-    // The QP is about to be in error; an event of the CQ reports an overrun.
+    // An event of the CQ reports an overrun, and the QP enters the error state anyway.
     let cqn = pair.receive_cq();
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 
-/// Finds the memory that a receive WQE gives to `length` bytes of a message from byte `at` on; the
-/// error is the syndrome.
-pub(super) fn place(
+/// Writes to `memory` the ranges of a receive WQE that `length` bytes of a message from byte `at` on
+/// go to; the error is the syndrome.
+pub(super) fn scatter_list(
     keys: &Keys<'_>,
     user: KeyUser,
     (at, length): (u64, u64),

@@ -9,7 +9,7 @@ use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
 use super::keys::KeyUser;
-use super::receive::place;
+use super::receive::scatter_list;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::{srq, transfer};
@@ -46,8 +46,8 @@ impl StandaloneRq<'_> {
         };
         let user = KeyUser { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
         let keys = self.context.keys();
-        let placed = place(&keys, user, (0, bytes.len() as u64), (receive, remote));
-        let done = placed.and_then(|()| {
+        let listed = scatter_list(&keys, user, (0, bytes.len() as u64), (receive, remote));
+        let done = listed.and_then(|()| {
             transfer::scatter(self.context.spaces, remote, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
         });
@@ -65,13 +65,13 @@ impl StandaloneRq<'_> {
                     rqn = self.rqn,
                     index,
                     syndrome,
-                    "a frame has no place in a receive"
+                    "a receive WQE cannot take a frame"
                 );
                 let kind = cqe_opcode::RESPONDER_ERROR;
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
                 // A sender of a frame that is too long must not stop the RQ.
                 if syndrome != cqe_syndrome::LOCAL_LENGTH {
-                    // The RQ is about to be in error; an event of the CQ reports an overrun.
+                    // An event of the CQ reports an overrun, and the RQ enters the error state anyway.
                     let _ = self.complete(error);
                     return self.enter_error();
                 }
@@ -116,7 +116,7 @@ impl StandaloneRq<'_> {
         match (self.rq.srq, &mut self.rq.queue) {
             (Some(number), _) => {
                 let pool = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
-                srq::used(&mut self.context.events, number, pool);
+                srq::consume(&mut self.context.events, number, pool);
             }
             (None, Some(queue)) => queue.consumer = index.wrapping_add(1),
             (None, None) => return Err(Missing::ReceiveRing(self.rqn)),

@@ -270,8 +270,8 @@ fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> 
     let moved = function.engine.moved_bytes;
     match turn {
         // It has not begun yet.
-        Ok(Turn::Again) if locked.contended.is_some() => function.go_first(number),
-        Ok(Turn::Again) => function.go_on(number, moved),
+        Ok(Turn::Again) if locked.contended.is_some() => function.requeue_first(number),
+        Ok(Turn::Again) => function.requeue(number, moved),
         Ok(Turn::Sleep) => {}
         Err(missing) => tracing::error!(%missing, "a queue was destroyed before its turn"),
     }

@@ -79,7 +79,7 @@ impl StandaloneSq<'_> {
     fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) {
         let kind = cqe_opcode::REQUESTER_ERROR;
         let completion = Completion::error(self.sq, self.sqn, kind, opcode, index, syndrome);
-        // The SQ is about to be in error; an event of the CQ reports an overrun.
+        // An event of the CQ reports an overrun, and the SQ enters the error state anyway.
         let _ = self.complete(completion);
         self.enter_error();
     }

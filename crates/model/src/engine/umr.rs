@@ -19,7 +19,7 @@ use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::UnfencedKey;
 use super::transfer;
-use super::work::{Placed, Segment, segments};
+use super::work::{PostedWqe, Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::klm;
@@ -47,17 +47,17 @@ const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
 /// Changes the key that a UMR names.
 #[inline(never)]
-pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Turn {
+pub(super) fn execute(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Turn {
     let asker = UmrRequester::of(pair.qpn, pair.qp);
-    let number = placed.work.immediate >> 8;
-    let request = placed.index.wrapping_add(placed.wqebbs);
+    let number = posted.work.immediate >> 8;
+    let request = posted.index.wrapping_add(posted.wqebbs);
     let followed = pair.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
     let before = followed.then(|| pair.context.mkeys.get(&number).cloned()).flatten();
-    let done = change(&mut pair.context, &asker, placed.work.immediate, scratch);
+    let done = change(&mut pair.context, &asker, posted.work.immediate, scratch);
     if let (Ok(()), Some(before)) = (done, before) {
         gather::keep_unfenced(pair, UnfencedKey { request, number, before });
     }
-    completion::finish(pair, placed, done)
+    completion::finish(pair, posted, done)
 }
 
 /// Changes a key as the UMR in `scratch.wqe` says; the error is the syndrome, and then the key has

@@ -213,7 +213,7 @@ struct Look {
 impl CallGate for Look {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let (sender, done) = std::sync::mpsc::channel();

@@ -89,7 +89,7 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
 
 pub(super) fn refuse(pair: &mut QueuePair<'_>, psn: u32, syndrome: u8) {
     let msn = pair.qp.runtime.msn;
-    queue(pair, Answer::Refuse { psn, msn, syndrome });
+    queue(pair, Answer::Nak { psn, msn, syndrome });
 }
 
 /// Queues an answer behind those that wait.
@@ -114,7 +114,7 @@ pub(in crate::engine) fn send(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -
         };
         let over = match answer {
             Answer::Acknowledge { psn, msn } => emit_aeth(pair, psn, msn, NO_CREDITS),
-            Answer::Refuse { psn, msn, syndrome } => emit_aeth(pair, psn, msn, syndrome),
+            Answer::Nak { psn, msn, syndrome } => emit_aeth(pair, psn, msn, syndrome),
             Answer::Atomic { psn, msn, value, .. } => emit_atomic(pair, psn, msn, value),
             Answer::Read { .. } => emit_read(pair, answer, scratch),
         };
@@ -164,7 +164,7 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     let log_mtu = pair.log_mtu();
     let at = u64::from(sent) << log_mtu;
     let here = (length - at.min(length)).min(1 << log_mtu);
-    let place = match (sent == 0, sent + 1 == packets) {
+    let position = match (sent == 0, sent + 1 == packets) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
         (false, false) => Position::Middle,
@@ -182,8 +182,8 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
         fail_responder(pair, psn, nak);
         return false;
     }
-    let aeth = (place != Position::Middle).then_some((msn, NO_CREDITS));
-    let out = response(Message::ReadResponse, place, psn, aeth, here as usize);
+    let aeth = (position != Position::Middle).then_some((msn, NO_CREDITS));
+    let out = response(Message::ReadResponse, position, psn, aeth, here as usize);
     let spaces = pair.context.spaces;
     let remote = &scratch.remote;
     let emitted =
@@ -199,7 +199,7 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     {
         *sent += 1;
     }
-    place.ends()
+    position.ends()
 }
 
 /// Fails the QP because it cannot execute a request, and sends the requester a NAK with the reason.
@@ -227,13 +227,13 @@ pub(super) fn fail_responder(pair: &mut QueuePair<'_>, psn: u32, nak: Nak) {
 /// A response packet; `aeth`: MSN and syndrome.
 fn response(
     message: Message,
-    place: Position,
+    position: Position,
     psn: u32,
     aeth: Option<(u32, u8)>,
     payload: usize,
 ) -> Outgoing {
     let opcode =
-        Opcode { service: Service::Rc, message, place, immediate: false, invalidate: false };
+        Opcode { service: Service::Rc, message, position, immediate: false, invalidate: false };
     let mut bth = Bth::zeroed();
     bth.set_opcode(opcode.bits().expect("RC has all responses")).set_psn(psn);
     let aeth = aeth.map(|(msn, syndrome)| {

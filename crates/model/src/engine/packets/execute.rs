@@ -29,7 +29,7 @@ pub(super) fn send(
     scratch: &mut Scratch,
 ) -> Result<(), Nak> {
     let payload = packet.payload;
-    let message = match opcode.place.begins() {
+    let message = match opcode.position.begins() {
         true => None,
         false => pair.qp.runtime.connection().arriving.message.take(),
     };
@@ -49,7 +49,7 @@ pub(super) fn send(
     }
     // A message of one packet may fit into its CQE.
     let room = u64::from(pair.qp.responder_inline);
-    let in_cqe = opcode.place == Position::Only && length > 0 && length <= room;
+    let in_cqe = opcode.position == Position::Only && length > 0 && length <= room;
     if let Err(syndrome) = receive::scatter(pair, at, length, scratch) {
         return Err(receive::refuse_part(pair, index, syndrome));
     }
@@ -66,7 +66,7 @@ pub(super) fn send(
             &scratch.remote,
         );
     }
-    if !opcode.place.ends() {
+    if !opcode.position.ends() {
         receive::keep(pair.qp, index, bytes, scratch);
         arrived(pair.qp, 1, false);
         return Ok(());
@@ -119,7 +119,7 @@ pub(super) fn write(
             _ => return Err(access::invalid(pair.qpn, InvalidReason::OutOfOrder)),
         };
     let bytes = at + length;
-    if bytes > whole || opcode.place.ends() && bytes != whole {
+    if bytes > whole || opcode.position.ends() && bytes != whole {
         return Err(access::invalid(pair.qpn, InvalidReason::OutOfOrder));
     }
     let immediate = extensions.immdt.map(|immdt| immdt.immediate());
@@ -140,7 +140,7 @@ pub(super) fn write(
             &scratch.remote,
         );
     }
-    if !opcode.place.ends() {
+    if !opcode.position.ends() {
         let into = Target::Range { key, address: start, length: whole };
         pair.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
         arrived(pair.qp, 1, false);

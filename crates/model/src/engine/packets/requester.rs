@@ -13,7 +13,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::requester::{self, TurnStart};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::{self, Placed, Work};
+use super::super::work::{self, PostedWqe, Work};
 use super::super::{completion, failure, gather};
 use super::requests::{Attempt, send_next};
 use super::retry;
@@ -234,7 +234,7 @@ pub(super) fn retire(pair: &mut QueuePair<'_>) {
                 let qp_type = pair.qp.qp_type;
                 match Work::parse(&request.wqe, pair.qpn, index, qp_type, general) {
                     Ok(work) => {
-                        report(pair, &Placed { work, index, wqebbs, length }, &request);
+                        report(pair, &PostedWqe { work, index, wqebbs, length }, &request);
                     }
                     // The WQE was valid when it was fetched, and capabilities have changed since.
                     Err(why) => {
@@ -257,12 +257,12 @@ pub(super) fn retire(pair: &mut QueuePair<'_>) {
 }
 
 /// Writes the CQE of a completed request, if one is requested.
-fn report(pair: &mut QueuePair<'_>, placed: &Placed, request: &Request) {
+fn report(pair: &mut QueuePair<'_>, posted: &PostedWqe, request: &Request) {
     let (length, room) = (request.length, u64::from(pair.qp.requester_inline));
-    let in_cqe = request.responds() && placed.work.signaled && length > 0 && length <= room;
+    let in_cqe = request.responds() && posted.work.signaled && length > 0 && length <= room;
     let bytes = if request.responds() { length as u32 } else { 0 };
     let inline = in_cqe.then(|| &request.inline[..length as usize]);
-    completion::report(pair, placed, bytes, inline);
+    completion::report(pair, posted, bytes, inline);
 }
 
 /// Gives the send side a turn, since it may have work.

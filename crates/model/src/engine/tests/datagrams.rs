@@ -351,7 +351,7 @@ fn ud_qp_failing_on_itself_completes_requests_once() {
     let vector = vector(&rig, &a, a.qpn);
     for _ in 0..3 {
         let wqe = request(opcode::SEND, &vector).inline(b"too long").wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     let sent = rig.all(0, a.send_cq);

@@ -269,7 +269,7 @@ fn requests_behind_a_local_failure_are_not_sent() {
     ];
     for request in wqes {
         let wqe = request.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     run_on(&mut rig, |_| false);
@@ -295,9 +295,9 @@ fn multipacket_sends_take_separate_srq_receives() {
         qp.context.set_cqn_rcv(end.receive_cq);
     }
     let (buffer, key) = rig.region(1, 8192);
-    for (place, next) in [(0, 1), (1, 2)] {
-        let at = buffer + 4096 * u64::from(place);
-        shared.fill(&rig, place, next, DataSegment::new(4096, key, at));
+    for (slot, next) in [(0, 1), (1, 2)] {
+        let at = buffer + 4096 * u64::from(slot);
+        shared.fill(&rig, slot, next, DataSegment::new(4096, key, at));
     }
     let (from, lkey) = rig.region(0, 8192);
     rig.fill(from, &[1; 4096]);

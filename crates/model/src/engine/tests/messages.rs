@@ -354,7 +354,7 @@ fn many_qps_take_turns() {
     for end in [&mut a, &mut c] {
         for _ in 0..3 {
             let wqe = Request::write(to, rkey).inline(&[1]).wqe(end.qpn, end.posted);
-            rig.place(end, &wqe);
+            rig.write_wqe(end, &wqe);
         }
     }
     rig.ring(&a);

@@ -80,7 +80,7 @@ fn requests_before_a_local_failure_are_resent() {
     ];
     for request in wqes {
         let wqe = request.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     run(&mut rig);

@@ -493,7 +493,7 @@ impl Rig {
     }
 
     /// Writes a WQE into the ring and the new index into the record, without a doorbell.
-    pub(super) fn place(&mut self, end: &mut Endpoint, wqe: &[u8]) {
+    pub(super) fn write_wqe(&mut self, end: &mut Endpoint, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let sender = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
@@ -530,7 +530,7 @@ impl Rig {
     pub(super) fn post(&mut self, end: &mut Endpoint, request: Request) -> u16 {
         let index = end.posted;
         let wqe = request.wqe(end.qpn, index);
-        self.place(end, &wqe);
+        self.write_wqe(end, &wqe);
         self.ring(end);
         index
     }

@@ -19,9 +19,9 @@ fn nop() -> Request {
 fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
     let mut copied = nop().wqe(sq.qpn, sq.posted);
     copied.resize(64, 0);
-    let placed = if last { nop() } else { nop().unsignaled() };
-    let placed = placed.wqe(sq.qpn, sq.posted);
-    rig.place(sq, &placed);
+    let written = if last { nop() } else { nop().unsignaled() };
+    let written = written.wqe(sq.qpn, sq.posted);
+    rig.write_wqe(sq, &written);
     let register = REGISTER + u64::from(sq.posted % 2) * 0x100;
     for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
         engine::trapped_write(&mut rig.locked, 0, register + at, bytes);
@@ -75,7 +75,7 @@ fn unsupported_opcode_fails_sq_and_flushes_rest() {
     let mut sq = rig.sq(0);
     for request in [nop().unsignaled(), Request::send(), nop().unsignaled(), nop()] {
         let wqe = request.wqe(sq.qpn, sq.posted);
-        rig.place(&mut sq, &wqe);
+        rig.write_wqe(&mut sq, &wqe);
     }
     rig.ring(&sq);
     let errors: Vec<_> = rig.all(0, sq.send_cq).iter().map(|done| done.error()).collect();
@@ -104,7 +104,7 @@ fn wqe_with_wrong_sqn_or_index_fails() {
         let mut rig = Rig::new();
         let mut sq = rig.sq(0);
         let wqe = nop().wqe(sq.qpn + other, index);
-        rig.place(&mut sq, &wqe);
+        rig.write_wqe(&mut sq, &wqe);
         rig.ring(&sq);
         assert_eq!(rig.one(0, sq.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
     }
@@ -147,8 +147,8 @@ fn doorbell_on_shared_page_wakes_sqs_and_qps() {
     let mut sq = rig.sq(0);
     let (mut qp, _) = rig.pair();
     let (mine, its) = (nop().wqe(sq.qpn, 0), nop().wqe(qp.qpn, 0));
-    rig.place(&mut sq, &mine);
-    rig.place(&mut qp, &its);
+    rig.write_wqe(&mut sq, &mine);
+    rig.write_wqe(&mut qp, &its);
     rig.none(0, sq.send_cq);
     rig.ring(&qp);
     rig.one(0, qp.send_cq);

@@ -63,7 +63,7 @@ impl Client {
 
     /// Posts a NOP and waits for its completion.
     fn nop(&mut self) {
-        self.queue.place(&self.rig);
+        self.queue.write_wqe(&self.rig);
         self.page.store64(PAGE, 0x800, self.queue.doorbell());
         self.queue.wait(&self.rig);
     }
@@ -93,7 +93,7 @@ impl Queue {
     }
 
     /// Puts a NOP into the ring, and counts it in the record.
-    fn place(&mut self, rig: &Rig) {
+    fn write_wqe(&mut self, rig: &Rig) {
         let index = self.posted;
         self.posted += 1;
         let wqe = Request::new(opcode::NOP).wqe(self.qpn, index as u16);
@@ -124,7 +124,7 @@ fn overwritten_doorbells_are_all_served() {
     let (client, shared) = Client::of(rig, &ends[0]);
     for round in 0..300 {
         for queue in &mut queues {
-            queue.place(&client.rig);
+            queue.write_wqe(&client.rig);
             client.page.store64(PAGE, 0x800, queue.doorbell());
         }
         queues.iter().for_each(|queue| queue.wait(&client.rig));

@@ -586,7 +586,7 @@ fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
     let send = Request::send().sge(address, 8, lkey).fence_mode(fm);
     if together {
         let wqe = map.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     } else {
         rig.post(&mut a, map);
         rig.run();

@@ -12,7 +12,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::Placed;
+use super::super::work::PostedWqe;
 use super::super::{completion, receive};
 use super::connected::{Carrier, Exchange, PSN, Reply, carried, failed_meanwhile};
 use super::service::Transport;
@@ -39,20 +39,20 @@ pub(super) static UC: Transport = Transport {
 /// Sends a request that is ready.
 fn send(
     carrier: &mut Carrier<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     part: MessagePart,
     scratch: &mut Scratch,
 ) -> Result<Turn, Missing> {
-    let Exchange { answer, packets, .. } = carrier.exchange(placed, part, scratch, receive)?;
+    let Exchange { answer, packets, .. } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
     if failed_meanwhile(pair.qp) {
         return Ok(Turn::Sleep);
     }
     if let Reply::Failed(syndrome) = answer {
-        return Ok(completion::finish(pair, placed, Err(syndrome)));
+        return Ok(completion::finish(pair, posted, Err(syndrome)));
     }
     Ok(match carried(pair.qp, part, packets) {
-        true => completion::succeed(pair, placed, 0, None),
+        true => completion::succeed(pair, posted, 0, None),
         false => Turn::Again,
     })
 }

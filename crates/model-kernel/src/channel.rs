@@ -925,7 +925,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn records_behind_a_retraction_are_charged() {
+    fn records_sent_during_a_retraction_are_charged() {
         let account = account_of(&ResourcePool::of([10, 0, 10_000, 0]));
         let (channel, fd) = kept_for(&account);
         channel.send_tagged(1, vec![1; 8]);

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_handles_go_by_their_names() {
+    fn numbers_and_handles_are_described_by_name() {
         let id = 7u32;
         let mut before = head(abi::object::DEVX_UMEM, 0x1000, 4);
         before.extend(attribute(attr::FIRST, 0, 0));

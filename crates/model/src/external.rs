@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_and_go_over_unix_sockets() {
+    fn frames_cross_unix_sockets_both_ways() {
         let path =
             |name| std::env::temp_dir().join(format!("verbless-{}-{name}", std::process::id()));
         let (local, remote) = (path("uplink"), path("peer"));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_and_go_over_udp_sockets() {
+    fn frames_cross_udp_sockets_both_ways() {
         let free = || UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (local, remote) = (free(), free());
         let peer = Socket::bind(&Uplink::Inet { local: remote, remote: local }).unwrap();

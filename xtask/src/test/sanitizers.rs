@@ -61,7 +61,7 @@ const LEAVING: [&str; 4] = [
 
 /// Long tests of one thread: they cannot show a race. The address sanitizer runs them.
 const OF_ONE_THREAD: [&str; 10] = [
-    "lying_record_behind_delayed_cqe_flushes_promptly",
+    "wrong_record_after_delayed_cqe_flushes_promptly",
     "unknown_opcode_is_local_qp_operation_error",
     "whole_and_packet_modes_leave_same_state",
     "completions_keep_order_across_resize",

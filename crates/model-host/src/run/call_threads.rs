@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn process_with_quarter_of_turns_is_killed_alone() {
+    fn only_process_with_quarter_of_turns_is_killed() {
         let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
         let calls = killed(turns.look(Instant::now() + TURN, true, maker));
         assert_eq!(calls, [7; MAX_OF_ONE]);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_thread_changes_no_turn() {
+    fn failed_thread_start_changes_no_turn() {
         let turns = CallThreads::default();
         turns.begin(0, call(1));
         let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);

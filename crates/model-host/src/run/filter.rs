@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn another_architecture_is_let_through() {
+    fn call_of_other_architecture_is_allowed() {
         assert_eq!(verdict(0x4000_0003, libc::SYS_openat, [0; 6]), ALLOW);
         assert_eq!(verdict(0x4000_0003, libc::SYS_execve, [0; 6]), ALLOW, "another call there");
         assert_eq!(verdict(0xc000_0016, 11, [0; 6]), ALLOW, "of no processor of ours");

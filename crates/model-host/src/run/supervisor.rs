@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_reaches_a_child_and_its_group_alone() {
+    fn signal_reaches_only_child_and_its_group() {
         // The second group keeps another process after its leader's end.
         let (mut plain, mut leader) = (sleep(), sleep());
         let group = leader.id() as i32;
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_what_was_killed_has_an_end() {
+    fn wait_for_killed_children_ends_at_its_limit() {
         let mut child = sleep();
         let mut programs = programs(child.id(), None);
         let (start, limit) = (Instant::now(), Duration::from_millis(50));
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_waited_for_when_all_is_closed() {
+    fn wait_for_closes_returns_at_once_if_all_are_closed() {
         let program = Program::new();
         let shared = program.answerer.shared.clone();
         let views = Views::new(program.model.clone());

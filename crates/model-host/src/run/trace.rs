@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_the_first_elements_are_enough() {
+    fn trace_line_shortens_lists() {
         let mut input = ManagePagesIn::new();
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(9);
         let mut bytes = input.as_bytes().to_vec();

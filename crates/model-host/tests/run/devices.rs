@@ -262,7 +262,7 @@ fn netlink_lists_devices_and_links() {
 }
 
 #[test]
-fn rdma_counts_the_contexts_of_programs_alone() {
+fn rdma_tool_counts_only_contexts_of_programs() {
     if Command::new("rdma").arg("-V").output().is_err() {
         return skipped("there is no rdma here");
     }

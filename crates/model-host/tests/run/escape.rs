@@ -128,7 +128,7 @@ fn links_in_program_root_are_not_followed() {
 }
 
 #[test]
-fn replaced_proc_leads_nowhere() {
+fn replaced_proc_grants_no_access() {
     let secret = Secret::new("proc");
     let links: Vec<String> = ["self", "thread-self", "1", "2", "3"]
         .iter()

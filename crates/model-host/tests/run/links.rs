@@ -230,7 +230,7 @@ fn bad_faults_are_rejected_before_start() {
 }
 
 #[test]
-fn address_of_no_device_of_the_programs_is_refused() {
+fn address_for_device_hidden_from_programs_is_rejected() {
     let refused = |options: &[&str]| {
         let output = command(options, &["true"]).output().expect("the binary runs");
         assert_eq!(output.status.code(), Some(1));

@@ -78,7 +78,7 @@ fn alloc_ucontext_reports_feature_bits() {
 }
 
 #[test]
-fn times_are_real_where_every_queue_can_have_them() {
+fn real_time_needs_every_queue_type_to_support_it() {
     for (sq, rq, qp) in (0..27).map(|it| (it / 9, it / 3 % 3, it % 3)) {
         let reply = response(
             |caps| {

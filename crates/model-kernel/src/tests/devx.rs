@@ -158,7 +158,7 @@ fn kernel_requires_registered_memory() {
 }
 
 #[test]
-fn modify_cq_too_insists_on_registered_memory() {
+fn modify_cq_requires_registered_memory() {
     let fixture = Fixture::new();
     let cq = fixture.create(&create_cq()).expect("a CQ");
     // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its transport domain
@@ -415,7 +415,7 @@ fn without_devx_only_harmless_queries_pass() {
 }
 
 #[test]
-fn without_a_context_nothing_is_made() {
+fn file_without_context_creates_nothing() {
     let fixture = Fixture::without_context(Device::new());
     assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Err(Errno::EINVAL));
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
@@ -426,7 +426,7 @@ fn without_a_context_nothing_is_made() {
 }
 
 #[test]
-fn queues_are_known_by_their_vector() {
+fn query_eqn_maps_vector_to_eqn() {
     let fixture = Fixture::new();
     let query = |vector: u32| {
         let mut number = [0; 4];

@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_calls_are_answered_and_leave_nothing(
+    fn random_fwctl_calls_leave_no_objects(
         calls in prop::collection::vec(
             (
                 prop_oneof![Just(INFO), Just(RPC), any::<u32>()],

@@ -223,7 +223,7 @@ fn ioctl_length_matches_attribute_count() {
 }
 
 #[test]
-fn ioctls_of_a_control_file_go_by_their_names() {
+fn fwctl_ioctls_are_logged_by_name() {
     use verbless_devx::abi::fwctl::{FWCTL_INFO, FWCTL_RPC};
     assert_eq!(refusal_log::fwctl_request(FWCTL_INFO), "FWCTL_INFO");
     assert_eq!(refusal_log::fwctl_request(FWCTL_RPC), "FWCTL_RPC");

@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {
+    fn nearly_valid_requests_leave_no_objects(calls in calls()) {
         let fixture = Fixture::without_context(Device::new());
         let _ = fixture.get_context(1);
         make(&fixture.file, calls, 0x48);

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn number_0_is_this_process_itself() {
+    fn process_number_0_is_this_process() {
         let (memory, _) = clients();
         let bytes = [1u8, 2, 3, 4, 5, 6, 7, 8];
         let mut back = [0; 8];
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn held_writes_are_visible_to_reads_at_once() {
+    fn pending_writes_are_visible_to_reads() {
         let (memory, number) = clients();
         let words: Vec<AtomicU64> = (0..64).map(AtomicU64::new).collect();
         let [from, to, entry] = [1, 9, 17].map(|word| at(number, &words[word..]));

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reach_stops_at_first_missing_stretch() {
+    fn every_access_path_stops_at_first_missing_stretch() {
         let source = [1u8, 2, 3, 4, 5, 6, 7, 8];
         let (ways, _lives) = ways();
         for access in ways {

@@ -46,7 +46,7 @@ fn max_capabilities_cover_current_ones() {
 }
 
 #[test]
-fn every_mistake_is_named() {
+fn profile_errors_name_field_and_reason() {
     for (from, to, said) in [
         (
             "log_max_qp = 18",

@@ -406,7 +406,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_entries_over_random_memory_break_nothing(
+    fn random_command_queue_entries_leave_device_healthy(
         entries in proptest::collection::vec(any::<[u8; 64]>(), 1..32),
         memory in proptest::collection::vec(any::<u8>(), 1..8192),
         pointers in proptest::collection::vec((0..8_u64, 0..8_u64), 32),
@@ -434,7 +434,7 @@ proptest! {
     }
 
     #[test]
-    fn random_inputs_of_known_commands_break_nothing(
+    fn random_inputs_of_known_commands_are_answered(
         commands in proptest::collection::vec(
             (
                 any::<proptest::sample::Index>(),

@@ -93,7 +93,7 @@ pub(in super::super) fn limit_descriptors(pid: u32, limit: libc::rlimit) {
 }
 
 #[test]
-fn stop_of_a_traced_child_is_no_end() {
+fn stopped_traced_child_has_not_ended() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
     let pid = child.id() as i32;
     let (none, zero) = (std::ptr::null_mut::<libc::c_void>(), 0_usize);

@@ -155,7 +155,7 @@ fn copy_of_multi_wqebb_wqe_is_awaited() {
 }
 
 #[test]
-fn stores_anywhere_break_nothing() {
+fn copy_of_any_bytes_at_any_offset_is_survived() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     write_wqe(&mut rig, &mut a);

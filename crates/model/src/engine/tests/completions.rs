@@ -319,7 +319,7 @@ fn every_cqe_has_user_index() {
 }
 
 #[test]
-fn lying_record_behind_delayed_cqe_flushes_promptly() {
+fn wrong_record_after_delayed_cqe_flushes_promptly() {
     let mut rig = Rig::new();
     let (a, _) = rig.pair();
     let record = rig.qp(&a).record;

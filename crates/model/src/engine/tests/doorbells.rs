@@ -166,7 +166,7 @@ fn eq_doorbell_second_half_is_ignored() {
 }
 
 #[test]
-fn stores_to_no_doorbell_are_nothing() {
+fn store_outside_doorbells_is_ignored() {
     let mut rig = Rig::new();
     for (offset, length) in
         [(0, 8), (0x21, 8), (0x20, 4), (0x40, 2), (0x801, 8), (u64::MAX, 8), (0x7000, 0)]

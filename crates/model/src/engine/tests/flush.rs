@@ -118,7 +118,7 @@ fn sq_and_rq_flush_later_and_lose_by_reset() {
 }
 
 #[test]
-fn last_wqe_reached_comes_behind_the_flush() {
+fn last_wqe_reached_follows_the_flush() {
     let mut rig = Rig::new();
     let (_, mut b) = rig.pair();
     SrqRig::new(&mut rig);

@@ -88,7 +88,7 @@ fn exchange(rig: &mut Rig) {
 }
 
 #[test]
-fn messages_go_whole_again_once_nothing_disturbs_them() {
+fn messages_are_carried_whole_once_disturbance_ends() {
     let mut rig = Rig::new();
     rig.locked.in_packets = false;
     let frames = |rig: &Rig| {
@@ -175,7 +175,7 @@ fn message_time_follows_latency_and_bandwidth() {
 }
 
 #[test]
-fn stepped_model_trace_depends_on_seed_alone() {
+fn stepped_model_trace_depends_only_on_seed() {
     // Time, port, direction, and the parts of a frame without memory addresses: opcode, QPN, PSN.
     type Trace = Vec<(Duration, usize, bool, usize, Vec<u8>)>;
     let mut kept = Vec::new();

@@ -255,7 +255,7 @@ fn lossy_uc_loses_only_whole_messages() {
 }
 
 #[test]
-fn requests_behind_a_local_failure_are_not_sent() {
+fn requests_after_a_local_failure_are_not_sent() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     disturb(&mut rig, &[], 1);

@@ -51,7 +51,7 @@ fn send_without_receive_exceeds_rnr_retries() {
 }
 
 #[test]
-fn seven_rnr_retries_are_for_ever() {
+fn rnr_retry_count_7_is_unlimited() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let requester = &mut rig.qp(&a).requester;
@@ -199,7 +199,7 @@ fn fatal_device_does_nothing() {
 }
 
 #[test]
-fn dead_device_is_silent_and_blocks_no_other() {
+fn dead_device_is_silent_and_delays_no_other() {
     let mut rig = Rig::new();
     let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
     let peer = rig.end(1);

@@ -155,7 +155,7 @@ fn threaded_model_ends_with_its_last_handle() {
 }
 
 #[test]
-fn commands_get_in_while_the_data_path_is_busy() {
+fn commands_execute_while_data_path_is_busy() {
     let (mut client, shared) = Client::new();
     let stop = Arc::new(AtomicBool::new(false));
     let busy = std::thread::spawn({

@@ -338,7 +338,7 @@ fn forbidden_umr_leaves_mkey_unchanged() {
 }
 
 #[test]
-fn capability_bars_each_umr_field_alone() {
+fn each_umr_field_has_its_own_capability() {
     type Bar = fn(&mut verbless_prm::HcaCap, bool);
     let cases: [(&str, Mask, Bar); 4] = [
         ("atomic", Mask::A, |caps, barred| {
@@ -434,7 +434,7 @@ fn entries_need_a_readable_lkey() {
 
 proptest::proptest! {
     #[test]
-    fn random_umrs_are_survived(
+    fn random_umrs_leave_device_alive(
         bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 47..60),
         mask: u64,
     ) {
@@ -597,7 +597,7 @@ fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
 }
 
 #[test]
-fn unfenced_request_behind_umr_sees_old_mapping() {
+fn unfenced_request_after_umr_sees_old_mapping() {
     use verbless_prm::hot::fence;
     let refused = cqe_syndrome::LOCAL_PROTECTION;
     for (fm, together, expected) in [

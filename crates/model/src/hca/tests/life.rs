@@ -45,7 +45,7 @@ fn init_hca_accepts_short_input() {
 }
 
 #[test]
-fn pages_are_asked_for_given_once_and_taken_back() {
+fn pages_are_requested_given_once_and_reclaimed() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
     let lacking = |rig: &mut Rig, kind| {

@@ -78,7 +78,7 @@ fn objects_of_other_contexts_are_invisible() {
 }
 
 #[test]
-fn only_the_kernel_makes_eqs_and_user_contexts() {
+fn only_kernel_creates_eqs_and_user_contexts() {
     let mut rig = Rig::up(LINK);
     let uid = rig.uctx();
     assert_eq!(refused::<CreateUctxIn>(&mut rig, uid, |_| {}), Some(Refusal::KernelOnly));

@@ -44,7 +44,7 @@ fn qp_without_queues_needs_no_cq_or_memory() {
 }
 
 #[test]
-fn every_mistake_in_a_qp_is_refused() {
+fn create_qp_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateQpIn);
     let cases: &[(Edit, Refusal)] = &[
         (

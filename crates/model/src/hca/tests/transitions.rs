@@ -236,7 +236,7 @@ fn transition_rejects_foreign_optional_params() {
 }
 
 #[test]
-fn every_mistake_in_a_transition_is_refused() {
+fn qp_transition_refuses_each_invalid_field() {
     type Edit = fn(&mut QpContext);
     let mut mover = Mover::new(Link::Infiniband);
     let init: &[(Edit, Refusal)] = &[

@@ -9,7 +9,7 @@ use verbless_prm::CommandInfo;
 
 use super::abi::{self, Access, AttrKind, attr};
 use super::client::Client;
-use super::ioctl::{RawAttr, take_apart};
+use super::ioctl::{RawAttr, method_and_attributes};
 use super::write;
 
 /// Numbers from this value on are printed in hexadecimal.
@@ -169,7 +169,7 @@ const MODIFY_QP: &[Field] = &[
 /// This reads the data at a pointer again: a client that changes it meanwhile misleads its own
 /// watcher.
 pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDescription {
-    let (method, attributes) = take_apart(before);
+    let (method, attributes) = method_and_attributes(before);
     let Some(method) = method else {
         let ids = before.first().copied().unwrap_or_default();
         let name = format!("object {:#x}, method {:#x}", ids >> 16 & 0xffff, ids >> 32 & 0xffff);
@@ -177,7 +177,7 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDesc
     };
     let mut words = IoctlDescription { name: method.name.into(), ..IoctlDescription::default() };
     let mut layout = None;
-    for (old, new) in attributes.zip(take_apart(after).1) {
+    for (old, new) in attributes.zip(method_and_attributes(after).1) {
         if method.call == abi::Call::InvokeWrite {
             if old.id == attr::WRITE_CMD {
                 let name = write::name(old.data);
@@ -202,7 +202,7 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDesc
         }
     }
     if let Some((_, request, response)) = layout {
-        let find = |id| take_apart(before).1.find(|it| it.id == id);
+        let find = |id| method_and_attributes(before).1.find(|it| it.id == id);
         if let Some(core) = find(attr::CORE_IN) {
             numbers(&mut words.given, request, &bytes(core, client));
         }

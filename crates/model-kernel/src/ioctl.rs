@@ -97,7 +97,7 @@ fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodS
 }
 
 /// The method that a header names, and the attributes one by one.
-pub(super) fn take_apart(
+pub(super) fn method_and_attributes(
     words: &[u64],
 ) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
     let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());

@@ -314,13 +314,13 @@ impl Kernel {
             reported = true;
             // The element that mlx5_core passes on (Linux `mlx5_enter_error_state`).
             let element = if self.function.is_released() { 0 } else { 1 };
-            self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
+            self.subscriptions.send_to_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
         if dead && self.is_gone() && !self.ended.swap(true, Ordering::AcqRel) {
             if !reported {
                 // For files that were created after the device died.
-                self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
+                self.subscriptions.send_to_async_files(0, ib_event::DEVICE_FATAL);
             }
             self.subscriptions.close_channels();
         }
@@ -430,7 +430,7 @@ impl Kernel {
             _ => return,
         };
         let port: &EqePortState = event_rules::data(eqe);
-        self.subscriptions.tell_async_files(port.port_num().into(), kind);
+        self.subscriptions.send_to_async_files(port.port_num().into(), kind);
     }
 }
 

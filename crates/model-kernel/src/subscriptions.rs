@@ -336,7 +336,7 @@ impl Subscriptions {
     }
 
     /// Queues an `ib_uverbs_async_event_desc` on every async event file; `element` is the port.
-    pub(super) fn tell_async_files(&self, element: u64, event: u32) {
+    pub(super) fn send_to_async_files(&self, element: u64, event: u32) {
         let mut record = element.to_ne_bytes().to_vec();
         record.extend(event.to_ne_bytes());
         record.extend([0; 4]);

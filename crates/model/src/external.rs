@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn mac(model: &Model) -> [u8; 6] {
-        model.shared.look(0, |function| function.hca.addresses(1).macs[0].0)
+        model.shared.peek(0, |function| function.hca.addresses(1).macs[0].0)
     }
 
     fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {

@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn link_down_takes_function_ports_down() {
         let model = model();
-        let up = || [0, 1, 2].map(|id| model.shared.look(id, |function| function.hca.is_up(1)));
+        let up = || [0, 1, 2].map(|id| model.shared.peek(id, |function| function.hca.is_up(1)));
         model.set_link(1, 1, LinkSettings { up: false, ..slow() });
         assert_eq!(up(), [true, false, false]);
         model.set_link(2, 1, slow());

@@ -108,8 +108,8 @@ impl SharedModel {
     }
 
     /// Reads a function, or makes a change that neither the engine nor a watcher needs to see.
-    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut FunctionEngine) -> R) -> R {
-        look(&mut self.lock(LockSet::One(id)).functions[id])
+    pub(crate) fn peek<R>(&self, id: usize, access: impl FnOnce(&mut FunctionEngine) -> R) -> R {
+        access(&mut self.lock(LockSet::One(id)).functions[id])
     }
 
     /// Locks all functions.

@@ -132,7 +132,7 @@ fn watch(calls: &Weak<FilterCalls>) {
         std::thread::sleep(if quick == 0 { TURN } else { SHORT });
         let Some(calls) = calls.upgrade() else { return };
         let waits = call_waits(calls.listener.as_fd());
-        match calls.turns.look(Instant::now(), waits, |call| calls.process_of(call)) {
+        match calls.turns.next_step(Instant::now(), waits, |call| calls.process_of(call)) {
             StallAction::Nothing => {
                 quick = quick.saturating_sub(1);
                 continue;

@@ -221,7 +221,7 @@ impl CallThreads {
 
     /// The next step. `waits`: a notification is pending. `maker`: the process of a call, if the
     /// call still waits.
-    pub(super) fn look<P: Ord>(
+    pub(super) fn next_step<P: Ord>(
         &self,
         now: Instant,
         waits: bool,
@@ -338,7 +338,7 @@ mod tests {
         let turns = CallThreads::default();
         for number in 0..MAX_BUSY as u64 {
             if number != 0 {
-                let step = turns.look(Instant::now() + SHORT, true, maker);
+                let step = turns.next_step(Instant::now() + SHORT, true, maker);
                 assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
                 turns.replace(started).expect("it starts");
             }
@@ -358,7 +358,7 @@ mod tests {
     fn slow_thread_is_replaced_once() {
         let turns = CallThreads::default();
         let soon = Instant::now();
-        let look = |now, waits| turns.look(now, waits, maker);
+        let look = |now, waits| turns.next_step(now, waits, maker);
         assert!(matches!(look(soon + PATIENCE, true), StallAction::Nothing), "it waits for a call");
         turns.begin(0, call(1));
         assert!(matches!(look(soon, true), StallAction::Nothing), "it has just begun");
@@ -380,7 +380,7 @@ mod tests {
     fn full_turns_kill_after_patience() {
         let turns = full(|number| number + 1);
         let start = Instant::now();
-        let look = |now, waits| turns.look(now, waits, maker);
+        let look = |now, waits| turns.next_step(now, waits, maker);
         assert!(matches!(look(start + TURN, true), StallAction::Nothing), "they may come back");
         assert!(
             matches!(look(start + PATIENCE, false), StallAction::Nothing),
@@ -402,9 +402,9 @@ mod tests {
     #[test]
     fn only_process_with_quarter_of_turns_is_killed() {
         let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
-        let calls = killed(turns.look(Instant::now() + TURN, true, maker));
+        let calls = killed(turns.next_step(Instant::now() + TURN, true, maker));
         assert_eq!(calls, [7; MAX_OF_ONE]);
-        let step = turns.look(Instant::now() + PATIENCE, true, maker);
+        let step = turns.next_step(Instant::now() + PATIENCE, true, maker);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
@@ -419,13 +419,13 @@ mod tests {
         let late = Instant::now() + PATIENCE;
         wait_for_us(0..1);
         wait_for_us(MAX_OF_ONE as u64 + 1..MAX_BUSY as u64);
-        let step = turns.look(late - PATIENCE / 2, true, maker);
+        let step = turns.next_step(late - PATIENCE / 2, true, maker);
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
         wait_for_us(0..MAX_OF_ONE as u64);
-        assert_eq!(killed(turns.look(late, true, maker)), [8 + MAX_OF_ONE as u32]);
+        assert_eq!(killed(turns.next_step(late, true, maker)), [8 + MAX_OF_ONE as u32]);
         turns.replace(started).expect("it starts");
         turns.begin(MAX_BUSY as u64, call(1));
-        let step = turns.look(late + PATIENCE, true, maker);
+        let step = turns.next_step(late + PATIENCE, true, maker);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
     }
 
@@ -484,8 +484,8 @@ mod tests {
     fn turns_of_ended_processes_are_free() {
         let turns = full(|number| if number == 3 { GONE } else { number });
         let soon = Instant::now() + TURN;
-        assert!(matches!(turns.look(soon, true, maker), StallAction::Nothing));
-        assert!(matches!(turns.look(soon, true, maker), StallAction::Replace), "one is free");
+        assert!(matches!(turns.next_step(soon, true, maker), StallAction::Nothing));
+        assert!(matches!(turns.next_step(soon, true, maker), StallAction::Replace), "one is free");
     }
 
     #[test]
@@ -496,7 +496,7 @@ mod tests {
             turns.taken().lose(number);
             turns.taken().current = number;
         }
-        let look = || turns.look(Instant::now(), true, maker);
+        let look = || turns.next_step(Instant::now(), true, maker);
         assert!(matches!(look(), StallAction::Exhausted));
         assert!(!turns.end(3), "it comes back");
         assert!(matches!(look(), StallAction::Replace));
@@ -508,14 +508,14 @@ mod tests {
         turns.begin(0, call(1));
         let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
         for _ in 0..3 {
-            assert!(matches!(turns.look(soon, true, maker), StallAction::Replace));
+            assert!(matches!(turns.next_step(soon, true, maker), StallAction::Replace));
             turns.replace(refused).expect_err("no thread");
         }
         assert!(turns.end(0), "it takes the next calls");
         turns.begin_in_program(0, call(1));
-        assert_eq!(killed(turns.look(late + TURN, true, maker)), [1]);
+        assert_eq!(killed(turns.next_step(late + TURN, true, maker)), [1]);
         turns.replace(refused).expect_err("no thread");
-        let step = turns.look(late, true, maker);
+        let step = turns.next_step(late, true, maker);
         assert!(matches!(step, StallAction::Replace), "once a thread can be started");
         turns.replace(started).expect("it starts");
         assert!(!turns.end(0), "it was replaced");

@@ -195,7 +195,7 @@ impl Host {
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
         let uid = peer.credentials().map(|it| Uid::from_raw(it.uid()));
-        if uid.is_ok_and(|uid| may_enter(uid, geteuid())) {
+        if uid.is_ok_and(|uid| may_join(uid, geteuid())) {
             return Some(peer);
         }
         file_closer::close(peer);
@@ -211,7 +211,7 @@ fn is_left_behind(address: &UnixAddr) -> Result<bool, Errno> {
 }
 
 /// Whether a user may join or control a run of this owner.
-fn may_enter(user: Uid, owner: Uid) -> bool {
+fn may_join(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
@@ -420,8 +420,8 @@ mod tests {
     #[test]
     fn run_admits_only_owner_and_root() {
         let [root, one, other] = [0, 1000, 1001].map(Uid::from_raw);
-        assert!(may_enter(one, one) && may_enter(root, one) && may_enter(root, root));
-        assert!(!may_enter(other, one) && !may_enter(one, root));
+        assert!(may_join(one, one) && may_join(root, one) && may_join(root, root));
+        assert!(!may_join(other, one) && !may_join(one, root));
     }
 
     #[test]
@@ -431,7 +431,7 @@ mod tests {
         let (_, address) = address(&name("nonsense")).unwrap();
         let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         connect(guest.as_raw_fd(), &address).expect("it listens");
-        let (guest, peer) = (Peer(guest), host.accept().expect("we are at the door"));
+        let (guest, peer) = (Peer(guest), host.accept().expect("a pending connection"));
         assert_eq!(peer.request().err(), Some(Errno::EAGAIN));
         let stdin = std::io::stdin();
         for (message, descriptor) in [

@@ -100,7 +100,7 @@ impl OpenHow {
     }
 
     /// The flags for the lookup, which opens with O_PATH.
-    pub(super) fn look(&self) -> OFlag {
+    pub(super) fn lookup_flags(&self) -> OFlag {
         let mut flags = self.flags & (libc::O_DIRECTORY | libc::O_NOFOLLOW);
         if self.creates() && self.has(libc::O_EXCL) {
             flags |= libc::O_NOFOLLOW;
@@ -248,7 +248,7 @@ mod tests {
             (O_CREAT | O_EXCL | O_DIRECTORY, path | kept, O_DIRECTORY),
         ] {
             let how = OpenHow::from_flags(flags as u64);
-            assert_eq!((how.look().bits(), how.open().bits()), (look, open), "{flags:#o}");
+            assert_eq!((how.lookup_flags().bits(), how.open().bits()), (look, open), "{flags:#o}");
         }
         for flag in [O_DIRECTORY, O_NOFOLLOW, libc::O_CLOEXEC] {
             let all = (flag | path | O_RDWR | O_CREAT) as u64;

@@ -73,14 +73,14 @@ impl Answerer {
         let tree = &self.view.tree;
         let node = node::of_path(&walk.whole);
         let device = node.and_then(|node| Some((node, self.view.of_node(node)?)));
-        let found = walk.look(tree, how, device.is_some()).inspect_err(|_| {
+        let found = walk.lookup(tree, how, device.is_some()).inspect_err(|_| {
             if !how.creates() {
-                tell_of_other_devices(call.tid, &walk.whole);
+                log_unmodelled_device(call.tid, &walk.whole);
             }
         })?;
         how.admits(found).inspect_err(|&errno| {
             if errno == Errno::EACCES {
-                tell_of_attributes(call.tid, &walk.whole);
+                log_write_open_of_attribute(call.tid, &walk.whole);
             }
         })?;
         if let Some(device) = device {
@@ -110,7 +110,7 @@ impl Answerer {
         if caller.is_root() {
             return Ok(());
         }
-        warn_of_control_files();
+        warn_of_root_only_control();
         Err(Errno::EACCES)
     }
 
@@ -379,7 +379,7 @@ impl Answerer {
 }
 
 /// Logs an open of an RDMA device of a kind that is not modelled.
-fn tell_of_other_devices(thread: u32, path: &[u8]) {
+fn log_unmodelled_device(thread: u32, path: &[u8]) {
     let Some(name) =
         node::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
     else {
@@ -397,7 +397,7 @@ fn tell_of_other_devices(thread: u32, path: &[u8]) {
 
 /// Logs an open of an attribute for writing, such as a device's settings or a function's
 /// configuration space.
-fn tell_of_attributes(thread: u32, path: &[u8]) {
+fn log_write_open_of_attribute(thread: u32, path: &[u8]) {
     let name = path.escape_ascii();
     tracing::info!(
         "thread {thread}: open of {name} for writing refused with EACCES: attributes of modelled \
@@ -406,7 +406,7 @@ fn tell_of_attributes(thread: u32, path: &[u8]) {
 }
 
 /// Warns once that only root may open a control device.
-fn warn_of_control_files() {
+fn warn_of_root_only_control() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(

@@ -164,8 +164,8 @@ impl Process {
         }
     }
 
-    /// Its `execve` failed.
-    pub(super) fn stays(&self) {
+    /// Restores access to the whole memory: the `execve` of the process failed.
+    pub(super) fn exec_failed(&self) {
         if let Some(files) = self.files() {
             let whole = RemoteMemory::Client(files.reach.clone());
             self.memory.set_remote_memory(self.number, whole);

@@ -143,11 +143,11 @@ impl ProcessTable {
     }
 
     /// Restores the process if all its `execve` calls have failed.
-    fn stays(&mut self, pid: Pid) {
+    fn exec_failed(&mut self, pid: Pid) {
         if self.leaving.get(&pid).is_some_and(|leaving| leaving.threads.all_failed()) {
             self.leaving.remove(&pid);
             if let Some(process) = self.known.get(&pid) {
-                process.stays();
+                process.exec_failed();
             }
         }
     }
@@ -300,7 +300,7 @@ impl Processes {
         if let Some(leaving) = table.leaving(pid, exec) {
             ended.iter().for_each(|&tid| leaving.threads.remove(tid));
             ended.into_iter().for_each(|tid| table.ended(tid, pid));
-            table.stays(pid);
+            table.exec_failed(pid);
         }
         Ok(true)
     }
@@ -423,7 +423,7 @@ impl Processes {
         leaving.threads.remove(tid);
         table.ended(tid, pid);
         if is_its {
-            table.stays(pid);
+            table.exec_failed(pid);
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) enum Wake {
     /// No process is left behind the filter with this number.
     Gone(u32),
     /// A guest or `ctl` wants to connect.
-    Door,
+    JoinSocket,
     /// The guest with this number sent a message.
     Guest(u32),
     /// The check of a guest's program has ended.
@@ -42,7 +42,7 @@ impl Wake {
     const CLOSE: u64 = 1;
     const DEATH: u64 = 2;
     const GONE: u64 = 3;
-    const DOOR: u64 = 4;
+    const JOIN_SOCKET: u64 = 4;
     const GUEST: u64 = 5;
     const CHECKED: u64 = 6;
 
@@ -52,7 +52,7 @@ impl Wake {
             Self::Close => Self::CLOSE,
             Self::Death(pid) => Self::DEATH | u64::from(pid.as_raw() as u32) << 32,
             Self::Gone(number) => Self::GONE | u64::from(number) << 32,
-            Self::Door => Self::DOOR,
+            Self::JoinSocket => Self::JOIN_SOCKET,
             Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
             Self::Checked => Self::CHECKED,
         }
@@ -64,7 +64,7 @@ impl Wake {
             Self::SIGNAL => Self::Signal,
             Self::CLOSE => Self::Close,
             Self::DEATH => Self::Death(Pid::from_raw(number as i32)),
-            Self::DOOR => Self::Door,
+            Self::JOIN_SOCKET => Self::JoinSocket,
             Self::GUEST => Self::Guest(number),
             Self::CHECKED => Self::Checked,
             _ => Self::Gone(number),
@@ -238,7 +238,7 @@ mod tests {
             Wake::Death(Pid::from_raw(77)),
             Wake::Gone(0),
             Wake::Gone(9),
-            Wake::Door,
+            Wake::JoinSocket,
             Wake::Guest(3),
             Wake::Checked,
         ];

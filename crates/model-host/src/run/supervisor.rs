@@ -366,7 +366,7 @@ impl Supervisor {
     ) -> Result<Self, Errno> {
         shared.wakes.on_input(programs.signals(), Wake::Signal)?;
         if let Some(host) = &host {
-            shared.wakes.on_input(host.as_fd(), Wake::Door)?;
+            shared.wakes.on_input(host.as_fd(), Wake::JoinSocket)?;
         }
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_value_and_flags(0, flags)?;
@@ -419,9 +419,9 @@ impl Supervisor {
                     Wake::Close => drop(self.shared.opens()),
                     Wake::Death(pid) => self.shared.processes.bury(pid),
                     Wake::Gone(number) => self.gone(number),
-                    Wake::Door => self.open_the_door(),
+                    Wake::JoinSocket => self.accept_guests(),
                     Wake::Guest(number) => self.listen_to(number),
-                    Wake::Checked => self.let_in(),
+                    Wake::Checked => self.take_checked_programs(),
                 }
             }
         }
@@ -447,7 +447,7 @@ impl Supervisor {
         }
     }
 
-    fn open_the_door(&mut self) {
+    fn accept_guests(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
             let number = self.next_number();
             if self.guests.len() < MAX_GUESTS
@@ -491,7 +491,7 @@ impl Supervisor {
     }
 
     /// Takes over the programs whose checks have succeeded.
-    fn let_in(&mut self) {
+    fn take_checked_programs(&mut self) {
         let _ = self.checks.bell.read();
         let done = std::mem::take(&mut *self.checks.done());
         for Checked { guest: number, view, result } in done {

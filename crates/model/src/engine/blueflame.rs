@@ -41,7 +41,7 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
-    if at == 0 && spoils(function, (page, buffer), bytes) {
+    if at == 0 && overwrites_other_copy(function, (page, buffer), bytes) {
         let held = &mut function.engine.held.0;
         if let Some(copy) = held.get_mut(&(page, buffer))
             && let (Some(first), Some(bytes)) =
@@ -76,7 +76,7 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
 /// There is one buffer at this address, in the CPU that combines the stores and in the device that
 /// receives them. The doorbell becomes the start of the buffer. When the rest of the copy arrives,
 /// the device has a request that software did not post.
-fn spoils(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> bool {
+fn overwrites_other_copy(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> bool {
     let queue = |bytes: &[u8]| first_word(bytes).map(|word| word.qpn());
     function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)

@@ -25,7 +25,7 @@ pub(crate) fn spawn(
     entry: Option<u64>,
 ) -> std::io::Result<()> {
     let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
-        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .filter_map(|id| Some((id, shared.peek(id, |function| function.hca.dpa.clone())?)))
         .collect();
     if dpas.is_empty() {
         return Err(std::io::Error::other("no device has a DPA"));

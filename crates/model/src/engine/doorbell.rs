@@ -155,15 +155,15 @@ fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word:
 }
 
 /// Reads the producer index of a send queue whose doorbell may have been overwritten.
-pub(super) fn look(function: &mut FunctionEngine, number: u32) {
-    // A QP without a send queue names a page, too.
+pub(super) fn read_producer(function: &mut FunctionEngine, number: u32) {
+    // The context of a QP without a send queue names a page as well.
     if function.hca.objects.sender(number).is_some() {
         wake_to(function, number, None);
     }
 }
 
 /// Reads the arm request in the record of a CQ whose doorbell may have been overwritten.
-pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) {
+pub(super) fn read_arm_request(function: &mut FunctionEngine, number: u32, now: u64) {
     match function.context(now).cq(number) {
         Ok(mut cq) => cq.arm_from_record(),
         Err(missing) => tracing::error!(%missing, "a doorbell page names a destroyed CQ"),

@@ -37,7 +37,7 @@ pub(super) struct HoldLimit {
 
 impl HoldLimit {
     /// Counts an access that visited this many entries; returns whether the run may make another.
-    fn goes_on(&mut self, visited: u32) -> bool {
+    fn count_access(&mut self, visited: u32) -> bool {
         self.work += ACCESS + visited;
         self.work < HOLD
     }
@@ -46,7 +46,7 @@ impl HoldLimit {
 /// Starts the threads that give turns, if any function has a DPA.
 pub(super) fn spawn(shared: &Arc<SharedModel>) {
     let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
-        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .filter_map(|id| Some((id, shared.peek(id, |function| function.hca.dpa.clone())?)))
         .collect();
     if dpas.is_empty() {
         return;
@@ -73,7 +73,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
             if !ended.is_empty() {
                 let Some(shared) = shared.upgrade() else { return };
                 shared.with_function(*id, |locked| {
-                    tell_ended(&mut locked.functions[*id], dpa, &ended)
+                    report_ended(&mut locked.functions[*id], dpa, &ended)
                 });
                 worked = true;
             }
@@ -167,7 +167,8 @@ pub(super) fn reach_all(
             ShortTurn::Rests(turn) => return ServeResult::Rests(turn),
             ShortTurn::Over => return ServeResult::Over,
         }
-        if !hold.goes_on(VISITS - visits) || !matches!(request, DeviceRequest::RemoteMemory { .. })
+        if !hold.count_access(VISITS - visits)
+            || !matches!(request, DeviceRequest::RemoteMemory { .. })
         {
             return ServeResult::Requests(turn, request);
         }
@@ -194,7 +195,7 @@ pub(super) fn serve_shared(
 pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
     let Some(dpa) = locked.functions[id].hca.dpa.clone() else { return false };
     let ended = dpa.take_ended();
-    tell_ended(&mut locked.functions[id], &dpa, &ended);
+    report_ended(&mut locked.functions[id], &dpa, &ended);
     let Some(turn) = dpa.turn() else { return !ended.is_empty() };
     let mut asked = dpa.run(turn);
     while let Some((turn, request)) = asked {
@@ -205,7 +206,7 @@ pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
 }
 
 /// Reports processes that have ended to software, each by an event.
-fn tell_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
+fn report_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
     for &number in ended {
         // Another process may have the number meanwhile.
         let there = dpa.process(number).is_some_and(|state| state.status != 0);

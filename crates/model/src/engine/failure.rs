@@ -31,7 +31,7 @@ pub(super) fn last_wqe_reached(pair: &mut QueuePair<'_>) {
 
 /// Fails a request: with some services only the send queue stops, and SQERR2RTS recovers it.
 pub(super) fn request_failed(pair: &mut QueuePair<'_>) {
-    if !pair.qp.qp_type.goes_on_receiving() || pair.qp.state != QpState::Rts {
+    if !pair.qp.qp_type.stops_only_sending() || pair.qp.state != QpState::Rts {
         return enter_error(pair);
     }
     pair.qp.state = QpState::SqError;

@@ -156,7 +156,7 @@ fn receive_flushed(pair: &mut QueuePair<'_>, index: u16) {
 ///
 /// An engine's thread looks at a few queues at a time, so that thousands of them do not hold up
 /// others. A stepped model looks at all, so that it is idle only when nothing is left.
-pub(super) fn look_for_late(locked: &mut LockedFunctions, id: usize) -> bool {
+pub(super) fn find_late_receives(locked: &mut LockedFunctions, id: usize) -> bool {
     if locked.functions[id].engine.errored.is_empty() {
         return false;
     }

@@ -52,7 +52,7 @@ pub(super) fn take(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<u1
     }
     let index = next(pair, Some(&mut scratch.receive))?;
     if pair.qp.srq.is_some() {
-        use_up(pair, index)?;
+        consume(pair, index)?;
     }
     Ok(index)
 }
@@ -90,8 +90,8 @@ pub(super) fn cut_message(qp: &mut QpObject) {
     arriving.held = held;
 }
 
-/// Uses up the receive WQE at `index`.
-pub(super) fn use_up(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
+/// Consumes the receive WQE at `index`.
+pub(super) fn consume(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
     if let Some(number) = pair.qp.srq {
         let queue = pair.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
         srq::consume(&mut pair.context.events, number, queue);
@@ -117,13 +117,13 @@ pub(super) fn scatter(
     scatter_list(&pair.context.keys(), user, (at, length), (receive, remote))
 }
 
-/// Uses up the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
+/// Consumes the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
 pub(super) fn complete(
     pair: &mut QueuePair<'_>,
     of: &Received,
     inline: Option<&[u8]>,
 ) -> Result<(), Nak> {
-    use_up(pair, of.index)?;
+    consume(pair, of.index)?;
     report(pair, of, inline)
 }
 
@@ -146,7 +146,7 @@ pub(super) fn report(
 pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) -> Nak {
     // A WQE of a shared queue was used up when it was taken.
     if pair.qp.srq.is_none()
-        && let Err(nak) = use_up(pair, index)
+        && let Err(nak) = consume(pair, index)
     {
         return nak;
     }
@@ -160,7 +160,7 @@ pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) ->
 
 /// Fails a receive WQE: writes its error CQE, and moves the QP to the error state.
 pub(super) fn fail(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
-    if use_up(pair, index).is_ok() {
+    if consume(pair, index).is_ok() {
         report_error(pair, index, syndrome);
     }
     failure::enter_error(pair);

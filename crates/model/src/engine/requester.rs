@@ -92,7 +92,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
     let posted = PostedWqe { work, index, wqebbs, length };
     Ok(match work.operation.execution {
         Execution::Local(local) => TurnStart::Over(execute_local(pair, local, &posted, scratch)),
-        Execution::Remote(_) if may_go_out(pair, &posted) => TurnStart::Request(posted),
+        Execution::Remote(_) if may_send(pair, &posted) => TurnStart::Request(posted),
         Execution::Remote(_) => TurnStart::Over(Turn::Sleep),
     })
 }
@@ -113,8 +113,8 @@ fn execute_local(
     }
 }
 
-/// Whether a request goes out. A request whose ACK timed out uses a retry, or fails without one.
-fn may_go_out(pair: &mut QueuePair<'_>, posted: &PostedWqe) -> bool {
+/// Whether a request may be sent. A request whose ACK timed out uses a retry, or fails without one.
+fn may_send(pair: &mut QueuePair<'_>, posted: &PostedWqe) -> bool {
     if !std::mem::take(&mut pair.qp.runtime.overdue) {
         return true;
     }

@@ -175,7 +175,7 @@ fn send_part(
         return done;
     }
     if pair.qp.srq.is_none() {
-        receive::use_up(pair, index)?;
+        receive::consume(pair, index)?;
     }
     let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
     let of = report_of(pair, message, index, opcode);

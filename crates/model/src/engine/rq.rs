@@ -51,7 +51,7 @@ impl StandaloneRq<'_> {
             transfer::scatter(self.context.spaces, remote, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
         });
-        if let Err(missing) = self.use_up(index) {
+        if let Err(missing) = self.consume(index) {
             return self.stuck(missing.into());
         }
         let completion = match done {
@@ -111,8 +111,8 @@ impl StandaloneRq<'_> {
         Ok(Some(queue.consumer))
     }
 
-    /// Uses up the receive WQE at `index`.
-    fn use_up(&mut self, index: u16) -> Result<(), Missing> {
+    /// Consumes the receive WQE at `index`.
+    fn consume(&mut self, index: u16) -> Result<(), Missing> {
         match (self.rq.srq, &mut self.rq.queue) {
             (Some(number), _) => {
                 let pool = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;

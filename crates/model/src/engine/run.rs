@@ -155,18 +155,18 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
     }
     // A busy engine still flushes failed queues.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {
-        worked |= flush::look_for_late(locked, id);
+        worked |= flush::find_late_receives(locked, id);
     }
     worked |= expire(&mut locked.functions[id], now);
     worked |= flush::turn(&mut locked.functions[id], now);
-    worked |= wait::look(locked, id);
+    worked |= wait::give_due_turns(locked, id);
     let engine = &locked.functions[id].engine;
     if engine.answering.is_empty() && engine.ingress.is_empty() && !locked.fabric().has_for(id, now)
     {
         let engine = &mut locked.functions[id].engine;
         // The packets that this turn sends are taken before the next turn.
         engine.phase = Phase::Arrivals(ARRIVALS - 1);
-        return give_turn(locked, id, scratch) || worked || flush::look_for_late(locked, id);
+        return give_turn(locked, id, scratch) || worked || flush::find_late_receives(locked, id);
     }
     for _ in 0..PHASES {
         let phase = locked.functions[id].engine.phase;
@@ -183,7 +183,7 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
             return true;
         }
     }
-    worked || flush::look_for_late(locked, id)
+    worked || flush::find_late_receives(locked, id)
 }
 
 /// Takes the next packet that has arrived for a function.

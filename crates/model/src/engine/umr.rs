@@ -92,7 +92,7 @@ fn change(
     if retranslates && !is_sound(&wanted, context.caps) {
         return Err(REFUSED);
     }
-    if !wanted.free() && !suits_atomics(&wanted, context.caps.largest_atomic()) {
+    if !wanted.free() && !is_aligned_for_atomics(&wanted, context.caps.largest_atomic()) {
         tracing::info!(qpn = asker.qpn, key, "a key for atomics is not aligned to the largest");
         return Err(REFUSED);
     }
@@ -372,7 +372,7 @@ fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
 
 /// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect
 /// and allows atomics, as CREATE_MKEY requires.
-fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
+fn is_aligned_for_atomics(context: &MkeyContext, unit: u64) -> bool {
     let length = if context.length64() { 0 } else { context.len() };
     mode(context) == MkeyAccessMode::MTT
         || !context.a()

@@ -74,12 +74,12 @@ fn holds(pair: &QueuePair<'_>, condition: &Condition) -> Result<bool, u8> {
 /// Gives a turn to the send queues of a function that wait for data, if their words are due and may
 /// fulfil the condition; true if one had a turn.
 #[inline]
-pub(super) fn look(locked: &mut LockedFunctions, id: usize) -> bool {
-    !locked.functions[id].engine.waits.is_empty() && look_at_all(locked, id)
+pub(super) fn give_due_turns(locked: &mut LockedFunctions, id: usize) -> bool {
+    !locked.functions[id].engine.waits.is_empty() && give_all_due(locked, id)
 }
 
 #[cold]
-fn look_at_all(locked: &mut LockedFunctions, id: usize) -> bool {
+fn give_all_due(locked: &mut LockedFunctions, id: usize) -> bool {
     let now = locked.clock.now;
     let (function, others) = locked.functions.split(id);
     let mut worked = false;

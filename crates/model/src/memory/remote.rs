@@ -60,8 +60,8 @@ impl RemoteClient {
     }
 }
 
-/// Whether a file moves these stretches as fast as a call by number.
-fn suits_a_file(stretches: &[RemoteIoVec]) -> bool {
+/// Whether `/proc/PID/mem` copies these stretches as fast as `process_vm_readv` does.
+fn is_fast_by_file(stretches: &[RemoteIoVec]) -> bool {
     matches!(stretches, [one] if one.len <= PAGE)
 }
 
@@ -125,7 +125,7 @@ impl RemoteMemory {
         match self {
             &Self::Process(pid) => read_number(pid, into, from),
             Self::Program(file) => read_file(file, into, from),
-            Self::Client(client) if suits_a_file(from) => read_file(&client.memory, into, from),
+            Self::Client(client) if is_fast_by_file(from) => read_file(&client.memory, into, from),
             Self::Client(client) => {
                 let read = read_number(client.pid, into, from);
                 if client.has_ended() {
@@ -148,7 +148,7 @@ impl RemoteMemory {
         match self {
             &Self::Process(pid) => write_number(pid, from, to),
             Self::Program(file) => write_file(file, from, to),
-            Self::Client(client) if suits_a_file(to) => write_file(&client.memory, from, to),
+            Self::Client(client) if is_fast_by_file(to) => write_file(&client.memory, from, to),
             Self::Client(client) if client.has_ended() => Err(Errno::ESRCH),
             Self::Client(client) => {
                 finish(write_number(client.pid, from, to), from.len(), to, |done, rest| {

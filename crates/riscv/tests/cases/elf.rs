@@ -111,11 +111,11 @@ impl Elf {
 /// The attributes of a file that was compiled for `arch`.
 fn attributes(arch: &str) -> Vec<u8> {
     // Tag_RISCV_stack_align 16.
-    attributes_behind(&[4, 16], arch)
+    attributes_after(&[4, 16], arch)
 }
 
 /// The same, after other attributes.
-fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
+fn attributes_after(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
     let mut vendor = b"riscv\0\x01".to_vec();
@@ -411,9 +411,9 @@ fn architecture_is_found_among_other_attributes() {
     // A number of two bytes; a text whose tag has two bytes, with the architecture's tag in the low
     // bits of the first; and an empty text of a single byte.
     let others = [&[4, 0x80, 1][..], &[0x85, 1], b"rv64gc\0", &[7, 0]].concat();
-    let error = with_attributes(attributes_behind(&others, "rv64i2p1_f2p2")).unwrap_err();
+    let error = with_attributes(attributes_after(&others, "rv64i2p1_f2p2")).unwrap_err();
     assert!(error.contains("\"f\""), "{error}");
-    assert_eq!(with_attributes(attributes_behind(&others, "rv64i2p1")), Ok(()));
+    assert_eq!(with_attributes(attributes_after(&others, "rv64i2p1")), Ok(()));
 }
 
 #[test]

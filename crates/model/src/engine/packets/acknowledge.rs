@@ -11,7 +11,7 @@ use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
 use super::super::{arrivals, gather};
-use super::requester::{goes_on, retire};
+use super::requester::{retire, schedule_send};
 use super::retry;
 use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
@@ -61,7 +61,7 @@ pub(in crate::engine) fn take(
         if pair.qp.runtime.connection().window.oldest().is_some() {
             retry::start_timer(pair);
         }
-        goes_on(pair);
+        schedule_send(pair);
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn send(
     let value = immediate.or(invalidated).unwrap_or(0);
     arrived(pair.qp, 1, true);
     if pair.qp.srq.is_none() {
-        receive::use_up(pair, index)?;
+        receive::consume(pair, index)?;
     }
     let inline = in_cqe.then_some(payload);
     message_complete(pair, packet, index, kind, value, bytes, inline)
@@ -150,7 +150,7 @@ pub(super) fn write(
     match (index, immediate) {
         (Some(index), Some(value)) => {
             let kind = cqe_opcode::RESPONDER_WRITE_IMM;
-            receive::use_up(pair, index)?;
+            receive::consume(pair, index)?;
             message_complete(pair, packet, index, kind, value, whole, None)
         }
         _ => Ok(()),

@@ -122,11 +122,11 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
         && !may_follow(pair.qp, work, &scratch.wqe)
     {
         // The WQE is fetched again when there is room for it.
-        unfetch(pair.qp, pair.qpn, index, scratch);
+        put_back(pair.qp, pair.qpn, index, scratch);
         return Ok(Fetched::Waits);
     }
     if work.as_ref().is_ok_and(|(work, _)| work.operation.remote().is_none()) {
-        unfetch(pair.qp, pair.qpn, index, scratch);
+        put_back(pair.qp, pair.qpn, index, scratch);
         return Ok(Fetched::InRing);
     }
     let sq = pair.qp.sq.as_mut().ok_or(Missing::SendQueue(pair.qpn))?;
@@ -177,8 +177,8 @@ fn next_in_ring(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Turn,
     }
 }
 
-/// Leaves a WQE for later; puts its BlueFlame copy back, if it came by one.
-fn unfetch(qp: &mut QpObject, qpn: u32, index: u16, scratch: &Scratch) {
+/// Leaves a fetched WQE for a later turn, and puts its BlueFlame copy back, if it had one.
+fn put_back(qp: &mut QpObject, qpn: u32, index: u16, scratch: &Scratch) {
     match qp.sq.as_mut() {
         Some(sq) => sq.runtime.copies.put_back(index, &scratch.wqe),
         None => completion::no_send_queue(qpn),
@@ -265,8 +265,8 @@ fn report(pair: &mut QueuePair<'_>, posted: &PostedWqe, request: &Request) {
     completion::report(pair, posted, bytes, inline);
 }
 
-/// Gives the send side a turn, since it may have work.
-pub(super) fn goes_on(pair: &mut QueuePair<'_>) {
+/// Puts the send queue into the rotation, since it may have work.
+pub(super) fn schedule_send(pair: &mut QueuePair<'_>) {
     let Some(sq) = pair.qp.sq.as_mut() else { return completion::no_send_queue(pair.qpn) };
     if !std::mem::replace(&mut sq.runtime.queued, true) {
         pair.context.state.active.push_back(pair.qpn);

@@ -54,13 +54,13 @@ fn frames_lost(rig: &Rig) -> u64 {
 }
 
 /// Whether work was left.
-fn goes_on(rig: &mut Rig) -> bool {
+fn step(rig: &mut Rig) -> bool {
     engine::step(&mut rig.locked) || engine::jump(&mut rig.locked)
 }
 
 fn run(rig: &mut Rig) {
     for _ in 0..1_000_000 {
-        if !goes_on(rig) {
+        if !step(rig) {
             return;
         }
     }
@@ -159,7 +159,7 @@ fn wrong_packet_size_drops_its_uc_message() {
             1 => 9,
             _ => 8,
         };
-        while goes_on(&mut rig) {
+        while step(&mut rig) {
             rig.qp(&b).log_mtu = sizes(&mut rig);
         }
     }

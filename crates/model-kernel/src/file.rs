@@ -51,8 +51,8 @@ pub(super) struct NamedObjects {
 
 /// Object ids from this bit on belong to a driver (UVERBS_ID_NS_SHIFT).
 const DRIVER_NAMESPACE: u32 = 12;
-/// The end of a stream takes as long as the destruction of this many objects.
-const STREAM: usize = 50;
+/// The cost of ending a stream, in destroyed objects: the device's subscriptions are searched.
+const STREAM_COST: usize = 50;
 
 /// An open device file.
 pub(super) struct File {
@@ -139,11 +139,10 @@ impl File {
         self.doorbells.as_ref().map(|_| charge()).transpose()
     }
 
-    /// How many objects the file has; `None` while it answers an ioctl.
-    pub(super) fn objects(&self) -> Option<usize> {
+    /// The cost of closing the file, in destroyed objects; `None` while it answers an ioctl.
+    pub(super) fn close_cost(&self) -> Option<usize> {
         let state = self.state.try_lock().ok()?;
-        // The end of a stream searches the subscriptions of the device.
-        Some(state.objects.len() + STREAM * state.streams.len())
+        Some(state.objects.len() + STREAM_COST * state.streams.len())
     }
 
     fn lock(&self) -> MutexGuard<'_, FileState> {

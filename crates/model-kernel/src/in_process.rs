@@ -354,9 +354,9 @@ impl DeviceFile {
         logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
-    /// Number of the file's objects; `None` during an ioctl.
-    pub fn objects(&self) -> Option<usize> {
-        self.file.objects()
+    /// The cost of closing the file, in destroyed objects; `None` during an ioctl.
+    pub fn close_cost(&self) -> Option<usize> {
+        self.file.close_cost()
     }
 
     /// Whether a client may map the doorbell page at this offset with these `PROT_` bits.

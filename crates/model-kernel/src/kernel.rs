@@ -342,13 +342,14 @@ impl Kernel {
             return;
         }
         let kernel = Arc::downgrade(self);
-        let go_on = move || {
+        let serve_rest = move || {
             while kernel.upgrade().is_some_and(|kernel| kernel.serve()) {
                 // Others may lock the queues.
                 thread::yield_now();
             }
         };
-        if let Err(error) = thread::Builder::new().name("verbless-events".into()).spawn(go_on) {
+        if let Err(error) = thread::Builder::new().name("verbless-events".into()).spawn(serve_rest)
+        {
             tracing::warn!(%error, "events are delivered by the thread that caused them");
             while self.serve() {}
         }
@@ -411,7 +412,7 @@ impl Kernel {
                 booted.page_request(event_rules::pages(eqe));
             }
         } else if kind != event::COMMAND_COMPLETION {
-            self.listeners.happened(eqe);
+            self.listeners.report_event(eqe);
             let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
             self.subscriptions.dispatch(key, number, eqe);
         }

@@ -50,7 +50,7 @@ impl Answerer {
         let Some((id, _)) = self.opened_as(call, descriptor) else { return Answer::Kernel };
         let taken = self.caller(call).and_then(|caller| {
             let file = caller.process.take(descriptor as i32, |fd| process::is_file(fd, id))?;
-            Ok((file, self.shared.room(caller.process.pid)))
+            Ok((file, self.shared.descriptor_lock(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };
         // Another thread of the process may hold the lock while it waits for the program.

@@ -168,7 +168,7 @@ impl Answerer {
         let caller = self.caller(call)?;
         let claim = caller.claim()?;
         let owner = caller.between_calls();
-        let room = self.shared.room(owner.process.pid);
+        let room = self.shared.descriptor_lock(owner.process.pid);
         let (id, file) =
             self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner), claim)?;
         // The table of opens is unlocked until the descriptor is installed, which takes until the

@@ -533,7 +533,7 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Capabilities in another user namespace do not count on the modelled devices.
-        self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
+        self.by_number(|tid| Ok(namespaces::has_our_user_namespace(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 

@@ -209,7 +209,7 @@ impl SharedRun {
 
     /// The lock of a process's descriptor numbers, held while a descriptor is installed at a free
     /// number.
-    pub(super) fn room(&self, pid: Pid) -> Arc<Mutex<()>> {
+    pub(super) fn descriptor_lock(&self, pid: Pid) -> Arc<Mutex<()>> {
         self.rooms.of(pid)
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{client, command, model, run, says, skipped};
+use super::{client, command, model, output_of, run, skipped};
 
 #[test]
 fn pingpong_survives_faults_and_is_captured() {
@@ -124,7 +124,7 @@ fn runs_of_distinct_identity_share_ethernet() {
     assert!(output.status.success() && served.status.success(), "{text}");
     assert_eq!(text.matches("100 iters").count(), 2, "{text}");
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
-    assert_ne!(says(&["--identity", "7"], own), says(&[], own));
+    assert_ne!(output_of(&["--identity", "7"], own), output_of(&[], own));
     let (status, text) = model(&["run", "--identity", "65536", "--", "true"]);
     assert!(status == Some(2) && text.contains("65536 is not in 0..=65535"), "{text}");
 }

@@ -55,7 +55,7 @@ impl Steering {
     }
 
     fn remove(&self, flow: Flow) {
-        self.flows.remove(&*self.device, flow).expect("the device is willing");
+        self.flows.remove(&*self.device, flow).expect("the device accepts it");
     }
 
     fn count(&self, opcode: Opcode) -> usize {

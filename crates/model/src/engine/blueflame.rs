@@ -16,7 +16,7 @@ use super::state::HeldStore;
 use super::work::first_word;
 use crate::hca::doorbell::PageDoorbell;
 use crate::locked::LockedFunctions;
-use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, UAR_PAGE};
 
 /// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
 /// store.
@@ -33,14 +33,15 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
         tracing::debug!(offset, "a store past the last UAR page");
         return;
     };
-    if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {
+    if !(BLUEFLAME..BLUEFLAME + BLUEFLAME_BUFFERS * BLUEFLAME_STRIDE).contains(&register) {
         mmio_write(locked, id, offset, bytes);
         return;
     }
     locked.clock.tick();
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
-    let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
+    let (buffer, at) =
+        (register & !(BLUEFLAME_STRIDE - 1), (register & (BLUEFLAME_STRIDE - 1)) as usize);
     if at == 0 && overwrites_other_copy(function, (page, buffer), bytes) {
         let held = &mut function.engine.held.0;
         if let Some(copy) = held.get_mut(&(page, buffer))
@@ -95,7 +96,7 @@ fn patience(start: &[u8]) -> u64 {
 /// most as many as the register has.
 fn whole_length(start: &[u8]) -> usize {
     let bytes = CtrlSegment::from_prefix(start).map_or(0, |control| usize::from(control.ds()) * 16);
-    bytes.next_multiple_of(WQEBB).clamp(WQEBB, SEND_STRIDE as usize)
+    bytes.next_multiple_of(WQEBB).clamp(WQEBB, BLUEFLAME_STRIDE as usize)
 }
 
 /// Handles a WQE that arrived whole. If it is the next one, the device executes the copied bytes.

@@ -8,7 +8,7 @@ use super::function::FunctionEngine;
 use super::{blueflame, doorbell, failure, flush, packets};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
-use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
+use crate::hca::{DumpInProgress, Effect, ForeignObject, Refusal, cq_resized};
 use crate::locked::LockedFunctions;
 use crate::runtime::SendRuntime;
 
@@ -34,7 +34,7 @@ pub(crate) fn begin(
     id: usize,
     input: &[u8],
     output: &mut [u8],
-) -> Option<Box<Dumping>> {
+) -> Option<Box<DumpInProgress>> {
     locked.clock.tick();
     let now = locked.clock.now;
     let answer = ForeignObject::by(input).and_then(|asked| {
@@ -62,10 +62,10 @@ pub(crate) fn begin(
 pub(crate) fn resume(
     locked: &mut LockedFunctions,
     id: usize,
-    mut dumping: Box<Dumping>,
+    mut dumping: Box<DumpInProgress>,
     input: &[u8],
     output: &mut [u8],
-) -> Option<Box<Dumping>> {
+) -> Option<Box<DumpInProgress>> {
     locked.clock.tick();
     let hca = &mut locked.functions[id].hca;
     match dumping.write_next_chunk(hca) {

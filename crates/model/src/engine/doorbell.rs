@@ -22,7 +22,7 @@ use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::locked::LockedFunctions;
-use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_STRIDE, CQ_ARM, EQ_ARM, EQ_CONSUMER, UAR_PAGE};
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
 pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratch) -> bool {
@@ -106,8 +106,8 @@ pub(super) fn store(function: &mut FunctionEngine, now: u64, offset: u64, bytes:
         (CQ_ARM, _, Some(word)) if takes_doorbell(function, true) => {
             ring(function, page, PageDoorbell::Arm, word, now);
         }
-        (SEND.., _, Some(word))
-            if register.is_multiple_of(SEND_STRIDE) && takes_doorbell(function, true) =>
+        (BLUEFLAME.., _, Some(word))
+            if register.is_multiple_of(BLUEFLAME_STRIDE) && takes_doorbell(function, true) =>
         {
             ring(function, page, PageDoorbell::Send, word, now);
         }

@@ -2,7 +2,7 @@
 
 use verbless_prm::hot::{CqArmDoorbell, CtrlWord};
 
-use crate::memory::{CQ_ARM, SEND, SEND_BUFFERS, SEND_STRIDE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, CQ_ARM};
 
 /// The doorbells of a UAR page; each word names a queue of that page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,10 +27,10 @@ impl PageDoorbell {
     /// Offsets of the doorbell's registers in a page.
     pub(crate) fn registers(self) -> impl Iterator<Item = u64> {
         let (first, count) = match self {
-            Self::Send => (SEND, SEND_BUFFERS),
+            Self::Send => (BLUEFLAME, BLUEFLAME_BUFFERS),
             Self::Arm => (CQ_ARM, 1),
         };
-        (0..count).map(move |k| first + k * SEND_STRIDE)
+        (0..count).map(move |k| first + k * BLUEFLAME_STRIDE)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fabric::address::Addresses;
 use crate::hca::allocators::NumberAllocators;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
@@ -146,7 +146,7 @@ pub(crate) struct Hca {
     /// The effects of the current command, for the engine.
     pub effects: Vec<Effect>,
     /// The core dump that the current command writes.
-    pub dumping: Option<Box<Dumping>>,
+    pub dumping: Option<Box<DumpInProgress>>,
 }
 
 /// The limits of a profile's DPA.

@@ -1,5 +1,5 @@
 //! The responder's answers to a requester: ACKs, NAKs, READ responses and atomic responses, in the
-//! order of the requests. A repeated request gets its answer again.
+//! order of the requests. A repeated request is answered again.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 
@@ -26,7 +26,7 @@ pub(super) const NAK: u8 = 0x60;
 /// The credit count of an ACK without credit information.
 const NO_CREDITS: u8 = 0x1f;
 
-/// Handles a packet that was executed before and comes again: its answer was lost.
+/// Handles a duplicate of an executed request, whose answer was lost.
 pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode) {
     let transport = &packet.headers.transport;
     let psn = transport.bth.psn();
@@ -35,8 +35,8 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
     let Some(remote) = Remote::of(opcode.message) else { return };
     match remote.response() {
         Response::Acknowledgement => {
-            // Not with the PSN of a READ or atomic that was executed since: only its own response
-            // acknowledges it.
+            // The ACK must not carry the PSN of a READ or atomic that was executed since: only their
+            // own responses acknowledge those.
             let Some(psn) = arriving.executed else {
                 tracing::debug!(
                     qpn = pair.qpn,
@@ -92,7 +92,7 @@ pub(super) fn refuse(pair: &mut QueuePair<'_>, psn: u32, syndrome: u8) {
     queue(pair, Answer::Nak { psn, msn, syndrome });
 }
 
-/// Queues an answer behind those that wait.
+/// Queues an answer after those that wait; a repeated one at its place in the PSN order.
 pub(super) fn queue(pair: &mut QueuePair<'_>, answer: Answer) {
     let connection = pair.qp.runtime.connection();
     match answer {
@@ -139,7 +139,7 @@ fn emit_aeth(pair: &mut QueuePair<'_>, psn: u32, msn: u32, syndrome: u8) -> bool
     emit_without_payload(pair, &out)
 }
 
-/// Sends an answer without payload, so that no memory can be missing; none of it is left then.
+/// Sends an answer without payload, which reads no memory; true, since nothing of it is left.
 fn emit_without_payload(pair: &mut QueuePair<'_>, out: &Outgoing) -> bool {
     if let Err(end) = egress::send(pair, out, false, |_| Ok(())) {
         tracing::error!(qpn = pair.qpn, ?end, "an answer without a payload was not sent");
@@ -174,8 +174,8 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     let psn = advance(psn, sent);
     if let Err(nak) = access::range(pair, key, from, here, AccessRight::RemoteRead, scratch) {
         if again {
-            // A requester that still waits for the response asks once more; one that has it may
-            // have closed the key.
+            // A requester that still waits for the response repeats the READ; one that has the
+            // response may have destroyed its mkey.
             return true;
         }
         pair.qp.runtime.connection().arriving.answers.clear();

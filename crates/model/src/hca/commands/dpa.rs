@@ -12,7 +12,7 @@ use verbless_prm::{
 use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::objects::{self, DpaEventTarget, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{ObjectKind, kind};
@@ -173,7 +173,7 @@ pub(in crate::hca) fn query_process(
         }
     }
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// MODIFY_GENERAL_OBJECT of a process: sets its error handler.
@@ -274,10 +274,9 @@ pub(in crate::hca) fn modify_thread(
     let number = input.obj_id();
     let context: DpaThread = call.body()?;
     let argument = context.argument();
-    let only = DpaThread::default();
-    let mut given = context;
-    given.set_argument(0);
-    if given.as_bytes() != only.as_bytes() {
+    let mut rest = context;
+    rest.set_argument(0);
+    if rest.as_bytes() != DpaThread::default().as_bytes() {
         return Err(Refusal::Unsupported);
     }
     call.find(kind::DpaThread, number)?;
@@ -303,7 +302,7 @@ pub(in crate::hca) fn query_thread(
     context.set_events(shown.events);
     context.set_unit(shown.unit.into());
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of a call; the call starts at once.
@@ -348,7 +347,7 @@ pub(in crate::hca) fn query_call(
     context.set_result(shown.result);
     context.set_status(status);
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of an outbox.
@@ -374,8 +373,8 @@ pub(in crate::hca) fn create_outbox(
     Ok(())
 }
 
-/// Whether a thread or call of a process starts with an outbox or window.
-fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
+/// Whether a thread or call of a process starts with an outbox or window that `names` selects.
+fn is_initial_config(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
     let objects = &call.hca().objects;
     let threads = objects.dpa_threads.values().map(|it| &it.context);
     let threads = threads.filter(|it| it.process_id() == process);
@@ -394,7 +393,7 @@ pub(in crate::hca) fn destroy_outbox(
     _: &mut DestroyGeneralObjectOut,
 ) -> Outcome {
     let outbox = call.find(kind::DpaOutbox, input.obj_id())?.context;
-    if begins_with(call, outbox.process_id(), |id, _| id == outbox.config_id()) {
+    if is_initial_config(call, outbox.process_id(), |id, _| id == outbox.config_id()) {
         return Err(Refusal::DpaConfigInUse);
     }
     call.destroy(kind::DpaOutbox, input.obj_id())
@@ -426,13 +425,13 @@ pub(in crate::hca) fn destroy_window(
     _: &mut DestroyGeneralObjectOut,
 ) -> Outcome {
     let window = call.find(kind::DpaWindow, input.obj_id())?.context;
-    if begins_with(call, window.process_id(), |_, ids| ids.contains(&window.config_id())) {
+    if is_initial_config(call, window.process_id(), |_, ids| ids.contains(&window.config_id())) {
         return Err(Refusal::DpaConfigInUse);
     }
     call.destroy(kind::DpaWindow, input.obj_id())
 }
 
-/// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`Dumping`]).
+/// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`DumpInProgress`]).
 pub(in crate::hca) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -452,7 +451,8 @@ pub(in crate::hca) fn create_core_dump(
     let dump = objects::DpaCoreDump { uid: call.uid, context, mark: mark.clone() };
     let number = call.make(kind::DpaCoreDump, dump)?;
     output.set_obj_id(number);
-    call.hca_mut().dumping = Some(Box::new(Dumping { number, mark, file, room, written: 0 }));
+    call.hca_mut().dumping =
+        Some(Box::new(DumpInProgress { number, mark, file, room, written: 0 }));
     Ok(())
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use verbless_dpa::CHUNK;
 
 use super::dpa::parts;
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-impl Dumping {
+impl DumpInProgress {
     /// Writes the next chunk; returns whether the dump is complete. A refusal removes the dump.
     pub(crate) fn write_next_chunk(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
         let dumps = &hca.objects.dpa_core_dumps;

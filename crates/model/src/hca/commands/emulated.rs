@@ -80,7 +80,7 @@ pub(in crate::hca) fn query_eq(
         .set_consumer(eq.ring.consumer & COUNTER)
         .set_producer(eq.ring.producer & COUNTER);
     output.set_obj_id(input.obj_id());
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of an emulated device.

@@ -77,7 +77,7 @@ pub enum RunnerState {
     Waiting,
     /// The runner has an execution unit.
     Running,
-    /// The runner never runs event_pending.
+    /// The runner never runs again.
     Finished,
 }
 

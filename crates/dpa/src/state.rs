@@ -498,8 +498,8 @@ impl DpaState {
         self.collect();
     }
 
-    /// Makes the outbox in a run's context ring the queues of a UAR extension, or its own again;
-    /// false if there is no such outbox.
+    /// Makes the outbox in a run's context ring the queues of a UAR extension; `None`: those of its
+    /// own UAR page again. False if there is no such outbox.
     pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
         // The run was removed meanwhile.
         let Some(number) = self.of_turn(turn) else { return false };

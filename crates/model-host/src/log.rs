@@ -28,7 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const WAITING: usize = 4096;
 const WAITING_TRACE: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Logs events of `level` and above to standard error. Drop the result last: it waits until every
 /// line is written.
@@ -130,7 +130,7 @@ impl LineQueue {
     fn flush(&self) {
         let Some(lines) = self.lines.get() else { return };
         let (done, written) = sync_channel(1);
-        let end = Instant::now() + LAST_WORDS;
+        let end = Instant::now() + FLUSH_TIMEOUT;
         let mut message = LogMessage::Flush(done);
         while let Err(std::sync::mpsc::TrySendError::Full(back)) = lines.try_send(message) {
             if Instant::now() > end {
@@ -298,7 +298,7 @@ mod tests {
         let start = Instant::now();
         drop(LogFlush(queue));
         let taken = start.elapsed();
-        assert!(taken >= LAST_WORDS / 2 && taken < 5 * LAST_WORDS, "{taken:?}");
+        assert!(taken >= FLUSH_TIMEOUT / 2 && taken < 5 * FLUSH_TIMEOUT, "{taken:?}");
         drop(sender);
     }
 

@@ -21,7 +21,7 @@ const SHORT: usize = 1 << 16;
 /// Maximum number of entries of all short lists: 32 MiB.
 const MAX_OF_SHORT: usize = 1 << 22;
 /// Limit of the wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PAGES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
 const MAX_WAITING: usize = 128;
 /// Clients and filters without waiting lists whose last turn is remembered.
@@ -83,7 +83,7 @@ impl ListedPages {
         let count = usize::try_from(pages).ok()?;
         let filter = ptr::from_ref(client.account().filter()).addr();
         let of = ClientId { filter, client: ptr::from_ref(client.pinned()).addr() };
-        room_of(count).take(count, of, PATIENCE)
+        room_of(count).take(count, of, PAGES_TIMEOUT)
     }
 }
 

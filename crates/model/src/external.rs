@@ -115,7 +115,7 @@ const MAX_DATAGRAM_BYTES: usize = 0xffff;
 /// Frames that the reader hands in under one lock.
 const BATCH: usize = 64;
 /// Milliseconds after which the reader checks whether it must stop.
-const PATIENCE: u8 = 100;
+const STOP_CHECK_MS: u8 = 100;
 
 impl Socket {
     fn bind(uplink: &Uplink) -> io::Result<Self> {
@@ -209,7 +209,7 @@ fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedModel>, s
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
         let mut events = [PollFd::new(socket.file(), PollFlags::POLLIN)];
-        let _ = poll(&mut events, PollTimeout::from(PATIENCE));
+        let _ = poll(&mut events, PollTimeout::from(STOP_CHECK_MS));
         // An error of a datagram socket belongs to an earlier send: no peer listened.
         for _ in 0..BATCH {
             match socket.receive(&mut buffer) {

@@ -55,7 +55,7 @@ pub struct Port {
 
 /// While this guard of [`Model::pause`] exists, no device accesses memory.
 pub struct Paused<'a> {
-    _world: LockedFunctions,
+    _locked: LockedFunctions,
     _model: std::marker::PhantomData<&'a Model>,
 }
 
@@ -76,7 +76,7 @@ impl Model {
 
     /// Stops all devices while the guard lives. Its holder must not call the model.
     pub fn pause(&self) -> Paused<'_> {
-        Paused { _world: self.shared.all(), _model: std::marker::PhantomData }
+        Paused { _locked: self.shared.all(), _model: std::marker::PhantomData }
     }
 
     /// The one driver of this model's devices: the first call creates it, and it lives until the

@@ -8,7 +8,7 @@
 //!
 //! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
-//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the other calls of
+//! whose calls have taken [`STALL_TIMEOUT`] are killed: nothing else would unblock the other calls of
 //! the filter. They are also killed if no thread could be started for that long. Only waits for the
 //! program ([`in_program`]) count, and calls that wait for one of these on the same open device
 //! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another
@@ -40,7 +40,7 @@ const MAX_OF_ONE: usize = MAX_BUSY / 4;
 /// Limit of lost threads per filter.
 const MAX_LOST: usize = 1024;
 /// Time after which hanging calls are killed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A call being answered.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl ThreadWait {
     }
 
     /// The call that delays this thread: its own, or that of its queue's leader.
-    fn held_up_by(&self) -> Option<Notification> {
+    fn delayed_by(&self) -> Option<Notification> {
         match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
             WaitTarget::CallLock(queue) => queue.first()?.call,
             _ => self.call,
@@ -243,7 +243,7 @@ impl CallThreads {
             return StallAction::Nothing;
         };
         // Without another thread, only the end of a process brings a thread back.
-        let alone = taken.refused && is_long(taking, PATIENCE);
+        let alone = taken.refused && is_long(taking, STALL_TIMEOUT);
         if taken.busy.len() < MAX_BUSY && !alone {
             return replace;
         }
@@ -261,7 +261,7 @@ impl CallThreads {
             if !busy.stay.is_long(now, TURN) {
                 continue;
             }
-            let blamed = busy.stay.held_up_by().and_then(|call| maker(&call));
+            let blamed = busy.stay.delayed_by().and_then(|call| maker(&call));
             if let Some(blamed) = blamed {
                 made.entry(blamed).or_default().1 += 1;
             }
@@ -273,8 +273,8 @@ impl CallThreads {
             None => {
                 let is_old = |number: &u64| {
                     taken.busy.get(number).is_some_and(|busy| {
-                        busy.stay.is_long(now, PATIENCE)
-                            && busy.stay.held_up_by().is_some_and(|by| by.id == busy.call.id)
+                        busy.stay.is_long(now, STALL_TIMEOUT)
+                            && busy.stay.delayed_by().is_some_and(|by| by.id == busy.call.id)
                     })
                 };
                 let calls = made.into_values().map(|(numbers, _)| numbers);
@@ -289,7 +289,7 @@ impl CallThreads {
     }
 
     /// Starts the next receiving thread. If that fails, the current one continues when it comes
-    /// back, and the next [`CallThreads::look`] decides.
+    /// back, and the next [`CallThreads::next_step`] decides.
     pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
         // Locked until both threads can see which one receives.
         let mut taken = self.taken();
@@ -359,7 +359,10 @@ mod tests {
         let turns = CallThreads::default();
         let soon = Instant::now();
         let look = |now, waits| turns.next_step(now, waits, maker);
-        assert!(matches!(look(soon + PATIENCE, true), StallAction::Nothing), "it waits for a call");
+        assert!(
+            matches!(look(soon + STALL_TIMEOUT, true), StallAction::Nothing),
+            "it waits for a call"
+        );
         turns.begin(0, call(1));
         assert!(matches!(look(soon, true), StallAction::Nothing), "it has just begun");
         let later = Instant::now();
@@ -383,12 +386,12 @@ mod tests {
         let look = |now, waits| turns.next_step(now, waits, maker);
         assert!(matches!(look(start + TURN, true), StallAction::Nothing), "they may come back");
         assert!(
-            matches!(look(start + PATIENCE, false), StallAction::Nothing),
+            matches!(look(start + STALL_TIMEOUT, false), StallAction::Nothing),
             "no other call waits"
         );
-        assert_eq!(killed(look(start + PATIENCE, true)).len(), MAX_BUSY);
+        assert_eq!(killed(look(start + STALL_TIMEOUT, true)).len(), MAX_BUSY);
         assert!(
-            matches!(look(start + PATIENCE, true), StallAction::Replace),
+            matches!(look(start + STALL_TIMEOUT, true), StallAction::Replace),
             "the last one is lost"
         );
         turns.replace(started).expect("it starts");
@@ -404,7 +407,7 @@ mod tests {
         let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
         let calls = killed(turns.next_step(Instant::now() + TURN, true, maker));
         assert_eq!(calls, [7; MAX_OF_ONE]);
-        let step = turns.next_step(Instant::now() + PATIENCE, true, maker);
+        let step = turns.next_step(Instant::now() + STALL_TIMEOUT, true, maker);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
@@ -416,16 +419,16 @@ mod tests {
                 turns.taken().busy[&number].stay.replace(WaitTarget::None);
             }
         };
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + STALL_TIMEOUT;
         wait_for_us(0..1);
         wait_for_us(MAX_OF_ONE as u64 + 1..MAX_BUSY as u64);
-        let step = turns.next_step(late - PATIENCE / 2, true, maker);
+        let step = turns.next_step(late - STALL_TIMEOUT / 2, true, maker);
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
         wait_for_us(0..MAX_OF_ONE as u64);
         assert_eq!(killed(turns.next_step(late, true, maker)), [8 + MAX_OF_ONE as u32]);
         turns.replace(started).expect("it starts");
         turns.begin(MAX_BUSY as u64, call(1));
-        let step = turns.next_step(late + PATIENCE, true, maker);
+        let step = turns.next_step(late + STALL_TIMEOUT, true, maker);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
     }
 
@@ -506,7 +509,7 @@ mod tests {
     fn failed_thread_start_changes_no_turn() {
         let turns = CallThreads::default();
         turns.begin(0, call(1));
-        let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
+        let (soon, late) = (Instant::now() + TURN, Instant::now() + STALL_TIMEOUT);
         for _ in 0..3 {
             assert!(matches!(turns.next_step(soon, true, maker), StallAction::Replace));
             turns.replace(refused).expect_err("no thread");

@@ -59,7 +59,7 @@ const MAX_MESSAGE: usize = 1 << 16;
 /// Backlog of the host's socket.
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name, bounded by the room in `sockaddr_un`.
@@ -243,7 +243,7 @@ impl Peer {
     }
 
     /// Sends the result of a control request.
-    pub(crate) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
+    pub(crate) fn send_result(&self, result: Result<String, String>) -> Result<(), Errno> {
         match result {
             Ok(text) => self.send([YES, b"\n", text.as_bytes()].concat().as_slice(), None),
             Err(why) => self.send(format!("{NO}{why}").as_bytes(), None),
@@ -279,7 +279,7 @@ impl Joined {
     /// # Errors
     /// The run does not exist, or it refuses.
     pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
-        let (peer, pid) = Self::meet(name)?;
+        let (peer, pid) = Self::connect_to(name)?;
         sys::allow_ptrace_by(pid);
         let side = match side {
             Side::Host => "host",
@@ -303,20 +303,20 @@ impl Joined {
                 format!("a request has at most {MAX_MESSAGE} bytes, and this one {}", text.len());
             return Err(RunError::Refused(why));
         }
-        let (peer, pid) = Self::meet(name)?;
+        let (peer, pid) = Self::connect_to(name)?;
         Self { peer, pid }.request(text.as_bytes(), None)
     }
 
     /// Connects to the run of that name; returns the host's pid.
-    fn meet(name: &str) -> Result<(Peer, i32), RunError> {
+    fn connect_to(name: &str) -> Result<(Peer, i32), RunError> {
         check(name)?;
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
         let (_, address) = address(name)?;
-        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
-        setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
+        let timeout = TimeVal::milliseconds(ANSWER_TIMEOUT.as_millis() as i64);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
         // A process may own the address without accepting.
-        setsockopt(&socket, sockopt::SendTimeout, &patience)?;
+        setsockopt(&socket, sockopt::SendTimeout, &timeout)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
             Errno::ECONNREFUSED | Errno::ENOENT => {
@@ -333,7 +333,7 @@ impl Joined {
     }
 
     /// Sends the listener of the program's filter. The host answers the first call.
-    pub(super) fn hand_over(&self, listener: &Listener) -> Result<(), RunError> {
+    pub(super) fn send_listener(&self, listener: &Listener) -> Result<(), RunError> {
         self.request(PROGRAM, Some(listener.as_fd().as_raw_fd())).map(drop)
     }
 

@@ -240,7 +240,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let mut shared = SharedRun::new(&model, memory, printed).map_err(preflight::no_watch)?;
     shared.control_mode = options.fwctl_mode;
     let shared = Arc::new(shared);
-    shared.processes.guarded_as(guardian.sender());
+    shared.processes.set_guarded(guardian.sender());
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, preflight::check_call)?;
@@ -286,7 +286,8 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let joined = Joined::ask(&options.name, options.side)?;
     preflight::warn_of_children();
     // From here on, the host answers on its own duplicate of the listener.
-    let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
+    let (child, _) =
+        start(program, mask, Some(joined.pid), |listener| joined.send_listener(listener))?;
     let mut program = Programs::new(child.id(), None, signals)?;
     // No process is left behind the filter: the program is about to end.
     let mut done = false;
@@ -300,7 +301,7 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
         }
         let [signals, host] = waiting.map(|it| it.any().unwrap_or(false));
         if signals {
-            program.hear_signals();
+            program.handle_signals();
         }
         if program.is_over() {
             return Ok(ExitStatus::from_raw(program.end()));

@@ -33,7 +33,7 @@ pub(super) struct Processes {
     wakes: Arc<Wakes>,
     table: Mutex<ProcessTable>,
     /// Registers known processes with the guardian.
-    wards: OnceLock<GuardedProcesses>,
+    guarded: OnceLock<GuardedProcesses>,
 }
 
 #[derive(Debug, Default)]
@@ -155,12 +155,12 @@ impl ProcessTable {
 
 impl Processes {
     pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
-        Self { memory, wakes, table: Mutex::default(), wards: OnceLock::new() }
+        Self { memory, wakes, table: Mutex::default(), guarded: OnceLock::new() }
     }
 
     /// Registers processes that become known with the guardian.
-    pub(super) fn guarded_as(&self, wards: GuardedProcesses) {
-        let _ = self.wards.set(wards);
+    pub(super) fn set_guarded(&self, guarded: GuardedProcesses) {
+        let _ = self.guarded.set(guarded);
     }
 
     fn table(&self) -> MutexGuard<'_, ProcessTable> {
@@ -268,8 +268,8 @@ impl Processes {
         drop(table);
         // Unlocked: a guardian that does not receive delays only this call. Only for a process that
         // is registered: a call that fails here could be repeated until the guardian is full.
-        if !is_guarded && let Some(wards) = self.wards.get() {
-            wards.add(pidfd);
+        if !is_guarded && let Some(guarded) = self.guarded.get() {
+            guarded.add(pidfd);
         }
         Ok(process)
     }
@@ -428,7 +428,7 @@ impl Processes {
     }
 
     /// Forgets a process if it has ended.
-    pub(super) fn bury(&self, pid: Pid) {
+    pub(super) fn forget_if_ended(&self, pid: Pid) {
         let mut table = self.table();
         if table.known.get(&pid).is_some_and(|process| process.has_ended()) {
             self.forget_in(&mut table, pid);

@@ -90,7 +90,7 @@ fn request(
 
 /// Limit for each operation: a system call that does not block, unless another thread of the
 /// program has changed its code.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits until the thread stops. ESRCH: it ended; ETIMEDOUT: it runs on, or `start` is too long
 /// ago.
@@ -101,8 +101,8 @@ fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
         }
         match stop_of(tid)? {
             Some(signal) => return Ok(signal),
-            None if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
-            None if start.elapsed() > PATIENCE / 1000 => thread::sleep(PATIENCE / 10_000),
+            None if start.elapsed() > STOP_TIMEOUT => return Err(Errno::ETIMEDOUT),
+            None if start.elapsed() > STOP_TIMEOUT / 1000 => thread::sleep(STOP_TIMEOUT / 10_000),
             None => thread::yield_now(),
         }
     }
@@ -182,7 +182,7 @@ impl Seized {
                 match wait(self.tid, start) {
                     Ok(signal) if signal == libc::SIGTRAP | 0x80 => break,
                     // A fault that repeats.
-                    Ok(_) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
+                    Ok(_) if start.elapsed() > STOP_TIMEOUT => return Err(Errno::ETIMEDOUT),
                     Ok(_) => {}
                     Err(errno) => {
                         // Stops it again to restore its registers.
@@ -251,7 +251,7 @@ mod tests {
     fn unstoppable_thread_is_detached() {
         let pid = stuck();
         let start = Instant::now();
-        while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * PATIENCE {
+        while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * STOP_TIMEOUT {
             thread::yield_now();
         }
         let seized = in_own_thread(|| {
@@ -260,7 +260,7 @@ mod tests {
         });
         assert_eq!(seized, Ok((Err(Errno::ETIMEDOUT), true)));
         let start = Instant::now();
-        while status(pid, "TracerPid:") != "0" && start.elapsed() < PATIENCE {
+        while status(pid, "TracerPid:") != "0" && start.elapsed() < STOP_TIMEOUT {
             thread::yield_now();
         }
         let tracer = status(pid, "TracerPid:");
@@ -299,7 +299,7 @@ mod tests {
         let call = || std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("it lives");
         let start = Instant::now();
         while !call().starts_with(&sleeps) {
-            assert!(start.elapsed() < 10 * PATIENCE, "it does not sleep: {}", call());
+            assert!(start.elapsed() < 10 * STOP_TIMEOUT, "it does not sleep: {}", call());
             thread::yield_now();
         }
         let number = thread::scope(|scope| {
@@ -307,7 +307,7 @@ mod tests {
             let start = Instant::now();
             let waits = scope
                 .spawn(|| in_own_thread(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
-            while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * PATIENCE {
+            while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * STOP_TIMEOUT {
                 thread::yield_now();
             }
             let other = scope.spawn(move || {
@@ -320,7 +320,7 @@ mod tests {
             }
             // On a busy machine, the first may have timed out.
             let is_over = waits.is_finished();
-            assert!(!is_over || start.elapsed() > PATIENCE, "it has not waited");
+            assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "it has not waited");
             other.join().expect("no panic")
         });
         child.kill().and_then(|()| child.wait()).expect("it is there");

@@ -46,10 +46,10 @@ const MAX_CHECKS: usize = 16;
 
 /// Grace period of the command on the DPU side after the program failed, and again after SIGTERM:
 /// it may wait for the program.
-const PATIENCE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Limit for the end of killed processes: one may wait for a FUSE server that does not answer.
-const LAST_BREATH: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Blocks the signals in this thread and its later threads, and receives them by a signalfd. Also
 /// returns the previous mask, for the program.
@@ -133,7 +133,7 @@ impl Programs {
     /// Kills the children when the supervisor stops answering their calls.
     pub(super) fn kill(mut self) {
         self.left().for_each(|child| child.signal(Signal::SIGKILL));
-        self.wait_until(Some(Instant::now() + LAST_BREATH));
+        self.wait_until(Some(Instant::now() + KILL_TIMEOUT));
     }
 
     /// The children that have not ended.
@@ -146,7 +146,7 @@ impl Programs {
     }
 
     /// Forwards signals, and records children that ended.
-    pub(super) fn hear_signals(&mut self) {
+    pub(super) fn handle_signals(&mut self) {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
             if signal == Signal::SIGCHLD {
@@ -171,7 +171,7 @@ impl Programs {
     /// [`wait`](Self::wait) does. All are killed before any is waited for, because a program may
     /// wait for a descendant's end.
     pub(super) fn end(mut self) -> i32 {
-        let end = Instant::now() + LAST_BREATH;
+        let end = Instant::now() + KILL_TIMEOUT;
         self.left().for_each(|child| child.signal(Signal::SIGKILL));
         while descendants::kill_all(self.guardian) && Instant::now() < end {
             self.reap();
@@ -186,7 +186,7 @@ impl Programs {
         let [program, dpu] = &self.children[..] else { return None };
         let failure = program.status.filter(|&status| status != 0)?;
         let now = Instant::now();
-        let (at, signal) = self.next.unwrap_or((now + PATIENCE, Signal::SIGTERM));
+        let (at, signal) = self.next.unwrap_or((now + GRACE_PERIOD, Signal::SIGTERM));
         self.next = Some((at, signal));
         if now < at {
             return Some(at - now);
@@ -197,8 +197,8 @@ impl Programs {
              sending it {signal}"
         );
         dpu.signal(signal);
-        self.next = Some((now + PATIENCE, Signal::SIGKILL));
-        Some(PATIENCE)
+        self.next = Some((now + GRACE_PERIOD, Signal::SIGKILL));
+        Some(GRACE_PERIOD)
     }
 
     /// Waits for all children; returns the first status that is not success.
@@ -294,7 +294,7 @@ impl Checks {
         }
         let checks = self.clone();
         let check = move || {
-            let result = check_in_time(Arc::new(listener), preflight::CHECK_PATIENCE);
+            let result = check_in_time(Arc::new(listener), preflight::CHECK_TIMEOUT);
             checks.done().push(Checked { guest, view, result });
             checks.under_way.fetch_sub(1, Ordering::Relaxed);
             let _ = checks.bell.write(1);
@@ -415,12 +415,12 @@ impl Supervisor {
             }
             for wake in wakes {
                 match wake {
-                    Wake::Signal => self.programs.hear_signals(),
+                    Wake::Signal => self.programs.handle_signals(),
                     Wake::Close => drop(self.shared.opens()),
-                    Wake::Death(pid) => self.shared.processes.bury(pid),
+                    Wake::Death(pid) => self.shared.processes.forget_if_ended(pid),
                     Wake::Gone(number) => self.gone(number),
                     Wake::JoinSocket => self.accept_guests(),
-                    Wake::Guest(number) => self.listen_to(number),
+                    Wake::Guest(number) => self.handle_guest(number),
                     Wake::Checked => self.take_checked_programs(),
                 }
             }
@@ -461,7 +461,7 @@ impl Supervisor {
     }
 
     /// Handles a guest's request, or its end. Disconnects a guest that breaks the protocol.
-    fn listen_to(&mut self, number: u32) {
+    fn handle_guest(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
         let handled = match (guest.peer.request(), guest.view.take()) {
             (Err(Errno::EAGAIN | Errno::EINTR), view) => {
@@ -480,7 +480,7 @@ impl Supervisor {
                 }
             }
             (Ok(Request::Control(control)), None) => {
-                guest.peer.tell(control.execute(self.views.model()))
+                guest.peer.send_result(control.execute(self.views.model()))
             }
             (Ok(_), _) => Err(Errno::EBADMSG),
             (Err(errno), _) => Err(errno),
@@ -571,7 +571,7 @@ mod tests {
         leader.kill().expect("it lives");
         assert_eq!(status(&mut leader), killed);
         raise();
-        programs.hear_signals();
+        programs.handle_signals();
         assert_eq!(status(&mut plain), Some(libc::SIGUSR1));
         assert_eq!(status(&mut member), Some(libc::SIGUSR1));
         // As if these pids were reused. Before Linux 6.9, a group is signalled by number.
@@ -581,7 +581,7 @@ mod tests {
             child.pid = Pid::from_raw(stranger.id() as i32);
         }
         raise();
-        programs.hear_signals();
+        programs.handle_signals();
         before.thread_set_mask().expect("a mask");
         for stranger in &mut strangers {
             stranger.kill().expect("it is there");
@@ -655,17 +655,17 @@ mod tests {
         }
         both.children[0].status = Some(1 << 8);
         let left = both.end_after_a_failure().expect("it is to end");
-        assert!(left <= PATIENCE && left > PATIENCE / 2, "{left:?}");
+        assert!(left <= GRACE_PERIOD && left > GRACE_PERIOD / 2, "{left:?}");
         let (at, signal) = both.next.expect("it is to end");
         assert_eq!((signal, at > Instant::now()), (Signal::SIGTERM, true));
         both.next = Some((Instant::now(), Signal::SIGTERM));
-        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        assert_eq!(both.end_after_a_failure(), Some(GRACE_PERIOD));
         let (at, signal) = both.next.expect("it is to be killed");
         let later = at.saturating_duration_since(Instant::now());
-        assert_eq!((signal, later > PATIENCE / 2), (Signal::SIGKILL, true));
+        assert_eq!((signal, later > GRACE_PERIOD / 2), (Signal::SIGKILL, true));
         assert!(child.try_wait().expect("a child").is_none(), "it does not listen");
         both.next = Some((Instant::now(), Signal::SIGKILL));
-        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        assert_eq!(both.end_after_a_failure(), Some(GRACE_PERIOD));
         assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
     }
 

@@ -20,11 +20,11 @@ use crate::memory::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, UAR_PAGE};
 
 /// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
 /// store.
-const PATIENCE: u64 = 100_000;
+const COPY_TIMEOUT: u64 = 100_000;
 /// How long a NOP's doorbell may be the start of a copy. NOPs need no low latency. Kernels test
 /// with NOPs, once, whether the device executes copies: a guest that loses its CPU in the middle of
 /// the first copy must get the same result as any other.
-const NOP_PATIENCE: u64 = 20_000_000;
+const NOP_COPY_TIMEOUT: u64 = 20_000_000;
 
 /// Handles a trapped store to a UAR page.
 pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
@@ -52,7 +52,8 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
         }
     } else if at == 0 {
         ring(function, now, (page, buffer));
-        let copy = HeldStore { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
+        let copy =
+            HeldStore { due: now.saturating_add(copy_timeout(bytes)), bytes: bytes.to_vec() };
         function.engine.held.0.insert((page, buffer), copy);
     } else {
         let held = &mut function.engine.held.0;
@@ -61,7 +62,7 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
             return;
         };
         copy.bytes.extend_from_slice(bytes);
-        copy.due = now.saturating_add(patience(&copy.bytes));
+        copy.due = now.saturating_add(copy_timeout(&copy.bytes));
     }
     let held = &mut function.engine.held.0;
     let whole = |copy: &mut HeldStore| copy.bytes.len() >= whole_length(&copy.bytes);
@@ -85,10 +86,10 @@ fn overwrites_other_copy(function: &FunctionEngine, register: (u32, u64), doorbe
 }
 
 /// How long a copy that begins with these bytes may take to continue.
-fn patience(start: &[u8]) -> u64 {
+fn copy_timeout(start: &[u8]) -> u64 {
     match first_word(start).map(|word| word.opcode()) {
-        Some(opcode::NOP) => NOP_PATIENCE,
-        _ => PATIENCE,
+        Some(opcode::NOP) => NOP_COPY_TIMEOUT,
+        _ => COPY_TIMEOUT,
     }
 }
 

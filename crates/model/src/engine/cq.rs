@@ -15,7 +15,7 @@ use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
 const COUNTER: u32 = 0xff_ffff;
-/// Half of [`COUNTER`]'s range: an index this far ahead lies behind instead.
+/// Half of [`COUNTER`]'s range: an index this far ahead or farther counts as behind.
 const HALF: u32 = 1 << 23;
 
 /// The CQ takes no more CQEs.
@@ -177,7 +177,7 @@ impl CompletionQueue<'_> {
 
     /// Takes an arm request: `word` is that of the doorbell or of the record.
     ///
-    /// A request with a sequence number that has fired already asks for nothing: software has not
+    /// A request with a sequence number that has fired already has no effect: software has not
     /// seen that event yet.
     pub(super) fn arm(&mut self, word: u32) {
         self.take_request(word, false);

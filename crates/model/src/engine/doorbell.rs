@@ -123,7 +123,7 @@ pub(super) fn ring(
     word: u64,
     now: u64,
 ) -> bool {
-    let number = doorbell.named(word);
+    let number = doorbell.queue_number(word);
     if !function.hca.objects.by_page.by(doorbell).is_of(number, page) {
         return stray(function, page, doorbell, word);
     }
@@ -144,7 +144,7 @@ pub(super) fn ring(
 /// without limit.
 #[cold]
 fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
-    let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
+    let (number, strays) = (doorbell.queue_number(word), &mut function.engine.strays);
     if strays.len() < MAX_STRAYS {
         strays.push((page, word));
         tracing::warn!(page, ?doorbell, word, number, "a doorbell names no queue of its page");

@@ -62,7 +62,7 @@ pub(super) fn spawn(shared: &Arc<SharedModel>) {
     }
 }
 
-/// Gives turns for as long as the model is_servable.
+/// Gives turns for as long as the model exists.
 fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedModel>) {
     loop {
         let seen = waker.wakes();

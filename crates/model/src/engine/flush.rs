@@ -113,7 +113,7 @@ fn flush_send(pair: &mut QueuePair<'_>) -> Option<()> {
     let kind = cqe_opcode::REQUESTER_ERROR;
     let flushed = cqe_syndrome::FLUSHED;
     let completion = Completion::error(pair.qp, pair.qpn, kind, wqe_opcode, index, flushed);
-    // The QP is in error already; an event of the CQ reports an overrun.
+    // The CQ reports an overrun by an event; the QP is in the error state already.
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
     Some(())
 }
@@ -147,7 +147,7 @@ fn receive_flushed(pair: &mut QueuePair<'_>, index: u16) {
     let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
     let completion = Completion::error(pair.qp, pair.qpn, opcode, 0, index, flushed);
     pair.counters().receive_error(flushed);
-    // The QP is in error already; an event of the CQ reports an overrun.
+    // The CQ reports an overrun by an event; the QP is in the error state already.
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 

@@ -44,7 +44,7 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
 }
 
 /// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of a
-/// shared queue is used up here: another QP may take the next one before the message is complete.
+/// shared queue is consumed here: another QP may take the next one before the message is complete.
 pub(super) fn take(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<u16, Nak> {
     if let Some((index, wqe)) = pair.qp.runtime.connection().arriving.held.take() {
         scratch.receive = wqe;
@@ -127,7 +127,7 @@ pub(super) fn complete(
     report(pair, of, inline)
 }
 
-/// Writes the CQE of a message whose receive WQE is used up.
+/// Writes the CQE of a message whose receive WQE was consumed.
 pub(super) fn report(
     pair: &mut QueuePair<'_>,
     of: &Received,
@@ -144,7 +144,7 @@ pub(super) fn report(
 
 /// Fails the QP, and the receive WQE that has no room for a part of its message, by an error CQE.
 pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) -> Nak {
-    // A WQE of a shared queue was used up when it was taken.
+    // A WQE of a shared queue was consumed when it was taken.
     if pair.qp.srq.is_none()
         && let Err(nak) = consume(pair, index)
     {
@@ -166,7 +166,7 @@ pub(super) fn fail(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
     failure::enter_error(pair);
 }
 
-/// Writes the error CQE of a receive WQE that is used up.
+/// Writes the error CQE of a receive WQE that was consumed.
 fn report_error(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
     pair.counters().receive_error(syndrome);
     let kind = cqe_opcode::RESPONDER_ERROR;

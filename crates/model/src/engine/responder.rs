@@ -255,7 +255,7 @@ fn payload(pair: &QueuePair<'_>, scratch: &Scratch) -> Result<(), Nak> {
     Ok(())
 }
 
-/// Completes a message: uses up the receive WQE and writes its CQE.
+/// Completes a message: consumes the receive WQE and writes its CQE.
 fn received(
     pair: &mut QueuePair<'_>,
     message: &WholeRequest<'_>,

@@ -181,7 +181,7 @@ impl StandaloneRq<'_> {
         queue.consumer = index.wrapping_add(1);
         let (kind, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.rq, self.rqn, kind, 0, index, flushed);
-        // The RQ is in error already; an event of the CQ reports an overrun.
+        // The CQ reports an overrun by an event; the RQ is in the error state already.
         let _ = self.complete(completion);
         Some(())
     }

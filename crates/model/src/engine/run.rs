@@ -256,8 +256,8 @@ fn forget_plans(function: &mut FunctionEngine) {
 
 /// Gives the queue at the head of a function's rotation its turn; false if there is none.
 ///
-/// Queues take turns, but one that has moved more than its share is passed over until the others
-/// have moved as much.
+/// Queues take turns, but one that has moved more bytes than others is skipped until they have
+/// moved as many.
 fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
     let function = &mut locked.functions[id];
     let Some(number) = function.next_in_rotation() else { return false };

@@ -113,7 +113,7 @@ impl StandaloneSq<'_> {
         let (index, wqe_opcode) = self.sq.queue.skip(self.context.memory, record)?;
         let (kind, flushed) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.sq, self.sqn, kind, wqe_opcode, index, flushed);
-        // The SQ is in error already; an event of the CQ reports an overrun.
+        // The CQ reports an overrun by an event; the SQ is in the error state already.
         let _ = self.complete(completion);
         Some(())
     }

@@ -48,7 +48,7 @@ fn copy(
     (target, written): (Sge, u64),
     length: u64,
 ) -> Result<(), TransferEnd> {
-    // The null key swallows writes.
+    // The null key discards writes.
     let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
     let to = spaces.get(space);
     let target = target.checked_add(written).ok_or(TransferEnd::Target)?;

@@ -1,4 +1,4 @@
-//! The fabric behind a lock, with hints that the engine's threads read without the lock before every
+//! The fabric under a lock, with hints that the engine's threads read without the lock before every
 //! turn.
 
 use std::ops::{Deref, DerefMut};

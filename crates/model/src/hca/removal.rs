@@ -26,7 +26,7 @@ impl Hca {
     /// the command. A register that held one may have held another queue's before.
     fn forget_doorbells(&mut self, doorbell: PageDoorbell, page: u32, number: u32) {
         for register in doorbell.registers() {
-            if self.bar.clear64_if(page, register, |word| doorbell.named(word) == number) {
+            if self.bar.clear64_if(page, register, |word| doorbell.queue_number(word) == number) {
                 self.effects.push(Effect::DoorbellForgotten(doorbell, page));
             }
         }

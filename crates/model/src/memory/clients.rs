@@ -22,7 +22,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::host::{Fault, HostMemory, IOVA, copy_through};
 use super::mover;
-use super::pending::{NearBytes, Pending, RemoteSpace, Stretch};
+use super::pending::{LocalBytes, Pending, RemoteSpace, Stretch};
 use super::process::ProcessMemory;
 use super::remote::{RemoteMemory, settled_word};
 use crate::numbered::Numbered;
@@ -127,7 +127,7 @@ impl ClientMemory {
     }
 
     /// Whether it is memory of another process.
-    fn is_far(&self, address: u64) -> bool {
+    fn is_remote_process(&self, address: u64) -> bool {
         address >> ADDRESS_BITS != 0
     }
 
@@ -186,7 +186,7 @@ impl RemoteSpace for ClientMemory {
     fn move_all(
         &self,
         stretches: &[Stretch],
-        mut bytes: NearBytes<'_>,
+        mut bytes: LocalBytes<'_>,
         missed: &mut dyn FnMut(usize),
     ) {
         let (mut first, mut done) = (0, 0);
@@ -214,8 +214,8 @@ impl RemoteSpace for ClientMemory {
             let length: usize = remote.iter().map(|stretch| stretch.len).sum();
             let near = done..done + length;
             let moved = match &mut bytes {
-                NearBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
-                NearBytes::Write(bytes) => access.write(&bytes[near], &remote),
+                LocalBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
+                LocalBytes::Write(bytes) => access.write(&bytes[near], &remote),
             };
             // The stretch at which it stopped is skipped, and the next call begins after it.
             let mut rest = match moved {
@@ -345,7 +345,7 @@ impl HostMemory for ClientMemory {
     ) -> Result<(), Fault> {
         self.resolve(address, length)?;
         let same = std::ptr::addr_eq(self, target);
-        if !same || !self.is_far(address) || !self.is_far(target_address) {
+        if !same || !self.is_remote_process(address) || !self.is_remote_process(target_address) {
             return copy_through(&mut [0; 4096], self, address, target, target_address, length);
         }
         self.resolve(target_address, length)?;

@@ -185,7 +185,7 @@ pub(super) fn settled_word(access: &RemoteMemory, base: usize) -> Option<u64> {
     words.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Moves stretches by `go`, which takes a range of the near bytes and an address, until one is
+/// Moves stretches by `go`, which takes a range of the local bytes and an address, until one is
 /// moved incompletely.
 fn each(
     stretches: &[RemoteIoVec],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use verbless_riscv::gdb::{After, Ended, serve};
+use verbless_riscv::gdb::{AfterExit, SessionEnd, serve};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Ram, Region};
 
 const CODE: u64 = 0x4000_0000;
@@ -39,14 +39,14 @@ fn hart(code: &[u32]) -> Hart {
 }
 
 /// Serves a debugger on a thread; returns its port, and a handle to the outcome and the hart.
-fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<Ended>, Hart)>) {
+fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<SessionEnd>, Hart)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let ended = serve(stream, &mut hart, |hart, exit| match exit {
-            Exit::Ecall if hart.x(17) == 0 => After::Exited(hart.x(10) as u8),
-            _ => After::GoesOn,
+            Exit::Ecall if hart.x(17) == 0 => AfterExit::Exited(hart.x(10) as u8),
+            _ => AfterExit::Continues,
         });
         (ended, hart)
     });
@@ -119,7 +119,7 @@ fn gdb_steps_and_edits_registers_and_memory() {
     // gdb prints it to standard error.
     in_order(&said, &["Cannot access memory at address 0x90000000"]);
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert_eq!(ended.unwrap(), SessionEnd::Detached);
     assert_eq!((hart.x(10), hart.pc()), (42, CODE + 4));
 }
 
@@ -141,7 +141,7 @@ fn gdb_stops_at_breakpoints_and_sees_exit() {
     let Some(said) = gdb("breakpoints", port, &commands) else { return };
     in_order(&said, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Exited(100));
+    assert_eq!(ended.unwrap(), SessionEnd::Exited(100));
     assert_eq!(hart.x(10), 100);
 }
 
@@ -153,7 +153,7 @@ fn gdb_receives_signal_of_fatal_trap() {
         let (port, thread) = served(hart);
         let Some(said) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else { return };
         in_order(&said, &[expected, &format!("{:#x}", CODE + at)]);
-        assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Killed);
+        assert_eq!(thread.join().unwrap().0.unwrap(), SessionEnd::Killed);
     }
 }
 
@@ -168,7 +168,7 @@ fn breakpoints_leave_with_gdb_and_calls_continue() {
     in_order(&said, &["Breakpoint 1", "Breakpoint 2"]);
     let (ended, mut hart) = thread.join().unwrap();
     // At its end gdb may kill the program that it did not start, or leave it.
-    assert!(matches!(ended.unwrap(), Ended::Killed | Ended::Detached));
+    assert!(matches!(ended.unwrap(), SessionEnd::Killed | SessionEnd::Detached));
     assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "after the call");
     hart.set_pc(CODE);
     hart.set_x(10, 98);
@@ -194,7 +194,7 @@ fn running_program_is_interrupted() {
     }
     stream.write_all(b"+$D#44").unwrap();
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert_eq!(ended.unwrap(), SessionEnd::Detached);
     assert_eq!(hart.pc(), CODE);
 }
 
@@ -268,7 +268,7 @@ fn each_debugger_request_is_answered() {
         let fits = if expected.is_empty() { answer.is_empty() } else { answer.contains(expected) };
         assert!(fits, "{packet}: {answer:?}, not {expected:?}");
     }
-    assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Exited(100));
+    assert_eq!(thread.join().unwrap().0.unwrap(), SessionEnd::Exited(100));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn detach_removes_all_breakpoints() {
         assert_eq!(debugger.ask(packet), "OK", "{packet}");
     }
     let (ended, mut hart) = thread.join().unwrap();
-    assert_eq!((ended.unwrap(), hart.run(1000)), (Ended::Detached, Exit::Ecall));
+    assert_eq!((ended.unwrap(), hart.run(1000)), (SessionEnd::Detached, Exit::Ecall));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn debugger_can_rewrite_executed_code() {
     assert_eq!(debugger.ask("vCont;s"), "S05");
     assert_eq!(debugger.ask("D"), "OK");
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!((ended.unwrap(), hart.x(10)), (Ended::Detached, 33));
+    assert_eq!((ended.unwrap(), hart.x(10)), (SessionEnd::Detached, 33));
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn embedder_decides_where_execution_resumes() {
             if exit == Exit::Ecall {
                 hart.set_pc(hart.pc() + 8);
             }
-            After::GoesOn
+            AfterExit::Continues
         });
         (ended.unwrap(), exits, hart.x(10))
     });
@@ -347,5 +347,5 @@ fn embedder_decides_where_execution_resumes() {
     assert!(debugger.ask("vCont;c").contains("05"));
     assert_eq!(debugger.ask("D"), "OK");
     let exits = vec![(Exit::Wait, 4), (Exit::Pause, 8), (Exit::Ecall, 8)];
-    assert_eq!(thread.join().unwrap(), (Ended::Detached, exits, 0));
+    assert_eq!(thread.join().unwrap(), (SessionEnd::Detached, exits, 0));
 }

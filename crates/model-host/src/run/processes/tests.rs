@@ -48,7 +48,7 @@ fn exec_makes_new_process_entry() {
     child.kill().and_then(|()| child.wait()).expect("it is there");
     processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
-    processes.bury(pid);
+    processes.forget_if_ended(pid);
     let table = processes.table();
     assert!(table.known.is_empty() && table.leaving.is_empty() && table.execs.is_empty());
 }
@@ -266,7 +266,7 @@ fn process_of_a_killed_caller_is_not_registered() {
     let processes = processes();
     let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
     let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
-    processes.guarded_as(GuardedProcesses::through(ours));
+    processes.set_guarded(GuardedProcesses::through(ours));
     let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
     let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
     let tid = stranger.id();
@@ -308,8 +308,8 @@ fn bury_drops_only_ended_processes() {
     child.wait().expect("it ends");
     assert!(gone.has_ended());
     assert!(processes.of_thread(child.id(), || true).is_err());
-    processes.bury(process.pid);
-    processes.bury(gone.pid);
+    processes.forget_if_ended(process.pid);
+    processes.forget_if_ended(gone.pid);
     assert_eq!(processes.table().known.len(), 1, "the live one is still known");
     assert!(processes.table().threads.values().all(|&of| of == process.pid), "with its threads");
 }
@@ -339,7 +339,7 @@ fn table_is_unlocked_while_guardian_receives_nothing() {
     let (ours, theirs) = pair.expect("a pair");
     while send(ours.as_raw_fd(), b"p", MsgFlags::MSG_DONTWAIT).is_ok() {}
     let (processes, mut child) = (processes(), shell());
-    processes.guarded_as(GuardedProcesses::through(ours));
+    processes.set_guarded(GuardedProcesses::through(ours));
     std::thread::scope(|scope| {
         let known = scope.spawn(|| processes.of_thread(child.id(), || true).map(drop));
         std::thread::sleep(std::time::Duration::from_millis(200));

@@ -17,7 +17,7 @@ use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet};
 
-/// Takes an answer of the peer.
+/// Handles an acknowledgement or a response of the peer.
 pub(in crate::engine) fn take(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,

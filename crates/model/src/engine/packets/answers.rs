@@ -78,7 +78,7 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
             });
             match found {
                 Some(answer) => queue(pair, answer),
-                // The requester asks again until its retries are used up.
+                // The requester sends the request again until it has no retries left.
                 None => {
                     tracing::debug!(qpn = pair.qpn, psn, "an atomic that is not remembered")
                 }

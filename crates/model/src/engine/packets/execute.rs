@@ -227,7 +227,7 @@ fn check_answers(pair: &mut QueuePair<'_>) -> Result<(), Nak> {
     }
 }
 
-/// Writes the CQE of a complete message, whose receive WQE is used up.
+/// Writes the CQE of a complete message, whose receive WQE was consumed.
 fn message_complete(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,
@@ -250,7 +250,7 @@ fn message_complete(
     receive::report(pair, &of, inline)
 }
 
-/// Advances the expected PSN behind an executed packet.
+/// Advances the expected PSN past an executed packet.
 fn arrived(qp: &mut QpObject, packets: u32, ends: bool) {
     qp.responder.psn = advance(qp.responder.psn, packets);
     if ends {

@@ -19,7 +19,7 @@ use verbless_wire::{Extensions, Opcode, Position};
 /// PSNs that a requester sends before the first one is acknowledged.
 const MAX_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MAX_IN_FLIGHT < PSN_MASK / 2);
-/// Packets of a long response that a repeated request asks for at once.
+/// Packets of a long response that one repeated request requests.
 const PACKETS_OF_PART: u32 = 128;
 /// A requester requests an acknowledgement at least once in this number of packets.
 const PACKETS_PER_REQUEST: u32 = 16;

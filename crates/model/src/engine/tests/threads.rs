@@ -21,18 +21,18 @@ struct Client {
     rig: Rig,
     page: Arc<UarSpace>,
     queue: Queue,
-    /// Executes the world as long as it exists.
-    moves: Weak<SharedModel>,
+    /// The model, as long as it exists.
+    model: Weak<SharedModel>,
 }
 
 impl Drop for Client {
-    /// Drop the world's handle first: the memory goes with this, and a thread that was executing
+    /// Drop the handle of the model first: this frees the memory, and a thread that was executing
     /// may still use it.
     fn drop(&mut self) {
         let start = Instant::now();
-        while self.moves.strong_count() > 0 {
+        while self.model.strong_count() > 0 {
             if start.elapsed() > Duration::from_secs(20) {
-                eprintln!("the model still moves: its memory goes under it");
+                eprintln!("the model still executes, and its memory is about to be freed");
                 std::process::abort();
             }
             std::thread::yield_now();
@@ -41,14 +41,14 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// A rig with a running world.
+    /// A rig with a running model.
     fn new() -> (Self, Arc<SharedModel>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
         Self::of(rig, &end)
     }
 
-    /// A client of a QP of `rig`, with a running world.
+    /// A client of a QP of `rig`, with a running model.
     fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedModel>) {
         let queue = Queue::of(&mut rig, end);
         let empty = LockedFunctions::new(vec![], false);
@@ -57,8 +57,8 @@ impl Client {
         let page = locked.functions[0].hca.bar.clone();
         let shared = SharedModel::new(locked, false);
         engine::spawn(&shared);
-        let moves = Arc::downgrade(&shared);
-        (Self { rig, page, queue, moves }, shared)
+        let model = Arc::downgrade(&shared);
+        (Self { rig, page, queue, model }, shared)
     }
 
     /// Posts a NOP and waits for its completion.

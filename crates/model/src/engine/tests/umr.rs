@@ -570,7 +570,7 @@ fn umr_offset_is_a_multiple_of_four_octowords() {
 }
 
 /// The first of two requests makes a key valid, the second sends from its memory: how that ends.
-fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
+fn send_after_umr(fm: u8, together: bool) -> u8 {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (address, lkey) = rig.region(0, 64);
@@ -608,6 +608,6 @@ fn unfenced_request_after_umr_sees_old_mapping() {
         (fence::FENCE_AND_INITIATOR_SMALL, true, 0),
         (fence::NONE, false, 0),
     ] {
-        assert_eq!(send_behind_a_umr(fm, together), expected, "mode {fm}, together: {together}");
+        assert_eq!(send_after_umr(fm, together), expected, "mode {fm}, together: {together}");
     }
 }

@@ -1,5 +1,5 @@
-//! Reliable connection: the requester sends a request again until it is acknowledged or its retries
-//! are used up.
+//! Reliable connection: the requester sends a request again until it is acknowledged or no retries
+//! are left.
 //!
 //! This module carries messages whole; `packets` sends them in packets. The PSN advances by the
 //! packets that a message would take, though none is sent. A QP has one request in flight at a time,

@@ -13,7 +13,7 @@ pub(in crate::hca) trait ObjectCommands: KindEntry {
     /// from 0xff00 on: those are aliases of objects that have commands of their own.
     const COMMANDS: &'static [Command];
 
-    /// Carries out what else the removal of an object does.
+    /// Carries out the further effects of the removal of an object.
     fn removed(_: &mut Hca, _number: u32, _: Self::Object) {}
 }
 
@@ -49,7 +49,7 @@ pub(in crate::hca) struct Command {
     /// Whether a driver may stamp it with `SHARED_UID`, to create and destroy objects that all may
     /// use.
     pub(super) is_shared: bool,
-    /// An inbox may end after so many bytes; the rest is taken as 0.
+    /// Minimum bytes of an inbox; bytes after its end count as 0.
     least: usize,
     handler: &'static dyn Handle,
 }
@@ -108,7 +108,7 @@ impl Command {
         Self { is_shared: true, ..self }
     }
 
-    /// An inbox of only so many bytes is allowed; the rest is taken as 0.
+    /// Allows a shorter inbox, of at least this many bytes; bytes after its end count as 0.
     pub(in crate::hca) const fn least(self, bytes: usize) -> Self {
         Self { least: bytes, ..self }
     }

@@ -2,9 +2,9 @@
 //!
 //! Clients share the descriptors, the memory mappings and the memory of the process that serves
 //! them. A resource that is kept for a client is charged to the client's account until the charge
-//! is dropped, even after the client's end. A filter has an account, and each process behind the
-//! filter has an account below it. A charge counts against both. An account holds at most as much
-//! as is left for the others on its level, so one account never uses up a resource. While no other
+//! is dropped, even after the client's end. A seccomp filter of the supervisor has an account,
+//! and each process behind the filter has an account below it. A charge counts against both. An account holds at most as much
+//! as is left for the others on its level, so one account never exhausts a resource. While no other
 //! account on its level holds any of a resource, an account may hold all but a [`reserve`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub enum Resource {
     Mappings,
     /// Bytes of records in channels, and of objects that the device does not know.
     Bytes,
-    /// Numbers in DMA addresses.
+    /// Numbers of processes in DMA addresses.
     DmaNumbers,
 }
 
@@ -44,7 +44,7 @@ fn reserve(capacity: usize) -> usize {
 }
 
 impl Resource {
-    /// The errno of Linux when the resource is used up.
+    /// The errno of Linux when the resource is exhausted.
     fn shortage(self) -> Errno {
         match self {
             Self::Descriptors => Errno::ENFILE,
@@ -136,12 +136,12 @@ impl Account {
         resource: Resource,
         count: usize,
     ) -> Result<Charge, Errno> {
-        let mut charge = self.nothing(resource);
+        let mut charge = self.empty_charge(resource);
         charge.grow_up_to(most, count).map(|()| charge)
     }
 
     /// An empty charge.
-    pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Charge {
+    pub(crate) fn empty_charge(self: &Arc<Self>, resource: Resource) -> Charge {
         Charge { account: self.clone(), resource, count: 0 }
     }
 
@@ -156,7 +156,7 @@ impl Account {
     }
 
     /// How much the account may hold: what is left for all others on its level; if those hold
-    /// nothing, at least all but the reserve. The processes of the only filter share what is left
+    /// empty_charge, at least all but the reserve. The processes of the only filter share what is left
     /// for other filters, and not more: the filter loses the rest as soon as another one holds any.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
         let left = self.pool.most[resource as usize].saturating_sub(all[resource as usize]);
@@ -289,13 +289,13 @@ mod tests {
         assert_eq!(held.len(), 576);
         let (others, last) = (fill(&second), fill(&third));
         assert_eq!((others.len(), last.len()), (96, 48));
-        // It is not the only one: it gets nothing before it has given up as much as others lack.
+        // It is not the only one: it gets empty_charge before it has given up as much as others lack.
         held.truncate(577 - 24);
         assert_eq!(fill(&first).len(), 0);
         drop((others, last));
         assert_eq!(fill(&first).len(), 23);
         drop(held);
-        // A quarter of few is too few.
+        // A quarter of a small capacity is less than the minimum reserve.
         for (most, sole) in [(48, 24), (127, 64), (128, 64), (160, 96), (256, 192), (260, 195)] {
             let filter = Arc::new(Account::with(ResourcePool::of([most; RESOURCES])));
             assert_eq!(fill(&filter).len(), sole, "{most}");
@@ -308,11 +308,11 @@ mod tests {
         let [filter, other] = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
         let [first, second] = [(); 2].map(|()| Arc::new(filter.of_process()));
         let fill = |account: &Arc<Account>| charges(account, Resource::Descriptors).len();
-        // What the filter itself holds is no other process's.
+        // No process gets what the filter itself holds.
         let _own = filter.charge(Resource::Descriptors, 76).expect("there is room");
         let held = charges(&first, Resource::Descriptors);
         assert_eq!((held.len(), fill(&second), fill(&other)), (264, 30, 214));
-        // Another filter takes nothing from it that a process of this filter needs.
+        // Another filter takes empty_charge from it that a process of this filter needs.
         let _of_other = other.charge(Resource::Descriptors, 1).expect("there is room");
         assert_eq!(fill(&second), 29);
         let _of_second = second.charge(Resource::Descriptors, 1).expect("of the reserve");
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn charge_beyond_the_share_exceeds_it() {
         let filter = Arc::new(Account::with(ResourcePool::of([12; RESOURCES])));
-        let mut charge = filter.nothing(Resource::Bytes);
+        let mut charge = filter.empty_charge(Resource::Bytes);
         for (count, exceeds) in [(6, false), (7, true), (13, true), (5, false)] {
             charge.set(count);
             assert_eq!(charge.exceeds_share(), exceeds, "{count}");

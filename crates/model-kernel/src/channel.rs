@@ -186,7 +186,7 @@ impl Channel {
 
     /// Holds a claim as long as the channel lives.
     pub(super) fn keep(&self, claim: Charge) {
-        self.lock().backlog.charge = Some(claim.account().nothing(Resource::Bytes));
+        self.lock().backlog.charge = Some(claim.account().empty_charge(Resource::Bytes));
         let _ = self.claim.set(claim);
     }
 

@@ -31,7 +31,7 @@ const MAX_OF_CLIENT: usize = 4;
 
 /// A shared bound on entries.
 #[derive(Debug)]
-struct Room {
+struct PagePool {
     most: usize,
     line: Mutex<Line>,
     changed: Condvar,
@@ -66,14 +66,14 @@ struct Waiter {
     of: ClientId,
 }
 
-static LONG_LISTS: Room = Room::new(MAX_PAGES);
-static SHORT_LISTS: Room = Room::new(MAX_OF_SHORT);
+static LONG_LISTS: PagePool = PagePool::new(MAX_PAGES);
+static SHORT_LISTS: PagePool = PagePool::new(MAX_OF_SHORT);
 
 /// The entries of a list, counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct ListedPages {
     pub count: usize,
-    room: &'static Room,
+    pool: &'static PagePool,
 }
 
 impl ListedPages {
@@ -83,23 +83,23 @@ impl ListedPages {
         let count = usize::try_from(pages).ok()?;
         let filter = ptr::from_ref(client.account().filter()).addr();
         let of = ClientId { filter, client: ptr::from_ref(client.pinned()).addr() };
-        room_of(count).take(count, of, PAGES_TIMEOUT)
+        pool_of(count).take(count, of, PAGES_TIMEOUT)
     }
 }
 
 /// The bound for lists of this length.
-fn room_of(count: usize) -> &'static Room {
+fn pool_of(count: usize) -> &'static PagePool {
     if count <= SHORT { &SHORT_LISTS } else { &LONG_LISTS }
 }
 
 impl Drop for ListedPages {
     fn drop(&mut self) {
-        self.room.line().taken -= self.count;
-        self.room.changed.notify_all();
+        self.pool.line().taken -= self.count;
+        self.pool.changed.notify_all();
     }
 }
 
-impl Room {
+impl PagePool {
     const fn new(most: usize) -> Self {
         let served = BTreeMap::new();
         let served_filters = BTreeMap::new();
@@ -125,10 +125,10 @@ impl Room {
             |line: &mut Line| line.next() != Some(own.number) || line.taken + count > self.most;
         let waited = self.changed.wait_timeout_while(line, patience, must_wait);
         let (mut line, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        let listed = (!waited.timed_out()).then(|| ListedPages { count, room: self });
+        let listed = (!waited.timed_out()).then(|| ListedPages { count, pool: self });
         line.leave(own, listed.as_ref().map(|listed| listed.count));
         drop(line);
-        // The next waiter may have room, too.
+        // There may be room for the next waiter too.
         self.changed.notify_all();
         listed
     }
@@ -179,11 +179,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A room for 100 pages, of one test.
-    macro_rules! room {
+    /// A pool of 100 pages, of one test.
+    macro_rules! pool {
         () => {{
-            static ROOM: Room = Room::new(100);
-            &ROOM
+            static POOL: PagePool = PagePool::new(100);
+            &POOL
         }};
     }
 
@@ -193,47 +193,47 @@ mod tests {
     }
 
     /// Waits until `count` lists wait.
-    fn waits(room: &Room, count: usize) {
+    fn waits(pool: &PagePool, count: usize) {
         let start = Instant::now();
-        while room.line().waiting.len() != count {
-            assert!(start.elapsed() < LONG, "{:?}", room.line().waiting);
+        while pool.line().waiting.len() != count {
+            assert!(start.elapsed() < LONG, "{:?}", pool.line().waiting);
             thread::yield_now();
         }
     }
 
     #[test]
     fn long_page_list_waits_for_room() {
-        let room = room!();
-        assert!(room.take(101, alone(1), LONG).is_none(), "it never has room");
-        let first = room.take(60, alone(1), LONG).expect("room");
-        let second = room.take(40, alone(1), LONG).expect("the rest");
-        assert!(room.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
-        let third = thread::spawn(|| room.take(50, alone(2), LONG).map(|listed| listed.count));
-        waits(room, 1);
+        let pool = pool!();
+        assert!(pool.take(101, alone(1), LONG).is_none(), "it never has room");
+        let first = pool.take(60, alone(1), LONG).expect("room");
+        let second = pool.take(40, alone(1), LONG).expect("the rest");
+        assert!(pool.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
+        let third = thread::spawn(|| pool.take(50, alone(2), LONG).map(|listed| listed.count));
+        waits(pool, 1);
         drop(second);
-        waits(room, 1);
+        waits(pool, 1);
         drop(first);
         assert_eq!(third.join().expect("no panic"), Some(50));
-        let line = room.line();
+        let line = pool.line();
         assert_eq!((line.taken, line.served.len()), (0, 2));
     }
 
     /// The order in which these clients are served. They arrive one after the other, and each waits
     /// for all pages.
-    fn order_of(room: &'static Room, clients: &[ClientId]) -> Vec<usize> {
+    fn order_of(pool: &'static PagePool, clients: &[ClientId]) -> Vec<usize> {
         let (got, order) = channel();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let first = pool.take(100, alone(0), LONG).expect("room");
         let waiters: Vec<_> = clients
             .iter()
             .enumerate()
             .map(|(before, &of)| {
                 let got = got.clone();
                 let waiter = thread::spawn(move || {
-                    let listed = room.take(100, of, LONG).expect("room");
+                    let listed = pool.take(100, of, LONG).expect("room");
                     got.send(of.client).expect("the test waits");
                     drop(listed);
                 });
-                waits(room, before + 1);
+                waits(pool, before + 1);
                 waiter
             })
             .collect();
@@ -245,27 +245,27 @@ mod tests {
     #[test]
     fn page_list_room_is_fair_among_clients_and_filters() {
         let of = |filter, client| ClientId { filter, client };
-        assert_eq!(order_of(room!(), &[1, 1, 2, 1, 3].map(alone)), [1, 2, 3, 1, 1]);
+        assert_eq!(order_of(pool!(), &[1, 1, 2, 1, 3].map(alone)), [1, 2, 3, 1, 1]);
         let one_filter = [1, 1, 2, 1, 3].map(|client| of(9, client));
-        assert_eq!(order_of(room!(), &one_filter), [1, 2, 3, 1, 1], "of one filter");
+        assert_eq!(order_of(pool!(), &one_filter), [1, 2, 3, 1, 1], "of one filter");
         let two_filters = [of(8, 1), of(8, 2), of(8, 3), of(9, 4), of(9, 4)];
-        assert_eq!(order_of(room!(), &two_filters), [1, 4, 2, 4, 3], "of two filters");
+        assert_eq!(order_of(pool!(), &two_filters), [1, 4, 2, 4, 3], "of two filters");
     }
 
     #[test]
     fn waiting_page_lists_of_a_filter_leave_as_many_to_others() {
-        let room = room!();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let pool = pool!();
+        let first = pool.take(100, alone(0), LONG).expect("room");
         let mut waiters = Vec::new();
         for (filter, most) in [(7, 64), (8, 32), (9, 16)] {
             let of = |client| ClientId { filter, client };
             for client in 0..most {
                 let of = of(client);
-                waiters.push(thread::spawn(move || room.take(1, of, LONG).is_some()));
-                waits(room, waiters.len());
+                waiters.push(thread::spawn(move || pool.take(1, of, LONG).is_some()));
+                waits(pool, waiters.len());
             }
             let start = Instant::now();
-            assert!(room.take(1, of(most), LONG).is_none());
+            assert!(pool.take(1, of(most), LONG).is_none());
             assert!(start.elapsed() < LONG / 2, "it does not wait");
         }
         drop(first);
@@ -275,18 +275,18 @@ mod tests {
     /// A client that never has more than one list comes after clients that were served before it.
     #[test]
     fn page_list_of_looping_client_comes_last() {
-        let (room, (got, order)) = (room!(), channel());
-        drop(room.take(100, alone(2), LONG).expect("room"));
-        drop(room.take(100, alone(1), LONG).expect("room"));
-        let held = room.take(100, alone(1), LONG).expect("room");
+        let (pool, (got, order)) = (pool!(), channel());
+        drop(pool.take(100, alone(2), LONG).expect("room"));
+        drop(pool.take(100, alone(1), LONG).expect("room"));
+        let held = pool.take(100, alone(1), LONG).expect("room");
         let waiters = [1, 2].map(|client| {
-            let (got, before) = (got.clone(), room.line().waiting.len());
+            let (got, before) = (got.clone(), pool.line().waiting.len());
             let waiter = thread::spawn(move || {
-                let listed = room.take(100, alone(client), LONG).expect("room");
+                let listed = pool.take(100, alone(client), LONG).expect("room");
                 got.send(client).expect("the test waits");
                 drop(listed);
             });
-            waits(room, before + 1);
+            waits(pool, before + 1);
             waiter
         });
         drop(held);
@@ -296,21 +296,21 @@ mod tests {
 
     #[test]
     fn waiting_page_lists_are_bounded() {
-        let room = room!();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let pool = pool!();
+        let first = pool.take(100, alone(0), LONG).expect("room");
         let mut waiters = Vec::new();
         let mut wait_as = |client| {
-            waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
-            waits(room, waiters.len());
+            waiters.push(thread::spawn(move || pool.take(1, alone(client), LONG).is_some()));
+            waits(pool, waiters.len());
         };
         let last = MAX_WAITING / MAX_OF_CLIENT - 1;
         for client in 0..last {
             (0..MAX_OF_CLIENT).for_each(|_| wait_as(client));
-            assert!(room.take(1, alone(client), LONG).is_none(), "client {client} has as many");
+            assert!(pool.take(1, alone(client), LONG).is_none(), "client {client} has as many");
         }
         (last..last + MAX_OF_CLIENT).for_each(wait_as);
         let start = Instant::now();
-        assert!(room.take(1, alone(MAX_WAITING), LONG).is_none());
+        assert!(pool.take(1, alone(MAX_WAITING), LONG).is_none());
         assert!(start.elapsed() < LONG / 2, "it does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn short_page_list_waits_for_no_long_one() {
-        let rooms = [1, SHORT, SHORT + 1, MAX_PAGES].map(|count| room_of(count).most);
-        assert_eq!(rooms, [MAX_OF_SHORT, MAX_OF_SHORT, MAX_PAGES, MAX_PAGES]);
+        let limits = [1, SHORT, SHORT + 1, MAX_PAGES].map(|count| pool_of(count).most);
+        assert_eq!(limits, [MAX_OF_SHORT, MAX_OF_SHORT, MAX_PAGES, MAX_PAGES]);
     }
 }

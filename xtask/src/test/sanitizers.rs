@@ -68,7 +68,7 @@ const OF_ONE_THREAD: [&str; 10] = [
     "read_with_lost_request_is_resent_part_by_part",
     "requests_survive_loss_duplication_and_corruption",
     "scapy_computes_the_same_icrc_for_every_opcode",
-    "uncarried_operation_is_a_qp_operation_error",
+    "unsupported_operation_is_local_qp_operation_error",
     "long_read_is_requested_again_in_parts",
     "missing_packets_are_rerequested_within_a_part",
 ];

@@ -34,7 +34,7 @@ pub(super) enum Answer {
     Kernel,
     Ours(Result<i64, Errno>),
     /// [`CallGate::give`] installed a descriptor and answered the call.
-    Given,
+    Installed,
 }
 
 impl From<Errno> for Answer {
@@ -99,7 +99,7 @@ impl FilterCalls {
                     match answerer.answer_catching_panics(&call) {
                         Answer::Kernel => answerer.gate.continue_call(call.id),
                         Answer::Ours(result) => answerer.gate.answer(call.id, result),
-                        Answer::Given => {}
+                        Answer::Installed => {}
                     }
                     if !self.turns.end(number) {
                         return;

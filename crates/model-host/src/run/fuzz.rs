@@ -85,7 +85,7 @@ impl FuzzProgram {
         match self.answerer.answer(&call) {
             Answer::Kernel => None,
             Answer::Ours(result) => Some(result.map_err(|errno| errno as i32)),
-            Answer::Given => self.descriptors().last().map(|&last| Ok(last.into())),
+            Answer::Installed => self.descriptors().last().map(|&last| Ok(last.into())),
         }
     }
 
@@ -142,7 +142,7 @@ impl CallGate for Descriptors {
         self.valid_checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    fn give(
+    fn install_fd(
         &self,
         _: u64,
         file: BorrowedFd<'_>,

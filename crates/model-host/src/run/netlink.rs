@@ -62,9 +62,10 @@ impl Answerer {
         // Another thread of the process may hold the lock while it waits for the program.
         let _alone = in_program(|| number_lock.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
-            let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);
+            let given =
+                self.gate.install_fd(call.id, made.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
-                return Answer::Given;
+                return Answer::Installed;
             }
         }
         Errno::EMFILE.into()
@@ -173,15 +174,15 @@ mod tests {
     use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, SOCK_STREAM};
     use nix::fcntl::{FcntlArg, fcntl};
 
-    use super::super::rig::{Given, Program};
+    use super::super::rig::{InstalledFd, Program};
     use super::*;
 
     const NETLINK: u64 = libc::AF_NETLINK as u64;
     const RDMA: u64 = 20;
 
-    fn opened(program: &Program, kind: i32) -> Given {
+    fn opened(program: &Program, kind: i32) -> InstalledFd {
         let answer = program.call(libc::SYS_socket, &[NETLINK, kind as u64, RDMA]);
-        assert_eq!(answer, Answer::Given, "{kind:#x}");
+        assert_eq!(answer, Answer::Installed, "{kind:#x}");
         program.last_installed()
     }
 
@@ -220,7 +221,7 @@ mod tests {
     /// A GET dump; two messages answer it.
     const REQUEST: [u32; 4] = [16, 5 << 10 | 1 | 0x301 << 16, 7, 0];
 
-    fn answered(given: &Given) -> usize {
+    fn answered(given: &InstalledFd) -> usize {
         let mut file = File::from(given.file.try_clone().expect("a duplicate"));
         let mut room = [0; 4096];
         std::iter::from_fn(|| file.read(&mut room).ok()).count()

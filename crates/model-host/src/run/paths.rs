@@ -87,10 +87,10 @@ impl Answerer {
             self.may_use(call, device.0, how.accesses())?;
             return self.open_device(call, device, how.close_on_exec());
         }
-        self.may_give(call)?;
-        let file = walk.open(tree, how.open())?;
+        self.check_may_receive_files(call)?;
+        let file = walk.open(tree, how.open_flags())?;
         tree.record_use();
-        Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
+        Ok(self.install_fd(call, file.as_fd(), None, how.close_on_exec()))
     }
 
     /// Permission bits of a node.
@@ -138,23 +138,23 @@ impl Answerer {
     }
 
     /// Checks whether the caller may get files of the tree; EACCES with one warning if not.
-    pub(super) fn may_give(&self, call: &Notification) -> Result<(), Errno> {
-        if self.view.tree.may_give_to(call.tid) && self.gate.is_waiting(call.id) {
+    pub(super) fn check_may_receive_files(&self, call: &Notification) -> Result<(), Errno> {
+        if self.view.tree.may_receive_files(call.tid) && self.gate.is_waiting(call.id) {
             return Ok(());
         }
         warn_of_another_root();
         Err(Errno::EACCES)
     }
 
-    fn give(
+    fn install_fd(
         &self,
         call: &Notification,
         file: BorrowedFd<'_>,
         number: Option<u32>,
         close_on_exec: bool,
     ) -> Answer {
-        match self.gate.give(call.id, file, number, close_on_exec, true) {
-            Ok(_) => Answer::Given,
+        match self.gate.install_fd(call.id, file, number, close_on_exec, true) {
+            Ok(_) => Answer::Installed,
             Err(errno) => errno.into(),
         }
     }
@@ -181,7 +181,7 @@ impl Answerer {
         let mut tried_all = false;
         for number in numbers.chain([None]) {
             tried_all = number.is_none();
-            given = self.give(call, file.as_fd(), number, close_on_exec);
+            given = self.install_fd(call, file.as_fd(), number, close_on_exec);
             if !matches!(given, Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL))) {
                 break;
             }
@@ -189,7 +189,7 @@ impl Answerer {
         if tried_all {
             warn_of_a_descriptor_that_the_filter_does_not_know();
         }
-        if !matches!(given, Answer::Given) {
+        if !matches!(given, Answer::Installed) {
             self.shared.end_open(id);
         }
         Ok(given)

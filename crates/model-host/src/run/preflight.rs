@@ -40,7 +40,7 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// Time for the child's first call, which it makes at once.
 const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for the call to arrive and for the memory of its path.
+/// Time for the call to arrive, and for the read of its path's memory.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn cannot(what: impl Into<Cow<'static, str>>, remedy: &'static str) -> impl Fn(Errno) -> RunError {
@@ -132,7 +132,7 @@ pub(super) fn check_call_of(
     let done = check_access(listener, &call).and_then(|()| {
         // A descriptor without a path: a joining program may have another root.
         let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
-        let installed = listener.give(call.id, file.as_fd(), None, true, true);
+        let installed = listener.install_fd(call.id, file.as_fd(), None, true, true);
         installed.map(drop).map_err(cannot("the program cannot be given a descriptor", KERNEL))
     });
     if done.is_err() {

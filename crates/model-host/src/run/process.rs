@@ -539,7 +539,7 @@ impl Client for Caller {
 
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
         let (listener, call) = self.call.as_ref().ok_or(Errno::EBADF)?;
-        listener.give(*call, fd.as_fd(), None, true, false)
+        listener.install_fd(*call, fd.as_fd(), None, true, false)
     }
 
     fn identify(&self, fd: i32) -> Result<FileId, Errno> {

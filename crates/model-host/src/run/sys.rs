@@ -113,7 +113,7 @@ pub(super) trait CallGate: Send + Sync {
     fn is_waiting(&self, id: u64) -> bool;
     /// Installs a descriptor of `file` in the caller, at `number` or the lowest free one. `answer`:
     /// the call returns its number.
-    fn give(
+    fn install_fd(
         &self,
         id: u64,
         file: BorrowedFd<'_>,
@@ -191,7 +191,7 @@ impl CallGate for Listener {
         unsafe { notif_id_valid(self.0.as_raw_fd(), &raw const id) }.is_ok()
     }
 
-    fn give(
+    fn install_fd(
         &self,
         id: u64,
         file: BorrowedFd<'_>,

@@ -7,7 +7,7 @@
 //!
 //! From a directory's descriptor, calls that no filter traps can reach its parents. In a detached
 //! tmpfs, they reach only the tree. Otherwise they reach this process's root, and only programs
-//! with the same root get files of the tree ([`Tree::may_give_to`]).
+//! with the same root get files of the tree ([`Tree::may_receive_files`]).
 
 use std::ffi::OsStr;
 use std::io;
@@ -115,7 +115,7 @@ impl Tree {
 
     /// Whether a thread may get descriptors of the tree's files: they lead only to the tree, or to
     /// this process's root, which is also the thread's.
-    pub(super) fn may_give_to(&self, tid: u32) -> bool {
+    pub(super) fn may_receive_files(&self, tid: u32) -> bool {
         self.directory.path().is_none() || namespaces::has_our_root(tid)
     }
 

@@ -14,7 +14,7 @@ impl Hca {
             return;
         };
         if K::is_made(&object) {
-            K::numbers(&mut self.numbers, K::owner(&object)).give(number.into());
+            K::numbers(&mut self.numbers, K::owner(&object)).release(number.into());
         }
         if let Some((doorbell, page)) = K::doorbell(&object) {
             self.forget_doorbells(doorbell, page, number.into());

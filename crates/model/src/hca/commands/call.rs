@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         object: K::Object,
     ) -> Result<K::Number, Refusal> {
         let numbers = K::numbers(&mut self.hca.numbers, K::owner(&object));
-        let number = numbers.take().ok_or(Refusal::NoNumber)?;
+        let number = numbers.allocate().ok_or(Refusal::NoNumber)?;
         let number = K::Number::try_from(number).map_err(|_| Refusal::NoNumber)?;
         self.hca.objects.add(kind, number, object);
         Ok(number)

@@ -1,8 +1,8 @@
 //! The environment of a run when it starts: the thread context of the public headers, and the
 //! layout of a process's address space.
 //!
-//! Source of the context: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The addresses are the
-//! model's own.
+//! Source of the context: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The addresses are
+//! the model's own.
 
 use verbless_riscv::{PAGE, Ram};
 

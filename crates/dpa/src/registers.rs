@@ -2,8 +2,8 @@
 //! the windows.
 //!
 //! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). No public
-//! source describes the rest, so the model defines it: among it, that a doorbell is lost if UCTL was
-//! not read before it.
+//! source describes the rest, so the model defines it: among it, that a doorbell is lost if UCTL
+//! was not read before it.
 
 use verbless_riscv::{PAGE, Transfer};
 
@@ -78,7 +78,8 @@ impl Outbox {
         Self { uar_page, queues, busy: false, error: false, buffer: 0, kept: 0 }
     }
 
-    /// Makes the outbox ring the queues of a UAR extension; `None`: those of its own UAR page again.
+    /// Makes the outbox ring the queues of a UAR extension; `None`: those of its own UAR page
+    /// again.
     pub(super) fn extend(&mut self, process: u64, device_id: Option<u32>) {
         self.queues = match device_id {
             Some(device_id) => Queues::Extension { device_id, process },

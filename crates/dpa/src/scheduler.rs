@@ -137,8 +137,9 @@ impl Dpa {
         let program =
             Program::load(file).map_err(|error| DpaRefusal::Program(error.to_string()))?;
         if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
-            let why = "it has thread-local variables, but tp holds the address of the thread context: keep \
-                       them in the thread-local storage that the thread's metadata names";
+            let why = "it has thread-local variables, but tp holds the address of the thread \
+                       context: keep them in the thread-local storage that the thread's metadata \
+                       names";
             return Err(DpaRefusal::Program(why.into()));
         }
         let size: u64 = program.segments.iter().map(|it| it.length).sum();

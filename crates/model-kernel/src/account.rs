@@ -2,10 +2,11 @@
 //!
 //! Clients share the descriptors, the memory mappings and the memory of the process that serves
 //! them. A resource that is kept for a client is charged to the client's account until the charge
-//! is dropped, even after the client's end. A seccomp filter of the supervisor has an account,
-//! and each process behind the filter has an account below it. A charge counts against both. An account holds at most as much
-//! as is left for the others on its level, so one account never exhausts a resource. While no other
-//! account on its level holds any of a resource, an account may hold all but a [`reserve`].
+//! is dropped, even after the client's end. A seccomp filter of the supervisor has an account, and
+//! each process behind the filter has an account below it. A charge counts against both. An account
+//! holds at most as much as is left for the others on its level, so one account never exhausts a
+//! resource. While no other account on its level holds any of a resource, an account may hold all
+//! but a [`reserve`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -156,7 +157,7 @@ impl Account {
     }
 
     /// How much the account may hold: what is left for all others on its level; if those hold
-    /// empty_charge, at least all but the reserve. The processes of the only filter share what is left
+    /// nothing, at least all but the reserve. The processes of the only filter share what is left
     /// for other filters, and not more: the filter loses the rest as soon as another one holds any.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
         let left = self.pool.most[resource as usize].saturating_sub(all[resource as usize]);
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(held.len(), 576);
         let (others, last) = (fill(&second), fill(&third));
         assert_eq!((others.len(), last.len()), (96, 48));
-        // It is not the only one: it gets empty_charge before it has given up as much as others lack.
+        // It is not the only one: it gets nothing before it has given up as much as others lack.
         held.truncate(577 - 24);
         assert_eq!(fill(&first).len(), 0);
         drop((others, last));
@@ -312,7 +313,7 @@ mod tests {
         let _own = filter.charge(Resource::Descriptors, 76).expect("there is room");
         let held = charges(&first, Resource::Descriptors);
         assert_eq!((held.len(), fill(&second), fill(&other)), (264, 30, 214));
-        // Another filter takes empty_charge from it that a process of this filter needs.
+        // Another filter takes nothing from it that a process of this filter needs.
         let _of_other = other.charge(Resource::Descriptors, 1).expect("there is room");
         assert_eq!(fill(&second), 29);
         let _of_second = second.charge(Resource::Descriptors, 1).expect("of the reserve");

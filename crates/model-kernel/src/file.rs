@@ -254,7 +254,7 @@ impl File {
             return Ok(page.clone());
         }
         let page = Arc::new(make()?);
-        self.kernel.clock.show(&self.kernel, &page)?;
+        self.kernel.clock.add_page(&self.kernel, &page)?;
         state.clock = Some(page.clone());
         Ok(page)
     }

@@ -50,8 +50,8 @@ pub enum AttrContent {
 }
 
 impl FuzzFile {
-    /// Opens a device of a model. `privileged`: the client has every capability of Linux. `None`: the device
-    /// did not come up.
+    /// Opens a device of a model. `privileged`: the client has every capability of Linux. `None`:
+    /// the device did not come up.
     pub fn open(
         model: &Model,
         device: usize,

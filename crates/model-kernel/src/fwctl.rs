@@ -332,8 +332,8 @@ const READ_ONLY: &[Opcode] = &[
     opcode::USER_QUERY_XRQ_ERROR_PARAMS,
 ];
 
-/// Whether a command is passed in a scope (`mlx5ctl_validate_rpc`, which passes a write of a register
-/// in every scope, and a read only from DEBUG_READ_ONLY on).
+/// Whether a command is passed in a scope (`mlx5ctl_validate_rpc`, which passes a write of a
+/// register in every scope, and a read only from DEBUG_READ_ONLY on).
 fn is_passed(command: Opcode, op_mod: u16, in_scope: u32) -> bool {
     const WRITE: u16 = 0;
     match command {

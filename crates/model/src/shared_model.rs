@@ -118,9 +118,9 @@ impl SharedModel {
     }
 
     /// Lets the engine work with function `id`, if no other thread has it. This calls no watcher:
-    /// the engine's thread does not wait for them, except at first for captures. Returns
-    /// the result of `work`. If `work` needs a function that another thread has, it is repeated with
-    /// all functions that it needs.
+    /// the engine's thread does not wait for them, except at first for captures. Returns the result
+    /// of `work`. If `work` needs a function that another thread has, it is repeated with all
+    /// functions that it needs.
     pub(crate) fn work<R>(
         &self,
         id: usize,

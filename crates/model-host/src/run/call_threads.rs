@@ -8,9 +8,9 @@
 //!
 //! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
-//! whose calls have taken [`STALL_TIMEOUT`] are killed: nothing else would unblock the other calls of
-//! the filter. They are also killed if no thread could be started for that long. Only waits for the
-//! program ([`in_program`]) count, and calls that wait for one of these on the same open device
+//! whose calls have taken [`STALL_TIMEOUT`] are killed: nothing else would unblock the other calls
+//! of the filter. They are also killed if no thread could be started for that long. Only waits for
+//! the program ([`in_program`]) count, and calls that wait for one of these on the same open device
 //! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another
 //! program.
 //!
@@ -311,11 +311,11 @@ mod tests {
     }
 
     fn maker(call: &Notification) -> Option<u32> {
-        Some(call.tid).filter(|&process| process != GONE)
+        Some(call.tid).filter(|&process| process != FILTER_UNUSED)
     }
 
     /// A process that has ended.
-    const GONE: u32 = 0;
+    const FILTER_UNUSED: u32 = 0;
 
     impl CallThreads {
         /// Begins a call that waits for its program.
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn turns_of_ended_processes_are_free() {
-        let turns = full(|number| if number == 3 { GONE } else { number });
+        let turns = full(|number| if number == 3 { FILTER_UNUSED } else { number });
         let soon = Instant::now() + TURN;
         assert!(matches!(turns.next_step(soon, true, maker), StallAction::Nothing));
         assert!(matches!(turns.next_step(soon, true, maker), StallAction::Replace), "one is free");
@@ -495,7 +495,7 @@ mod tests {
     fn lost_threads_are_bounded() {
         let turns = CallThreads::default();
         for number in 0..MAX_LOST as u64 {
-            turns.begin(number, call(GONE));
+            turns.begin(number, call(FILTER_UNUSED));
             turns.taken().lose(number);
             turns.taken().current = number;
         }

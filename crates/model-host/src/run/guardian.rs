@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             add(&ended, PURGE_THRESHOLD - 1),
             2 * PURGE_THRESHOLD - 1,
-            "twice as purge_at are kept before the next"
+            "the next purge is at twice as many"
         );
         assert_eq!(add(&ended, 1), PURGE_THRESHOLD);
     }

@@ -125,7 +125,7 @@ impl OpenHow {
         }
     }
 
-    /// Checks that Linux creates before it looks at the path.
+    /// Checks that Linux makes before it looks at the path.
     pub(super) fn check(&self) -> Result<(), Errno> {
         let reads_only = self.flags & libc::O_ACCMODE == libc::O_RDONLY;
         // Since 6.4; earlier kernels created a regular file, or opened the directory.

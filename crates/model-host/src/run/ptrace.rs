@@ -36,9 +36,9 @@ pub(super) fn stopped(tid: i32, status: i32) {
 }
 
 /// Registers a seized thread in `SEIZED` until this is dropped.
-struct Stops(i32);
+struct SeizedEntry(i32);
 
-impl Stops {
+impl SeizedEntry {
     /// EPERM: another thread has seized it, as for any other tracer.
     fn of(tid: i32) -> Result<Self, Errno> {
         match seized().entry(tid) {
@@ -51,15 +51,15 @@ impl Stops {
     }
 }
 
-impl Drop for Stops {
+impl Drop for SeizedEntry {
     fn drop(&mut self) {
         seized().remove(&self.0);
     }
 }
 
 /// Runs `work`, which seizes a thread, in its own thread. When that ends, the kernel detaches its
-/// tracees, including one that did not stop in time: nothing else would release it, and its later
-/// stop would be final.
+/// tracees, including one that did not stop in time: if that one stopped later, nothing would
+/// resume it.
 pub(super) fn in_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
     in_program(|| {
         thread::scope(|scope| {
@@ -75,7 +75,7 @@ pub(super) struct Seized {
     tid: i32,
     registers: libc::user_regs_struct,
     mask: u64,
-    _stops: Stops,
+    _entry: SeizedEntry,
 }
 
 fn request(
@@ -113,11 +113,11 @@ fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
 fn stop_of(tid: i32) -> Result<Option<i32>, Errno> {
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: plain integers.
-    let mut about: libc::siginfo_t = unsafe { zeroed() };
+    let mut info: libc::siginfo_t = unsafe { zeroed() };
     // SAFETY: the kernel writes one structure.
-    match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut about, flags) }) {
+    match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut info, flags) }) {
         // SAFETY: the kernel wrote SIGCHLD's fields, or left zeros.
-        Ok(_) => Ok(unsafe { (about.si_pid() != 0).then(|| about.si_status() & 0xff) }),
+        Ok(_) => Ok(unsafe { (info.si_pid() != 0).then(|| info.si_status() & 0xff) }),
         Err(Errno::EINTR) => Ok(None),
         // The thread has ended.
         Err(Errno::ECHILD) => Err(Errno::ESRCH),
@@ -140,7 +140,7 @@ impl Seized {
         answer: impl FnOnce(),
     ) -> Result<Self, Errno> {
         let tid = tid as i32;
-        let stops = Stops::of(tid)?;
+        let entry = SeizedEntry::of(tid)?;
         let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
         request(libc::PTRACE_SEIZE, tid, 0, options)?;
         // The thread stops when its call returns; a thread that reused the tid stops at once.
@@ -161,7 +161,7 @@ impl Seized {
         request(libc::PTRACE_GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
         let mut all = u64::MAX;
         request(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
-        Ok(Self { tid, registers, mask, _stops: stops })
+        Ok(Self { tid, registers, mask, _entry: entry })
     }
 
     /// Makes the thread call `number` with one argument. Returns its result register, with an error

@@ -28,7 +28,7 @@ pub(super) enum Wake {
     /// The process ended.
     Death(Pid),
     /// No process is left behind the filter with this number.
-    Gone(u32),
+    FilterUnused(u32),
     /// A guest or `ctl` wants to connect.
     JoinSocket,
     /// The guest with this number sent a message.
@@ -41,7 +41,7 @@ impl Wake {
     const SIGNAL: u64 = 0;
     const CLOSE: u64 = 1;
     const DEATH: u64 = 2;
-    const GONE: u64 = 3;
+    const FILTER_UNUSED: u64 = 3;
     const JOIN_SOCKET: u64 = 4;
     const GUEST: u64 = 5;
     const CHECKED: u64 = 6;
@@ -51,7 +51,7 @@ impl Wake {
             Self::Signal => Self::SIGNAL,
             Self::Close => Self::CLOSE,
             Self::Death(pid) => Self::DEATH | u64::from(pid.as_raw() as u32) << 32,
-            Self::Gone(number) => Self::GONE | u64::from(number) << 32,
+            Self::FilterUnused(number) => Self::FILTER_UNUSED | u64::from(number) << 32,
             Self::JoinSocket => Self::JOIN_SOCKET,
             Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
             Self::Checked => Self::CHECKED,
@@ -67,7 +67,7 @@ impl Wake {
             Self::JOIN_SOCKET => Self::JoinSocket,
             Self::GUEST => Self::Guest(number),
             Self::CHECKED => Self::Checked,
-            _ => Self::Gone(number),
+            _ => Self::FilterUnused(number),
         }
     }
 }
@@ -123,7 +123,7 @@ pub(super) struct SharedRun {
     opens: Mutex<OpenTable>,
     /// Number of closed devices whose objects are being destroyed.
     destroying: Arc<AtomicUsize>,
-    rooms: DescriptorLocks,
+    descriptor_locks: DescriptorLocks,
     warned: AtomicBool,
 }
 
@@ -145,7 +145,7 @@ impl SharedRun {
             wakes,
             opens: Mutex::new(opens),
             destroying: Arc::default(),
-            rooms: DescriptorLocks::default(),
+            descriptor_locks: DescriptorLocks::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -210,7 +210,7 @@ impl SharedRun {
     /// The lock of a process's descriptor numbers, held while a descriptor is installed at a free
     /// number.
     pub(super) fn descriptor_lock(&self, pid: Pid) -> Arc<Mutex<()>> {
-        self.rooms.of(pid)
+        self.descriptor_locks.of(pid)
     }
 
     /// Warns once that a program's memory cannot be accessed.
@@ -236,8 +236,8 @@ mod tests {
             Wake::Signal,
             Wake::Close,
             Wake::Death(Pid::from_raw(77)),
-            Wake::Gone(0),
-            Wake::Gone(9),
+            Wake::FilterUnused(0),
+            Wake::FilterUnused(9),
             Wake::JoinSocket,
             Wake::Guest(3),
             Wake::Checked,
@@ -251,9 +251,9 @@ mod tests {
     fn end_wakes_reader_without_data() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
-        wakes.on_end(ours.as_fd(), Wake::Gone(5)).expect("it is taken");
+        wakes.on_end(ours.as_fd(), Wake::FilterUnused(5)).expect("it is taken");
         drop(theirs);
-        assert_eq!(wakes.wait(None), Ok(vec![Wake::Gone(5)]));
+        assert_eq!(wakes.wait(None), Ok(vec![Wake::FilterUnused(5)]));
     }
 
     #[test]

@@ -390,7 +390,7 @@ impl Supervisor {
     ) -> io::Result<()> {
         let number = self.next_number();
         listener.set_sync_wake_up();
-        self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
+        self.shared.wakes.on_end(listener.as_fd(), Wake::FilterUnused(number))?;
         answer::spawn(&self.shared, &listener, view)
             // The guest may keep a duplicate of the listener, which would wake `run` for good.
             .inspect_err(|_| self.shared.wakes.forget(listener.as_fd()))?;
@@ -418,7 +418,7 @@ impl Supervisor {
                     Wake::Signal => self.programs.handle_signals(),
                     Wake::Close => drop(self.shared.opens()),
                     Wake::Death(pid) => self.shared.processes.forget_if_ended(pid),
-                    Wake::Gone(number) => self.gone(number),
+                    Wake::FilterUnused(number) => self.remove_filter(number),
                     Wake::JoinSocket => self.accept_guests(),
                     Wake::Guest(number) => self.handle_guest(number),
                     Wake::Checked => self.take_checked_programs(),
@@ -435,7 +435,7 @@ impl Supervisor {
     }
 
     /// Handles the end of the last process behind a filter.
-    fn gone(&mut self, number: u32) {
+    fn remove_filter(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
         // The objects are freed before the guest gets "done".

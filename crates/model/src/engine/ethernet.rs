@@ -51,8 +51,8 @@ impl StandaloneSq<'_> {
                 sqn = self.sqn,
                 ?tis,
                 offloads,
-                "an SQ cannot send a frame: it has no TIS, its port is InfiniBand, or the WQE requests an \
-                 offload"
+                "an SQ cannot send a frame: it has no TIS, its port is InfiniBand, or the WQE \
+                 requests an offload"
             );
             return Err(MALFORMED);
         };

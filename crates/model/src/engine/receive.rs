@@ -176,8 +176,8 @@ fn report_error(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 
-/// Writes to `memory` the ranges of a receive WQE that `length` bytes of a message from byte `at` on
-/// go to; the error is the syndrome.
+/// Writes to `memory` the ranges of a receive WQE that `length` bytes of a message from byte `at`
+/// on go to; the error is the syndrome.
 pub(super) fn scatter_list(
     keys: &Keys<'_>,
     user: KeyUser,

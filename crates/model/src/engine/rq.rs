@@ -71,7 +71,8 @@ impl StandaloneRq<'_> {
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
                 // A sender of a frame that is too long must not stop the RQ.
                 if syndrome != cqe_syndrome::LOCAL_LENGTH {
-                    // An event of the CQ reports an overrun, and the RQ enters the error state anyway.
+                    // An event of the CQ reports an overrun, and the RQ enters the error state
+                    // anyway.
                     let _ = self.complete(error);
                     return self.enter_error();
                 }

@@ -8,7 +8,8 @@ use super::objects::QueueMemory;
 
 /// A core dump in progress.
 pub(crate) struct DumpInProgress {
-    /// The core dump object. It may be destroyed meanwhile; another of its number has another `mark`.
+    /// The core dump object. It may be destroyed meanwhile; another of its number has another
+    /// `mark`.
     pub number: u32,
     pub mark: Arc<()>,
     pub file: CoreDump,

@@ -59,8 +59,8 @@ impl<S, T: Copy> Countdowns<S, T> {
         }
     }
 
-    /// Counts an occurrence for each `S` that satisfies `matches`; returns at most one fault that is
-    /// due.
+    /// Counts an occurrence for each `S` that satisfies `matches`; returns at most one fault that
+    /// is due.
     pub(crate) fn hit(&mut self, mut matches: impl FnMut(&S) -> bool) -> Option<T> {
         let mut hit = None;
         self.all.retain_mut(|it| {

@@ -188,7 +188,8 @@ macro_rules! registry {
                 $(for (&number, object) in self.$map.iter() {
                     let mut to = Vec::new();
                     kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
-                    to.extend(kind::$kind::DATA_PATH_REFERENCE.map(|(target, of)| (target, of(object))));
+                    let reference = kind::$kind::DATA_PATH_REFERENCE;
+                    to.extend(reference.map(|(target, of)| (target, of(object))));
                     if kind::$kind::is_made(object) {
                         all.push(((ObjectKind::$kind, number.into()), to));
                     }

@@ -22,8 +22,8 @@ impl Hca {
         K::removed(self, number.into(), object);
     }
 
-    /// Clears the unread doorbells of a destroyed queue: a device reads doorbells before it executes
-    /// the command. A register that held one may have held another queue's before.
+    /// Clears the unread doorbells of a destroyed queue: a device reads doorbells before it
+    /// executes the command. A register that held one may have held another queue's before.
     fn forget_doorbells(&mut self, doorbell: PageDoorbell, page: u32, number: u32) {
         for register in doorbell.registers() {
             if self.bar.clear64_if(page, register, |word| doorbell.queue_number(word) == number) {

@@ -27,8 +27,8 @@ pub(crate) const CQ_ARM: u64 = 0x20;
 pub(crate) const EQ_ARM: u64 = 0x40;
 /// EQ consumer index without arming, as at [`EQ_ARM`].
 pub(crate) const EQ_CONSUMER: u64 = 0x48;
-/// First BlueFlame buffer, of [`BLUEFLAME_BUFFERS`], [`BLUEFLAME_STRIDE`] apart. The first 64 bits of
-/// each are the doorbell of an SQ.
+/// First BlueFlame buffer, of [`BLUEFLAME_BUFFERS`], [`BLUEFLAME_STRIDE`] apart. The first 64 bits
+/// of each are the doorbell of an SQ.
 pub(crate) const BLUEFLAME: u64 = 0x800;
 pub(crate) const BLUEFLAME_STRIDE: u64 = 0x100;
 pub(crate) const BLUEFLAME_BUFFERS: u64 = 8;

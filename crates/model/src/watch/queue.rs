@@ -488,7 +488,7 @@ mod tests {
         queue.wait_for_room();
         assert!(
             start.elapsed() < SENDER_TIMEOUT,
-            "senders do not wait until the queue tells again"
+            "senders do not wait until an event is delivered"
         );
         queue.deliver();
         queue.remove(id);

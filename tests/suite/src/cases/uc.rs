@@ -12,7 +12,7 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
 
 cases!(
     "uc",
-    "The unreliable connected service: no acknowledgements, and no retransmission of lost messages.",
+    "The unreliable connected service: no acknowledgements, no retransmission of lost messages.",
     needs [cap!(uc), crate::Need::Lossless]:
     messages_of_every_size_arrive_whole,
     every_path_mtu_up_to_port_mtu_works,

@@ -35,8 +35,8 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
     let Some(remote) = Remote::of(opcode.message) else { return };
     match remote.response() {
         Response::Acknowledgement => {
-            // The ACK must not carry the PSN of a READ or atomic that was executed since: only their
-            // own responses acknowledge those.
+            // The ACK must not carry the PSN of a READ or atomic that was executed since: only
+            // their own responses acknowledge those.
             let Some(psn) = arriving.executed else {
                 tracing::debug!(
                     qpn = pair.qpn,

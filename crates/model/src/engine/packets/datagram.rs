@@ -156,8 +156,8 @@ pub(in crate::engine) fn take(
     let _ = receive::complete(pair, &of, None);
 }
 
-/// Whether a QP accepts a packet with this Q_Key; true for a QP that takes no datagrams, since it has
-/// no Q_Key.
+/// Whether a QP accepts a packet with this Q_Key; true for a QP that takes no datagrams, since it
+/// has no Q_Key.
 pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     match qp.qp_type.datagrams.map(|datagrams| datagrams.q_key) {
         Some(QKey::Context) => qp.context.q_key() == sent,

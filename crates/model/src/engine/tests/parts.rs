@@ -75,7 +75,8 @@ fn packet_mode_shares_bytes_between_queues() {
         rig.write_wqe(&mut c, &wqe);
     }
     rig.ring(&c);
-    // Stops before the last short messages are in flight: from then on, the long one gets all turns.
+    // Stops before the last short messages are in flight: from then on, the long one gets all
+    // turns.
     let mut done = 0;
     while done < 12 {
         assert!(engine::step(&mut rig.locked));

@@ -129,9 +129,9 @@ fn long_read(lost: &[LostPackets]) -> Vec<BthOpcode> {
 #[test]
 fn read_with_lost_request_is_resent_part_by_part() {
     let seen = long_read(&[LostPackets { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 }]);
-    let (asks, ends) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
+    let (request, last) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
     // The lost request; three parts of 128 packets at most; the second READ.
-    assert_eq!(seen, [asks, asks, ends, asks, ends, asks, ends, asks, ends]);
+    assert_eq!(seen, [request, request, last, request, last, request, last, request, last]);
 }
 
 #[test]

@@ -176,8 +176,8 @@ impl Rig {
         let index = self.eq_index[hca][eqn as usize];
         let at = eq.ring.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
         let eqe = *Eqe::from_prefix(&self.bytes(at, 64)).unwrap();
-        // The owner bit alone does not show a new entry: this EQ begins as zeros, where a driver marks
-        // every entry as the device's.
+        // The owner bit alone does not show a new entry: this EQ begins as zeros, where a driver
+        // marks every entry as the device's.
         let mine = eq.ring.producer != index;
         if mine {
             assert_eq!(u32::from(eqe.owner()), index >> LOG_EQ & 1);

@@ -149,7 +149,7 @@ fn threaded_model_ends_with_its_last_handle() {
     drop(shared);
     let start = Instant::now();
     while weak.upgrade().is_some() {
-        assert!(start.elapsed() < Duration::from_secs(20), "the thread holds on");
+        assert!(start.elapsed() < Duration::from_secs(20), "the thread does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

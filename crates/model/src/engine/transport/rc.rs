@@ -2,8 +2,8 @@
 //! are left.
 //!
 //! This module carries messages whole; `packets` sends them in packets. The PSN advances by the
-//! packets that a message would take, though none is sent. A QP has one request in flight at a time,
-//! so that requests complete in order and a fence has nothing to wait for.
+//! packets that a message would take, though none is sent. A QP has one request in flight at a
+//! time, so that requests complete in order and a fence has nothing to wait for.
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};

@@ -190,8 +190,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The shortest legal outbox. Capability pages grew over the years: an older driver's shorter outbox
-/// gets the beginning of the page.
+/// The shortest legal outbox. Capability pages grew over the years: an older driver's shorter
+/// outbox gets the beginning of the page.
 fn shortest_answer(command: &CommandInfo, whole: usize) -> usize {
     if command.opcode == prm::QUERY_HCA_CAP.opcode { 0x10 } else { whole }
 }

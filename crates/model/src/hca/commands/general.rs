@@ -1,5 +1,5 @@
-//! Code that the commands on general objects share: a context of the object type follows the head of
-//! each.
+//! Code that the commands on general objects share: a context of the object type follows the head
+//! of each.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{CreateGeneralObjectIn, QueryGeneralObjectIn, QueryGeneralObjectOut, Structure};

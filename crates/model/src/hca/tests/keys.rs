@@ -216,7 +216,7 @@ fn mkey_start_matches_umem_in_every_offset_bit() {
         assert_eq!(askew, Err(Refusal::MkeyOffset), "bit {bit} of the start");
         with(&mut rig, 0x7000_0000 | 1 << bit, 0x1000 | 1 << bit).unwrap();
     }
-    with(&mut rig, 0x7000_1000, 0x2000).expect("pages differ as they like");
+    with(&mut rig, 0x7000_1000, 0x2000).expect("only the offsets within a page must agree");
 }
 
 #[test]

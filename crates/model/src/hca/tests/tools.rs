@@ -1,5 +1,5 @@
-//! Access to registers by sender: the kernel, contexts with TOOLS_RESOURCES, and other contexts, which
-//! must use ACCESS_REGISTER_USER.
+//! Access to registers by sender: the kernel, contexts with TOOLS_RESOURCES, and other contexts,
+//! which must use ACCESS_REGISTER_USER.
 
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, InitHcaIn, NicCapExtReg,

@@ -192,7 +192,7 @@ pub(super) enum AccessResult {
     /// The access needs this request to the device.
     Device(DeviceRequest),
     /// The address has no register: an access fault.
-    Nothing,
+    NoRegister,
 }
 
 /// The device's answer to a [`DeviceRequest`].
@@ -228,7 +228,9 @@ impl super::process::Process {
         if address >= WINDOWS {
             let id = (address - WINDOWS) >> LOG_WINDOW;
             debug_assert!(id >> LOG_WINDOWS == 0, "the region ends there");
-            let Some(window) = self.windows.get(&(id as u16)) else { return AccessResult::Nothing };
+            let Some(window) = self.windows.get(&(id as u16)) else {
+                return AccessResult::NoRegister;
+            };
             let address = address & ((1 << LOG_WINDOW) - 1);
             let Window { pd, mkey } = *window;
             let window = id as u16;
@@ -245,7 +247,7 @@ impl super::process::Process {
             let at = address - WINDOW_CONFIGS;
             let window = self.windows.get_mut(&((at >> LOG_WINDOW_CONFIG) as u16));
             let (Some(window), 0, 4) = (window, at % (1 << LOG_WINDOW_CONFIG), size) else {
-                return AccessResult::Nothing;
+                return AccessResult::NoRegister;
             };
             return match store {
                 Some(mkey) => {
@@ -258,7 +260,7 @@ impl super::process::Process {
         let (id, register) = ((address - OUTBOXES) / PAGE, (address - OUTBOXES) % PAGE);
         match self.outboxes.get_mut(&(id as u16)) {
             Some(outbox) => outbox.transfer(id as u16, register, size, store),
-            None => AccessResult::Nothing,
+            None => AccessResult::NoRegister,
         }
     }
 }
@@ -274,11 +276,11 @@ impl Outbox {
                 }
                 (outbox::SW_RESERVE, 8) => AccessResult::Done(self.kept),
                 (outbox::BUFFER, 4 | 8) => AccessResult::Done(self.buffer.into()),
-                _ => AccessResult::Nothing,
+                _ => AccessResult::NoRegister,
             };
         };
         if size != 8 {
-            return AccessResult::Nothing;
+            return AccessResult::NoRegister;
         }
         const NUMBER: u64 = 0xff_ffff;
         const INDEX: u64 = 0x3ff_ffff;
@@ -302,7 +304,7 @@ impl Outbox {
             }
             outbox::RXC_RD => Doorbell::ReadEmulated { number: (value >> 2 & INDEX) as u32 },
             outbox::CC_DB | outbox::CC_DB_MSB => Doorbell::Other(register),
-            _ => return AccessResult::Nothing,
+            _ => return AccessResult::NoRegister,
         };
         if self.busy {
             self.error = true;

@@ -369,7 +369,7 @@ impl Dpa {
                         turn.request_address = transfer.address;
                         AfterTurn::Requests(request)
                     }
-                    Some(AccessResult::Nothing) | None => {
+                    Some(AccessResult::NoRegister) | None => {
                         let fault = match transfer.store {
                             Some(_) => DpaFault::STORE,
                             None => DpaFault::LOAD,

@@ -48,7 +48,7 @@ fn transfer(process: &mut Process, address: u64, size: u64, store: Option<u64>) 
         AccessResult::Done(value) => Came::Value(value),
         AccessResult::Errno(errno) => Came::Errno(errno),
         AccessResult::Device(ask) => Came::Function(ask),
-        AccessResult::Nothing => Came::Fault,
+        AccessResult::NoRegister => Came::Fault,
     }
 }
 

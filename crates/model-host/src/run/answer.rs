@@ -33,7 +33,7 @@ pub(super) enum Answer {
     /// The kernel executes the call (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Kernel,
     Ours(Result<i64, Errno>),
-    /// [`CallGate::give`] installed a descriptor and answered the call.
+    /// [`CallGate::install_fd`] installed a descriptor and answered the call.
     Installed,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn spawn(
     });
     let watched = Arc::downgrade(&calls);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
-    calls.take_calls(0)
+    calls.start_thread(0)
 }
 
 /// A filter with its answering threads.
@@ -86,7 +86,7 @@ struct FilterCalls {
 
 impl FilterCalls {
     /// Starts the answering thread with this number.
-    fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
+    fn start_thread(self: Arc<Self>, number: u64) -> io::Result<()> {
         Builder::new().spawn(move || self.answer_all(number)).map(drop)
     }
 
@@ -158,7 +158,7 @@ fn watch(calls: &Weak<FilterCalls>) {
             }
         }
         quick = FAST_CHECKS;
-        let started = calls.turns.replace(|number| calls.clone().take_calls(number));
+        let started = calls.turns.replace(|number| calls.clone().start_thread(number));
         match started {
             Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {

@@ -132,17 +132,17 @@ impl Programs {
 
     /// Kills the children when the supervisor stops answering their calls.
     pub(super) fn kill(mut self) {
-        self.left().for_each(|child| child.signal(Signal::SIGKILL));
+        self.remaining().for_each(|child| child.signal(Signal::SIGKILL));
         self.wait_until(Some(Instant::now() + KILL_TIMEOUT));
     }
 
     /// The children that have not ended.
-    fn left(&self) -> impl Iterator<Item = &Child> {
+    fn remaining(&self) -> impl Iterator<Item = &Child> {
         self.children.iter().filter(|child| child.status.is_none())
     }
 
     pub(super) fn have_ended(&self) -> bool {
-        self.left().next().is_none()
+        self.remaining().next().is_none()
     }
 
     /// Forwards signals, and records children that ended.
@@ -156,8 +156,8 @@ impl Programs {
             if signal == Signal::SIGTERM {
                 self.terminations += 1;
             }
-            let left = self.left().filter(|it| !it.has_got(record.ssi_code));
-            left.for_each(|it| it.signal(signal));
+            let remaining = self.remaining().filter(|it| !it.has_got(record.ssi_code));
+            remaining.for_each(|it| it.signal(signal));
         }
     }
 
@@ -172,7 +172,7 @@ impl Programs {
     /// wait for a descendant's end.
     pub(super) fn end(mut self) -> i32 {
         let end = Instant::now() + KILL_TIMEOUT;
-        self.left().for_each(|child| child.signal(Signal::SIGKILL));
+        self.remaining().for_each(|child| child.signal(Signal::SIGKILL));
         while descendants::kill_all(self.guardian) && Instant::now() < end {
             self.reap();
             std::thread::sleep(Duration::from_millis(1));
@@ -210,8 +210,8 @@ impl Programs {
     fn wait_until(&mut self, end: Option<Instant>) -> i32 {
         loop {
             self.reap();
-            let left: Vec<_> = self.left().map(|child| child.pidfd.as_fd()).collect();
-            if left.is_empty() {
+            let remaining: Vec<_> = self.remaining().map(|child| child.pidfd.as_fd()).collect();
+            if remaining.is_empty() {
                 break;
             }
             let timeout = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -224,7 +224,7 @@ impl Programs {
             }
             // Waiting on the pidfds: the kernel does not wake `wait` for a child that ends while
             // another thread traces it.
-            sys::wait_for_input(&left, timeout);
+            sys::wait_for_input(&remaining, timeout);
         }
         let mut statuses = self.children.iter().map(|child| child.status.unwrap_or(libc::SIGKILL));
         statuses.find(|&status| status != 0).unwrap_or_default()
@@ -272,8 +272,8 @@ struct Checked {
 /// Checks of guests' programs, one thread each: a program's memory may never arrive.
 struct Checks {
     done: Mutex<Vec<Checked>>,
-    under_way: AtomicUsize,
-    bell: EventFd,
+    running: AtomicUsize,
+    wake_up: EventFd,
 }
 
 impl Checks {
@@ -288,30 +288,30 @@ impl Checks {
         view: Arc<View>,
         listener: Listener,
     ) -> Result<(), String> {
-        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_CHECKS {
-            self.under_way.fetch_sub(1, Ordering::Relaxed);
+        if self.running.fetch_add(1, Ordering::Relaxed) >= MAX_CHECKS {
+            self.running.fetch_sub(1, Ordering::Relaxed);
             return Err(format!("{MAX_CHECKS} programs are joining: try again later"));
         }
         let checks = self.clone();
         let check = move || {
             let result = check_in_time(Arc::new(listener), preflight::CHECK_TIMEOUT);
             checks.done().push(Checked { guest, view, result });
-            checks.under_way.fetch_sub(1, Ordering::Relaxed);
-            let _ = checks.bell.write(1);
+            checks.running.fetch_sub(1, Ordering::Relaxed);
+            let _ = checks.wake_up.write(1);
         };
         match std::thread::Builder::new().spawn(check) {
             Ok(_) => Ok(()),
             Err(error) => {
-                self.under_way.fetch_sub(1, Ordering::Relaxed);
+                self.running.fetch_sub(1, Ordering::Relaxed);
                 Err(format!("cannot start a thread: {error}"))
             }
         }
     }
 }
 
-/// Checks whether the program's memory can be accessed. After `patience`, the program is killed,
+/// Checks whether the program's memory can be accessed. After `timeout`, the program is killed,
 /// and the checking thread is abandoned; it ends when its access does.
-fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<Listener>, RunError> {
+fn check_in_time(listener: Arc<Listener>, timeout: Duration) -> Result<Arc<Listener>, RunError> {
     let call = Arc::new(OnceLock::new());
     let (sender, done) = mpsc::channel();
     let (behind, seen) = (listener.clone(), call.clone());
@@ -321,7 +321,7 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
         });
         let _ = sender.send(result);
     })?;
-    match done.recv_timeout(patience) {
+    match done.recv_timeout(timeout) {
         Ok(result) => result.map(|()| listener),
         Err(_) => {
             if let Some(call) = call.get() {
@@ -337,8 +337,8 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
 /// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
-    let patience = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
-    while !shared.is_closed() && start.elapsed() < patience() {
+    let timeout = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
+    while !shared.is_closed() && start.elapsed() < timeout() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -369,20 +369,20 @@ impl Supervisor {
             shared.wakes.on_input(host.as_fd(), Wake::JoinSocket)?;
         }
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags)?;
-        shared.wakes.on_input(bell.as_fd(), Wake::Checked)?;
-        let (done, under_way) = Default::default();
-        let checks = Arc::new(Checks { done, under_way, bell });
+        let wake_up = EventFd::from_value_and_flags(0, flags)?;
+        shared.wakes.on_input(wake_up.as_fd(), Wake::Checked)?;
+        let (done, running) = Default::default();
+        let checks = Arc::new(Checks { done, running, wake_up });
         let (filters, guests) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { shared, programs, views, host, filters, guests, checks, number: 0 })
     }
 
     /// Answers the calls of a program of this run.
     pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
-        self.take(Arc::new(listener), view, None)
+        self.serve_filter(Arc::new(listener), view, None)
     }
 
-    fn take(
+    fn serve_filter(
         &mut self,
         listener: Arc<Listener>,
         view: &Arc<View>,
@@ -492,13 +492,13 @@ impl Supervisor {
 
     /// Takes over the programs whose checks have succeeded.
     fn take_checked_programs(&mut self) {
-        let _ = self.checks.bell.read();
+        let _ = self.checks.wake_up.read();
         let done = std::mem::take(&mut *self.checks.done());
         for Checked { guest: number, view, result } in done {
             if !self.guests.contains_key(&number) {
                 continue;
             }
-            let taken = result.and_then(|it| Ok(self.take(it, &view, Some(number))?));
+            let taken = result.and_then(|it| Ok(self.serve_filter(it, &view, Some(number))?));
             let reply = taken.map_err(|error| error.to_string());
             if self.guests.get(&number).is_some_and(|guest| guest.peer.reply(reply).is_err()) {
                 self.disconnect(number);
@@ -654,8 +654,8 @@ mod tests {
             assert_eq!(both.end_after_a_failure(), None, "{status:?}");
         }
         both.children[0].status = Some(1 << 8);
-        let left = both.end_after_a_failure().expect("it is to end");
-        assert!(left <= GRACE_PERIOD && left > GRACE_PERIOD / 2, "{left:?}");
+        let remaining = both.end_after_a_failure().expect("it is to end");
+        assert!(remaining <= GRACE_PERIOD && remaining > GRACE_PERIOD / 2, "{remaining:?}");
         let (at, signal) = both.next.expect("it is to end");
         assert_eq!((signal, at > Instant::now()), (Signal::SIGTERM, true));
         both.next = Some((Instant::now(), Signal::SIGTERM));

@@ -44,7 +44,7 @@ fn pingpong_survives_faults_and_is_captured() {
 }
 
 #[test]
-fn run_says_how_many_frames_a_capture_misses() {
+fn run_reports_frames_missing_in_capture() {
     use std::io::Read as _;
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");

@@ -203,7 +203,7 @@ fn invalid_ud_request_puts_only_sq_in_error() {
         rig.post(&mut a, request);
         assert_eq!(rig.one(0, a.send_cq).syndrome(), syndrome);
         assert_eq!(rig.qp(&a).state, QpState::SqError);
-        // A WQE posted after the error is flushed; a message that arrives is taken.
+        // A WQE posted after the error is flushed; a message that arrives is received.
         rig.post(&mut a, Request::new(opcode::NOP));
         assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::FLUSHED);
         buffer(&mut rig, &mut a, 64);

@@ -59,7 +59,7 @@ impl<'a> Carrier<'a> {
                     if !self.locked.lock(peer) {
                         return Ok(false);
                     }
-                    // Looks once more, now that the address cannot change.
+                    // Looks it up again, now that the address cannot change.
                 }
                 Some(peer) => return Ok(self.locked.lock_owners(peer)),
                 None => return Ok(true),
@@ -186,7 +186,7 @@ pub(super) enum Reply {
     Silence,
 }
 
-/// A request that went out, and the peer's answer.
+/// A request that was sent, and the peer's answer.
 pub(super) struct Exchange {
     pub answer: Reply,
     /// The QP that the message reached.

@@ -116,7 +116,7 @@ pub(in crate::hca) fn modify(
     let number = input.sqn();
     let new = input.ctx();
     let (from, to) = (call.find(kind::Sq, number)?.state, new.state());
-    if input.sq_state() != from || !wq::is_legal(from, to) {
+    if input.sq_state() != from || !wq::is_legal_transition(from, to) {
         return Err(Refusal::SqState);
     }
     let select = input.modify_bitmask();

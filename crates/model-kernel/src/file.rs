@@ -342,7 +342,7 @@ impl File {
                 })?;
                 let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
-                state.mmap_numbers.0.give(mmap);
+                state.mmap_numbers.0.release(mmap);
                 state.mapped.remove(&page);
             }
         }

@@ -244,7 +244,7 @@ impl FileState {
             }
         }
         let order = self.tick();
-        self.handles.0.take_this(handle);
+        self.handles.0.allocate_this(handle);
         self.objects.insert(handle, HandleEntry { order, object, uses, users: 0 });
     }
 
@@ -270,7 +270,7 @@ impl FileState {
 
     pub(super) fn remove(&mut self, handle: u32) {
         let Some(removed) = self.objects.remove(&handle) else { return };
-        self.handles.0.give(handle);
+        self.handles.0.release(handle);
         for used in removed.uses {
             if let Some(entry) = self.objects.get_mut(&used) {
                 entry.users -= 1;

@@ -51,7 +51,7 @@ impl Method<'_> {
             let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
-        self.state.mmap_numbers.0.take_this(mmap);
+        self.state.mmap_numbers.0.allocate_this(mmap);
         self.state.mmaps.insert(mmap, page);
         Ok(Object::Uar { page, mmap, _mappings: mappings })
     }

@@ -205,10 +205,10 @@ fn numbers_are_exhausted_at_upper_bound() {
     let mut numbers = IdAllocator::new(5, 7);
     for number in [5, 6] {
         assert_eq!(numbers.lowest(), Some(number));
-        numbers.take_this(number);
+        numbers.allocate_this(number);
     }
     assert_eq!(numbers.lowest(), None);
-    numbers.give(5);
+    numbers.release(5);
     assert_eq!(numbers.lowest(), Some(5));
 }
 

@@ -99,10 +99,10 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
 
 /// Gives a run its turn; false: the model has ended.
 fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedModel>) -> bool {
-    let mut asked = dpa.run(turn);
-    while let Some((turn, request)) = asked {
+    let mut next = dpa.run(turn);
+    while let Some((turn, request)) = next {
         let Some(shared) = shared.upgrade() else { return false };
-        asked = answer_shared(&shared, id, dpa, turn, request);
+        next = answer_shared(&shared, id, dpa, turn, request);
     }
     true
 }
@@ -119,8 +119,9 @@ pub(super) enum ServeResult {
     Over,
 }
 
-/// Executes a run's requests to the device, and resumes it. A run that copies through a window asks
-/// again within a few instructions, word by word: the function stays locked for a while for that.
+/// Executes a run's requests to the device, and resumes it. A run that copies through a window,
+/// word by word, makes its next request within a few instructions: for that the function stays
+/// locked for a while.
 fn answer_shared(
     shared: &SharedModel,
     id: usize,
@@ -133,7 +134,9 @@ fn answer_shared(
         return dpa.answer(turn, &request, given);
     }
     let served = shared.with_function(id, |locked| match locked.lock_owners(id) {
-        true => Ok(reach_all(locked, id, dpa, (turn, request), &mut HoldLimit::default())),
+        true => {
+            Ok(serve_window_requests(locked, id, dpa, (turn, request), &mut HoldLimit::default()))
+        }
         false => {
             locked.contended = None;
             Err((turn, request))
@@ -152,7 +155,7 @@ fn answer_shared(
 }
 
 /// Serves the window requests of a run for as long as it soon makes another.
-pub(super) fn reach_all(
+pub(super) fn serve_window_requests(
     locked: &mut LockedFunctions,
     id: usize,
     dpa: &Dpa,
@@ -197,10 +200,10 @@ pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
     let ended = dpa.take_ended();
     report_ended(&mut locked.functions[id], &dpa, &ended);
     let Some(turn) = dpa.turn() else { return !ended.is_empty() };
-    let mut asked = dpa.run(turn);
-    while let Some((turn, request)) = asked {
+    let mut next = dpa.run(turn);
+    while let Some((turn, request)) = next {
         let given = serve(locked, id, &turn, &request);
-        asked = dpa.answer(turn, &request, given);
+        next = dpa.answer(turn, &request, given);
     }
     true
 }
@@ -263,7 +266,7 @@ fn serve_counted(
             let need =
                 if store.is_some() { AccessRight::LocalWrite } else { AccessRight::LocalRead };
             let range = Range { key: mkey, address, length: size };
-            reach(locked, id, pd, (range, need), store, visits)
+            access(locked, id, pd, (range, need), store, visits)
                 .map_or(DeviceAnswer::Refused, DeviceAnswer::Value)
         }
     }
@@ -370,10 +373,10 @@ pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64
 
 /// A word with the alignment of a word.
 #[repr(align(8))]
-struct WholeRequest([u8; 8]);
+struct AlignedWord([u8; 8]);
 
 /// Loads or stores up to 8 bytes through a window's key; `None` if the key does not exist.
-fn reach(
+fn access(
     locked: &mut LockedFunctions,
     id: usize,
     pd: u32,
@@ -397,7 +400,7 @@ fn reach(
             None => memory.load32(*address).ok().map(|word| u32::from_le(word).into()),
         };
     }
-    let mut whole = WholeRequest(store.unwrap_or(0).to_le_bytes());
+    let mut whole = AlignedWord(store.unwrap_or(0).to_le_bytes());
     let mut done = 0;
     for sge in sges {
         let part = done..done + sge.length() as usize;

@@ -26,7 +26,7 @@ pub(super) struct WholeRequest<'a> {
     pub work: &'a Work,
     /// Bytes of payload, or requested bytes.
     pub length: u64,
-    /// The part of these bytes that comes now.
+    /// The part of these bytes that is carried now.
     pub part: MessagePart,
 }
 

@@ -24,7 +24,7 @@ const COUNT: [u32; 6] = [
     0x0010_0073, // 14: ebreak
 ];
 
-/// A hart at the begin of the code, with a page of data.
+/// A hart at the start of the code, with a page of data.
 fn hart(code: &[u32]) -> Hart {
     let (text, data) = (Ram::new(4096), Ram::new(4096));
     let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -61,8 +61,8 @@ fn gdb(test: &str, port: u16, commands: &[&str]) -> Option<String> {
     commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
     match gdb.stdin(Stdio::null()).output() {
         Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            Some(String::from_utf8_lossy(&said).into_owned())
+            let output = [output.stdout, output.stderr].concat();
+            Some(String::from_utf8_lossy(&output).into_owned())
         }
         Err(error) => {
             let line = format!("skipped: {test}: {GDB}: {error}\n");
@@ -103,7 +103,7 @@ fn gdb_steps_and_edits_registers_and_memory() {
         "x/1gx 0x90000000",
         "detach",
     ];
-    let Some(said) = gdb("steps", port, &commands) else { return };
+    let Some(output) = gdb("steps", port, &commands) else { return };
     let expected = [
         "add",
         "sd",
@@ -115,9 +115,9 @@ fn gdb_steps_and_edits_registers_and_memory() {
         "0x0000000000001234",
         "detached",
     ];
-    in_order(&said, &expected);
+    in_order(&output, &expected);
     // gdb prints it to standard error.
-    in_order(&said, &["Cannot access memory at address 0x90000000"]);
+    in_order(&output, &["Cannot access memory at address 0x90000000"]);
     let (ended, hart) = thread.join().unwrap();
     assert_eq!(ended.unwrap(), SessionEnd::Detached);
     assert_eq!((hart.x(10), hart.pc()), (42, CODE + 4));
@@ -138,8 +138,8 @@ fn gdb_stops_at_breakpoints_and_sees_exit() {
         "delete",
         "continue",
     ];
-    let Some(said) = gdb("breakpoints", port, &commands) else { return };
-    in_order(&said, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
+    let Some(output) = gdb("breakpoints", port, &commands) else { return };
+    in_order(&output, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
     let (ended, hart) = thread.join().unwrap();
     assert_eq!(ended.unwrap(), SessionEnd::Exited(100));
     assert_eq!(hart.x(10), 100);
@@ -151,8 +151,10 @@ fn gdb_receives_signal_of_fatal_trap() {
         let mut hart = hart(&COUNT);
         hart.set_pc(CODE + at);
         let (port, thread) = served(hart);
-        let Some(said) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else { return };
-        in_order(&said, &[expected, &format!("{:#x}", CODE + at)]);
+        let Some(output) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else {
+            return;
+        };
+        in_order(&output, &[expected, &format!("{:#x}", CODE + at)]);
         assert_eq!(thread.join().unwrap().0.unwrap(), SessionEnd::Killed);
     }
 }
@@ -164,8 +166,8 @@ fn breakpoints_leave_with_gdb_and_calls_continue() {
     counting.set_x(17, 1);
     let (port, thread) = served(counting);
     let commands = ["break *0x40000004", "break *0x40000010", "continue", "delete 1", "continue"];
-    let Some(said) = gdb("leaves", port, &commands) else { return };
-    in_order(&said, &["Breakpoint 1", "Breakpoint 2"]);
+    let Some(output) = gdb("leaves", port, &commands) else { return };
+    in_order(&output, &["Breakpoint 1", "Breakpoint 2"]);
     let (ended, mut hart) = thread.join().unwrap();
     // At its end gdb may kill the program that it did not start, or leave it.
     assert!(matches!(ended.unwrap(), SessionEnd::Killed | SessionEnd::Detached));
@@ -184,13 +186,13 @@ fn running_program_is_interrupted() {
     stream.write_all(b"$c#63").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));
     stream.write_all(&[3]).unwrap();
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     // SIGINT is 2; GDB acknowledges, and leaves.
     stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-    while !String::from_utf8_lossy(&said).contains("$S02") {
+    while !String::from_utf8_lossy(&output).contains("$S02") {
         let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{said:?}");
-        said.extend(byte);
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{output:?}");
+        output.extend(byte);
     }
     stream.write_all(b"+$D#44").unwrap();
     let (ended, hart) = thread.join().unwrap();
@@ -226,15 +228,15 @@ impl Debugger {
     fn ask(&mut self, packet: &str) -> String {
         let sum = packet.bytes().fold(0, u8::wrapping_add);
         self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
-        let mut said = Vec::new();
-        while said.iter().rev().nth(2) != Some(&b'#') {
+        let mut output = Vec::new();
+        while output.iter().rev().nth(2) != Some(&b'#') {
             let mut byte = [0];
-            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "{packet}: {said:?}");
-            said.extend(byte);
+            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "{packet}: {output:?}");
+            output.extend(byte);
         }
         self.0.write_all(b"+").unwrap();
-        let said = String::from_utf8(said).unwrap();
-        let answer = said.trim_start_matches('+').trim_start_matches('$');
+        let output = String::from_utf8(output).unwrap();
+        let answer = output.trim_start_matches('+').trim_start_matches('$');
         answer[..answer.len() - 3].to_owned()
     }
 }
@@ -319,7 +321,7 @@ fn faults_are_reported_as_linux_signals() {
         let answer = debugger.ask("vCont;c");
         assert_eq!(answer.get(1..3), Some(signal), "{code:#x} at {address:#x}: {answer}");
         drop(debugger);
-        assert!(thread.join().unwrap().0.is_err(), "it went without a word");
+        assert!(thread.join().unwrap().0.is_err(), "it closed without a detach");
     }
 }
 

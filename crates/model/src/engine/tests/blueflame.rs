@@ -55,10 +55,10 @@ fn lone_8_byte_store_becomes_a_doorbell() {
     let copied = write_wqe(&mut rig, &mut a);
     store(&mut rig, REGISTER, &copied[..8]);
     rig.advance(Duration::from_millis(10));
-    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "it may go on yet");
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "the copy may still continue");
     rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
-    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP wants no CQE");
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP requests no CQE");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn nop_copy_may_pause_10_ms_between_stores() {
         rig.advance(Duration::from_millis(10));
         store(&mut rig, REGISTER + at, bytes);
     }
-    assert_eq!(rig.one(0, a.send_cq).index(), 0, "the copy wants a CQE");
+    assert_eq!(rig.one(0, a.send_cq).index(), 0, "the copy requests a CQE");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn interleaved_doorbell_runs_the_mixed_copy() {
         }
         store(&mut rig, REGISTER + at, bytes);
     }
-    assert_eq!(rig.one(0, b.send_cq).index(), 0, "its own NOP wants no CQE");
+    assert_eq!(rig.one(0, b.send_cq).index(), 0, "its own NOP requests no CQE");
     rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
 }

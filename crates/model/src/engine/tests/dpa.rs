@@ -13,7 +13,7 @@ use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
-use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, reach_all};
+use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, serve_window_requests};
 use crate::hca::objects::{Klm, Translation};
 
 /// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
@@ -215,7 +215,7 @@ fn run_work_is_bounded_for_any_klm_list_length() {
         (mkey.start, mkey.length) = (0, Some(u64::from(entries) + 8));
         let (dpa, turn, request) = loads(&rig, list, entries.into());
         let mut hold = HoldLimit::default();
-        let served = reach_all(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
+        let served = serve_window_requests(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
         assert!(
             matches!(served, ServeResult::Requests(_, DeviceRequest::RemoteMemory { .. })),
             "{entries} entries"

@@ -89,7 +89,11 @@ fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTar
         let process = it.context.process_serial();
         let function = function_of(process);
         let dpa = call.hca().reaching_dpas.get(&function)?.upgrade()?;
-        dpa.has_thread(process, thread).then_some(DpaEventTarget::Far { function, process, thread })
+        dpa.has_thread(process, thread).then_some(DpaEventTarget::OtherContext {
+            function,
+            process,
+            thread,
+        })
     })
 }
 

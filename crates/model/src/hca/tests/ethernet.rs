@@ -349,7 +349,7 @@ fn sq_uses_one_tis_of_its_owner() {
 #[test]
 fn sq_with_tis_needs_raw_transmit_right() {
     let mut rig = Rig::up(LINK);
-    let uid = rig.uctx_that_may(2);
+    let uid = rig.uctx_with_caps(2);
     let user = rig.user_of(uid);
     let td = rig.td(user);
     let tis = rig.tis(user, td, |_| {}).unwrap();

@@ -51,7 +51,7 @@ fn dpa_cap<I: CommandInput>(rig: &mut Rig, uid: u16) -> Result<DpaCap, Refusal> 
 #[test]
 fn access_register_needs_kernel_or_tools_resources() {
     let mut rig = rig("bluefield3");
-    let [plain, tools] = [0, TOOLS].map(|cap| rig.uctx_that_may(cap));
+    let [plain, tools] = [0, TOOLS].map(|cap| rig.uctx_with_caps(cap));
     let units = dpa_cap::<AccessRegisterIn>(&mut rig, 0).unwrap();
     assert!(units.max_num_dpa_eu() > 1);
     assert_eq!(dpa_cap::<AccessRegisterIn>(&mut rig, tools), Ok(units));
@@ -71,7 +71,7 @@ fn access_register_needs_kernel_or_tools_resources() {
 #[test]
 fn missing_access_register_user_is_rejected() {
     let mut rig = rig("bluefield3-fwctl");
-    let tools = rig.uctx_that_may(TOOLS);
+    let tools = rig.uctx_with_caps(TOOLS);
     assert_eq!(dpa_cap::<AccessRegisterUserIn>(&mut rig, tools), Err(Refusal::Unsupported));
     assert!(dpa_cap::<AccessRegisterIn>(&mut rig, tools).unwrap().max_num_dpa_eu() > 1);
 }
@@ -103,7 +103,7 @@ fn read_group(rig: &mut Rig, id: u16) -> Result<(), Refusal> {
 #[test]
 fn teardown_removes_all_dpa_unit_groups() {
     let mut rig = rig("bluefield3");
-    let tools = rig.uctx_that_may(TOOLS);
+    let tools = rig.uctx_with_caps(TOOLS);
     let made = [(0, 1), (tools, 2)].map(|(uid, unit)| make_group(&mut rig, uid, unit).unwrap());
     let again = make_group(&mut rig, 0, 2);
     assert_eq!(again, Err(Refusal::DpaUnitTaken), "a unit that is in a group");

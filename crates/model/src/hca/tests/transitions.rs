@@ -73,7 +73,7 @@ impl QpRig {
         sqd2rts = SqdRtsQpIn, |_| {};
     }
 
-    fn to_error(&mut self) -> Result<(), Refusal> {
+    fn move_to_error(&mut self) -> Result<(), Refusal> {
         let qpn = self.qpn;
         self.rig
             .send::<Qp2errIn>(self.user.uid, |input| {
@@ -82,7 +82,7 @@ impl QpRig {
             .map(|_| ())
     }
 
-    fn to_reset(&mut self) -> Result<(), Refusal> {
+    fn move_to_reset(&mut self) -> Result<(), Refusal> {
         let qpn = self.qpn;
         self.rig
             .send::<Qp2rstIn>(self.user.uid, |input| {
@@ -117,7 +117,7 @@ impl QpRig {
             step(self).unwrap();
         }
         if state == QpState::Error {
-            self.to_error().unwrap();
+            self.move_to_error().unwrap();
         }
         assert_eq!(self.state(), state);
     }
@@ -150,9 +150,9 @@ fn each_transition_needs_its_start_state() {
         }
         let mut qp_rig = QpRig::new(Link::Infiniband);
         qp_rig.bring_to(start);
-        qp_rig.to_error().unwrap();
+        qp_rig.move_to_error().unwrap();
         assert_eq!(qp_rig.state(), Error);
-        qp_rig.to_reset().unwrap();
+        qp_rig.move_to_reset().unwrap();
         assert_eq!(qp_rig.state(), Reset);
         qp_rig.bring_to(Rts);
     }
@@ -466,7 +466,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
         qp_rig.init2rtr(0, loopback).unwrap();
         let qp = &qp_rig.rig.locked.functions[0].hca.objects.qps[&qp_rig.qpn];
         assert_eq!(qp.remote, Some(Address::Own));
-        qp_rig.to_reset().unwrap();
+        qp_rig.move_to_reset().unwrap();
         let mut off = qp_rig.rig.locked.functions[0].hca.nic_vport();
         off.context.set_roce_en(false);
         qp_rig.rig.locked.functions[0].hca.nic_vport = Some(off);
@@ -489,7 +489,7 @@ fn reset_empties_qp_queues() {
     let context = qp_rig.query();
     assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (5, 6));
     assert_eq!(context.hw_rq_counter(), 7);
-    qp_rig.to_reset().unwrap();
+    qp_rig.move_to_reset().unwrap();
     let context = qp_rig.query();
     assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (0, 0));
     assert_eq!((context.hw_rq_counter(), context.next_send_psn()), (0, 0));

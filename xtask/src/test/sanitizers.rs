@@ -39,12 +39,12 @@ const SANITIZED: &[&str] = &[
 /// Tests that do one thing very often, or read source files: a sanitizer finds nothing in them that
 /// it does not find in others, and they take minutes there.
 const BULK: [&str; 9] = [
-    "circles_are_found_through_every_path_form",
+    "cycles_are_found_through_every_path_form",
     "free_handle_is_lowest_and_bounded",
     "table_and_group_sizes_are_bounded",
     "indirect_upward_use_is_found",
     "undelivered_frames_are_bounded",
-    "crates_have_no_large_module_circle",
+    "crates_have_no_large_module_cycle",
     "model_layers_use_only_lower_ones",
     "excess_driver_pages_are_rejected",
     "translated_code_is_bounded_across_harts",

@@ -35,7 +35,7 @@ pub(super) fn turn(function: &mut FunctionEngine, now: u64) -> bool {
 fn turn_of_next(function: &mut FunctionEngine, now: u64) -> bool {
     let Some(number) = function.engine.flushes.next(now) else { return false };
     let more = flush(function, number, now, BATCH);
-    function.engine.flushes.had_turn(number, more);
+    function.engine.flushes.end_turn(number, more);
     true
 }
 
@@ -164,11 +164,11 @@ pub(super) fn find_late_receives(locked: &mut LockedFunctions, id: usize) -> boo
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);
-    let last = function.engine.looked_at;
+    let last = function.engine.last_checked;
     let mut found = false;
     for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(most)
     {
-        function.engine.looked_at = number;
+        function.engine.last_checked = number;
         if !function.engine.flushes.has(number) && has_late(function, number) {
             function.engine.flushes.add(number, now);
             found = true;

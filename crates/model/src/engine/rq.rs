@@ -30,11 +30,11 @@ impl StandaloneRq<'_> {
         let index = match self.next(&mut scratch.receive) {
             Ok(Some(index)) => index,
             Ok(None) => {
-                tracing::debug!(rqn = self.rqn, "a frame finds no receive");
+                tracing::debug!(rqn = self.rqn, "an RQ drops a frame: no receive WQE is posted");
                 let counter = self.rq.context.counter_set_id();
                 return self.context.counters(counter).count(Count::OutOfBuffer);
             }
-            Err(why) => return self.stuck(why),
+            Err(why) => return self.fail(why),
         };
         // The CQE carries a stripped VLAN tag.
         let strip = !self.rq.context.vsd() && frame.vlan.is_some();
@@ -42,7 +42,7 @@ impl StandaloneRq<'_> {
         frame.write(strip, bytes);
         let pd = match self.receive_pd() {
             Ok(pd) => pd,
-            Err(missing) => return self.stuck(missing.into()),
+            Err(missing) => return self.fail(missing.into()),
         };
         let user = KeyUser { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
         let keys = self.context.keys();
@@ -52,7 +52,7 @@ impl StandaloneRq<'_> {
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
         });
         if let Err(missing) = self.consume(index) {
-            return self.stuck(missing.into());
+            return self.fail(missing.into());
         }
         let completion = match done {
             Ok(()) => {
@@ -80,7 +80,7 @@ impl StandaloneRq<'_> {
             }
         };
         if self.complete(completion).is_err() {
-            self.catastrophe();
+            self.fail_with_event();
         }
     }
 
@@ -136,20 +136,20 @@ impl StandaloneRq<'_> {
     }
 
     /// Handles an RQ that cannot take a frame.
-    fn stuck(&mut self, why: RqBlocked) {
+    fn fail(&mut self, why: RqBlocked) {
         match why {
             RqBlocked::Missing(missing) => {
                 tracing::error!(rqn = self.rqn, %missing, "an RQ cannot receive");
             }
             RqBlocked::Fault(fault) => {
-                tracing::warn!(rqn = self.rqn, %fault, "the receives of an RQ cannot be read");
+                tracing::warn!(rqn = self.rqn, %fault, "an RQ cannot read its receive WQE");
             }
         }
-        self.catastrophe();
+        self.fail_with_event();
     }
 
     /// Moves an RQ that cannot continue to the error state, and reports a catastrophic error event.
-    fn catastrophe(&mut self) {
+    fn fail_with_event(&mut self) {
         self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
         self.enter_error();
     }
@@ -171,7 +171,11 @@ impl StandaloneRq<'_> {
         let posted = match record(self.context.memory, self.rq.record) {
             Ok(posted) => posted as u16,
             Err(fault) => {
-                tracing::debug!(rqn = self.rqn, %fault, "receives that cannot be counted stay");
+                tracing::debug!(
+                    rqn = self.rqn,
+                    %fault,
+                    "receive WQEs are not flushed: their doorbell record cannot be read"
+                );
                 return None;
             }
         };

@@ -66,7 +66,7 @@ pub(crate) fn spawn(shared: &Arc<SharedModel>) {
     }
 }
 
-/// Polls for work, does it, and calls for help when there is much.
+/// Polls for work, does it, and wakes a helper when several functions have work.
 fn poll(shared: &Weak<SharedModel>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
         tracing::debug!(%errno, "the engine's thread sleeps with the system's timer slack");
@@ -80,7 +80,7 @@ fn poll(shared: &Weak<SharedModel>, processors: usize) {
     let mut polled_all = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
-        let rings = shared.waker.wakes();
+        let wakes = shared.waker.wakes();
         all |= polled_all.elapsed() > MAX_SLEEP;
         let round = round(&shared, 0, all, &mut scratch);
         if all {
@@ -98,11 +98,11 @@ fn poll(shared: &Weak<SharedModel>, processors: usize) {
         if round.missed {
             // Another thread holds the function that has work: it does the work, or soon releases
             // the function.
-            shared.waker.sleep(rings, MIN_SLEEP);
+            shared.waker.sleep(wakes, MIN_SLEEP);
         }
         while !has_work(&shared) {
             if last_work.elapsed() > spin {
-                sleep_until_due(&shared, rings, &mut sleep, last_work.elapsed());
+                sleep_until_due(&shared, wakes, &mut sleep, last_work.elapsed());
                 all = true;
                 break;
             }
@@ -111,7 +111,7 @@ fn poll(shared: &Weak<SharedModel>, processors: usize) {
     }
 }
 
-/// Helps whenever it is called, for as long as there is work.
+/// Helps whenever it is woken, for as long as there is work.
 fn help(shared: &Weak<SharedModel>, waker: &EngineWaker, number: usize) {
     let mut scratch = Scratch::default();
     while waker.wait_for_call() {
@@ -171,13 +171,13 @@ fn has_work(shared: &SharedModel) -> bool {
     (0..shared.count()).any(|id| may_have_work(shared, id, now))
 }
 
-/// Sleeps until the next poll or timer is due or the bell wakes the thread; not at all if the bell
-/// rang since its count was `rings`.
-fn sleep_until_due(shared: &SharedModel, rings: u64, sleep: &mut Duration, idle: Duration) {
+/// Sleeps until the next poll or timer is due or the waker wakes the thread; not at all if it did
+/// so since its count was `wakes`.
+fn sleep_until_due(shared: &SharedModel, wakes: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { MAX_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
     let due = timers.chain([shared.common.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
-    shared.waker.sleep(rings, timer.min(*sleep));
+    shared.waker.sleep(wakes, timer.min(*sleep));
     *sleep = (*sleep * 2).min(longest);
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn sges_of_unlike_sizes_line_up() {
+    fn transfer_copies_between_sges_of_different_lengths() {
         let memory = in_process();
         let spaces: Spaces = [memory.clone()].into_iter().collect();
         let source: Vec<u8> = (1..=20).collect();

@@ -53,7 +53,7 @@ pub(in crate::engine) fn take(
         requester.rnr_retries_left = requester.rnr_retry_limit;
         pair.qp.runtime.connection().window.forget_loss();
         if pair.qp.runtime.connection().window.timer == Timer::Acknowledge {
-            retry::progressed(pair);
+            retry::stop_timer_on_progress(pair);
         }
     }
     retire(pair);
@@ -71,7 +71,7 @@ fn acknowledged(pair: &mut QueuePair<'_>, position: PsnPosition) -> bool {
     let through = PsnPosition { packet: position.packet + 1, ..position };
     let before = window.oldest();
     if let Err(missing) = window.acknowledge_before(through) {
-        retry::response_lost(pair, missing, position);
+        retry::handle_lost_response(pair, missing, position);
     }
     pair.qp.runtime.connection().window.oldest() != before
 }
@@ -81,12 +81,12 @@ fn refused(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8)
     let window = &mut pair.qp.runtime.connection().window;
     let before = window.oldest();
     if let Err(missing) = window.acknowledge_before(position) {
-        retry::response_lost(pair, missing, position);
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
     let progress = pair.qp.runtime.connection().window.oldest() != before;
     match (kind, AethNak(value)) {
-        (1, _) => retry::not_ready(pair, position, value),
+        (1, _) => retry::handle_rnr_nak(pair, position, value),
         // The receiver dropped these packets while it was not ready: they are not lost.
         (3, AethNak::PSN_SEQUENCE) if retry::waits_for_receiver(pair.qp) => {}
         (3, AethNak::PSN_SEQUENCE) => retry::lost(pair, position, Count::SequenceNak),
@@ -97,7 +97,7 @@ fn refused(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8)
                 AethNak::REMOTE_OPERATION => cqe_syndrome::REMOTE_OPERATION,
                 _ => cqe_syndrome::BAD_RESPONSE,
             };
-            retry::decide_at(pair.qp, pair.qpn, position.request, syndrome);
+            retry::fail_request(pair.qp, pair.qpn, position.request, syndrome);
         }
         _ => {}
     }
@@ -116,7 +116,7 @@ fn read_arrived(
     let window = &mut pair.qp.runtime.connection().window;
     // Requests before it are complete: the peer answers in order.
     if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..position }) {
-        retry::response_lost(pair, missing, position);
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
     let request = &mut pair.qp.runtime.connection().window.requests[position.request];
@@ -124,12 +124,12 @@ fn read_arrived(
         return false;
     }
     if request.response != Response::Read {
-        retry::decide_at(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
     if position.packet > request.done {
         let missing = PsnPosition { packet: request.done, ..position };
-        retry::response_lost(pair, missing, position);
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
     let at = u64::from(position.packet) << log_mtu;
@@ -141,7 +141,7 @@ fn read_arrived(
         opcode.position.begins() == (position.packet == 0) && opcode.position.ends() == ends
     };
     if payload.len() as u64 != expected || !places {
-        retry::decide_at(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
     put_response(pair, position, at, payload, scratch)
@@ -156,7 +156,7 @@ fn atomic_arrived(
 ) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
     if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..position }) {
-        retry::response_lost(pair, missing, position);
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
     let request = &pair.qp.runtime.connection().window.requests[position.request];
@@ -164,7 +164,7 @@ fn atomic_arrived(
         return false;
     }
     if request.response != Response::Atomic {
-        retry::decide_at(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
     put_response(pair, position, 0, &value.to_ne_bytes(), scratch)

@@ -59,7 +59,7 @@ pub(in crate::engine) fn turn(
             Timer::Acknowledge if waits => {}
             Timer::Acknowledge => {
                 pair.qp.runtime.resume_at = None;
-                retry::expired(pair);
+                retry::handle_timeout(pair);
             }
         }
     }

@@ -20,7 +20,7 @@ const TIMEOUT_UNIT: u64 = 4096;
 const MIN_RESPONSE_WAIT: u64 = 1_000_000;
 
 /// Ends a request with this syndrome.
-pub(super) fn decide_at(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u8) {
+pub(super) fn fail_request(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u8) {
     match qp.runtime.connection().window.requests.get_mut(request) {
         Some(request) => request.failed = Some(syndrome),
         None => tracing::error!(qpn, request, syndrome, "a failing request is not outstanding"),
@@ -29,7 +29,11 @@ pub(super) fn decide_at(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u
 
 /// Handles an answer at `arrived` that reveals a missing response to an earlier packet: requests
 /// that response again.
-pub(super) fn response_lost(pair: &mut QueuePair<'_>, missing: PsnPosition, arrived: PsnPosition) {
+pub(super) fn handle_lost_response(
+    pair: &mut QueuePair<'_>,
+    missing: PsnPosition,
+    arrived: PsnPosition,
+) {
     let window = &mut pair.qp.runtime.connection().window;
     let psn = window.psn(arrived);
     let before = std::mem::replace(&mut window.revealed, psn);
@@ -48,7 +52,7 @@ pub(super) fn response_lost(pair: &mut QueuePair<'_>, missing: PsnPosition, arri
 
 /// Sends a packet again that is missing, or whose response is, unless its loss was reported before.
 pub(super) fn lost(pair: &mut QueuePair<'_>, missing: PsnPosition, what: Count) {
-    if is_news(&mut pair.qp.runtime.connection().window, missing) {
+    if is_new_loss(&mut pair.qp.runtime.connection().window, missing) {
         pair.counters().count(what);
         send_again(pair, missing);
     }
@@ -56,7 +60,7 @@ pub(super) fn lost(pair: &mut QueuePair<'_>, missing: PsnPosition, what: Count) 
 
 /// Whether the loss of this packet, or of its response, is new; else the packet is sent again
 /// already, and a timeout reports its next loss.
-fn is_news(window: &mut Window, missing: PsnPosition) -> bool {
+fn is_new_loss(window: &mut Window, missing: PsnPosition) -> bool {
     let psn = window.psn(missing);
     std::mem::replace(&mut window.missed, psn) != psn
 }
@@ -64,7 +68,7 @@ fn is_news(window: &mut Window, missing: PsnPosition) -> bool {
 /// Sends the packets from `position` on again, if a retry is left.
 pub(super) fn send_again(pair: &mut QueuePair<'_>, position: PsnPosition) {
     if pair.qp.requester.retries_left == 0 {
-        return decide_at(
+        return fail_request(
             pair.qp,
             pair.qpn,
             position.request,
@@ -82,14 +86,14 @@ pub(super) fn waits_for_receiver(qp: &mut QpObject) -> bool {
 }
 
 /// RNR NAK: sends again after the receiver's RNR timer.
-pub(super) fn not_ready(pair: &mut QueuePair<'_>, position: PsnPosition, timer: u8) {
+pub(super) fn handle_rnr_nak(pair: &mut QueuePair<'_>, position: PsnPosition, timer: u8) {
     if waits_for_receiver(pair.qp) {
         return;
     }
     let requester = &mut pair.qp.requester;
     let ends = requester.rnr_retry_limit != UNLIMITED_RNR_RETRIES;
     if ends && requester.rnr_retries_left == 0 {
-        return decide_at(pair.qp, pair.qpn, position.request, cqe_syndrome::RNR_RETRY_EXCEEDED);
+        return fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::RNR_RETRY_EXCEEDED);
     }
     requester.rnr_retries_left -= u8::from(ends);
     pair.counters().count(Count::RnrNak);
@@ -119,10 +123,10 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     wait_for(pair, first);
 }
 
-/// Handles the expired timer: sends again from the oldest packet that is not acknowledged. The rest
+/// Handles an expired timer: sends again from the oldest packet that is not acknowledged. The rest
 /// of a response that has begun is requested before the ACK timer expires, at no retry; the next
 /// time after twice as long.
-pub(super) fn expired(pair: &mut QueuePair<'_>) {
+pub(super) fn handle_timeout(pair: &mut QueuePair<'_>) {
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;
     window.forget_loss();
@@ -147,7 +151,7 @@ pub(super) fn expired(pair: &mut QueuePair<'_>) {
 }
 
 /// Stops the ACK timer since an acknowledgement came, and measures how long that took.
-pub(super) fn progressed(pair: &mut QueuePair<'_>) {
+pub(super) fn stop_timer_on_progress(pair: &mut QueuePair<'_>) {
     let now = pair.context.now;
     let runs = pair.qp.runtime.resume_at.is_some();
     let window = &mut pair.qp.runtime.connection().window;

@@ -95,8 +95,8 @@ impl Call<'_> {
             Some(uctx) => uctx.cap & RAW_TX != 0,
             None => self.uid == 0,
         };
-        let asked = hca.caps.general().uctx_cap() & RAW_TX != 0;
-        if may || !asked { Ok(()) } else { Err(Refusal::RawTransmit) }
+        let offered = hca.caps.general().uctx_cap() & RAW_TX != 0;
+        if may || !offered { Ok(()) } else { Err(Refusal::RawTransmit) }
     }
 }
 

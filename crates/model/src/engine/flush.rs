@@ -128,7 +128,7 @@ fn flush_receive(pair: &mut QueuePair<'_>) -> Option<()> {
     let posted = match record(pair.context.memory, pair.qp.record) {
         Ok(posted) => posted as u16,
         Err(fault) => {
-            tracing::debug!(qpn = pair.qpn, %fault, "receives that cannot be counted stay");
+            tracing::debug!(qpn = pair.qpn, %fault, "receive WQEs are not flushed");
             return None;
         }
     };

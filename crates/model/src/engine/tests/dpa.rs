@@ -71,7 +71,7 @@ fn event_for_absent_thread_is_logged() {
     let (address, key) = rig.region(0, 64);
     let (dpa, turn, request) = loads(&rig, key, address);
     let logged = errors(|| dpa.event(0x77));
-    one_error(&logged, &["an event is for", "119"]);
+    one_error(&logged, &["the runner of an event", "119"]);
     dpa.remove_runner(RunnerId::Call(1));
     let logged = errors(|| assert!(dpa.answer(turn, &request, DeviceAnswer::Refused).is_none()));
     assert_eq!(logged, [""; 0]);

@@ -104,8 +104,8 @@ impl ContextRequest {
 impl Method<'_> {
     pub(super) fn get_context(&mut self) -> Result<(), Errno> {
         let vectors = self.file.kernel.completion_vectors();
-        self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
-        self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
         self.state.require_device()?;
         if self.state.context.is_some() {
             return Err(refused(Errno::EINVAL, "the open file has a context already"));
@@ -225,8 +225,8 @@ impl Method<'_> {
         let len = self.attrs.len(attr::CONTEXT_RESP)?.min(RESPONSE) as u32;
         response[40..44].copy_from_slice(&len.to_ne_bytes());
         let vectors = self.file.kernel.completion_vectors();
-        self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
-        self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
         self.attrs.put_or_zero(attr::CONTEXT_RESP, &response)
     }
 }

@@ -182,7 +182,7 @@ impl File {
             let next = method.attrs.accept(index)?;
             method.resolve(next)?;
         }
-        method.attrs.complete()?;
+        method.attrs.check_mandatory()?;
         if let Some(handle) = method.named.destroy {
             let kind = method.state.object(handle).map(Object::kind);
             let reported = self.destroy(method.state, client, handle)?;
@@ -527,7 +527,7 @@ impl Method<'_> {
                 self.state.insert_using(handle, object, uses);
             }
             (MethodResult::Stream(stream, fd), _, Some(id)) => {
-                let number = self.give_stream(stream, fd)?;
+                let number = self.install_stream(stream, fd)?;
                 self.attrs.put_handle(id, number as u64);
             }
             _ => {}
@@ -537,7 +537,7 @@ impl Method<'_> {
 
     /// Registers a stream and gives its descriptor to the client; returns the client's descriptor
     /// number.
-    pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
+    pub(super) fn install_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
         let claim = self.attrs.client.claim().map_err(|errno| {
             refused(errno, "the process has no descriptor left for the client: raise `ulimit -n`")
         })?;

@@ -72,7 +72,7 @@ impl LockedFunctions {
             function.engine.flushes.without_delay = stepped;
         }
         let mut fabric = Fabric::default();
-        fabric.show(outbox.clone());
+        fabric.report_to(outbox.clone());
         let mut cards: Vec<(Link, u8, Vec<usize>)> = Vec::new();
         for (number, FunctionEngine { hca, .. }) in functions.iter().enumerate() {
             match cards.last_mut().filter(|_| hca.shares_card) {

@@ -124,7 +124,7 @@ pub fn serve(
     hart: &mut Hart,
     after: impl FnMut(&mut Hart, Exit) -> AfterExit,
 ) -> io::Result<SessionEnd> {
-    serve_program(stream, &mut Alone { hart, after })
+    serve_program(stream, &mut BareHart { hart, after })
 }
 
 /// Serves a debugger of a program with an environment of its own, as [`serve`] does for a hart.
@@ -155,12 +155,12 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
 type Stream = Box<dyn ConnectionExt<Error = io::Error>>;
 
 /// A hart without an environment of its own.
-struct Alone<'h, F> {
+struct BareHart<'h, F> {
     hart: &'h mut Hart,
     after: F,
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> AfterExit> Debuggee for Alone<'_, F> {
+impl<F: FnMut(&mut Hart, Exit) -> AfterExit> Debuggee for BareHart<'_, F> {
     fn hart(&mut self) -> &mut Hart {
         self.hart
     }

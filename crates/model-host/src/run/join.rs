@@ -278,7 +278,7 @@ impl Joined {
     ///
     /// # Errors
     /// The run does not exist, or it refuses.
-    pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
+    pub(super) fn join(name: &str, side: Side) -> Result<Self, RunError> {
         let (peer, pid) = Self::connect_to(name)?;
         sys::allow_ptrace_by(pid);
         let side = match side {
@@ -373,13 +373,13 @@ mod tests {
         let name = name("unique");
         let host = Host::new(&name).expect("it is free");
         assert!(names::taken().contains(&name));
-        let stranger = Joined::ask("no-run-has-this-name", Side::Host).expect_err("there is none");
+        let stranger = Joined::join("no-run-has-this-name", Side::Host).expect_err("there is none");
         assert!(stranger.to_string().contains("your runs: "), "{stranger}");
         let again = Host::new(&name).expect_err("it is in use").to_string();
         assert!(again.contains("--join"), "{again}");
         drop(host);
         assert!(!names::taken().contains(&name));
-        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone").to_string();
+        let missing = Joined::join(&name, Side::Host).expect_err("it is gone").to_string();
         assert!(missing.contains("--name"), "{missing}");
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let path = std::mem::take(&mut host.path);
         drop(host);
         assert!(path.exists() && !names::taken().contains(&name));
-        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone");
+        let missing = Joined::join(&name, Side::Host).expect_err("it is gone");
         assert!(matches!(missing, RunError::NoSuchRun { .. }), "{missing}");
         drop(Host::new(&name).expect("it is free"));
         assert!(!path.exists());
@@ -400,7 +400,7 @@ mod tests {
     fn bad_run_names_are_rejected() {
         for bad in ["", "a/b", "a b", "ä", &"a".repeat(MAX_NAME + 1)] {
             assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
-            assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
+            assert!(matches!(Joined::join(bad, Side::Host), Err(RunError::BadName { .. })));
         }
     }
 

@@ -200,7 +200,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
     let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
-    let _last_words = printed.as_ref().map(TraceLines::flush_on_drop);
+    let _log_flush = printed.as_ref().map(TraceLines::flush_on_drop);
     let _watch = match options.trace {
         Trace::Off => None,
         Trace::Print => printed.clone().map(|lines| {
@@ -283,7 +283,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
 pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let (signals, mask) = supervisor::block_signals()?;
     let program = command(&options.program)?;
-    let joined = Joined::ask(&options.name, options.side)?;
+    let joined = Joined::join(&options.name, options.side)?;
     preflight::warn_of_children();
     // From here on, the host answers on its own duplicate of the listener.
     let (child, _) =
@@ -294,8 +294,8 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     loop {
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waiting = [input(program.signals()), input(joined.as_fd())];
-        let looked_at = if done { 1 } else { 2 };
-        match poll(&mut waiting[..looked_at], PollTimeout::NONE) {
+        let polled = if done { 1 } else { 2 };
+        match poll(&mut waiting[..polled], PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }

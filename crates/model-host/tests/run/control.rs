@@ -122,7 +122,7 @@ fn fwctl_context_lives_until_last_close() {
         fcntl.ioctl(fd, 0x9a00, info)\n\
         print(struct.unpack('II', data.raw)[0] < 20)\n";
     let Some(said) = python(&[], program) else { return };
-    assert_eq!(said, "0\n0\nTrue\n", "closed files give their user contexts back");
+    assert_eq!(said, "0\n0\nTrue\n", "closed files destroy their user contexts");
     // A killed program leaves nothing, which `run` would report.
     for _ in 0..5 {
         let output = run(&["--fwctl-mode", "666"], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");

@@ -226,7 +226,7 @@ impl Method<'_> {
         self.attrs.put(attr::QUERY_MR_RKEY, &key)?;
         self.attrs.put(attr::QUERY_MR_LENGTH, &range.length.to_ne_bytes())?;
         let address = range.virtual_address.to_ne_bytes();
-        self.attrs.put_if_asked(attr::QUERY_MR_IOVA, &address)
+        self.attrs.put_if_present(attr::QUERY_MR_IOVA, &address)
     }
 
     fn make_region(

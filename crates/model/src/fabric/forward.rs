@@ -25,7 +25,7 @@ impl Fabric {
         let (Some(port), Some(destination)) = (port, destination) else {
             return self.buffers.recycle(frame);
         };
-        self.see(now, port, true, &mut frame);
+        self.report(now, port, true, &mut frame);
         let members = &self.ports[port.0].members;
         let inside = match destination.is_group() {
             true => true,
@@ -49,7 +49,7 @@ impl Fabric {
             let now = self.latest(now);
             self.advance(now);
             let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
-            self.see(now, from, true, &mut frame);
+            self.report(now, from, true, &mut frame);
             let passage = Passage { port: from, direction: Direction::Out, from: None };
             self.cross(now, passage, frame);
         }
@@ -161,7 +161,7 @@ impl Fabric {
     fn crossed(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, from } = passage;
         if direction == Direction::In {
-            self.see(now, port, false, &mut frame);
+            self.report(now, port, false, &mut frame);
         }
         let here = &mut self.ports[port.0];
         let Some(destination) = Destination::of(here.cable.kind(), frame.bytes()) else {

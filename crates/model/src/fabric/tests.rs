@@ -441,7 +441,7 @@ fn undelivered_frames_are_bounded() {
 fn watcher_sees_sealed_frame_at_both_ports() {
     let mut fabric = fabric(ETHERNET);
     let outbox = Arc::<Outbox>::default();
-    fabric.show(outbox.clone());
+    fabric.report_to(outbox.clone());
     assert!(fabric.is_undisturbed(), "without an observer");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = seen.clone();

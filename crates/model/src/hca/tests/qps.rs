@@ -235,7 +235,7 @@ fn create_qp_refuses_each_invalid_field() {
     }
     assert_eq!(rig.counts().qps, 0);
     let hca = &rig.locked.functions[0].hca;
-    assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a QP that was refused uses it");
+    assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a refused QP uses it");
     rig.qp(user, |_| {}).unwrap();
 }
 

@@ -148,8 +148,8 @@ impl Method<'_> {
         let moved =
             changes(rereg::TRANSLATION).then(|| RegionRange::read(request, 16)).transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
-        let asked = changes(rereg::ACCESS).then(|| request.u32(44));
-        if let Some(rights) = asked {
+        let new_rights = changes(rereg::ACCESS).then(|| request.u32(44));
+        if let Some(rights) = new_rights {
             check_rights(rights)?;
         }
         let pd = match changes(rereg::PD) {
@@ -160,7 +160,7 @@ impl Method<'_> {
         let Some(Object::Verbs(Verbs::Mr(old))) = self.state.object(handle) else {
             return Err(Errno::EINVAL);
         };
-        let rights = asked.unwrap_or(old.rights);
+        let rights = new_rights.unwrap_or(old.rights);
         let end = old.destroy.clone();
         let Some(range) = moved else {
             // A region pinned for reading stays read-only.

@@ -69,7 +69,7 @@ pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratc
 }
 
 /// Drops the doorbells of a dead function; left there, they would keep the engine's thread awake.
-pub(crate) fn ignore(hca: &Hca) {
+pub(crate) fn discard(hca: &Hca) {
     hca.bar.for_each_allocated(|page| {
         if hca.bar.page_rung(page) {
             let [send, arm] = [PageDoorbell::Send, PageDoorbell::Arm].map(PageDoorbell::registers);
@@ -172,7 +172,7 @@ pub(super) fn read_arm_request(function: &mut FunctionEngine, number: u32, now: 
 
 /// Handles a doorbell of the DPA. It names the send queue and its producer index, so the record is
 /// not read.
-pub(super) fn ring_one(function: &mut FunctionEngine, number: u32, index: u16) {
+pub(super) fn ring_at_index(function: &mut FunctionEngine, number: u32, index: u16) {
     if takes_doorbell(function, true) {
         wake_to(function, number, Some(index));
     }

@@ -313,7 +313,7 @@ fn ring(
         }
         Doorbell::Send { number, index } => {
             function.hca.objects.sender(number).filter(|sender| sender.uar_page == page)?;
-            doorbell::ring_one(function, number, index);
+            doorbell::ring_at_index(function, number, index);
         }
         Doorbell::Trigger { cqn } if names_page(cqn) => zero_cqe(function, cqn, now)?,
         Doorbell::UpdateEq { eqn, consumer, arm } => {

@@ -53,7 +53,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
         Ok(work) => work,
         Err(why) => {
             let (qpn, opcode) = (pair.qpn, work::opcode(&scratch.wqe));
-            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
+            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP refuses a WQE");
             completion::skip_to(pair.qp, pair.qpn, index, fetched.unwrap_or(1));
             let syndrome = cqe_syndrome::LOCAL_QP_OPERATION;
             return Ok(TurnStart::Over(completion::fail(pair, index, opcode, syndrome)));

@@ -133,7 +133,7 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
     assert!(!function.engine.faults.panic, "a test asked for a panic");
     if function.hca.fatal {
         forget_plans(function);
-        doorbell::ignore(&function.hca);
+        doorbell::discard(&function.hca);
         collect(locked, id);
         locked.functions[id].engine.ingress.clear();
         return false;

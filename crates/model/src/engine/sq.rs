@@ -12,7 +12,7 @@ use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
 
 impl StandaloneSq<'_> {
-    /// Gives the SQ its turn: executes one WQE, if its state lets it.
+    /// Gives the SQ its turn: executes one WQE, if its state allows.
     pub(super) fn turn(&mut self, scratch: &mut Scratch) -> Turn {
         match self.sq.state {
             SqState::RDY => {}
@@ -36,12 +36,7 @@ impl StandaloneSq<'_> {
         let (work, execution) = match work {
             Ok(work) => work,
             Err(why) => {
-                tracing::info!(
-                    sqn = self.sqn,
-                    index,
-                    ?why,
-                    "an SQ does not do what a WQE asks for"
-                );
+                tracing::info!(sqn = self.sqn, index, ?why, "an SQ refuses a WQE");
                 self.fail(index, work::opcode(wqe), cqe_syndrome::LOCAL_QP_OPERATION);
                 return Turn::Sleep;
             }

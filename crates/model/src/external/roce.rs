@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{External, Outside, option};
+use super::{External, ExternalSocket, option};
 use crate::fabric::Gateway;
 use crate::model::Model;
 use crate::profile::Link;
@@ -157,7 +157,7 @@ fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
     Ok(option::get(socket, level, name)? as usize / 2)
 }
 
-impl Outside for Socket {
+impl ExternalSocket for Socket {
     fn send(&self, frame: &[u8], scratch: &mut Vec<u8>) {
         // The switch also sends broadcast frames here.
         if frame.get(..6) != Some(&self.uplink.mac().0) {

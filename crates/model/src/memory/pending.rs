@@ -29,7 +29,7 @@ const MAX_ENTRY_BYTES: usize = 128;
 const OWNER_BIT: u8 = 1;
 
 /// An address without memory.
-const NOWHERE: u64 = u64::MAX;
+const UNMAPPED: u64 = u64::MAX;
 
 /// Memory of other processes; one call moves many stretches.
 pub(super) trait RemoteSpace {
@@ -224,7 +224,7 @@ impl Pending {
             far.move_all(&self.sources[first..last], bytes, &mut |index| {
                 missed(self.sources[first + index]);
                 let (target, _) = self.starts[first + index];
-                self.payload.stretches[target].address = NOWHERE;
+                self.payload.stretches[target].address = UNMAPPED;
             });
             first = last;
         }

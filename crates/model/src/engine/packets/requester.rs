@@ -153,7 +153,7 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
         Ok((work, _)) => measure(pair, &work, &mut request, scratch).err(),
         Err(why) => {
             let (qpn, opcode) = (pair.qpn, work::opcode(&scratch.wqe));
-            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
+            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP refuses a WQE");
             Some(cqe_syndrome::LOCAL_QP_OPERATION)
         }
     };

@@ -379,7 +379,7 @@ impl Dpa {
 
     pub(super) fn announce(&self, state: &DpaState) {
         let wakes = !state.ready.is_empty() || !state.ended.is_empty();
-        if wakes || state.card.lock().owes() {
+        if wakes || state.card.lock().has_granted() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();
         }
     }

@@ -242,7 +242,7 @@ impl DpaState {
         let runner = must(self.runners.get_mut(&id), "a runner that wants a unit", id);
         let Some(runner) = runner else { return };
         runner.state = RunnerState::Waiting;
-        let ticket = self.card.lock().ask(self.vhca_id, runner.start.affinity);
+        let ticket = self.card.lock().request(self.vhca_id, runner.start.affinity);
         self.waiting.insert(ticket, id);
         self.collect();
     }
@@ -254,7 +254,7 @@ impl DpaState {
             // The runner of the ticket may have been removed.
             let begun = self.waiting.remove(&ticket).and_then(|id| self.begin(id, unit));
             if begun.is_none() {
-                self.card.lock().give(unit);
+                self.card.lock().release(unit);
             }
         }
     }
@@ -276,7 +276,7 @@ impl DpaState {
         let mut card = self.card.lock();
         self.units.retain(|&unit, &mut has| {
             if has == id {
-                card.give(unit);
+                card.release(unit);
             }
             has != id
         });
@@ -376,7 +376,7 @@ impl DpaState {
         for ticket in std::mem::take(&mut self.waiting).into_keys() {
             card.cancel(self.vhca_id, ticket);
         }
-        std::mem::take(&mut self.units).into_keys().for_each(|unit| card.give(unit));
+        std::mem::take(&mut self.units).into_keys().for_each(|unit| card.release(unit));
         drop(card);
         let serials: Vec<_> = self.executing.keys().copied().collect();
         serials.into_iter().for_each(|serial| self.stop(serial));

@@ -251,7 +251,7 @@ fn sweep_checks_few_queues_per_turn() {
         // Each doorbell requests a sweep, but the queues are checked no faster.
         bar.store64(PAGE, 0x800, word(ends[99].qpn));
         let now = awake(&rig);
-        assert!(now <= before + 33, "{before}, then {now} queues were looked at");
+        assert!(now <= before + 33, "{before}, then {now} queues were checked");
         before = now;
         if rig.cq_mut(0, send).producer == 100 {
             break;

@@ -108,7 +108,7 @@ fn reach(
     let mut visits = keys::VISITS;
     sges.clear();
     pair.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
-        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a copy's key refused");
+        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "an mkey refuses a copy");
         cqe_syndrome::LOCAL_PROTECTION
     })
 }

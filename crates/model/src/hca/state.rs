@@ -243,7 +243,7 @@ impl Hca {
     /// Counts a removed alias or crossing key to function `from`.
     pub(crate) fn remove_key_owner(&mut self, from: usize) {
         let Some(count) = self.key_owners.get_mut(&from) else {
-            tracing::error!(from, "no alias or crossing key leads to a function that one led to");
+            tracing::error!(from, "an alias or crossing key is removed that was not counted");
             return;
         };
         *count -= 1;

@@ -240,7 +240,12 @@ pub(super) fn retire(pair: &mut QueuePair<'_>) {
                     Err(why) => {
                         retry::stop_timer(pair);
                         let opcode = work::opcode(&request.wqe);
-                        tracing::info!(qpn = pair.qpn, index, ?why, "a WQE is no longer carried");
+                        tracing::info!(
+                            qpn = pair.qpn,
+                            index,
+                            ?why,
+                            "a capability that a WQE needs was removed"
+                        );
                         completion::fail(pair, index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
                     }
                 }

@@ -226,7 +226,7 @@ impl Channel {
         if is_sent {
             retraction.theirs = client.find(self.file).map_err(|errno| {
                 let words = "the object has unread events, and their channel cannot be borrowed to \
-                             take them back: read them, or try again later";
+                             retract them: read them, or try again later";
                 refused(errno, words)
             })?;
         }

@@ -35,7 +35,7 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let kernel = &self.file.kernel;
-        let full = || refused(Errno::ENOMEM, "the file has all the UARs that it may have");
+        let full = || refused(Errno::ENOMEM, "the file has reached its limit of UARs");
         let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
         let mappings = self.file.charge_mappings()?;
         let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;

@@ -20,7 +20,7 @@ use crate::profile::{FunctionPlace, Profile, Side};
 use crate::shared_model::SharedModel;
 use crate::watch::{ArrivalRecording, Executed, Request};
 
-/// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
+/// Modelled devices, and the fabric between them. Cloning gives another handle to
 /// the same model.
 #[derive(Clone)]
 pub struct Model {

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use super::call_threads::{CallThreads, SHORT, StallAction, TURN};
+use super::call_threads::{CallThreads, REPLACE_AFTER, REPLACE_AFTER_PENDING, StallAction};
 use super::file_closer::FileClosers;
 use super::filter;
 use super::open_how::OpenHow;
@@ -129,7 +129,7 @@ fn watch(calls: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
         // Hanging calls come in groups.
-        std::thread::sleep(if quick == 0 { TURN } else { SHORT });
+        std::thread::sleep(if quick == 0 { REPLACE_AFTER } else { REPLACE_AFTER_PENDING });
         let Some(calls) = calls.upgrade() else { return };
         let waits = call_waits(calls.listener.as_fd());
         match calls.turns.next_step(Instant::now(), waits, |call| calls.process_of(call)) {

@@ -20,7 +20,7 @@ use super::sys;
 use verbless_model::memory::{ClientMemory, RemoteMemory};
 
 /// Size of `ProcessTable::before` and `early_of` from which ended processes are purged.
-const MANY: usize = 256;
+const MIN_PURGE: usize = 256;
 
 /// Threads of one unknown process whose `execve` is tracked.
 const MAX_EARLY: usize = 64;
@@ -186,11 +186,11 @@ impl Processes {
         pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
     ) -> Result<Arc<Process>, Errno> {
-        self.looked_at(tid, pool, waits, ProcFiles::of)
+        self.find_or_register(tid, pool, waits, ProcFiles::of)
     }
 
     /// `open`: may block for ever.
-    fn looked_at(
+    fn find_or_register(
         &self,
         tid: u32,
         pool: &Arc<FileClosers>,
@@ -320,12 +320,12 @@ impl Processes {
 
     /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`]
     /// must follow. If its process becomes known before the outcome, the table holds the `execve`.
-    pub(super) fn leaves(&self, tid: u32) {
+    pub(super) fn note_early_execve(&self, tid: u32) {
         // `process_of` fails if no descriptor is free.
         let pid = process_of(tid).unwrap_or(Pid::from_raw(tid as i32));
         let mut table = self.table();
         table.add_early(pid, tid);
-        if table.early_of.len() <= MANY.max(table.many_early) {
+        if table.early_of.len() <= MIN_PURGE.max(table.many_early) {
             return;
         }
         let pids: Vec<Pid> = table.early_of.keys().copied().collect();
@@ -451,7 +451,7 @@ impl Processes {
                         Ok(now) => now == start,
                         Err(errno) => errno == Errno::ENFILE,
                     });
-                    table.many = MANY.max(2 * table.before.len());
+                    table.many = MIN_PURGE.max(2 * table.before.len());
                 }
             }
         }

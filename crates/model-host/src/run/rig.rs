@@ -185,7 +185,7 @@ pub(super) struct Recorder {
     refusals: Mutex<Vec<Errno>>,
     /// Remaining positive NOTIF_ID_VALID checks; negative: unlimited.
     valid_checks: AtomicI64,
-    /// `give` blocks until the sender is dropped.
+    /// `install_fd` blocks until the sender is dropped.
     slow: Mutex<Option<Receiver<()>>>,
 }
 
@@ -206,20 +206,21 @@ impl Recorder {
         self.installed().pop()
     }
 
-    /// Makes the next `give` calls fail with these errors, in order.
+    /// Makes the next `install_fd` calls fail with these errors, in order.
     pub(super) fn refuse(&self, errnos: &[Errno]) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         *refusals = errnos.iter().rev().copied().collect();
     }
 
-    /// Makes the next `give` block until the sender is dropped, like a thread that does not run.
+    /// Makes the next `install_fd` block until the sender is dropped, like a thread that does not
+    /// run.
     pub(super) fn delay(&self) -> Sender<()> {
         let (sender, receiver) = channel();
         *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         sender
     }
 
-    /// Whether the delayed `give` has begun.
+    /// Whether the delayed `install_fd` has begun.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }

@@ -161,7 +161,7 @@ impl SharedRun {
     /// Records that a thread waits in `execve` or `execveat`; `waits`: whether it still does.
     pub(super) fn note_execve(&self, tid: u32, waits: impl Fn() -> bool) {
         // First: the process may become known at a call of another thread meanwhile.
-        self.processes.leaves(tid);
+        self.processes.note_early_execve(tid);
         if let Some(pid) = self.processes.known(tid) {
             self.processes.note_execve((pid, tid), || self.model.pause(), waits);
         }

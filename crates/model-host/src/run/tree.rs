@@ -41,7 +41,7 @@ const DIRECTORIES: [&str; 8] = [
 ];
 
 /// Attempts to open a path that concurrent renames disturb; each takes a few microseconds.
-const RACES: u32 = 10_000;
+const MAX_RACES: u32 = 10_000;
 
 /// The tree, removed on drop.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Tree {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(rules | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        for _ in 0..RACES {
+        for _ in 0..MAX_RACES {
             match openat2(directory, OsStr::from_bytes(path), how) {
                 // A concurrent rename or mount disturbed a `..` or a symlink; programs do not
                 // expect EAGAIN.

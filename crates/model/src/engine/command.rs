@@ -227,7 +227,7 @@ pub(crate) fn fail_queue(
             if matches!(pair.qp.state, QpState::Reset | QpState::Error) {
                 return false;
             }
-            failure::catastrophe(&mut pair);
+            failure::fail_with_event(&mut pair);
             packets::answers::forget(pair.qp);
         }
         QueueKind::Cq => {

@@ -78,7 +78,12 @@ impl StandaloneSq<'_> {
                     let range = Range { key: lkey, address, length };
                     keys.resolve(user, range, AccessRight::LocalRead, &mut visits, local).map_err(
                         |refusal| {
-                            tracing::info!(sqn = self.sqn, ?range, ?refusal, "a local key refused");
+                            tracing::info!(
+                                sqn = self.sqn,
+                                ?range,
+                                ?refusal,
+                                "an mkey refuses a local access"
+                            );
                             cqe_syndrome::LOCAL_PROTECTION
                         },
                     )?;

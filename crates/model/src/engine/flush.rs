@@ -23,7 +23,7 @@ use crate::locked::LockedFunctions;
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
 /// Failed queues that a thread checks for posted receives in one turn.
-const LATE: usize = 64;
+const MAX_LATE_CHECKS: usize = 64;
 
 /// Gives a turn to the next queue of a function that flushes; false if there is none.
 #[inline]
@@ -160,7 +160,7 @@ pub(super) fn find_late_receives(locked: &mut LockedFunctions, id: usize) -> boo
     if locked.functions[id].engine.errored.is_empty() {
         return false;
     }
-    let most = if locked.clock.began.is_some() { LATE } else { usize::MAX };
+    let most = if locked.clock.began.is_some() { MAX_LATE_CHECKS } else { usize::MAX };
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);

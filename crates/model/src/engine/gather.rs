@@ -141,7 +141,12 @@ fn list(pair: &QueuePair<'_>, work: &Work, scratch: &mut Scratch) -> Result<u64,
                 let keys = pair.context.keys();
                 keys.resolve(user, range, need, &mut visits, &mut scratch.local).map_err(
                     |refusal| {
-                        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a local key refused");
+                        tracing::info!(
+                            qpn = pair.qpn,
+                            ?range,
+                            ?refusal,
+                            "an mkey refuses a local access"
+                        );
                         cqe_syndrome::LOCAL_PROTECTION
                     },
                 )?;

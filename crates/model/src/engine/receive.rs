@@ -16,7 +16,7 @@ use crate::connection::{Incoming, Target};
 use crate::hca::objects::QpObject;
 
 /// log2 of the longest receive WQE.
-const LOG_LONGEST_STRIDE: u32 = 12;
+const MAX_LOG_STRIDE: u32 = 12;
 
 /// The index of the next receive WQE; `wqe` receives a copy of it. Only this function reads the
 /// record.
@@ -33,7 +33,7 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
         return Err(Nak::NotReady);
     }
     if let Some(wqe) = wqe {
-        if rq.log_stride > LOG_LONGEST_STRIDE || rq.log_size >= 32 {
+        if rq.log_stride > MAX_LOG_STRIDE || rq.log_size >= 32 {
             return Err(Nak::Operation);
         }
         let slot = u64::from(rq.consumer) & ((1 << rq.log_size) - 1);
@@ -201,7 +201,7 @@ pub(super) fn scatter_list(
         let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
         keys.resolve(user, range, AccessRight::LocalWrite, &mut visits, memory).map_err(
             |refusal| {
-                tracing::info!(user.qpn, ?range, ?refusal, "a local key refused");
+                tracing::info!(user.qpn, ?range, ?refusal, "an mkey refuses a local access");
                 cqe_syndrome::LOCAL_PROTECTION
             },
         )?;

@@ -62,7 +62,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
     if !std::mem::replace(&mut pair.qp.runtime.begun, true) {
         let faults = &mut pair.context.state.faults;
         if faults.fails_queue_pair(pair.qpn) {
-            failure::catastrophe(pair);
+            failure::fail_with_event(pair);
             return Ok(TurnStart::Over(Turn::Sleep));
         }
         if let Some(syndrome) = faults.fails_request(pair.qpn) {

@@ -459,7 +459,7 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         let mine = queue.clone();
-        let teller = thread::spawn(move || {
+        let deliverer = thread::spawn(move || {
             while mine.wait_for_work(id) {
                 mine.deliver();
             }
@@ -469,7 +469,7 @@ mod tests {
             assert_eq!(queue.push(number, BYTES), None, "{number}");
         }
         queue.remove(id);
-        teller.join().unwrap();
+        deliverer.join().unwrap();
         assert_eq!(delivered.load(Ordering::Relaxed), 50);
         assert_eq!(queue.lost_count().load(Ordering::Relaxed), 0);
     }
@@ -518,14 +518,14 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
         });
         let mine = queue.clone();
-        let teller = thread::spawn(move || {
+        let deliverer = thread::spawn(move || {
             mine.push(0, 1);
             mine.deliver();
         });
         both.wait();
         queue.remove(id);
         Arc::try_unwrap(state).expect("the watcher was dropped");
-        teller.join().unwrap();
+        deliverer.join().unwrap();
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet};
 
 /// Handles an acknowledgement or a response of the peer.
-pub(in crate::engine) fn take(
+pub(in crate::engine) fn handle(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,
     opcode: Opcode,
@@ -30,20 +30,22 @@ pub(in crate::engine) fn take(
     let transport = &packet.headers.transport;
     let psn = transport.bth.psn();
     let Some(position) = pair.qp.runtime.connection().window.position(psn) else {
-        tracing::debug!(qpn = pair.qpn, psn, "an answer to nothing that is on its way");
+        tracing::debug!(qpn = pair.qpn, psn, "an answer to no outstanding packet");
         return;
     };
     let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
     let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
     let progress = match opcode.message {
-        Message::Acknowledge if kind == 0 => acknowledged(pair, position),
-        Message::Acknowledge => refused(pair, position, kind, value),
+        Message::Acknowledge if kind == 0 => handle_ack(pair, position),
+        Message::Acknowledge => handle_nak(pair, position, kind, value),
         // Malformed: data and a NAK at once.
         _ if kind != 0 => false,
-        Message::ReadResponse => read_arrived(pair, position, opcode, packet.payload, scratch),
+        Message::ReadResponse => {
+            handle_read_response(pair, position, opcode, packet.payload, scratch)
+        }
         Message::AtomicAcknowledge => {
             let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
-            atomic_arrived(pair, position, value, scratch)
+            handle_atomic_response(pair, position, value, scratch)
         }
         _ => false,
     };
@@ -66,7 +68,7 @@ pub(in crate::engine) fn take(
 }
 
 /// Handles an ACK: everything up to the packet has arrived.
-fn acknowledged(pair: &mut QueuePair<'_>, position: PsnPosition) -> bool {
+fn handle_ack(pair: &mut QueuePair<'_>, position: PsnPosition) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
     let through = PsnPosition { packet: position.packet + 1, ..position };
     let before = window.oldest();
@@ -77,7 +79,7 @@ fn acknowledged(pair: &mut QueuePair<'_>, position: PsnPosition) -> bool {
 }
 
 /// Handles a NAK: everything before the packet has arrived, and the packet has not.
-fn refused(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8) -> bool {
+fn handle_nak(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
     let before = window.oldest();
     if let Err(missing) = window.acknowledge_before(position) {
@@ -105,7 +107,7 @@ fn refused(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8)
 }
 
 /// Takes a packet of a READ response; true if it is the next one.
-fn read_arrived(
+fn handle_read_response(
     pair: &mut QueuePair<'_>,
     position: PsnPosition,
     opcode: Opcode,
@@ -135,12 +137,12 @@ fn read_arrived(
     let at = u64::from(position.packet) << log_mtu;
     let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
     let ends = position.packet + 1 == request.packets;
-    let places = if request.in_parts {
+    let is_in_place = if request.in_parts {
         !ends || opcode.position.ends()
     } else {
         opcode.position.begins() == (position.packet == 0) && opcode.position.ends() == ends
     };
-    if payload.len() as u64 != expected || !places {
+    if payload.len() as u64 != expected || !is_in_place {
         retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
@@ -148,7 +150,7 @@ fn read_arrived(
 }
 
 /// Stores the old value that an atomic returned.
-fn atomic_arrived(
+fn handle_atomic_response(
     pair: &mut QueuePair<'_>,
     position: PsnPosition,
     value: u64,

@@ -163,7 +163,7 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
     }
     pair.qp.runtime.connection().window.requests.push_back(request);
     if pair.context.state.faults.fails_queue_pair(pair.qpn) {
-        failure::catastrophe(pair);
+        failure::fail_with_event(pair);
     }
     Ok(Fetched::Done)
 }

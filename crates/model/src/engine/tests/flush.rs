@@ -89,7 +89,7 @@ fn failed_request_completes_before_later_flushes() {
 }
 
 #[test]
-fn sq_and_rq_flush_later_and_lose_by_reset() {
+fn sq_and_rq_flush_later_unless_reset() {
     for resets in [false, true] {
         let mut rig = Rig::new();
         let mut sq = rig.sq(0);

@@ -57,7 +57,7 @@ pub(super) static RC: Transport = Transport {
 fn take(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
     match opcode.message {
         Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
-            acknowledge::take(pair, packet, opcode, scratch);
+            acknowledge::handle(pair, packet, opcode, scratch);
         }
         // The model has no congestion control: the rate stays.
         Message::Congestion | Message::RoceCongestion => {}

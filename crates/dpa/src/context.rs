@@ -2,7 +2,7 @@
 //! layout of a process's address space.
 //!
 //! Source of the context: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The addresses are
-//! ours.
+//! the model's own.
 
 use verbless_riscv::{PAGE, Ram};
 
@@ -34,7 +34,7 @@ pub(super) const MAX_CONFIGS: u16 = 1 << LOG_WINDOWS;
 /// Maximum number of threads and calls of a process at a time.
 pub(super) const MAX_RUNNERS: usize = 256;
 
-/// The number of no outbox and no window.
+/// The id that names no outbox or window.
 pub const NO_ID: u16 = 0xffff;
 
 /// `li a7, 0; ecall`: the system call that ends a run.

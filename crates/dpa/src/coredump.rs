@@ -26,10 +26,10 @@ pub const CHUNK: usize = 1 << 16;
 pub struct CoreDump {
     space: Arc<AddressSpace>,
     note: Vec<u8>,
-    parts: Vec<CoreSegment>,
-    /// The number of parts whose length in the file is known.
+    segments: Vec<CoreSegment>,
+    /// The number of segments whose length in the file is known.
     measured: usize,
-    /// The bytes of the file before the memory, once all parts are measured.
+    /// The bytes of the file before the memory, once all segments are measured.
     head: Vec<u8>,
 }
 
@@ -46,8 +46,8 @@ impl CoreDump {
     /// A core dump of a process, with the registers of its stopped runs.
     pub(super) fn new(process: &Process, stopped: &Stopped) -> Self {
         let regions = process.space.regions().iter();
-        let interesting = regions.filter(|region| is_interesting(region, &process.slots));
-        let parts = interesting.map(|region| CoreSegment {
+        let dumped = regions.filter(|region| is_dumped(region, &process.slots));
+        let segments = dumped.map(|region| CoreSegment {
             base: region.base,
             length: region.length,
             permissions: region.permissions,
@@ -56,7 +56,7 @@ impl CoreDump {
         Self {
             space: process.space.clone(),
             note: notes(process, stopped),
-            parts: parts.collect(),
+            segments: segments.collect(),
             measured: 0,
             head: Vec::new(),
         }
@@ -65,40 +65,49 @@ impl CoreDump {
     /// Measures a chunk of the memory; returns the length of the file once all memory is measured.
     pub fn measure(&mut self) -> Option<u64> {
         let mut bytes = [0; PAGE as usize];
-        let mut looked = 0;
-        while let Some(part) = self.parts.get_mut(self.measured) {
-            if looked >= CHUNK {
+        let mut read = 0;
+        while let Some(segment) = self.segments.get_mut(self.measured) {
+            if read >= CHUNK {
                 return None;
             }
-            let from = part.in_file.saturating_sub(1) / PAGE * PAGE;
-            let last = &mut bytes[..(part.in_file - from) as usize];
-            self.space.peek(part.base + from, last);
-            looked += last.len();
-            match part.in_file == 0 || last.iter().any(|&byte| byte != 0) {
+            let from = segment.in_file.saturating_sub(1) / PAGE * PAGE;
+            let last = &mut bytes[..(segment.in_file - from) as usize];
+            self.space.peek(segment.base + from, last);
+            read += last.len();
+            match segment.in_file == 0 || last.iter().any(|&byte| byte != 0) {
                 true => self.measured += 1,
-                false => part.in_file = from,
+                false => segment.in_file = from,
             }
         }
         if self.head.is_empty() {
             self.head = self.head();
         }
-        let memory: u64 = self.parts.iter().map(|part| part.in_file).sum();
+        let memory: u64 = self.segments.iter().map(|segment| segment.in_file).sum();
         Some(self.head.len() as u64 + memory)
     }
 
     /// The bytes of the file before the memory.
     fn head(&self) -> Vec<u8> {
-        let headers = self.parts.len() as u64 + 1;
+        let headers = self.segments.len() as u64 + 1;
         let mut at = HEADER + headers * PROGRAM_HEADER;
         let mut file = header(headers as u16);
         program_header(&mut file, 4, 0, at, 0, self.note.len() as u64, 0, 4);
         at += self.note.len() as u64;
         at = at.next_multiple_of(8);
-        for part in &self.parts {
-            let Permissions { read, write, execute } = part.permissions;
+        for segment in &self.segments {
+            let Permissions { read, write, execute } = segment.permissions;
             let flags = u32::from(execute) | u32::from(write) << 1 | u32::from(read) << 2;
-            program_header(&mut file, 1, flags, at, part.base, part.in_file, part.length, 1);
-            at += part.in_file;
+            program_header(
+                &mut file,
+                1,
+                flags,
+                at,
+                segment.base,
+                segment.in_file,
+                segment.length,
+                1,
+            );
+            at += segment.in_file;
         }
         file.extend_from_slice(&self.note);
         file.resize(file.len().next_multiple_of(8), 0);
@@ -114,12 +123,12 @@ impl CoreDump {
             (at, into) = (at + here as u64, &mut into[here..]);
         }
         let mut begin = self.head.len() as u64;
-        for part in &self.parts {
-            let end = begin + part.in_file;
+        for segment in &self.segments {
+            let end = begin + segment.in_file;
             if (begin..end).contains(&at) {
                 let here = (end - at).min(into.len() as u64);
                 let (now, rest) = into.split_at_mut(here as usize);
-                self.space.peek(part.base + (at - begin), now);
+                self.space.peek(segment.base + (at - begin), now);
                 (at, into) = (at + here, rest);
             }
             begin = end;
@@ -127,7 +136,7 @@ impl CoreDump {
     }
 }
 
-fn is_interesting(region: &Region, used: &[bool]) -> bool {
+fn is_dumped(region: &Region, used: &[bool]) -> bool {
     if !matches!(region.backing, Backing::Ram(..)) {
         return false;
     }
@@ -151,7 +160,7 @@ fn header(program_headers: u16) -> Vec<u8> {
     for value in [0, HEADER, 0] {
         file.extend_from_slice(&value.to_le_bytes());
     }
-    // Compressed instructions.
+    // e_flags: EF_RISCV_RVC.
     file.extend_from_slice(&1_u32.to_le_bytes());
     for half in [HEADER as u16, PROGRAM_HEADER as u16, program_headers, 0, 0, 0] {
         file.extend_from_slice(&half.to_le_bytes());

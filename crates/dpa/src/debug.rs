@@ -12,11 +12,11 @@ use super::turns::{AfterTurn, Turn};
 /// The state of a run under a debugger after it executed.
 pub enum Debugged {
     /// The run can continue.
-    Goes,
+    Continues,
     /// The run stopped for this reason, which the debugger must report before it takes effect.
     Stopped(Exit),
     /// The run makes a request to the device.
-    Asks(DeviceRequest),
+    Requests(DeviceRequest),
     /// The run is over.
     Over,
 }
@@ -50,7 +50,7 @@ impl Dpa {
         self.state().debugging.wanted = Some(entry);
     }
 
-    /// Makes no run wait for a debugger.
+    /// Takes [`debug_want`](Self::debug_want) back: no run waits for a debugger.
     pub fn debug_forgo(&self) {
         let mut state = self.state();
         state.debugging.wanted = None;
@@ -93,7 +93,7 @@ impl Dpa {
             if state.of_turn(turn).is_none() {
                 return Debugged::Over;
             }
-            state.goes_out(turn);
+            state.begin_executing(turn);
         }
         let exit = turn.hart.run(instructions);
         let stops = match exit {
@@ -102,18 +102,18 @@ impl Dpa {
             _ => false,
         };
         let next = match stops {
-            true => AfterTurn::Goes,
+            true => AfterTurn::Continues,
             false => self.after(turn, exit),
         };
         // Another thread may wait for the run to stop, but only while it executes.
         let mut state = self.state();
-        if state.comes_back(turn) {
-            self.has_stopped();
+        if state.end_executing(turn) {
+            self.notify_stopped();
         }
         match next {
-            AfterTurn::Goes if stops => Debugged::Stopped(exit),
-            AfterTurn::Goes => Debugged::Goes,
-            AfterTurn::Asks(ask) => Debugged::Asks(ask),
+            AfterTurn::Continues if stops => Debugged::Stopped(exit),
+            AfterTurn::Continues => Debugged::Continues,
+            AfterTurn::Requests(request) => Debugged::Requests(request),
             AfterTurn::Over => Debugged::Over,
         }
     }
@@ -122,11 +122,11 @@ impl Dpa {
     pub fn debug_answer(
         &self,
         turn: &mut Turn,
-        ask: &DeviceRequest,
+        request: &DeviceRequest,
         given: DeviceAnswer,
     ) -> Debugged {
-        match self.take_answer(&mut self.state(), turn, ask, given) {
-            true => Debugged::Goes,
+        match self.take_answer(&mut self.state(), turn, request, given) {
+            true => Debugged::Continues,
             false => Debugged::Over,
         }
     }

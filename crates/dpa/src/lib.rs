@@ -1,6 +1,5 @@
-//! A DPA in software, as a function of a device has one: processes with address spaces of their
-//! own, threads and calls that run on RISC-V cores ([`verbless_riscv`]), and the run-time system
-//! under them.
+//! A software DPA, one for each function of a device: processes with their own address spaces,
+//! threads and calls that run on RISC-V cores ([`verbless_riscv`]), and their run-time system.
 //!
 //! The crate knows neither a device's objects nor its data path, which are the embedder's part.
 //! Commands create and end processes, threads and calls ([`Dpa`]); an event wakes a thread; a
@@ -8,9 +7,9 @@
 //! the device, a doorbell or an access through a window, ends its turn as a [`DeviceRequest`],
 //! which the embedder serves and answers ([`Dpa::answer`]).
 //!
-//! The internals of hardware's system are not published. The outbox registers and the thread
-//! context are (`registers`, `context`); system calls, address map, windows and codes are ours, and
-//! docs/dpa.md describes them to programs.
+//! Of the hardware's run-time system, only the outbox registers and the thread context are
+//! published (`registers`, `context`). System calls, address map, windows and codes are this
+//! crate's own; docs/dpa.md describes them to programs.
 //!
 //! | module | contents |
 //! |---|---|

@@ -21,11 +21,11 @@ pub enum ShareRefusal {
     Absent,
     /// The unit or function is in another partition or group already.
     Taken,
-    /// Groups, threads, calls or processes are in the way.
+    /// Groups, threads, calls or processes still use it.
     InUse,
     /// The maximum number exists already.
     Full,
-    /// The function has no right to that.
+    /// The function may not change partitions, or not this one.
     NotManager,
     /// The group does not exist, or belongs to another sender.
     NoGroup,
@@ -62,7 +62,7 @@ pub struct Partition {
     pub groups: u16,
 }
 
-/// The changes of a partition; what is `None` stays.
+/// The changes of a partition; a field that is `None` changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionChanges {
     /// The units.

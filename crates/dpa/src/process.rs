@@ -83,9 +83,9 @@ impl Process {
     ) -> Result<Self, MapError> {
         let stacks = Ram::new(context::MAX_RUNNERS as u64 * context::STACK);
         let contexts = Ram::new(context::MAX_RUNNERS as u64 * PAGE);
-        let back = Ram::new(PAGE);
+        let return_code = Ram::new(PAGE);
         for (at, word) in (0..).step_by(4).zip(context::RETURN_CODE) {
-            back.write(at, &word.to_le_bytes());
+            return_code.write(at, &word.to_le_bytes());
         }
         let stack = |slot: usize| Region {
             base: context::stack_top(slot) - context::STACK,
@@ -96,7 +96,7 @@ impl Process {
         let configs = u64::from(context::MAX_CONFIGS);
         let own = [
             Region::ram(context::CONTEXTS, &contexts, Permissions::RW),
-            Region::ram(context::RETURN, &back, Permissions::RX),
+            Region::ram(context::RETURN, &return_code, Permissions::RX),
             Region::environment(context::OUTBOXES, configs * PAGE),
             Region::environment(
                 context::WINDOW_CONFIGS,

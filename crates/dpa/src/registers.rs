@@ -1,8 +1,9 @@
 //! Accesses of programs to the device: the registers of outboxes, the configuration of windows, and
 //! the windows.
 //!
-//! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The rest is
-//! ours, and so is the loss of a doorbell before which UCTL was not read.
+//! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). No public
+//! source describes the rest, so the model defines it: among it, that a doorbell is lost if UCTL
+//! was not read before it.
 
 use verbless_riscv::{PAGE, Transfer};
 
@@ -77,7 +78,8 @@ impl Outbox {
         Self { uar_page, queues, busy: false, error: false, buffer: 0, kept: 0 }
     }
 
-    /// Makes the outbox ring the queues of a UAR extension, or its own again.
+    /// Makes the outbox ring the queues of a UAR extension; `None`: those of its own UAR page
+    /// again.
     pub(super) fn extend(&mut self, process: u64, device_id: Option<u32>) {
         self.queues = match device_id {
             Some(device_id) => Queues::Extension { device_id, process },
@@ -190,7 +192,7 @@ pub(super) enum AccessResult {
     /// The access needs this request to the device.
     Device(DeviceRequest),
     /// The address has no register: an access fault.
-    Nothing,
+    NoRegister,
 }
 
 /// The device's answer to a [`DeviceRequest`].
@@ -226,7 +228,9 @@ impl super::process::Process {
         if address >= WINDOWS {
             let id = (address - WINDOWS) >> LOG_WINDOW;
             debug_assert!(id >> LOG_WINDOWS == 0, "the region ends there");
-            let Some(window) = self.windows.get(&(id as u16)) else { return AccessResult::Nothing };
+            let Some(window) = self.windows.get(&(id as u16)) else {
+                return AccessResult::NoRegister;
+            };
             let address = address & ((1 << LOG_WINDOW) - 1);
             let Window { pd, mkey } = *window;
             let window = id as u16;
@@ -243,7 +247,7 @@ impl super::process::Process {
             let at = address - WINDOW_CONFIGS;
             let window = self.windows.get_mut(&((at >> LOG_WINDOW_CONFIG) as u16));
             let (Some(window), 0, 4) = (window, at % (1 << LOG_WINDOW_CONFIG), size) else {
-                return AccessResult::Nothing;
+                return AccessResult::NoRegister;
             };
             return match store {
                 Some(mkey) => {
@@ -256,7 +260,7 @@ impl super::process::Process {
         let (id, register) = ((address - OUTBOXES) / PAGE, (address - OUTBOXES) % PAGE);
         match self.outboxes.get_mut(&(id as u16)) {
             Some(outbox) => outbox.transfer(id as u16, register, size, store),
-            None => AccessResult::Nothing,
+            None => AccessResult::NoRegister,
         }
     }
 }
@@ -272,11 +276,11 @@ impl Outbox {
                 }
                 (outbox::SW_RESERVE, 8) => AccessResult::Done(self.kept),
                 (outbox::BUFFER, 4 | 8) => AccessResult::Done(self.buffer.into()),
-                _ => AccessResult::Nothing,
+                _ => AccessResult::NoRegister,
             };
         };
         if size != 8 {
-            return AccessResult::Nothing;
+            return AccessResult::NoRegister;
         }
         const NUMBER: u64 = 0xff_ffff;
         const INDEX: u64 = 0x3ff_ffff;
@@ -300,7 +304,7 @@ impl Outbox {
             }
             outbox::RXC_RD => Doorbell::ReadEmulated { number: (value >> 2 & INDEX) as u32 },
             outbox::CC_DB | outbox::CC_DB_MSB => Doorbell::Other(register),
-            _ => return AccessResult::Nothing,
+            _ => return AccessResult::NoRegister,
         };
         if self.busy {
             self.error = true;

@@ -47,7 +47,8 @@ pub struct Start {
     pub polling: bool,
     /// Whether it may yield.
     pub continuable: bool,
-    /// Whether events do not start it: they count as one event, which is kept.
+    /// Whether events do not start it: all that arrive count as one, which is delivered when
+    /// [`Dpa::unhold_thread`](crate::Dpa::unhold_thread) ends this.
     pub held: bool,
 }
 
@@ -92,12 +93,12 @@ pub(super) struct Runner {
     pub hart: Option<Box<Hart>>,
     /// Bytes of code that its hart had translated at the end of its last turn.
     pub translated: usize,
-    /// The registers of its hart, in a turn that does not execute: it waits for the device's
+    /// The registers of its hart in a turn that does not execute: the run waits for the device's
     /// answer, or a debugger holds it.
-    pub stands: Option<Registers>,
+    pub stopped_at: Option<Registers>,
     pub state: RunnerState,
-    /// Whether another event came after its run began, or any event while it is held.
-    pub again: bool,
+    /// Whether an event arrived since its run began, or while it is held.
+    pub event_pending: bool,
     /// Whether it has yielded, so that the next run continues there.
     pub resumes: bool,
     /// Instructions of the hart before this run.
@@ -131,9 +132,9 @@ impl Runner {
             start,
             hart: None,
             translated: 0,
-            stands: None,
+            stopped_at: None,
             state: RunnerState::Idle,
-            again: false,
+            event_pending: false,
             resumes: false,
             began: 0,
             handles: false,
@@ -145,7 +146,9 @@ impl Runner {
     /// yielded, or is in a turn that does not execute.
     pub(super) fn stopped(&self) -> Option<Registers> {
         match self.state {
-            RunnerState::Running => self.hart.as_ref().map(|hart| hart.registers()).or(self.stands),
+            RunnerState::Running => {
+                self.hart.as_ref().map(|hart| hart.registers()).or(self.stopped_at)
+            }
             _ => self.hart.as_ref().filter(|_| self.resumes).map(|hart| hart.registers()),
         }
     }
@@ -154,8 +157,8 @@ impl Runner {
     pub(super) fn begin(&mut self, process: &Process) {
         let hart = self.hart.get_or_insert_with(|| hart(&process.space));
         self.began = hart.instructions();
-        self.again = false;
-        self.stands = None;
+        self.event_pending = false;
+        self.stopped_at = None;
         self.shown.runs += 1;
         if std::mem::take(&mut self.resumes) {
             return;
@@ -218,7 +221,7 @@ impl Debugging {
     }
 
     /// Whether the debugger holds this runner or waits for its run: other threads give it no turns.
-    pub(super) fn keeps(&self, id: RunnerId, runner: &Runner) -> bool {
+    pub(super) fn claims(&self, id: RunnerId, runner: &Runner) -> bool {
         self.held == Some((id, runner.serial)) || self.wants(runner)
     }
 }

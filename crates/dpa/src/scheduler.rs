@@ -121,7 +121,7 @@ impl Dpa {
     }
 
     /// Notifies that a hart has stopped.
-    pub(super) fn has_stopped(&self) {
+    pub(super) fn notify_stopped(&self) {
         self.stopped.notify_all();
     }
 
@@ -137,8 +137,9 @@ impl Dpa {
         let program =
             Program::load(file).map_err(|error| DpaRefusal::Program(error.to_string()))?;
         if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
-            let why = "it has thread-local variables, but tp holds the thread's context here: keep \
-                       them where the storage of the thread's metadata points";
+            let why = "it has thread-local variables, but tp holds the address of the thread \
+                       context: keep them in the thread-local storage that the thread's metadata \
+                       names";
             return Err(DpaRefusal::Program(why.into()));
         }
         let size: u64 = program.segments.iter().map(|it| it.length).sum();
@@ -322,22 +323,22 @@ impl Dpa {
         Ok(())
     }
 
-    /// Lets events start a thread, with this argument from its next run on. An event that arrived
-    /// before starts it at once.
-    pub fn let_run(&self, thread: u32, argument: u64) -> Result<(), DpaRefusal> {
+    /// Lets events start a thread that was created held ([`Start::held`]), with this argument from
+    /// its next run on. An event that arrived while it was held starts it at once.
+    pub fn unhold_thread(&self, thread: u32, argument: u64) -> Result<(), DpaRefusal> {
         let mut state = self.state();
         let id = RunnerId::Thread(thread);
         let process = state.runners.get(&id).ok_or(DpaRefusal::NoProcess)?.process;
         if state.processes.get(&process).is_none_or(Process::ends) {
             return Err(DpaRefusal::NoProcess);
         }
-        state.let_run(id, argument);
+        state.unhold_thread(id, argument);
         self.announce(&state);
         Ok(())
     }
 
     /// Removes a thread or a call, in any state.
-    pub fn take_away(&self, id: RunnerId) {
+    pub fn remove_runner(&self, id: RunnerId) {
         let mut state = self.state();
         state.forget(id);
         state.collect();
@@ -378,7 +379,7 @@ impl Dpa {
 
     pub(super) fn announce(&self, state: &DpaState) {
         let wakes = !state.ready.is_empty() || !state.ended.is_empty();
-        if wakes || state.card.lock().owes() {
+        if wakes || state.card.lock().has_granted() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();
         }
     }

@@ -16,7 +16,7 @@ use super::system::RunEnd;
 use super::turns::{AfterTurn, Turn};
 use super::units::{Ticket, Units};
 
-/// Bits of a process's serial number that count; the bits above are the function's number.
+/// Bits of the counter in a process's serial number; the bits above hold the function's number.
 const SERIAL_BITS: u32 = 40;
 
 /// Maximum bytes of translated code in the host's memory, beside the code of harts that execute. A
@@ -57,13 +57,13 @@ pub(super) struct DpaState {
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
     /// Harts that execute in a turn, by the serial number of their runner.
-    pub(super) out: BTreeMap<u64, RunningHart>,
+    pub(super) executing: BTreeMap<u64, RunningHart>,
 }
 
 /// Reports a bug of this crate if an object that the state refers to does not exist.
 fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
     if found.is_none() {
-        tracing::error!(?number, what, "a DPA names something that is not there");
+        tracing::error!(?number, what, "the DPA state refers to an object that does not exist");
     }
     found
 }
@@ -96,7 +96,7 @@ impl DpaState {
             ended: Vec::new(),
             #[cfg(feature = "gdb")]
             debugging: Default::default(),
-            out: BTreeMap::new(),
+            executing: BTreeMap::new(),
         }
     }
 
@@ -112,15 +112,16 @@ impl DpaState {
         (self.function as u64) << SERIAL_BITS | self.next_serial()
     }
 
-    /// Whether a debugger holds this runner, or waits for its run.
+    /// Whether a debugger holds this runner, or waits for its next run: other threads give it no
+    /// turn.
     #[cfg(feature = "gdb")]
-    pub(super) fn is_kept(&self, id: RunnerId) -> bool {
-        self.runners.get(&id).is_some_and(|runner| self.debugging.keeps(id, runner))
+    pub(super) fn is_debugged(&self, id: RunnerId) -> bool {
+        self.runners.get(&id).is_some_and(|runner| self.debugging.claims(id, runner))
     }
 
     /// Whether a debugger holds this runner: never, without debuggers.
     #[cfg(not(feature = "gdb"))]
-    pub(super) fn is_kept(&self, _: RunnerId) -> bool {
+    pub(super) fn is_debugged(&self, _: RunnerId) -> bool {
         false
     }
 
@@ -129,21 +130,22 @@ impl DpaState {
         let id = self.ready.remove(at)?;
         let runner = must(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
         let hart = must(runner.hart.take(), "the hart of a run", id)?;
-        runner.stands = Some(hart.registers());
+        runner.stopped_at = Some(hart.registers());
         Some(Turn::new(id, runner.serial, hart))
     }
 
     /// Records that the hart of a turn executes.
-    pub(super) fn goes_out(&mut self, turn: &Turn) {
+    pub(super) fn begin_executing(&mut self, turn: &Turn) {
         if let Some(runner) = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial) {
-            runner.stands = None;
+            runner.stopped_at = None;
         }
-        self.out.insert(turn.serial, RunningHart { stopper: turn.hart.stopper(), stopping: false });
+        let hart = RunningHart { stopper: turn.hart.stopper(), stopping: false };
+        self.executing.insert(turn.serial, hart);
     }
 
     /// Records that the hart of a turn has stopped; returns whether another thread waits for that.
-    pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
-        let stopping = self.out.remove(&turn.serial).is_some_and(|out| out.stopping);
+    pub(super) fn end_executing(&mut self, turn: &Turn) -> bool {
+        let stopping = self.executing.remove(&turn.serial).is_some_and(|hart| hart.stopping);
         let runner = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial);
         let Some(runner) = runner else { return stopping };
         let registers = turn.hart.registers();
@@ -153,21 +155,21 @@ impl DpaState {
                 process.stopped.insert(turn.id, registers);
             }
             Some(_) => {}
-            None => runner.stands = Some(registers),
+            None => runner.stopped_at = Some(registers),
         }
         stopping
     }
 
     /// Whether a hart that must stop still executes.
     pub(super) fn stopping(&self) -> bool {
-        self.out.values().any(|out| out.stopping)
+        self.executing.values().any(|hart| hart.stopping)
     }
 
     /// Stops the hart of a runner, if it is in a turn.
     fn stop(&mut self, serial: u64) {
-        if let Some(out) = self.out.get_mut(&serial) {
-            out.stopping = true;
-            out.stopper.stop();
+        if let Some(hart) = self.executing.get_mut(&serial) {
+            hart.stopping = true;
+            hart.stopper.stop();
         }
     }
 
@@ -187,26 +189,29 @@ impl DpaState {
     }
 
     pub(super) fn wake(&mut self, id: RunnerId) {
-        let runner = must(self.runners.get_mut(&id), "a runner that an event is for", id);
+        let runner = must(self.runners.get_mut(&id), "the runner of an event", id);
         let Some(runner) = runner else { return };
         runner.shown.events = runner.shown.events.wrapping_add(1);
         match runner.state {
-            RunnerState::Idle if runner.start.held => runner.again = true,
+            RunnerState::Idle if runner.start.held => runner.event_pending = true,
             RunnerState::Idle => {
                 self.queue(id);
             }
-            RunnerState::Waiting | RunnerState::Running => runner.again = true,
+            RunnerState::Waiting | RunnerState::Running => runner.event_pending = true,
             RunnerState::Finished => {}
         }
     }
 
-    /// Lets events start a thread that was held, with this argument; an event that came meanwhile
+    /// Lets events start a held thread, with this argument. An event that arrived while it was held
     /// starts it at once.
-    pub(super) fn let_run(&mut self, id: RunnerId, argument: u64) {
+    pub(super) fn unhold_thread(&mut self, id: RunnerId, argument: u64) {
         let Some(runner) = self.runners.get_mut(&id) else { return };
         runner.start.arguments[0] = argument;
         let was_held = std::mem::take(&mut runner.start.held);
-        if was_held && runner.state == RunnerState::Idle && std::mem::take(&mut runner.again) {
+        if was_held
+            && runner.state == RunnerState::Idle
+            && std::mem::take(&mut runner.event_pending)
+        {
             self.queue(id);
         }
     }
@@ -229,7 +234,7 @@ impl DpaState {
         there
     }
 
-    /// Queues a runner for a unit; its next run begins with that.
+    /// Queues a runner for a unit; its next run begins when the unit is granted.
     fn queue(&mut self, id: RunnerId) {
         if self.halted {
             return;
@@ -237,7 +242,7 @@ impl DpaState {
         let runner = must(self.runners.get_mut(&id), "a runner that wants a unit", id);
         let Some(runner) = runner else { return };
         runner.state = RunnerState::Waiting;
-        let ticket = self.card.lock().ask(self.vhca_id, runner.start.affinity);
+        let ticket = self.card.lock().request(self.vhca_id, runner.start.affinity);
         self.waiting.insert(ticket, id);
         self.collect();
     }
@@ -249,7 +254,7 @@ impl DpaState {
             // The runner of the ticket may have been removed.
             let begun = self.waiting.remove(&ticket).and_then(|id| self.begin(id, unit));
             if begun.is_none() {
-                self.card.lock().give(unit);
+                self.card.lock().release(unit);
             }
         }
     }
@@ -271,7 +276,7 @@ impl DpaState {
         let mut card = self.card.lock();
         self.units.retain(|&unit, &mut has| {
             if has == id {
-                card.give(unit);
+                card.release(unit);
             }
             has != id
         });
@@ -339,7 +344,7 @@ impl DpaState {
         if let (true, RunEnd::Return(result)) = (is_call, end) {
             runner.shown.result = result;
         }
-        let again = std::mem::take(&mut runner.again);
+        let again = std::mem::take(&mut runner.event_pending);
         runner.resumes = matches!(end, RunEnd::Yield | RunEnd::YieldAndRetrigger);
         runner.state = match end {
             _ if is_call => RunnerState::Finished,
@@ -371,9 +376,9 @@ impl DpaState {
         for ticket in std::mem::take(&mut self.waiting).into_keys() {
             card.cancel(self.vhca_id, ticket);
         }
-        std::mem::take(&mut self.units).into_keys().for_each(|unit| card.give(unit));
+        std::mem::take(&mut self.units).into_keys().for_each(|unit| card.release(unit));
         drop(card);
-        let serials: Vec<_> = self.out.keys().copied().collect();
+        let serials: Vec<_> = self.executing.keys().copied().collect();
         serials.into_iter().for_each(|serial| self.stop(serial));
     }
 
@@ -396,7 +401,7 @@ impl DpaState {
                 runner.handle(process, handler, status, &mut turn.hart);
                 self.stop_others(number, turn.id);
                 self.collect();
-                return AfterTurn::Goes;
+                return AfterTurn::Continues;
             }
         }
         self.end_process(number);
@@ -427,7 +432,7 @@ impl DpaState {
     fn keep_stopped(&mut self, id: RunnerId) {
         let Some(runner) = self.runners.get_mut(&id) else { return };
         let (stopped, process) = (runner.stopped(), runner.process);
-        runner.stands = None;
+        runner.stopped_at = None;
         if let (Some(registers), Some(process)) = (stopped, self.processes.get_mut(&process)) {
             process.stopped.insert(id, registers);
         }
@@ -493,8 +498,8 @@ impl DpaState {
         self.collect();
     }
 
-    /// Makes the outbox in a run's context ring the queues of a UAR extension, or its own again;
-    /// false if there is no such outbox.
+    /// Makes the outbox in a run's context ring the queues of a UAR extension; `None`: those of its
+    /// own UAR page again. False if there is no such outbox.
     pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
         // The run was removed meanwhile.
         let Some(number) = self.of_turn(turn) else { return false };
@@ -509,23 +514,23 @@ impl DpaState {
     }
 
     /// The outbox through which a run made its request.
-    fn outbox(&mut self, turn: &Turn, ask: &DeviceRequest) -> Option<&mut Outbox> {
-        let DeviceRequest::Ring { outbox: Some(outbox), .. } = ask else { return None };
+    fn outbox(&mut self, turn: &Turn, request: &DeviceRequest) -> Option<&mut Outbox> {
+        let DeviceRequest::Ring { outbox: Some(outbox), .. } = request else { return None };
         let process = self.of_turn(turn)?;
         self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
     }
 
     /// Sets os_errno after a failed doorbell of an outbox.
-    pub(super) fn errno(&mut self, turn: &Turn, ask: &DeviceRequest, errno: u32) {
-        if let Some(outbox) = self.outbox(turn, ask) {
+    pub(super) fn errno(&mut self, turn: &Turn, request: &DeviceRequest, errno: u32) {
+        if let Some(outbox) = self.outbox(turn, request) {
             outbox.fail();
         }
         self.set_errno(turn, errno);
     }
 
     /// Sets BUFFER to the value that a doorbell of an outbox has read.
-    pub(super) fn buffer(&mut self, turn: &Turn, ask: &DeviceRequest, value: u32) {
-        if let Some(outbox) = self.outbox(turn, ask) {
+    pub(super) fn buffer(&mut self, turn: &Turn, request: &DeviceRequest, value: u32) {
+        if let Some(outbox) = self.outbox(turn, request) {
             outbox.set_buffer(value);
         }
     }

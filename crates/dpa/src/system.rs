@@ -10,17 +10,18 @@ pub(super) enum SystemCall {
     End(RunEnd),
     /// Ends the process with this status.
     Exit(u8),
-    /// Gives the core's time to others.
+    /// Ends the turn: other runs have theirs first.
     Pause,
     /// Activates a thread of the process.
     Activate(u64),
-    /// Makes the outbox of the thread context ring the queues of a UAR extension, or its own again.
+    /// Selects the queues that the thread context's outbox rings: those of this UAR extension, or
+    /// (`None`) of the outbox's own UAR page.
     Extend(Option<u32>),
     /// Asks whether the process has the outbox or window of this number.
     Has { window: bool, id: u64 },
-    /// Reads the cycles of the run's hart, or its executed instructions.
+    /// Reads the cycle or instruction counter of the run's hart.
     Count,
-    /// Rings a send queue of such an extension: it has WQEs up to this WQEBB index.
+    /// Rings a send queue of a UAR extension: WQEs up to this WQEBB index are posted.
     Ring { device_id: u32, number: u32, index: u16 },
 }
 
@@ -41,10 +42,10 @@ pub(super) enum RunEnd {
     YieldAndRetrigger,
 }
 
-/// The device id of no UAR extension.
+/// The device id that selects no UAR extension.
 const NO_DEVICE: u32 = u32::MAX;
 
-/// The register of the first argument, and of the answer.
+/// The register of the first argument, and of the result.
 pub(super) const A0: usize = 10;
 const A1: usize = 11;
 const A2: usize = 12;
@@ -75,7 +76,7 @@ pub(super) fn decode(hart: &Hart) -> SystemCall {
             index: hart.x(A2) as u16,
         },
         12 => SystemCall::Has { window: hart.x(A1) != 0, id: argument },
-        // A core here executes one instruction a cycle: 0 asks for cycles, 1 for instructions.
+        // 0 reads cycles, 1 reads instructions: the model executes one instruction a cycle.
         13 if argument <= 1 => SystemCall::Count,
         _ => SystemCall::Exit(DpaFault::SYSTEM_CALL.0),
     }

@@ -58,14 +58,15 @@ pub struct Turn {
     pub(super) id: RunnerId,
     pub(super) serial: u64,
     pub(super) hart: Box<Hart>,
+    /// Instructions until the turn is over.
     left: u64,
-    /// The address of the run's request to the device.
-    asked: u64,
+    /// The address at which the run made its request to the device.
+    request_address: u64,
 }
 
 impl Turn {
     pub(super) fn new(id: RunnerId, serial: u64, hart: Box<Hart>) -> Self {
-        Self { id, serial, hart, left: TURN, asked: 0 }
+        Self { id, serial, hart, left: TURN, request_address: 0 }
     }
 
     /// The hart, for a debugger.
@@ -74,8 +75,7 @@ impl Turn {
     }
 }
 
-/// A run that executes. If it panics, a bug, this ends the wait of other threads for
-/// it.
+/// Marks a run as stopped if executing it panics, which is a bug: other threads may wait for it.
 struct PanicGuard<'d> {
     dpa: &'d Dpa,
     serial: u64,
@@ -83,27 +83,27 @@ struct PanicGuard<'d> {
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        self.dpa.state().out.remove(&self.serial);
-        self.dpa.has_stopped();
+        self.dpa.state().executing.remove(&self.serial);
+        self.dpa.notify_stopped();
     }
 }
 
-/// Instructions within which a run that copies through a window word by word makes its next
-/// request.
-const SOON: u64 = 32;
+/// Instructions of a [`ShortTurn`]: a run that copies through a window word by word makes its next
+/// request within them.
+const SHORT_TURN: u64 = 32;
 
 /// The result of executing a run.
 enum RunResult {
-    Asks(Turn, DeviceRequest),
-    Goes(Turn),
+    Requests(Turn, DeviceRequest),
+    Continues(Turn),
     Over,
 }
 
 /// The result of executing a run for a few instructions after an answer.
 pub enum ShortTurn {
     /// The run makes another request to the device.
-    Asks(Turn, DeviceRequest),
-    /// The run could continue, and rests: [`Dpa::resume`].
+    Requests(Turn, DeviceRequest),
+    /// The run can continue, and rests until [`Dpa::resume`].
     Rests(Turn),
     /// The turn is over.
     Over,
@@ -111,8 +111,8 @@ pub enum ShortTurn {
 
 /// How a turn continues.
 pub(super) enum AfterTurn {
-    Goes,
-    Asks(DeviceRequest),
+    Continues,
+    Requests(DeviceRequest),
     Over,
 }
 
@@ -125,20 +125,20 @@ impl Dpa {
             state.collect();
         }
         loop {
-            let at = state.ready.iter().position(|&id| !state.is_kept(id))?;
+            let at = state.ready.iter().position(|&id| !state.is_debugged(id))?;
             if let Some(turn) = state.take_turn(at) {
-                state.goes_out(&turn);
+                state.begin_executing(&turn);
                 return Some(turn);
             }
         }
     }
 
-    /// Executes a run in its turn, until the turn is over or makes a request to the device.
+    /// Executes a run until it makes a request to the device, or its turn is over (`None`).
     pub fn run(&self, mut turn: Turn) -> Option<(Turn, DeviceRequest)> {
         loop {
             match self.run_for(turn, u64::MAX) {
-                RunResult::Asks(turn, request) => return Some((turn, request)),
-                RunResult::Goes(same) => turn = same,
+                RunResult::Requests(turn, request) => return Some((turn, request)),
+                RunResult::Continues(same) => turn = same,
                 RunResult::Over => return None,
             }
         }
@@ -146,9 +146,9 @@ impl Dpa {
 
     /// Executes a run for this many instructions at most.
     fn run_for(&self, turn: Turn, instructions: u64) -> RunResult {
-        let failing = PanicGuard { dpa: self, serial: turn.serial };
+        let guard = PanicGuard { dpa: self, serial: turn.serial };
         let step = self.step(turn, instructions);
-        std::mem::forget(failing);
+        std::mem::forget(guard);
         step
     }
 
@@ -159,19 +159,19 @@ impl Dpa {
         let spent = turn.hart.instructions() - before;
         turn.left = turn.left.saturating_sub(spent.max(1));
         match self.after(&mut turn, exit) {
-            AfterTurn::Goes if turn.left > 0 => RunResult::Goes(turn),
-            AfterTurn::Goes => {
+            AfterTurn::Continues if turn.left > 0 => RunResult::Continues(turn),
+            AfterTurn::Continues => {
                 self.put_back(turn);
                 RunResult::Over
             }
-            AfterTurn::Asks(request) => RunResult::Asks(turn, request),
+            AfterTurn::Requests(request) => RunResult::Requests(turn, request),
             AfterTurn::Over => RunResult::Over,
         }
     }
 
-    /// Whether a run that has made a request still exists, and the outbox or window of the request.
-    /// The thread with the locked function checks this before it serves the request.
-    pub fn lives(&self, turn: &Turn, request: &DeviceRequest) -> bool {
+    /// Whether the run that made a request still exists, and the outbox or window that it named.
+    /// The thread that has locked the function checks this before it serves the request.
+    pub fn is_servable(&self, turn: &Turn, request: &DeviceRequest) -> bool {
         let state = self.state();
         let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
         process.is_some_and(|process| process.has(request))
@@ -191,19 +191,19 @@ impl Dpa {
     /// function can wait. A run with more to do then rests: it must not count as executing while
     /// its function is unlocked, because the next thread that locks the function may wait for all
     /// executing runs.
-    pub fn answer_soon(
+    pub fn answer_for_short_turn(
         &self,
         turn: Turn,
         request: &DeviceRequest,
         given: DeviceAnswer,
     ) -> ShortTurn {
         let Some(turn) = self.answered(turn, request, given) else { return ShortTurn::Over };
-        match self.run_for(turn, SOON) {
-            RunResult::Asks(turn, request) => ShortTurn::Asks(turn, request),
+        match self.run_for(turn, SHORT_TURN) {
+            RunResult::Requests(turn, request) => ShortTurn::Requests(turn, request),
             RunResult::Over => ShortTurn::Over,
-            RunResult::Goes(turn) => {
-                if self.state().comes_back(&turn) {
-                    self.has_stopped();
+            RunResult::Continues(turn) => {
+                if self.state().end_executing(&turn) {
+                    self.notify_stopped();
                 }
                 ShortTurn::Rests(turn)
             }
@@ -214,7 +214,7 @@ impl Dpa {
     pub fn resume(&self, turn: Turn) -> Option<(Turn, DeviceRequest)> {
         let mut state = self.state();
         state.of_turn(&turn)?;
-        state.goes_out(&turn);
+        state.begin_executing(&turn);
         drop(state);
         self.run(turn)
     }
@@ -229,7 +229,7 @@ impl Dpa {
         if !self.take_answer(&mut state, &mut turn, request, given) {
             return None;
         }
-        state.goes_out(&turn);
+        state.begin_executing(&turn);
         Some(turn)
     }
 
@@ -260,9 +260,9 @@ impl Dpa {
                 }
             }
             DeviceAnswer::Refused => {
-                let next = state.crash(turn, DpaFault::WINDOW.0, turn.asked);
+                let next = state.crash(turn, DpaFault::WINDOW.0, turn.request_address);
                 self.announce(state);
-                return matches!(next, AfterTurn::Goes);
+                return matches!(next, AfterTurn::Continues);
             }
         }
         true
@@ -272,11 +272,11 @@ impl Dpa {
     pub(super) fn after(&self, turn: &mut Turn, exit: Exit) -> AfterTurn {
         let mut state = self.state();
         let mut next = self.next(&mut state, turn, exit);
-        if matches!(next, AfterTurn::Goes) && state.is_too_long(turn) {
+        if matches!(next, AfterTurn::Continues) && state.is_too_long(turn) {
             next = state.crash(turn, DpaFault::WATCHDOG.0, 0);
         }
-        if !matches!(next, AfterTurn::Goes) && state.comes_back(turn) {
-            self.has_stopped();
+        if !matches!(next, AfterTurn::Continues) && state.end_executing(turn) {
+            self.notify_stopped();
         }
         self.announce(&state);
         next
@@ -285,17 +285,17 @@ impl Dpa {
     fn next(&self, state: &mut DpaState, turn: &mut Turn, exit: Exit) -> AfterTurn {
         let Some(process) = state.of_turn(turn) else { return AfterTurn::Over };
         match exit {
-            Exit::Budget | Exit::Stopped | Exit::Breakpoint => AfterTurn::Goes,
+            Exit::Budget | Exit::Stopped | Exit::Breakpoint => AfterTurn::Continues,
             Exit::Wait | Exit::Pause => {
                 turn.left = 0;
-                AfterTurn::Goes
+                AfterTurn::Continues
             }
             Exit::Ecall => match system::decode(&turn.hart) {
                 SystemCall::End(end @ (RunEnd::Yield | RunEnd::YieldAndRetrigger)) => {
                     turn.hart.skip();
                     match state.runners[&turn.id].start.continuable {
                         true => state.end_run(turn, end),
-                        false => AfterTurn::Goes,
+                        false => AfterTurn::Continues,
                     }
                 }
                 SystemCall::End(end) => state.end_run(turn, end),
@@ -303,14 +303,14 @@ impl Dpa {
                 SystemCall::Pause => {
                     turn.hart.skip();
                     turn.left = 0;
-                    AfterTurn::Goes
+                    AfterTurn::Continues
                 }
                 SystemCall::Activate(thread) => {
                     turn.hart.skip();
                     if !state.activate(process, thread) {
                         state.set_errno(turn, errno::NO_THREAD);
                     }
-                    AfterTurn::Goes
+                    AfterTurn::Continues
                 }
                 SystemCall::Extend(device_id) => {
                     turn.hart.skip();
@@ -322,7 +322,7 @@ impl Dpa {
                     if errno != 0 {
                         state.set_errno(turn, errno);
                     }
-                    AfterTurn::Goes
+                    AfterTurn::Continues
                 }
                 SystemCall::Has { window, id } => {
                     turn.hart.skip();
@@ -335,41 +335,41 @@ impl Dpa {
                     if !has {
                         state.set_errno(turn, errno::NO_CONFIG);
                     }
-                    AfterTurn::Goes
+                    AfterTurn::Continues
                 }
                 SystemCall::Count => {
                     turn.hart.skip();
                     let instructions = turn.hart.instructions();
                     turn.hart.set_x(A0, instructions);
-                    AfterTurn::Goes
+                    AfterTurn::Continues
                 }
                 SystemCall::Ring { device_id, number, index } => {
                     turn.hart.skip();
                     let process = state.processes[&process].serial;
                     let queues = Queues::Extension { device_id, process };
                     let doorbell = Doorbell::Send { number, index };
-                    AfterTurn::Asks(DeviceRequest::Ring { outbox: None, queues, doorbell })
+                    AfterTurn::Requests(DeviceRequest::Ring { outbox: None, queues, doorbell })
                 }
             },
             Exit::Ebreak => state.crash(turn, DpaFault::BREAKPOINT.0, 0),
             Exit::Trap(trap) => state.crash(turn, status_of(trap.cause), trap.value),
             Exit::Environment(transfer) => {
-                let asked = state.processes.get_mut(&process).map(|it| it.transfer(&transfer));
-                match asked {
+                let result = state.processes.get_mut(&process).map(|it| it.transfer(&transfer));
+                match result {
                     Some(AccessResult::Done(value)) => {
                         turn.hart.complete(value);
-                        AfterTurn::Goes
+                        AfterTurn::Continues
                     }
                     Some(AccessResult::Errno(errno)) => {
                         state.set_errno(turn, errno);
                         turn.hart.complete(0);
-                        AfterTurn::Goes
+                        AfterTurn::Continues
                     }
                     Some(AccessResult::Device(request)) => {
-                        turn.asked = transfer.address;
-                        AfterTurn::Asks(request)
+                        turn.request_address = transfer.address;
+                        AfterTurn::Requests(request)
                     }
-                    Some(AccessResult::Nothing) | None => {
+                    Some(AccessResult::NoRegister) | None => {
                         let fault = match transfer.store {
                             Some(_) => DpaFault::STORE,
                             None => DpaFault::LOAD,
@@ -384,8 +384,8 @@ impl Dpa {
     /// Puts a turn back whose run is not over.
     pub(super) fn put_back(&self, turn: Turn) {
         let mut state = self.state();
-        if state.comes_back(&turn) {
-            self.has_stopped();
+        if state.end_executing(&turn) {
+            self.notify_stopped();
         }
         if state.of_turn(&turn).is_none() {
             return;

@@ -62,7 +62,7 @@ impl Units {
 
 impl Shares {
     /// Requests a unit for a function. The unit may be granted when this returns.
-    pub(super) fn ask(&mut self, member: u16, affinity: Affinity) -> Ticket {
+    pub(super) fn request(&mut self, member: u16, affinity: Affinity) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.waiting.insert(ticket, (member, affinity));
@@ -76,12 +76,12 @@ impl Shares {
     }
 
     /// Whether a function has a unit to collect.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_granted(&self) -> bool {
         !self.granted.is_empty()
     }
 
     /// Returns a unit.
-    pub(super) fn give(&mut self, unit: u16) {
+    pub(super) fn release(&mut self, unit: u16) {
         self.set_free(unit);
         self.serve();
     }
@@ -95,14 +95,14 @@ impl Shares {
                 self.granted.remove(&member);
             }
             if let Some(unit) = unit {
-                self.give(unit);
+                self.release(unit);
             }
         }
     }
 
     fn set_free(&mut self, unit: u16) {
         let taken = &mut self.taken[usize::from(unit)];
-        debug_assert!(*taken, "unit {unit} is given back twice");
+        debug_assert!(*taken, "unit {unit} is released twice");
         *taken = false;
         self.free += 1;
     }
@@ -142,14 +142,14 @@ mod tests {
     fn units_are_granted_fifo_across_functions() {
         let units = two();
         let mut shares = units.lock();
-        let [a, b] = [1, 1].map(|member| shares.ask(member, Affinity::Any));
+        let [a, b] = [1, 1].map(|member| shares.request(member, Affinity::Any));
         assert_eq!(shares.collect(1), [(a, 0), (b, 1)]);
-        let (other, again) = (shares.ask(2, Affinity::Any), shares.ask(1, Affinity::Any));
-        assert!(!shares.owes());
+        let (other, again) = (shares.request(2, Affinity::Any), shares.request(1, Affinity::Any));
+        assert!(!shares.has_granted());
         // The function that returns the unit requests it again, and comes after the other function.
-        shares.give(1);
+        shares.release(1);
         assert_eq!((shares.collect(1), shares.collect(2)), (vec![], vec![(other, 1)]));
-        shares.give(0);
+        shares.release(0);
         assert_eq!(shares.collect(1), [(again, 0)]);
     }
 
@@ -157,12 +157,12 @@ mod tests {
     fn strict_affinity_does_not_block_other_requests() {
         let units = two();
         let mut shares = units.lock();
-        let first = shares.ask(1, Affinity::Unit(0));
-        let strict = shares.ask(2, Affinity::Unit(0));
-        let any = shares.ask(2, Affinity::Any);
+        let first = shares.request(1, Affinity::Unit(0));
+        let strict = shares.request(2, Affinity::Unit(0));
+        let any = shares.request(2, Affinity::Any);
         assert_eq!(shares.collect(2), [(any, 1)]);
         assert_eq!(shares.collect(1), [(first, 0)]);
-        shares.give(0);
+        shares.release(0);
         assert_eq!(shares.collect(2), [(strict, 0)]);
     }
 
@@ -170,15 +170,15 @@ mod tests {
     fn cancelled_request_frees_its_unit() {
         let units = two();
         let mut shares = units.lock();
-        let tickets: Vec<_> = (0..4).map(|_| shares.ask(1, Affinity::Any)).collect();
-        let other = shares.ask(2, Affinity::Any);
+        let tickets: Vec<_> = (0..4).map(|_| shares.request(1, Affinity::Any)).collect();
+        let other = shares.request(2, Affinity::Any);
         // One unit is granted and not collected; one ticket waits.
         shares.cancel(1, tickets[0]);
         shares.cancel(1, tickets[3]);
         assert_eq!(shares.collect(1), [(tickets[1], 1), (tickets[2], 0)]);
-        shares.give(0);
+        shares.release(0);
         assert_eq!(shares.collect(2), [(other, 0)]);
         shares.cancel(2, other);
-        assert!(shares.taken[0], "only its owner gives back what was collected");
+        assert!(shares.taken[0], "only its owner releases a collected unit");
     }
 }

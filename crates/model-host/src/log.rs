@@ -25,21 +25,21 @@ const LINES_A_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 /// Maximum number of lines that wait to be written: of the log, and of a trace, which has no rate
 /// limit.
-const WAITING: usize = 4096;
-const WAITING_TRACE: usize = 1 << 18;
+const MAX_QUEUED_LINES: usize = 4096;
+const MAX_QUEUED_TRACE_LINES: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Logs events of `level` and above to standard error. Drop the result last: it waits until every
 /// line is written.
 pub fn init(level: LevelFilter) -> LogFlush {
-    let queue = Arc::new(LineQueue::new(WAITING, io::stderr));
-    let places = Throttles::default();
+    let queue = Arc::new(LineQueue::new(MAX_QUEUED_LINES, io::stderr));
+    let throttles = Throttles::default();
     let sink = queue.clone();
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(move || Line(sink.clone()))
         .with_target(false)
-        .with_filter(PerCallsite { queue: queue.clone(), places });
+        .with_filter(PerCallsite { queue: queue.clone(), throttles });
     tracing_subscriber::registry().with(layer.with_filter(level)).init();
     LogFlush(queue)
 }
@@ -60,7 +60,7 @@ pub(crate) struct TraceLines(Arc<LineQueue>);
 
 impl TraceLines {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(LineQueue::new(WAITING_TRACE, io::stderr)))
+        Self(Arc::new(LineQueue::new(MAX_QUEUED_TRACE_LINES, io::stderr)))
     }
 
     pub(crate) fn print(&self, line: &str) {
@@ -83,20 +83,23 @@ enum LogMessage {
 struct LineQueue {
     lines: OnceLock<SyncSender<LogMessage>>,
     /// Maximum number of lines that wait.
-    room: usize,
+    capacity: usize,
     sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
     lost: AtomicU64,
 }
 
 impl LineQueue {
-    fn new<W: Write + 'static>(room: usize, sink: impl Fn() -> W + Send + Sync + 'static) -> Self {
+    fn new<W: Write + 'static>(
+        capacity: usize,
+        sink: impl Fn() -> W + Send + Sync + 'static,
+    ) -> Self {
         let sink = Box::new(move || Box::new(sink()) as Box<dyn Write>);
-        Self { lines: OnceLock::new(), room, sink, lost: AtomicU64::new(0) }
+        Self { lines: OnceLock::new(), capacity, sink, lost: AtomicU64::new(0) }
     }
 
     fn send(self: &Arc<Self>, line: Vec<u8>) {
         let lines = self.lines.get_or_init(|| {
-            let (sender, receiver) = sync_channel(self.room);
+            let (sender, receiver) = sync_channel(self.capacity);
             let queue = self.clone();
             // Only threads that wait for signals take them.
             let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
@@ -130,7 +133,7 @@ impl LineQueue {
     fn flush(&self) {
         let Some(lines) = self.lines.get() else { return };
         let (done, written) = sync_channel(1);
-        let end = Instant::now() + LAST_WORDS;
+        let end = Instant::now() + FLUSH_TIMEOUT;
         let mut message = LogMessage::Flush(done);
         while let Err(std::sync::mpsc::TrySendError::Full(back)) = lines.try_send(message) {
             if Instant::now() > end {
@@ -170,18 +173,18 @@ struct Throttle {
 impl Throttles {
     /// Whether a log statement may print another line; and, when a new second begins, how many
     /// lines it left out in the last one.
-    fn admit(&self, place: Identifier, now: Instant) -> (bool, u64) {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn admit(&self, callsite: Identifier, now: Instant) -> (bool, u64) {
+        let mut by_callsite = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Throttle { since: now, lines: 0, left_out: 0 };
-        let place = places.entry(place).or_insert_with(new);
+        let throttle = by_callsite.entry(callsite).or_insert_with(new);
         let mut left_out = 0;
-        if now.saturating_duration_since(place.since) >= SECOND {
-            left_out = place.left_out;
-            *place = new();
+        if now.saturating_duration_since(throttle.since) >= SECOND {
+            left_out = throttle.left_out;
+            *throttle = new();
         }
-        let admitted = place.lines < LINES_A_SECOND;
-        place.lines += u32::from(admitted);
-        place.left_out += u64::from(!admitted);
+        let admitted = throttle.lines < LINES_A_SECOND;
+        throttle.lines += u32::from(admitted);
+        throttle.left_out += u64::from(!admitted);
         (admitted, left_out)
     }
 }
@@ -189,7 +192,7 @@ impl Throttles {
 /// Limits the lines of each log statement per second.
 struct PerCallsite {
     queue: Arc<LineQueue>,
-    places: Throttles,
+    throttles: Throttles,
 }
 
 impl<S: Subscriber> Filter<S> for PerCallsite {
@@ -199,10 +202,10 @@ impl<S: Subscriber> Filter<S> for PerCallsite {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let of = event.metadata();
-        let (admitted, left_out) = self.places.admit(of.callsite(), Instant::now());
+        let (admitted, left_out) = self.throttles.admit(of.callsite(), Instant::now());
         if left_out != 0 {
-            let place = (of.file().unwrap_or_default(), of.line().unwrap_or_default());
-            let line = format!("{left_out} more lines of {}:{} were left out\n", place.0, place.1);
+            let (file, line) = (of.file().unwrap_or_default(), of.line().unwrap_or_default());
+            let line = format!("{left_out} more lines of {file}:{line} were left out\n");
             self.queue.send(line.into_bytes());
         }
         admitted
@@ -231,9 +234,9 @@ mod tests {
     #[test]
     fn log_rate_limit_reports_dropped_lines() {
         let (sender, lines) = channel();
-        let queue = Arc::new(LineQueue::new(WAITING, move || Sink(sender.clone())));
+        let queue = Arc::new(LineQueue::new(MAX_QUEUED_LINES, move || Sink(sender.clone())));
         let sink = queue.clone();
-        let filter = PerCallsite { queue: queue.clone(), places: Throttles::default() };
+        let filter = PerCallsite { queue: queue.clone(), throttles: Throttles::default() };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || Line(sink.clone()))
             .with_filter(filter);
@@ -279,7 +282,7 @@ mod tests {
     #[test]
     fn end_waits_for_lines_within_limit() {
         let (sender, lines) = channel();
-        let queue = Arc::new(LineQueue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(MAX_QUEUED_LINES, move || {
             // The sink starts slowly.
             std::thread::sleep(Duration::from_millis(20));
             Sink(sender.clone())
@@ -290,15 +293,15 @@ mod tests {
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["the last words\n"]);
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(LineQueue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(MAX_QUEUED_LINES, move || {
             let _ = stuck.lock().unwrap().take().and_then(|it| it.recv().ok());
             io::sink()
         }));
-        (0..2 * WAITING).for_each(|_| queue.send(b"\n".to_vec()));
+        (0..2 * MAX_QUEUED_LINES).for_each(|_| queue.send(b"\n".to_vec()));
         let start = Instant::now();
         drop(LogFlush(queue));
         let taken = start.elapsed();
-        assert!(taken >= LAST_WORDS / 2 && taken < 5 * LAST_WORDS, "{taken:?}");
+        assert!(taken >= FLUSH_TIMEOUT / 2 && taken < 5 * FLUSH_TIMEOUT, "{taken:?}");
         drop(sender);
     }
 
@@ -306,15 +309,15 @@ mod tests {
     fn log_queue_does_not_block_on_stuck_writer() {
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(LineQueue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(MAX_QUEUED_LINES, move || {
             let receiver = stuck.lock().unwrap().take();
             let _ = receiver.and_then(|receiver| receiver.recv().ok());
             io::sink()
         }));
-        for number in 0..2 * WAITING {
+        for number in 0..2 * MAX_QUEUED_LINES {
             queue.send(format!("{number}\n").into_bytes());
         }
-        assert!(queue.lost.load(Ordering::Relaxed) >= (WAITING - 1) as u64);
+        assert!(queue.lost.load(Ordering::Relaxed) >= (MAX_QUEUED_LINES - 1) as u64);
         drop(sender);
         queue.flush();
         assert_eq!(queue.lost.load(Ordering::Relaxed), 0, "the log reports the lost lines");

@@ -276,7 +276,7 @@ enum SideArgument {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let is_run = matches!(arguments.command, Command::Run { .. });
-    let _last_words = verbless_model_host::log::init(level(arguments.verbose, is_run));
+    let _log_flush = verbless_model_host::log::init(level(arguments.verbose, is_run));
     match execute(arguments.command) {
         Ok(code) => code,
         Err(error) => {

@@ -32,7 +32,7 @@ const OWN: u8 = 0x77;
 /// Number of starts of the second program.
 const TRIES: &str = "VERBLESS_TEST_TRIES";
 const MAX_TRIES: u32 = 10;
-const TAKEN: &str = "the address is never free";
+const TAKEN: &str = "the registered address is occupied in every program";
 /// Prefix of the programs' messages, amid the test harness's output.
 const MARK: &str = "@ ";
 
@@ -50,9 +50,9 @@ fn memory_registered_before_exec_is_unreachable() {
         Ok(address) => return second(address.parse().expect("an address")),
         Err(_) => {}
     }
-    let mut begun = 0;
+    let mut tries = 0;
     let text = loop {
-        begun += 1;
+        tries += 1;
         let peer = program("peer");
         let output = Command::new(env!("CARGO_BIN_EXE_verbless-model"))
             .args(["run", "--devices", "2", "--"])
@@ -68,22 +68,22 @@ fn memory_registered_before_exec_is_unreachable() {
         }
         // A sanitizer's memory has the same address in every program; the registered memory may get
         // another one on the next try.
-        if begun == MAX_TRIES || !text.concat().contains(TAKEN) {
+        if tries == MAX_TRIES || !text.concat().contains(TAKEN) {
             break text;
         }
     };
     panic!("{}\n{}", text[0], text[1]);
 }
 
-/// A queue pair of the device with this number.
-struct End {
+/// A connected QP on a device.
+struct Endpoint {
     domain: Domain,
     cq: Cq,
     qp: Qp,
     options: ConnectOptions,
 }
 
-impl End {
+impl Endpoint {
     fn new(device: usize) -> Self {
         let devices = Kernel::new().enumerate().expect("devices");
         let domain =
@@ -91,7 +91,7 @@ impl End {
                 .expect("a domain");
         let cq = domain.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq).expect("a queue pair");
-        // A lost peer is noticed soon.
+        // Few retries, so that an absent peer fails the request soon.
         let options = ConnectOptions { retry_count: 1, ..ConnectOptions::default() };
         Self { domain, cq, qp, options }
     }
@@ -136,33 +136,33 @@ fn address(text: &str) -> PeerAddress {
     PeerAddress::from_bytes(&std::array::from_fn(byte)).expect("an address")
 }
 
-fn say(what: &str) {
+fn send_line(what: &str) {
     println!("\n{MARK}{what}");
     std::io::stdout().flush().expect("it is read");
 }
 
-fn hear() -> String {
+fn receive_line() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("a line");
     line.trim().into()
 }
 
 /// Offers memory to the peer, and waits until the peer has written it.
-fn offer(end: &mut End) -> Region {
+fn offer(end: &mut Endpoint) -> Region {
     let region = end.domain.region(LENGTH, KeyAccess::ALL).expect("memory");
     let remote = region.remote(0, 0).expect("a remote key");
-    say(&format!("{} {} {}", text(end.address()), remote.address, remote.rkey.0));
-    end.connect(&address(&hear()));
-    say("connected");
-    assert_eq!(hear(), "written");
+    send_line(&format!("{} {} {}", text(end.address()), remote.address, remote.rkey.0));
+    end.connect(&address(&receive_line()));
+    send_line("connected");
+    assert_eq!(receive_line(), "written");
     let mut arrived = vec![0; LENGTH];
     region.read_at(0, &mut arrived).expect("room");
-    assert!(arrived.iter().all(|&byte| byte == OLD), "what the peer wrote is here");
+    assert!(arrived.iter().all(|&byte| byte == OLD), "the peer's bytes arrived");
     region
 }
 
 fn first() {
-    let mut end = End::new(1);
+    let mut end = Endpoint::new(1);
     let region = offer(&mut end);
     // A failed exec changes nothing.
     for _ in 0..3 {
@@ -171,8 +171,8 @@ fn first() {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
         }
     }
-    say("still here");
-    assert_eq!(hear(), "written again");
+    send_line("still here");
+    assert_eq!(receive_line(), "written again");
     let mut kept = 0;
     for entry in std::fs::read_dir("/proc/self/fd").expect("our descriptors") {
         let entry = entry.expect("a descriptor");
@@ -208,13 +208,13 @@ fn second(at: usize) {
     // SAFETY: the mapping is new, and no other reference to it exists.
     let memory = unsafe { memory.as_mut() };
     memory.fill(OWN);
-    say("second");
-    assert_eq!(hear(), "failed");
+    send_line("second");
+    assert_eq!(receive_line(), "failed");
     assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
-    // A device that this program opens reaches its memory.
-    drop(offer(&mut End::new(1)));
+    // A device that this program opens reaches memory that it registers there.
+    drop(offer(&mut Endpoint::new(1)));
     assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
-    say("done");
+    send_line("done");
 }
 
 /// The process with the programs.
@@ -224,7 +224,7 @@ struct Process {
 }
 
 impl Process {
-    fn hear(&mut self) -> String {
+    fn receive_line(&mut self) -> String {
         let mut line = String::new();
         while self.lines.read_line(&mut line).expect("text") != 0 {
             if let Some(said) = line.strip_prefix(MARK) {
@@ -235,28 +235,28 @@ impl Process {
         panic!("it ended: {:?}", self.child.wait());
     }
 
-    fn say(&mut self, what: &str) {
+    fn send_line(&mut self, what: &str) {
         let input = self.child.stdin.as_mut().expect("piped");
         writeln!(input, "{what}").expect("it reads");
     }
 
     /// Connects to the offered memory and writes it.
-    fn write(&mut self, end: &mut End, from: &Region) -> RemoteAddr {
-        let offer = self.hear();
+    fn write(&mut self, end: &mut Endpoint, from: &Region) -> RemoteAddr {
+        let offer = self.receive_line();
         let parts: Vec<&str> = offer.split(' ').collect();
         let number = |at: usize| parts[at].parse::<u64>().expect("a number");
         end.connect(&address(parts[0]));
-        self.say(&text(end.address()));
-        assert_eq!(self.hear(), "connected");
+        self.send_line(&text(end.address()));
+        assert_eq!(self.receive_line(), "connected");
         let remote = RemoteAddr::new(number(1), Rkey(number(2) as u32));
         end.write(from, remote).expect("it arrives");
-        self.say("written");
+        self.send_line("written");
         remote
     }
 }
 
 fn peer() {
-    let mut end = End::new(0);
+    let mut end = Endpoint::new(0);
     let from = end.domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     from.write_at(0, &[OLD; LENGTH]).expect("room");
     let mut child =
@@ -264,18 +264,18 @@ fn peer() {
     let lines = BufReader::new(child.stdout.take().expect("piped"));
     let mut process = Process { child, lines };
     let remote = process.write(&mut end, &from);
-    assert_eq!(process.hear(), "still here");
+    assert_eq!(process.receive_line(), "still here");
     end.write(&from, remote).expect("a failed exec leaves the program in place");
-    process.say("written again");
-    assert_eq!(process.hear(), "second");
+    process.send_line("written again");
+    assert_eq!(process.receive_line(), "second");
     // A device may write to pages that no process maps. The write need not fail, but has no effect.
     let _ = end.write(&from, remote);
     end.read(&from, remote).expect_err("that memory is gone");
-    process.say("failed");
-    let mut again = End::new(0);
+    process.send_line("failed");
+    let mut again = Endpoint::new(0);
     let from = again.domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     from.write_at(0, &[OLD; LENGTH]).expect("room");
     process.write(&mut again, &from);
-    assert_eq!(process.hear(), "done");
+    assert_eq!(process.receive_line(), "done");
     assert!(process.child.wait().expect("it ends").success());
 }

@@ -30,7 +30,7 @@ fn run() -> Command {
     command
 }
 
-/// As [`run`], after a script in new namespaces (a user namespace too, unless root). `None`:
+/// Runs [`run`] after a script, in new namespaces (a user namespace too, unless root). `None`:
 /// namespaces are not allowed here.
 fn run_after(script: &str) -> Option<Output> {
     binary_after(script, &["run", "--", "sh", "-c", PROGRAM])
@@ -53,7 +53,7 @@ fn after(script: &str, arguments: &[&str]) -> Option<Command> {
         skipped("namespaces are not allowed here");
         return None;
     }
-    // A mount over the directory of this binary hides it, but not an open descriptor.
+    // A mount over the binary's directory hides the path, but an open descriptor still reaches it.
     let hidden = ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|it| BINARY.starts_with(it));
     let script = match hidden && script.contains("/tmp") {
         true => format!("exec 9<\"$1\" && shift && {script} && exec /proc/self/fd/9 \"$@\""),
@@ -81,7 +81,7 @@ fn forbid_towards(
     const RETURN: u16 = 0x06;
     const ALLOW: u32 = 0x7fff_0000;
     const ERROR: u32 = 0x0005_0000;
-    let put_on = move || {
+    let install = move || {
         const FIRST_ARGUMENT: u32 = 16;
         let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         // No process has this id.
@@ -104,11 +104,11 @@ fn forbid_towards(
         io::Result::Ok(())
     };
     // SAFETY: between fork and exec, the child only makes system calls.
-    unsafe { command.pre_exec(put_on) }
+    unsafe { command.pre_exec(install) }
 }
 
 /// Asserts that `run` did not start the program and that it names each of `words`.
-fn says_why_not(output: &Output, words: &[&str]) {
+fn assert_rejected(output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(output.stdout.is_empty(), "the program did not start");
@@ -118,7 +118,7 @@ fn says_why_not(output: &Output, words: &[&str]) {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-fn works(output: &Output) {
+fn assert_works(output: &Output) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), FOUND, "{text}");
@@ -140,7 +140,7 @@ fn forbidden_syscall_is_reported_before_start() {
         (libc::SYS_seccomp, Errno::ENOSYS, ["user notification", "CONFIG_SECCOMP_FILTER"]),
     ] {
         let output = forbid(&mut run(), number, errno).output().expect("it starts");
-        says_why_not(&output, &words);
+        assert_rejected(&output, &words);
     }
 }
 
@@ -151,16 +151,16 @@ fn unreachable_program_is_distinct_from_seccomp() {
     let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
     let output = output.expect("it starts");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("seccomp"));
-    says_why_not(&output, &["process_vm_readv", "user namespace"]);
+    assert_rejected(&output, &["process_vm_readv", "user namespace"]);
 }
 
 #[test]
 fn optional_syscalls_may_be_forbidden() {
     // As docker does by default.
     let output = forbid(&mut run(), libc::SYS_pidfd_getfd, Errno::EPERM).output();
-    works(&output.expect("it starts"));
+    assert_works(&output.expect("it starts"));
     let output = forbid(&mut run(), libc::SYS_sched_setattr, Errno::EPERM).output();
-    works(&output.expect("it starts"));
+    assert_works(&output.expect("it starts"));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn many_processes_open_device_under_low_limit() {
 #[test]
 fn run_works_in_new_namespaces() {
     let Some(output) = run_after("true") else { return };
-    works(&output);
+    assert_works(&output);
 }
 
 #[test]
@@ -208,11 +208,11 @@ fn hidden_proc_is_rejected_before_start() {
         return;
     }
     let output = run_after(HIDDEN).expect("as before");
-    says_why_not(&output, &["/proc cannot be read", "mount -t proc proc /proc"]);
+    assert_rejected(&output, &["/proc cannot be read", "mount -t proc proc /proc"]);
 }
 
 #[test]
-fn one_writable_tmp_place_suffices() {
+fn one_writable_tmp_directory_suffices() {
     let read_only = "mount -t tmpfs -o ro none /dev/shm && mount -t tmpfs -o ro none /var/tmp";
     let small = "mount -t tmpfs -o size=64k,nr_inodes=20 none /tmp";
     for (script, can_mount) in [
@@ -223,13 +223,13 @@ fn one_writable_tmp_place_suffices() {
         if !can_mount {
             forbid(&mut command, libc::SYS_fsopen, Errno::ENOSYS);
         }
-        works(&command.output().expect("unshare runs"));
+        assert_works(&command.output().expect("unshare runs"));
     }
     let full = format!("{read_only} && {small}");
     let mut command = after(&full, &["run", "--", "sh", "-c", PROGRAM]).expect("as before");
     let output = forbid(&mut command, libc::SYS_fsopen, Errno::ENOSYS).output();
     let output = output.expect("unshare runs");
-    says_why_not(&output, &["/dev/shm: Read-only", "/tmp: No space left", "set TMPDIR"]);
+    assert_rejected(&output, &["/dev/shm: Read-only", "/tmp: No space left", "set TMPDIR"]);
 }
 
 #[test]
@@ -247,9 +247,9 @@ fn fallback_tree_is_not_given_across_roots() {
     let output = forbid(&mut command, libc::SYS_fsopen, Errno::EPERM).output().expect("it starts");
     let (text, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(text, "opened\n", "what takes no directory works: {errors}");
+    assert_eq!(text, "opened\n", "an absolute path is opened: {errors}");
     assert!(errors.contains("another root directory or mount namespace"), "{errors}");
-    works(&forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("it starts"));
+    assert_works(&forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("it starts"));
 }
 
 #[test]
@@ -277,12 +277,12 @@ fn next_run_removes_files_of_killed_run() {
     io::BufRead::read_line(&mut output, &mut line).expect("the program started");
     let left = entries(&place);
     assert_eq!(left.len(), 1);
-    works(&without_mount(&mut run()).expect("it starts"));
+    assert_works(&without_mount(&mut run()).expect("it starts"));
     assert_eq!(entries(&place), left, "the files of a live run stay");
     killed.kill().expect("it is there");
     killed.wait().expect("it ends");
     assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
-    works(&without_mount(&mut run()).expect("it starts"));
+    assert_works(&without_mount(&mut run()).expect("it starts"));
     assert!(entries(&place).is_empty());
     std::fs::remove_dir(place).expect("it is empty");
 }

@@ -17,10 +17,10 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region,
 
 type Error = Box<dyn std::error::Error>;
 
-/// Bytes of a long message: the longest that a device takes.
-const LONG: usize = 1 << 30;
+/// Bytes of a long message: the maximum of a device.
+const LONG_MESSAGE: usize = 1 << 30;
 /// Bytes of a message that fits a CPU cache, and the most messages in flight.
-const SHORT: usize = 128 << 10;
+const SHORT_MESSAGE: usize = 128 << 10;
 const DEPTH: usize = 256;
 const ROUND: Duration = Duration::from_millis(700);
 
@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
     let devices = [open(0)?, open(1)?, open(2)?];
     let domains = [Domain::new(&devices[0])?, Domain::new(&devices[1])?, Domain::new(&devices[2])?];
 
-    let mut long = Stream::new(&domains[0], &domains[1], LONG, 2)?;
+    let mut long = Stream::new(&domains[0], &domains[1], LONG_MESSAGE, 2)?;
     let mut shortest = [Duration::MAX; 3];
     for _ in 0..rounds {
         let longest = answer_times(&mut long, &devices, &domains)?;
@@ -50,8 +50,8 @@ fn main() -> Result<(), Error> {
 
     let mut ratio = 0.0_f64;
     for _ in 0..rounds {
-        let mut one = Stream::new(&domains[0], &domains[0], SHORT, DEPTH)?;
-        let mut other = Stream::new(&domains[1], &domains[1], SHORT, DEPTH)?;
+        let mut one = Stream::new(&domains[0], &domains[0], SHORT_MESSAGE, DEPTH)?;
+        let mut other = Stream::new(&domains[1], &domains[1], SHORT_MESSAGE, DEPTH)?;
         let alone = moved(&mut [&mut one])?;
         let together = moved(&mut [&mut one, &mut other])?;
         ratio = ratio.max(together / alone);
@@ -70,14 +70,14 @@ fn answer_times(
     let (start, before) = (Instant::now(), stream.done);
     while start.elapsed() < ROUND || stream.done == before {
         for ((device, domain), longest) in devices.iter().zip(domains).zip(&mut longest) {
-            stream.go_on()?;
-            let asked = Instant::now();
+            stream.fill()?;
+            let sent = Instant::now();
             device.query_vport_state()?;
-            let answered = Instant::now();
+            let completed = Instant::now();
             let region = domain.region(4096, KeyAccess::ALL)?;
-            let made = Instant::now();
+            let created = Instant::now();
             drop(region);
-            for time in [answered - asked, made - answered, made.elapsed()] {
+            for time in [completed - sent, created - completed, created.elapsed()] {
                 *longest = time.max(*longest);
             }
         }
@@ -92,9 +92,9 @@ fn moved(streams: &mut [&mut Stream]) -> Result<f64, Error> {
     let start = Instant::now();
     while start.elapsed() < ROUND {
         for stream in &mut *streams {
-            stream.go_on()?;
+            stream.fill()?;
         }
-        // Leaves the CPUs to the model: enough messages wait.
+        // Leaves the CPUs to the model: enough WQEs are posted.
         std::thread::sleep(Duration::from_micros(100));
     }
     let done = streams.iter().map(|stream| stream.done).sum::<usize>() - before;
@@ -138,7 +138,7 @@ impl Stream {
     }
 
     /// Posts messages until the SQ is full.
-    fn go_on(&mut self) -> Result<(), Error> {
+    fn fill(&mut self) -> Result<(), Error> {
         self.poll()?;
         let mut batch = self.qp.batch();
         while self.posted - self.done < self.depth {
@@ -150,14 +150,14 @@ impl Stream {
     }
 
     fn poll(&mut self) -> Result<(), Error> {
-        let mut places: [_; 32] = std::array::from_fn(|_| None);
+        let mut completions: [_; 32] = std::array::from_fn(|_| None);
         loop {
-            let count = self.qp.poll_into(&mut self.cq, &mut places);
-            for completion in places[..count].iter_mut().filter_map(Option::take) {
+            let count = self.qp.poll_into(&mut self.cq, &mut completions);
+            for completion in completions[..count].iter_mut().filter_map(Option::take) {
                 completion?;
                 self.done += 1;
             }
-            if count < places.len() {
+            if count < completions.len() {
                 return Ok(());
             }
         }

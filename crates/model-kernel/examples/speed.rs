@@ -5,11 +5,11 @@
 //! GIGABYTES]]]` prints operations and bytes per second for messages of 8 bytes and of 64 KiB,
 //! between two modelled devices in this process. One thread posts and polls; the model's own thread
 //! is the device. The best of several rounds counts; the rounds end once one reaches OPERATIONS, or
-//! GIGABYTES, per second. `--kernel` before the numbers takes the kernel's first device, which
-//! talks to itself; `verbless-model run -- speed --kernel` shows that. `--packets` lets the
-//! modelled devices carry messages in packets (RoCE v2, path MTU 4096), prints how many packets per
-//! second they send together, acknowledgements included, and compares that rate with the target for
-//! 8 bytes. The program and both devices then share one thread, as they would share one core.
+//! GIGABYTES, per second. `--kernel` before the numbers uses the kernel's first device for both
+//! QPs; `verbless-model run -- speed --kernel` shows that. `--packets` lets the modelled devices
+//! carry messages in packets (RoCE v2, path MTU 4096), prints how many packets per second they send
+//! together, acknowledgements included, and compares that rate with the target for 8 bytes. The
+//! program and both devices then share one thread, as they would share one core.
 //!
 //! A write carries its number at both ends of its bytes, in a slot that no other write in flight
 //! uses. The number must be in place when the program polls the completion, or the program fails.
@@ -128,7 +128,7 @@ fn run(
         let remote = target.remote(at(slot), 0)?;
         writes.push(Write::new(source.sge(at(slot), size)?, remote).signaled());
     }
-    let mut places: [_; 32] = std::array::from_fn(|_| None);
+    let mut completions: [_; 32] = std::array::from_fn(|_| None);
     let (mut posted, mut done) = (0, 0);
     let start = Instant::now();
     loop {
@@ -145,9 +145,9 @@ fn run(
         if let Some(model) = stepped {
             model.run_until_idle();
         }
-        let count = qp.poll_into(&mut cq, &mut places);
-        for place in &mut places[..count] {
-            if let Some(completion) = place.take() {
+        let count = qp.poll_into(&mut cq, &mut completions);
+        for slot in &mut completions[..count] {
+            if let Some(completion) = slot.take() {
                 completion?;
             }
             check(&target, done)?;

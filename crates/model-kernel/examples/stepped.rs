@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let source = here.region(4096, KeyAccess::LOCAL_READ)?;
     let target = there.region(4096, KeyAccess::ALL)?;
     let write = Write::new(source.sge(0, 8)?, target.remote(0, 0)?).signaled();
-    let mut places: [_; BATCH] = std::array::from_fn(|_| None);
+    let mut completions: [_; BATCH] = std::array::from_fn(|_| None);
     for _ in 0..ROUNDS {
         let mut batch = qp.batch();
         for _ in 0..BATCH {
@@ -45,10 +45,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         batch.ring();
         measured_write(&model);
-        let done = qp.poll_into(&mut cq, &mut places);
+        let done = qp.poll_into(&mut cq, &mut completions);
         assert_eq!(done, BATCH, "the model is idle before every write completed");
-        for place in &mut places {
-            place.take().ok_or("a place without a completion")??;
+        for completion in &mut completions {
+            completion.take().ok_or("a WRITE has no completion")??;
         }
     }
     println!("operations: {}", BATCH * ROUNDS);

@@ -2,10 +2,11 @@
 //!
 //! Clients share the descriptors, the memory mappings and the memory of the process that serves
 //! them. A resource that is kept for a client is charged to the client's account until the charge
-//! is dropped, even after the client's end. A filter has an account, and each process behind the
-//! filter has an account below it. A charge counts against both. An account holds at most as much
-//! as is left for the others on its level, so one account never uses up a resource. While no other
-//! account on its level holds any of a resource, an account may hold all but a [`reserve`].
+//! is dropped, even after the client's end. A seccomp filter of the supervisor has an account, and
+//! each process behind the filter has an account below it. A charge counts against both. An account
+//! holds at most as much as is left for the others on its level, so one account never exhausts a
+//! resource. While no other account on its level holds any of a resource, an account may hold all
+//! but a [`reserve`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ pub enum Resource {
     Mappings,
     /// Bytes of records in channels, and of objects that the device does not know.
     Bytes,
-    /// Numbers in DMA addresses.
+    /// Numbers of processes in DMA addresses.
     DmaNumbers,
 }
 
@@ -44,7 +45,7 @@ fn reserve(capacity: usize) -> usize {
 }
 
 impl Resource {
-    /// The errno of Linux when the resource is used up.
+    /// The errno of Linux when the resource is exhausted.
     fn shortage(self) -> Errno {
         match self {
             Self::Descriptors => Errno::ENFILE,
@@ -136,12 +137,12 @@ impl Account {
         resource: Resource,
         count: usize,
     ) -> Result<Charge, Errno> {
-        let mut charge = self.nothing(resource);
+        let mut charge = self.empty_charge(resource);
         charge.grow_up_to(most, count).map(|()| charge)
     }
 
     /// An empty charge.
-    pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Charge {
+    pub(crate) fn empty_charge(self: &Arc<Self>, resource: Resource) -> Charge {
         Charge { account: self.clone(), resource, count: 0 }
     }
 
@@ -295,7 +296,7 @@ mod tests {
         drop((others, last));
         assert_eq!(fill(&first).len(), 23);
         drop(held);
-        // A quarter of few is too few.
+        // A quarter of a small capacity is less than the minimum reserve.
         for (most, sole) in [(48, 24), (127, 64), (128, 64), (160, 96), (256, 192), (260, 195)] {
             let filter = Arc::new(Account::with(ResourcePool::of([most; RESOURCES])));
             assert_eq!(fill(&filter).len(), sole, "{most}");
@@ -308,7 +309,7 @@ mod tests {
         let [filter, other] = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
         let [first, second] = [(); 2].map(|()| Arc::new(filter.of_process()));
         let fill = |account: &Arc<Account>| charges(account, Resource::Descriptors).len();
-        // What the filter itself holds is no other process's.
+        // No process gets what the filter itself holds.
         let _own = filter.charge(Resource::Descriptors, 76).expect("there is room");
         let held = charges(&first, Resource::Descriptors);
         assert_eq!((held.len(), fill(&second), fill(&other)), (264, 30, 214));
@@ -333,7 +334,7 @@ mod tests {
     #[test]
     fn charge_beyond_the_share_exceeds_it() {
         let filter = Arc::new(Account::with(ResourcePool::of([12; RESOURCES])));
-        let mut charge = filter.nothing(Resource::Bytes);
+        let mut charge = filter.empty_charge(Resource::Bytes);
         for (count, exceeds) in [(6, false), (7, true), (13, true), (5, false)] {
             charge.set(count);
             assert_eq!(charge.exceeds_share(), exceeds, "{count}");

@@ -40,7 +40,7 @@ struct IoEvent([u64; 4]);
 
 /// Maximum number of completions that one call reaps: a signal may leave its completion to the next
 /// call.
-const ROOM: usize = 4;
+const MAX_COMPLETIONS: usize = 4;
 
 /// A context for requests, and the empty file that they read.
 #[derive(Debug)]
@@ -57,7 +57,9 @@ impl AioContext {
         let empty = super::descriptor::empty_file()?;
         let mut number = 0u64;
         // SAFETY: the kernel writes the number into a variable of its size.
-        Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, ROOM, &raw mut number) })?;
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_io_setup, MAX_COMPLETIONS, &raw mut number)
+        })?;
         Ok(Self { number, empty, process: std::process::id() })
     }
 
@@ -73,16 +75,16 @@ impl AioContext {
             eventfd: eventfd.as_raw_fd() as u32,
             ..Iocb::default()
         };
-        let (list, mut ends) = ([&raw const request], [const { IoEvent([0; 4]) }; ROOM]);
+        let (list, mut ends) = ([&raw const request], [const { IoEvent([0; 4]) }; MAX_COMPLETIONS]);
         // SAFETY: the kernel reads a list of one request of this layout, which reads zero bytes. It
         // is done when the call returns.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.context(), 1, list.as_ptr()) };
         Errno::result(taken)?;
-        // SAFETY: the kernel writes at most `ROOM` structures of this layout; it does not wait for
-        // any.
+        // SAFETY: the kernel writes at most `MAX_COMPLETIONS` structures of this layout; it does
+        // not wait for any.
         unsafe {
             let (least, most, forever): (c_long, _, _) =
-                (0, ROOM as c_long, null_mut::<libc::timespec>());
+                (0, MAX_COMPLETIONS as c_long, null_mut::<libc::timespec>());
             let (context, ends) = (self.context(), ends.as_mut_ptr());
             libc::syscall(libc::SYS_io_getevents, context, least, most, ends, forever);
         }

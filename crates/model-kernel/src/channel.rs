@@ -186,7 +186,7 @@ impl Channel {
 
     /// Holds a claim as long as the channel lives.
     pub(super) fn keep(&self, claim: Charge) {
-        self.lock().backlog.charge = Some(claim.account().nothing(Resource::Bytes));
+        self.lock().backlog.charge = Some(claim.account().empty_charge(Resource::Bytes));
         let _ = self.claim.set(claim);
     }
 
@@ -226,7 +226,7 @@ impl Channel {
         if is_sent {
             retraction.theirs = client.find(self.file).map_err(|errno| {
                 let words = "the object has unread events, and their channel cannot be borrowed to \
-                             take them back: read them, or try again later";
+                             retract them: read them, or try again later";
                 refused(errno, words)
             })?;
         }
@@ -925,7 +925,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn records_behind_a_retraction_are_charged() {
+    fn records_sent_during_a_retraction_are_charged() {
         let account = account_of(&ResourcePool::of([10, 0, 10_000, 0]));
         let (channel, fd) = kept_for(&account);
         channel.send_tagged(1, vec![1; 8]);

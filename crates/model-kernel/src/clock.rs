@@ -129,29 +129,33 @@ struct Inner {
     time: Option<CycleCounter>,
     pages: Vec<Weak<ClockPage>>,
     /// A thread keeps the pages up to date.
-    kept: bool,
+    has_updater: bool,
 }
 
 impl Clock {
     /// Writes a page, and keeps it up to date while any client has it.
-    pub(super) fn show(&self, kernel: &Arc<Kernel>, page: &Arc<ClockPage>) -> Result<(), Errno> {
+    pub(super) fn add_page(
+        &self,
+        kernel: &Arc<Kernel>,
+        page: &Arc<ClockPage>,
+    ) -> Result<(), Errno> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let time = inner.now(kernel).ok_or(Errno::EOPNOTSUPP)?;
         page.write(&time)?;
         inner.pages.push(Arc::downgrade(page));
-        if !inner.kept {
+        if !inner.has_updater {
             let kernel = Arc::downgrade(kernel);
-            let keeper = std::thread::Builder::new().name("verbless-clock".into());
-            keeper.spawn(move || keep(&kernel)).map_err(|_| Errno::EAGAIN)?;
-            inner.kept = true;
+            let updater = std::thread::Builder::new().name("verbless-clock".into());
+            updater.spawn(move || update_pages(&kernel)).map_err(|_| Errno::EAGAIN)?;
+            inner.has_updater = true;
         }
         Ok(())
     }
 
     /// Whether a thread keeps pages up to date.
     #[cfg(test)]
-    pub(super) fn is_kept(&self) -> bool {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).kept
+    pub(super) fn has_updater(&self) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).has_updater
     }
 
     /// Updates all pages; false when there is none.
@@ -163,8 +167,8 @@ impl Clock {
                 let _ = page.write(&time);
             }
         }
-        inner.kept = !inner.pages.is_empty();
-        inner.kept
+        inner.has_updater = !inner.pages.is_empty();
+        inner.has_updater
     }
 }
 
@@ -184,7 +188,7 @@ impl Inner {
     }
 }
 
-fn keep(kernel: &Weak<Kernel>) {
+fn update_pages(kernel: &Weak<Kernel>) {
     loop {
         std::thread::sleep(PERIOD);
         match kernel.upgrade() {
@@ -257,10 +261,6 @@ mod tests {
             cycles.checked_mul(time.multiplier.into()).is_some(),
             "no product overflows by then"
         );
-        assert_eq!(
-            CycleCounter::new(0, 0, 0),
-            None,
-            "a device that does not say how fast it counts"
-        );
+        assert_eq!(CycleCounter::new(0, 0, 0), None, "a device that reports no frequency");
     }
 }

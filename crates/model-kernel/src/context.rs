@@ -22,7 +22,7 @@ const LIB_DYNAMIC_UARS: u32 = 2;
 /// IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS.
 const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
-const RESPONSE: usize = 72;
+const RESPONSE_BYTES: usize = 72;
 
 /// The value of a client without user indexes.
 const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -104,8 +104,8 @@ impl ContextRequest {
 impl Method<'_> {
     pub(super) fn get_context(&mut self) -> Result<(), Errno> {
         let vectors = self.file.kernel.completion_vectors();
-        self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
-        self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
         self.state.require_device()?;
         if self.state.context.is_some() {
             return Err(refused(Errno::EINVAL, "the open file has a context already"));
@@ -131,9 +131,9 @@ impl Method<'_> {
         Ok(())
     }
 
-    fn write_response(&mut self, mut response: [u8; RESPONSE]) -> Result<(), Errno> {
+    fn write_response(&mut self, mut response: [u8; RESPONSE_BYTES]) -> Result<(), Errno> {
         let len = match self.attrs.len(attr::UHW_OUT) {
-            Ok(room) => room.min(RESPONSE),
+            Ok(room) => room.min(RESPONSE_BYTES),
             Err(_) => return Ok(()),
         };
         response[40..44].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -222,11 +222,11 @@ impl Method<'_> {
 
     pub(super) fn query_context(&mut self) -> Result<(), Errno> {
         let mut response = response(&self.file.kernel, self.state.context()?);
-        let len = self.attrs.len(attr::CONTEXT_RESP)?.min(RESPONSE) as u32;
+        let len = self.attrs.len(attr::CONTEXT_RESP)?.min(RESPONSE_BYTES) as u32;
         response[40..44].copy_from_slice(&len.to_ne_bytes());
         let vectors = self.file.kernel.completion_vectors();
-        self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
-        self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
+        self.attrs.put_if_present(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
         self.attrs.put_or_zero(attr::CONTEXT_RESP, &response)
     }
 }
@@ -244,7 +244,7 @@ impl WrappingMultiple for u32 {
 
 /// `mlx5_ib_alloc_ucontext_resp` without its length. It does not offer the core clock page, which
 /// is not modelled.
-fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
+fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE_BYTES] {
     const DUMP_FILL_MKEY: u32 = 1 << 1;
     const ECE: u32 = 1 << 2;
     const SQD2RTS: u32 = 1 << 3;
@@ -276,7 +276,7 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
         (true, 0) => 2,
         (true, _) => 1,
     };
-    let mut bytes = [0; RESPONSE];
+    let mut bytes = [0; RESPONSE_BYTES];
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(0, 1 << caps.log_max_qp());
     put(4, 1 << caps.log_bf_reg_size());

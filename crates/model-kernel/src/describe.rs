@@ -9,7 +9,7 @@ use verbless_prm::CommandInfo;
 
 use super::abi::{self, Access, AttrKind, attr};
 use super::client::Client;
-use super::ioctl::{RawAttr, take_apart};
+use super::ioctl::{RawAttr, method_and_attributes};
 use super::write;
 
 /// Numbers from this value on are printed in hexadecimal.
@@ -23,9 +23,9 @@ pub struct IoctlDescription {
     /// The method, or the command of the write interface.
     pub name: String,
     /// The request's attributes: `name=value`, separated by commas.
-    pub given: String,
+    pub request: String,
     /// The answer's attributes, if the call succeeded.
-    pub answered: String,
+    pub response: String,
 }
 
 /// A number in a structure: its name, offset and size in bytes.
@@ -169,7 +169,7 @@ const MODIFY_QP: &[Field] = &[
 /// This reads the data at a pointer again: a client that changes it meanwhile misleads its own
 /// watcher.
 pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDescription {
-    let (method, attributes) = take_apart(before);
+    let (method, attributes) = method_and_attributes(before);
     let Some(method) = method else {
         let ids = before.first().copied().unwrap_or_default();
         let name = format!("object {:#x}, method {:#x}", ids >> 16 & 0xffff, ids >> 32 & 0xffff);
@@ -177,7 +177,7 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDesc
     };
     let mut words = IoctlDescription { name: method.name.into(), ..IoctlDescription::default() };
     let mut layout = None;
-    for (old, new) in attributes.zip(take_apart(after).1) {
+    for (old, new) in attributes.zip(method_and_attributes(after).1) {
         if method.call == abi::Call::InvokeWrite {
             if old.id == attr::WRITE_CMD {
                 let name = write::name(old.data);
@@ -187,27 +187,29 @@ pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDesc
             continue;
         }
         let Some(spec) = method.attrs.iter().find(|spec| spec.id == old.id) else {
-            add(&mut words.given, &format!("{:#x}", old.id), "unknown");
+            add(&mut words.request, &format!("{:#x}", old.id), "unknown");
             continue;
         };
         match spec.kind {
             AttrKind::Handle { access, .. } | AttrKind::Fd { access, .. } => match access {
-                Access::New => add(&mut words.answered, spec.name, &number(new.data)),
-                _ => add(&mut words.given, spec.name, &number(old.data)),
+                Access::New => add(&mut words.response, spec.name, &number(new.data)),
+                _ => add(&mut words.request, spec.name, &number(old.data)),
             },
-            AttrKind::RawFd => add(&mut words.given, spec.name, &(old.data as i32).to_string()),
-            AttrKind::In { .. } => add(&mut words.given, spec.name, &input(spec.name, old, client)),
+            AttrKind::RawFd => add(&mut words.request, spec.name, &(old.data as i32).to_string()),
+            AttrKind::In { .. } => {
+                add(&mut words.request, spec.name, &input(spec.name, old, client))
+            }
             AttrKind::Out { .. } if new.flags & abi::VALID_OUTPUT == 0 => {}
-            AttrKind::Out { .. } => add(&mut words.answered, spec.name, &output(new, client)),
+            AttrKind::Out { .. } => add(&mut words.response, spec.name, &output(new, client)),
         }
     }
     if let Some((_, request, response)) = layout {
-        let find = |id| take_apart(before).1.find(|it| it.id == id);
+        let find = |id| method_and_attributes(before).1.find(|it| it.id == id);
         if let Some(core) = find(attr::CORE_IN) {
-            numbers(&mut words.given, request, &bytes(core, client));
+            numbers(&mut words.request, request, &bytes(core, client));
         }
         if let Some(core) = find(attr::CORE_OUT) {
-            numbers(&mut words.answered, response, &pointed_to(core, client));
+            numbers(&mut words.response, response, &pointed_to(core, client));
         }
     }
     words
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_handles_go_by_their_names() {
+    fn numbers_and_handles_are_described_by_name() {
         let id = 7u32;
         let mut before = head(abi::object::DEVX_UMEM, 0x1000, 4);
         before.extend(attribute(attr::FIRST, 0, 0));
@@ -301,8 +303,8 @@ mod tests {
         after[9] |= u64::from(abi::VALID_OUTPUT) << 32;
         let words = describe(&before, &after, &OwnProcess::default());
         assert_eq!(words.name, "DEVX_UMEM_REG");
-        assert_eq!(words.given, "addr=0x70001000, len=64");
-        assert_eq!(words.answered, "handle=3, out_id=7");
+        assert_eq!(words.request, "addr=0x70001000, len=64");
+        assert_eq!(words.response, "handle=3, out_id=7");
     }
 
     #[test]
@@ -319,8 +321,8 @@ mod tests {
         let described = describe(&words, &words, &OwnProcess::default());
         assert_eq!(described.name, "REG_MR");
         let given = "start=0x7f0000000000, length=0x1000, pd_handle=0, access_flags=7";
-        assert_eq!(described.given, given);
-        assert_eq!(described.answered, "mr_handle=5, lkey=0x1234, rkey=0x5678");
+        assert_eq!(described.request, given);
+        assert_eq!(described.response, "mr_handle=5, lkey=0x1234, rkey=0x5678");
     }
 
     #[test]
@@ -333,9 +335,9 @@ mod tests {
         words.extend(attribute(attr::OTHER_OUT, 16, 8));
         words.extend(attribute(0x1234, 0, 0));
         let wild = describe(&words, &words, &OwnProcess::default());
-        assert_eq!(wild.given, "in=[16 bytes], 0x1234=unknown");
-        assert_eq!(wild.answered, "", "nothing was written");
-        assert_eq!(describe(&[], &[], &OwnProcess::default()).given, "");
+        assert_eq!(wild.request, "in=[16 bytes], 0x1234=unknown");
+        assert_eq!(wild.response, "", "nothing was written");
+        assert_eq!(describe(&[], &[], &OwnProcess::default()).request, "");
     }
 
     #[test]
@@ -347,19 +349,19 @@ mod tests {
         let mut after = before.clone();
         after[5] |= u64::from(abi::VALID_OUTPUT) << 32;
         let words = describe(&before, &after, &OwnProcess::default());
-        assert_eq!(words.given, "in=ALLOC_PD");
-        assert_eq!(words.answered, "out=[16 bytes]");
+        assert_eq!(words.request, "in=ALLOC_PD");
+        assert_eq!(words.response, "out=[16 bytes]");
         let count = 0x1_0000_0001u64;
         let mut words = head(abi::object::DEVICE, 5, 1);
         words.extend(attribute(attr::GID_NUM_ENTRIES, 8, &raw const count as u64));
         words[3] |= u64::from(abi::VALID_OUTPUT) << 32;
         let words = describe(&words, &words, &OwnProcess::default());
-        assert_eq!(words.answered, "num_entries=0x100000001");
+        assert_eq!(words.response, "num_entries=0x100000001");
         let mask = [8, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut words = head(abi::object::FLOW_MATCHER, 0x1000, 1);
         words.extend(attribute(attr::MATCHER_MASK, 9, mask.as_ptr() as u64));
         let words = describe(&words, &words, &OwnProcess::default());
-        assert_eq!(words.given, "match_mask=[9 bytes]", "it is no command");
+        assert_eq!(words.request, "match_mask=[9 bytes]", "it is no command");
     }
 
     #[test]

@@ -122,7 +122,10 @@ impl Method<'_> {
     /// device's number.
     fn check_object(&self, input: &[u8]) -> Result<(), Errno> {
         let named = rules::named_object(input);
-        let named = named.ok_or_else(|| not_passed(input, "a command for an object"))?;
+        let named = named.ok_or_else(|| {
+            let words = format!("{:?} is not a command for an object", rules::opcode(input));
+            refused(Errno::EINVAL, words)
+        })?;
         let no_handle = || refused(Errno::EINVAL, "the request names no object");
         let handle = self.named.handle.ok_or_else(no_handle)?;
         let made_by = |opcode, number| named == ObjectId { number, opcode, general_type: 0 };

@@ -56,14 +56,14 @@ impl Eventfds {
         }
         if held.len() >= MAX_EVENTFDS {
             let words = format!(
-                "subscriptions of this process signal {MAX_EVENTFDS} eventfds, which is the most: \
-                 end some, or share eventfds"
+                "subscriptions of this process signal {MAX_EVENTFDS} eventfds, which is the \
+                 maximum: end some, or share eventfds"
             );
             return Err(refused(Errno::ENOMEM, words));
         }
         let claim = client.claim().map_err(|errno| {
-            let words = "as many descriptors are kept for the process as may be, and each eventfd \
-                         counts as one: raise `ulimit -n`, or end subscriptions";
+            let words = "the limit of descriptors kept for the process is reached, and each \
+                         eventfd counts as one: raise `ulimit -n`, or end subscriptions";
             refused(errno, words)
         })?;
         let fd = Arc::new(Eventfd { fd, _claim: claim });
@@ -83,6 +83,6 @@ fn check_eventfd(fd: &OwnedFd) -> Result<(), Errno> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     match link {
         Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
-        _ => Err(refused(Errno::EINVAL, "the descriptor is no eventfd")),
+        _ => Err(refused(Errno::EINVAL, "the descriptor is not an eventfd")),
     }
 }

@@ -18,7 +18,7 @@ use super::channel::Channel;
 /// Interval between tries of a channel that epoll does not watch.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Size of `Fed::watched` at the first purge of dropped channels.
-const MANY: usize = 256;
+const MIN_PURGE: usize = 256;
 /// The epoll data of `Feeder::bell`.
 const BELL: u64 = 0;
 
@@ -38,7 +38,7 @@ struct Fed {
     polled: Vec<Weak<Channel>>,
     last: u64,
     /// Size of `watched` at the next purge.
-    many: usize,
+    purge_at: usize,
 }
 
 impl Feeder {
@@ -74,9 +74,9 @@ impl Feeder {
     pub(super) fn watch(&self, channel: &Arc<Channel>, socket: &OwnedFd) {
         let number = {
             let mut fed = self.fed();
-            if fed.watched.len() > fed.many {
+            if fed.watched.len() > fed.purge_at {
                 fed.watched.retain(|_, channel| channel.strong_count() != 0);
-                fed.many = MANY.max(2 * fed.watched.len());
+                fed.purge_at = MIN_PURGE.max(2 * fed.watched.len());
             }
             fed.last += 1;
             let number = fed.last;

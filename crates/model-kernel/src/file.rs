@@ -51,8 +51,8 @@ pub(super) struct NamedObjects {
 
 /// Object ids from this bit on belong to a driver (UVERBS_ID_NS_SHIFT).
 const DRIVER_NAMESPACE: u32 = 12;
-/// The end of a stream takes as long as the destruction of this many objects.
-const STREAM: usize = 50;
+/// The cost of ending a stream, in destroyed objects: the device's subscriptions are searched.
+const STREAM_COST: usize = 50;
 
 /// An open device file.
 pub(super) struct File {
@@ -139,11 +139,10 @@ impl File {
         self.doorbells.as_ref().map(|_| charge()).transpose()
     }
 
-    /// How many objects the file has; `None` while it answers an ioctl.
-    pub(super) fn objects(&self) -> Option<usize> {
+    /// The cost of closing the file, in destroyed objects; `None` while it answers an ioctl.
+    pub(super) fn close_cost(&self) -> Option<usize> {
         let state = self.state.try_lock().ok()?;
-        // The end of a stream searches the subscriptions of the device.
-        Some(state.objects.len() + STREAM * state.streams.len())
+        Some(state.objects.len() + STREAM_COST * state.streams.len())
     }
 
     fn lock(&self) -> MutexGuard<'_, FileState> {
@@ -183,7 +182,7 @@ impl File {
             let next = method.attrs.accept(index)?;
             method.resolve(next)?;
         }
-        method.attrs.complete()?;
+        method.attrs.check_mandatory()?;
         if let Some(handle) = method.named.destroy {
             let kind = method.state.object(handle).map(Object::kind);
             let reported = self.destroy(method.state, client, handle)?;
@@ -255,7 +254,7 @@ impl File {
             return Ok(page.clone());
         }
         let page = Arc::new(make()?);
-        self.kernel.clock.show(&self.kernel, &page)?;
+        self.kernel.clock.add_page(&self.kernel, &page)?;
         state.clock = Some(page.clone());
         Ok(page)
     }
@@ -343,7 +342,7 @@ impl File {
                 })?;
                 let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
-                state.mmap_numbers.0.give(mmap);
+                state.mmap_numbers.0.release(mmap);
                 state.mapped.remove(&page);
             }
         }
@@ -528,7 +527,7 @@ impl Method<'_> {
                 self.state.insert_using(handle, object, uses);
             }
             (MethodResult::Stream(stream, fd), _, Some(id)) => {
-                let number = self.give_stream(stream, fd)?;
+                let number = self.install_stream(stream, fd)?;
                 self.attrs.put_handle(id, number as u64);
             }
             _ => {}
@@ -538,7 +537,7 @@ impl Method<'_> {
 
     /// Registers a stream and gives its descriptor to the client; returns the client's descriptor
     /// number.
-    pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
+    pub(super) fn install_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
         let claim = self.attrs.client.claim().map_err(|errno| {
             refused(errno, "the process has no descriptor left for the client: raise `ulimit -n`")
         })?;

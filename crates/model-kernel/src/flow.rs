@@ -117,11 +117,11 @@ impl Method<'_> {
     fn destination(&self) -> Result<Option<FlowDestination>, Errno> {
         // The other kind of destination, a raw packet QP, does not exist here.
         if self.handle_of(attr::FLOW_DEST_QP).is_some() {
-            return Err(refused(Errno::EINVAL, "the destination is no queue pair of raw packets"));
+            return Err(refused(Errno::EINVAL, "the destination is not a raw packet QP"));
         }
         let Some(handle) = self.handle_of(attr::FLOW_DEST_DEVX) else { return Ok(None) };
         let Some(Object::Devx(object)) = self.state.object(handle) else {
-            return Err(refused(Errno::EINVAL, "the destination is no object of DevX"));
+            return Err(refused(Errno::EINVAL, "the destination is not a DevX object"));
         };
         let kind = match object.id.opcode {
             Opcode::CREATE_TIR => FlowDestinationType::TIR,

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn driver_from_before_a_reset_reaches_nothing() {
+    fn driver_attached_before_reset_cannot_act() {
         struct Receiver;
         impl Interrupts for Receiver {
             fn raise(&self, _: u32) {}

@@ -50,18 +50,18 @@ pub enum AttrContent {
 }
 
 impl FuzzFile {
-    /// Opens a device of a model. `rights`: the client holds every privilege. `None`: the device
-    /// did not come up.
+    /// Opens a device of a model. `privileged`: the client has every capability of Linux. `None`:
+    /// the device did not come up.
     pub fn open(
         model: &Model,
         device: usize,
         memory: Arc<dyn HostMemory>,
-        rights: bool,
+        privileged: bool,
     ) -> Option<Self> {
         let lease = InProcess::of(model).lease(device).ok()?;
         let client = Arc::new(FuzzClient {
             memory,
-            rights,
+            privileged,
             pinned: AtomicU64::new(0),
             eventfds: Eventfds::default(),
             descriptors: Mutex::default(),
@@ -72,7 +72,7 @@ impl FuzzFile {
 
     /// Every method of the ABI.
     pub fn methods() -> Vec<Method> {
-        let sort = |kind| match kind {
+        let content = |kind| match kind {
             AttrKind::In { min, .. } => AttrContent::In(min),
             AttrKind::Out { min, .. } => AttrContent::Out(min),
             AttrKind::Handle { object, access: Access::New } => AttrContent::New(object),
@@ -83,7 +83,7 @@ impl FuzzFile {
         let methods = super::abi::methods().map(|method| Method {
             object: method.object,
             id: method.id,
-            attributes: method.attrs.iter().map(|spec| (spec.id, sort(spec.kind))).collect(),
+            attributes: method.attrs.iter().map(|spec| (spec.id, content(spec.kind))).collect(),
         });
         methods.collect()
     }
@@ -108,7 +108,7 @@ impl FuzzFile {
 /// A client with its own memory and descriptors.
 struct FuzzClient {
     memory: Arc<dyn HostMemory>,
-    rights: bool,
+    privileged: bool,
     pinned: AtomicU64,
     eventfds: Eventfds,
     descriptors: Mutex<Vec<OwnedFd>>,
@@ -158,7 +158,7 @@ impl Client for FuzzClient {
     }
 
     fn capable(&self, _: Capability) -> bool {
-        self.rights
+        self.privileged
     }
 
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {

@@ -27,7 +27,7 @@ fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
         0..=MAX_BYTES => Ok(()),
         _ => Err(refused(
             Errno::E2BIG,
-            format!("{what} has {bytes} bytes: {MAX_BYTES} are possible"),
+            format!("{what} has {bytes} bytes; the limit is {MAX_BYTES}"),
         )),
     }
 }
@@ -148,7 +148,7 @@ impl Fwctl {
             let mut others = rpc.scope + 1..=scope::DEBUG_WRITE_FULL;
             let remedy = match others.find(|&other| is_passed(opcode, op_mod, other)) {
                 Some(least) => format!("it needs scope {least} or higher"),
-                None => "nor in any other".to_owned(),
+                None => "no scope passes it".to_owned(),
             };
             let words =
                 format!("{opcode:?} is not passed through fwctl in scope {}: {remedy}", rpc.scope);
@@ -250,8 +250,8 @@ const ALWAYS: &[Opcode] = &[
     Opcode::SET_HCA_CAP,
 ];
 
-/// Commands that only read.
-const LOOKS: &[Opcode] = &[
+/// Commands that only read: passed from DEBUG_READ_ONLY on.
+const READ_ONLY: &[Opcode] = &[
     Opcode::FPGA_QUERY_QP_COUNTERS,
     Opcode::FPGA_QUERY_QP,
     Opcode::NOP,
@@ -332,16 +332,18 @@ const LOOKS: &[Opcode] = &[
     opcode::USER_QUERY_XRQ_ERROR_PARAMS,
 ];
 
-/// Whether a command is passed in a scope (`mlx5ctl_validate_rpc`).
-fn is_passed(command: Opcode, op_mod: u16, within: u32) -> bool {
+/// Whether a command is passed in a scope (`mlx5ctl_validate_rpc`, which passes a write of a
+/// register in every scope, and a read only from DEBUG_READ_ONLY on).
+fn is_passed(command: Opcode, op_mod: u16, in_scope: u32) -> bool {
     const WRITE: u16 = 0;
     match command {
         Opcode::ACCESS_REGISTER | Opcode::ACCESS_REGISTER_USER => {
-            op_mod == WRITE || within >= scope::DEBUG_READ_ONLY
+            op_mod == WRITE || in_scope >= scope::DEBUG_READ_ONLY
         }
-        opcode::SET_DIAGNOSTIC_PARAMS => within >= scope::DEBUG_WRITE,
+        opcode::SET_DIAGNOSTIC_PARAMS => in_scope >= scope::DEBUG_WRITE,
         other => {
-            ALWAYS.contains(&other) || LOOKS.contains(&other) && within >= scope::DEBUG_READ_ONLY
+            ALWAYS.contains(&other)
+                || READ_ONLY.contains(&other) && in_scope >= scope::DEBUG_READ_ONLY
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) enum Object {
     Pd {
         pdn: u32,
     },
-    /// No device has address handles and matchers: they take only memory.
+    /// No command creates it: it takes only the kernel's memory, as a flow matcher does.
     Ah {
         _bytes: Charge,
     },
@@ -207,7 +207,7 @@ impl FileState {
         self.context.as_ref().ok_or_else(none)
     }
 
-    /// EIO: the device was removed or reset.
+    /// Refuses with EIO if the device was removed or reset.
     pub(super) fn require_device(&self) -> Result<(), Errno> {
         if self.removed { Err(refused(Errno::EIO, "the device is gone")) } else { Ok(()) }
     }
@@ -244,7 +244,7 @@ impl FileState {
             }
         }
         let order = self.tick();
-        self.handles.0.take_this(handle);
+        self.handles.0.allocate_this(handle);
         self.objects.insert(handle, HandleEntry { order, object, uses, users: 0 });
     }
 
@@ -254,7 +254,7 @@ impl FileState {
     }
 
     /// Replaces the handles that an object uses.
-    pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
+    pub(super) fn replace_uses(&mut self, handle: u32, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
                 entry.users += 1;
@@ -270,7 +270,7 @@ impl FileState {
 
     pub(super) fn remove(&mut self, handle: u32) {
         let Some(removed) = self.objects.remove(&handle) else { return };
-        self.handles.0.give(handle);
+        self.handles.0.release(handle);
         for used in removed.uses {
             if let Some(entry) = self.objects.get_mut(&used) {
                 entry.users -= 1;

@@ -186,8 +186,8 @@ impl InProcess {
 
     /// Moves the netdev of a device to another network namespace, as `ip link set netns` does: an
     /// Ethernet port then has no GID here. Programs that have the device open keep theirs.
-    pub fn take_network_away(&self, device: usize) {
-        self.inner.network.take_away(device);
+    pub fn move_netdev_away(&self, device: usize) {
+        self.inner.network.move_netdev_away(device);
     }
 
     /// Adds a static neighbour for all devices, as `ip neigh add` does, for a host outside the
@@ -354,9 +354,9 @@ impl DeviceFile {
         logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
-    /// Number of the file's objects; `None` during an ioctl.
-    pub fn objects(&self) -> Option<usize> {
-        self.file.objects()
+    /// The cost of closing the file, in destroyed objects; `None` during an ioctl.
+    pub fn close_cost(&self) -> Option<usize> {
+        self.file.close_cost()
     }
 
     /// Whether a client may map the doorbell page at this offset with these `PROT_` bits.

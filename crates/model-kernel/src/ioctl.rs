@@ -97,7 +97,7 @@ fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodS
 }
 
 /// The method that a header names, and the attributes one by one.
-pub(super) fn take_apart(
+pub(super) fn method_and_attributes(
     words: &[u64],
 ) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
     let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());
@@ -218,8 +218,8 @@ impl<'a> Attrs<'a> {
         bytes.iter().all(|&byte| byte == 0)
     }
 
-    /// Whether every mandatory attribute is present.
-    pub(super) fn complete(&self) -> Result<(), Errno> {
+    /// Checks that every mandatory attribute is present.
+    pub(super) fn check_mandatory(&self) -> Result<(), Errno> {
         let missing = |spec: &&abi::AttrSpec| spec.mandatory && self.get(spec.id).is_none();
         match self.request.method.attrs.iter().find(missing) {
             Some(spec) => Err(refused(Errno::EINVAL, format!("{} is missing", named(spec.id)))),
@@ -282,10 +282,10 @@ impl<'a> Attrs<'a> {
         self.take(attr, usize::from(attr.len))
     }
 
-    /// The first `most` bytes of an input; fewer when it is shorter.
-    pub(super) fn prefix(&self, id: u16, most: usize) -> Result<Vec<u8>, Errno> {
+    /// The first `max` bytes of an input; fewer when it is shorter.
+    pub(super) fn prefix(&self, id: u16, max: usize) -> Result<Vec<u8>, Errno> {
         let attr = self.get(id).ok_or(Errno::ENOENT)?;
-        self.take(attr, usize::from(attr.len).min(most))
+        self.take(attr, usize::from(attr.len).min(max))
     }
 
     fn take(&self, attr: &Attr, len: usize) -> Result<Vec<u8>, Errno> {
@@ -309,7 +309,7 @@ impl<'a> Attrs<'a> {
     }
 
     /// Writes an output if the client gave room for it.
-    pub(super) fn put_if_asked(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
+    pub(super) fn put_if_present(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
         if self.has(id) { self.put(id, bytes) } else { Ok(()) }
     }
 
@@ -341,8 +341,9 @@ fn check_length(raw: RawAttr, min: u16, len: u16, zero_tail: bool) -> Result<(),
         return Err(refused(Errno::EINVAL, words));
     }
     if raw.len < min || (!zero_tail && raw.len > len) {
-        let most = if zero_tail { "more".into() } else { len.to_string() };
-        let words = format!("{} has {} bytes, not {min} to {most}", named(raw.id), raw.len);
+        let expected =
+            if zero_tail { format!("at least {min}") } else { format!("{min} to {len}") };
+        let words = format!("{} has {} bytes, not {expected}", named(raw.id), raw.len);
         return Err(refused(Errno::EINVAL, words));
     }
     Ok(())

@@ -314,13 +314,13 @@ impl Kernel {
             reported = true;
             // The element that mlx5_core passes on (Linux `mlx5_enter_error_state`).
             let element = if self.function.is_released() { 0 } else { 1 };
-            self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
+            self.subscriptions.send_to_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
         if dead && self.is_gone() && !self.ended.swap(true, Ordering::AcqRel) {
             if !reported {
                 // For files that were created after the device died.
-                self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
+                self.subscriptions.send_to_async_files(0, ib_event::DEVICE_FATAL);
             }
             self.subscriptions.close_channels();
         }
@@ -342,13 +342,14 @@ impl Kernel {
             return;
         }
         let kernel = Arc::downgrade(self);
-        let go_on = move || {
+        let serve_rest = move || {
             while kernel.upgrade().is_some_and(|kernel| kernel.serve()) {
                 // Others may lock the queues.
                 thread::yield_now();
             }
         };
-        if let Err(error) = thread::Builder::new().name("verbless-events".into()).spawn(go_on) {
+        if let Err(error) = thread::Builder::new().name("verbless-events".into()).spawn(serve_rest)
+        {
             tracing::warn!(%error, "events are delivered by the thread that caused them");
             while self.serve() {}
         }
@@ -411,7 +412,7 @@ impl Kernel {
                 booted.page_request(event_rules::pages(eqe));
             }
         } else if kind != event::COMMAND_COMPLETION {
-            self.listeners.happened(eqe);
+            self.listeners.report_event(eqe);
             let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
             self.subscriptions.dispatch(key, number, eqe);
         }
@@ -430,7 +431,7 @@ impl Kernel {
             _ => return,
         };
         let port: &EqePortState = event_rules::data(eqe);
-        self.subscriptions.tell_async_files(port.port_num().into(), kind);
+        self.subscriptions.send_to_async_files(port.port_num().into(), kind);
     }
 }
 

@@ -166,7 +166,7 @@ fn parse_mount(line: &[u8]) -> Option<((u32, u32), bool)> {
 }
 
 /// Attempts before a range counts as not pinnable.
-const LOOKS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// Whether a long-term pin of a range (address, length) would succeed, by the process's mappings
 /// and mounts, and by `probe`. `open` opens `maps` or `mountinfo` of the process; `mountinfo` is
@@ -187,20 +187,20 @@ pub fn check_pin<R: Read>(
     writable: bool,
 ) -> Result<(), Errno> {
     let mut mounts = None;
-    look_again(|| {
+    with_retries(|| {
         let maps = Mappings::of(open("maps")?);
         check_mappings(maps, (&mut mounts, || open("mountinfo")), range, writable)?;
         probe()
     })
 }
 
-/// Repeats the check `look` of a range; EFAULT only if every attempt fails.
+/// Repeats the check `attempt` of a range; EFAULT only if every attempt fails.
 ///
 /// The process's other threads change mappings while the list is read line by line. Once, a check
 /// failed for a range that stayed mapped, for an unknown reason; the log records further cases.
-fn look_again(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    for missed in 0..LOOKS - 1 {
-        let seen = look();
+fn with_retries(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    for missed in 0..MAX_ATTEMPTS - 1 {
+        let seen = attempt();
         if seen != Err(Errno::EFAULT) {
             if missed > 0 {
                 tracing::warn!(missed, ?seen, "a range to pin was found unmapped at first");
@@ -208,7 +208,7 @@ fn look_again(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> 
             return seen;
         }
     }
-    look()
+    attempt()
 }
 
 /// `mounts`: the known mounts, and how to open the file that lists them.
@@ -408,7 +408,7 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
             (vec![fault, Err(Errno::ESRCH), Ok(())], Err(Errno::ESRCH), 1),
         ] {
             let mut answers = answers.into_iter();
-            let got = look_again(|| answers.next().expect("no more looks than needed"));
+            let got = with_retries(|| answers.next().expect("no more attempts than needed"));
             assert_eq!((got, answers.len()), (expected, left));
         }
     }

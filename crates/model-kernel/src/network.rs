@@ -41,7 +41,7 @@ impl Network {
         !self.settings().away.contains(&device)
     }
 
-    pub(super) fn take_away(&self, device: usize) {
+    pub(super) fn move_netdev_away(&self, device: usize) {
         self.settings().away.insert(device);
     }
 

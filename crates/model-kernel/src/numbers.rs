@@ -23,20 +23,20 @@ impl IdAllocator {
         self.free.first().copied().or(new)
     }
 
-    /// Takes a number that [`IdAllocator::lowest`] returned.
-    pub(crate) fn take_this(&mut self, number: u32) {
+    /// Allocates a number that [`IdAllocator::lowest`] returned.
+    pub(crate) fn allocate_this(&mut self, number: u32) {
         if number == self.next {
             self.next += 1;
         } else {
             let was_free = self.free.remove(&number);
-            debug_assert!(was_free, "a number that was taken before");
+            debug_assert!(was_free, "a number that is allocated already");
         }
     }
 
-    /// Returns a number.
-    pub(crate) fn give(&mut self, number: u32) {
-        debug_assert!(number < self.next, "a number that was never taken");
+    /// Frees a number.
+    pub(crate) fn release(&mut self, number: u32) {
+        debug_assert!(number < self.next, "a number that was never allocated");
         let new = self.free.insert(number);
-        debug_assert!(new, "a number that was given back before");
+        debug_assert!(new, "a number that is free already");
     }
 }

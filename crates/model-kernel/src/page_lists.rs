@@ -17,11 +17,11 @@ use super::client::Client;
 /// Maximum number of entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
 pub(super) const MAX_PAGES: usize = 1 << 24;
 /// Maximum number of entries of a short list: 256 MiB in 4 KiB pages.
-const SHORT: usize = 1 << 16;
+const MAX_SHORT_ENTRIES: usize = 1 << 16;
 /// Maximum number of entries of all short lists: 32 MiB.
 const MAX_OF_SHORT: usize = 1 << 22;
 /// Limit of the wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PAGES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of waiting lists: each blocks an answering thread.
 const MAX_WAITING: usize = 128;
 /// Clients and filters without waiting lists whose last turn is remembered.
@@ -31,15 +31,15 @@ const MAX_OF_CLIENT: usize = 4;
 
 /// A shared bound on entries.
 #[derive(Debug)]
-struct Room {
-    most: usize,
-    line: Mutex<Line>,
+struct PagePool {
+    capacity: usize,
+    queue: Mutex<PageQueue>,
     changed: Condvar,
 }
 
 /// Granted and waiting lists.
 #[derive(Debug)]
-struct Line {
+struct PageQueue {
     taken: usize,
     waiting: Vec<Waiter>,
     /// Number of the last waiter.
@@ -66,14 +66,14 @@ struct Waiter {
     of: ClientId,
 }
 
-static LONG_LISTS: Room = Room::new(MAX_PAGES);
-static SHORT_LISTS: Room = Room::new(MAX_OF_SHORT);
+static LONG_LISTS: PagePool = PagePool::new(MAX_PAGES);
+static SHORT_LISTS: PagePool = PagePool::new(MAX_OF_SHORT);
 
 /// The entries of a list, counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct ListedPages {
     pub count: usize,
-    room: &'static Room,
+    pool: &'static PagePool,
 }
 
 impl ListedPages {
@@ -83,58 +83,59 @@ impl ListedPages {
         let count = usize::try_from(pages).ok()?;
         let filter = ptr::from_ref(client.account().filter()).addr();
         let of = ClientId { filter, client: ptr::from_ref(client.pinned()).addr() };
-        room_of(count).take(count, of, PATIENCE)
+        pool_of(count).take(count, of, PAGES_TIMEOUT)
     }
 }
 
 /// The bound for lists of this length.
-fn room_of(count: usize) -> &'static Room {
-    if count <= SHORT { &SHORT_LISTS } else { &LONG_LISTS }
+fn pool_of(count: usize) -> &'static PagePool {
+    if count <= MAX_SHORT_ENTRIES { &SHORT_LISTS } else { &LONG_LISTS }
 }
 
 impl Drop for ListedPages {
     fn drop(&mut self) {
-        self.room.line().taken -= self.count;
-        self.room.changed.notify_all();
+        self.pool.queue().taken -= self.count;
+        self.pool.changed.notify_all();
     }
 }
 
-impl Room {
-    const fn new(most: usize) -> Self {
+impl PagePool {
+    const fn new(capacity: usize) -> Self {
         let served = BTreeMap::new();
         let served_filters = BTreeMap::new();
         let waiting = Vec::new();
-        let line = Line { taken: 0, waiting, last: 0, served, served_filters, count: 0 };
-        Self { most, line: Mutex::new(line), changed: Condvar::new() }
+        let queue = PageQueue { taken: 0, waiting, last: 0, served, served_filters, count: 0 };
+        Self { capacity, queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, PageQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `count` entries fit and it is this list's turn.
-    fn take(&'static self, count: usize, of: ClientId, patience: Duration) -> Option<ListedPages> {
-        let mut line = self.line();
-        if count > self.most || !line.may_wait(of) {
+    fn take(&'static self, count: usize, of: ClientId, timeout: Duration) -> Option<ListedPages> {
+        let mut queue = self.queue();
+        if count > self.capacity || !queue.may_wait(of) {
             return None;
         }
-        line.last += 1;
-        let own = Waiter { number: line.last, of };
-        line.waiting.push(own);
-        let must_wait =
-            |line: &mut Line| line.next() != Some(own.number) || line.taken + count > self.most;
-        let waited = self.changed.wait_timeout_while(line, patience, must_wait);
-        let (mut line, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        let listed = (!waited.timed_out()).then(|| ListedPages { count, room: self });
-        line.leave(own, listed.as_ref().map(|listed| listed.count));
-        drop(line);
-        // The next waiter may have room, too.
+        queue.last += 1;
+        let own = Waiter { number: queue.last, of };
+        queue.waiting.push(own);
+        let must_wait = |queue: &mut PageQueue| {
+            queue.next() != Some(own.number) || queue.taken + count > self.capacity
+        };
+        let waited = self.changed.wait_timeout_while(queue, timeout, must_wait);
+        let (mut queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let listed = (!waited.timed_out()).then(|| ListedPages { count, pool: self });
+        queue.leave(own, listed.as_ref().map(|listed| listed.count));
+        drop(queue);
+        // There may be room for the next waiter too.
         self.changed.notify_all();
         listed
     }
 }
 
-impl Line {
+impl PageQueue {
     fn may_wait(&self, of: ClientId) -> bool {
         let own = self.waiting.iter().filter(|it| it.of == of).count();
         let of_filter = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
@@ -177,13 +178,13 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A room for 100 pages, of one test.
-    macro_rules! room {
+    /// A pool of 100 pages, of one test.
+    macro_rules! pool {
         () => {{
-            static ROOM: Room = Room::new(100);
-            &ROOM
+            static POOL: PagePool = PagePool::new(100);
+            &POOL
         }};
     }
 
@@ -193,47 +194,48 @@ mod tests {
     }
 
     /// Waits until `count` lists wait.
-    fn waits(room: &Room, count: usize) {
+    fn waits(pool: &PagePool, count: usize) {
         let start = Instant::now();
-        while room.line().waiting.len() != count {
-            assert!(start.elapsed() < LONG, "{:?}", room.line().waiting);
+        while pool.queue().waiting.len() != count {
+            assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", pool.queue().waiting);
             thread::yield_now();
         }
     }
 
     #[test]
     fn long_page_list_waits_for_room() {
-        let room = room!();
-        assert!(room.take(101, alone(1), LONG).is_none(), "it never has room");
-        let first = room.take(60, alone(1), LONG).expect("room");
-        let second = room.take(40, alone(1), LONG).expect("the rest");
-        assert!(room.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
-        let third = thread::spawn(|| room.take(50, alone(2), LONG).map(|listed| listed.count));
-        waits(room, 1);
+        let pool = pool!();
+        assert!(pool.take(101, alone(1), TEST_TIMEOUT).is_none(), "it never has room");
+        let first = pool.take(60, alone(1), TEST_TIMEOUT).expect("room");
+        let second = pool.take(40, alone(1), TEST_TIMEOUT).expect("the rest");
+        assert!(pool.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
+        let third =
+            thread::spawn(|| pool.take(50, alone(2), TEST_TIMEOUT).map(|listed| listed.count));
+        waits(pool, 1);
         drop(second);
-        waits(room, 1);
+        waits(pool, 1);
         drop(first);
         assert_eq!(third.join().expect("no panic"), Some(50));
-        let line = room.line();
-        assert_eq!((line.taken, line.served.len()), (0, 2));
+        let queue = pool.queue();
+        assert_eq!((queue.taken, queue.served.len()), (0, 2));
     }
 
     /// The order in which these clients are served. They arrive one after the other, and each waits
     /// for all pages.
-    fn order_of(room: &'static Room, clients: &[ClientId]) -> Vec<usize> {
+    fn order_of(pool: &'static PagePool, clients: &[ClientId]) -> Vec<usize> {
         let (got, order) = channel();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let first = pool.take(100, alone(0), TEST_TIMEOUT).expect("room");
         let waiters: Vec<_> = clients
             .iter()
             .enumerate()
             .map(|(before, &of)| {
                 let got = got.clone();
                 let waiter = thread::spawn(move || {
-                    let listed = room.take(100, of, LONG).expect("room");
+                    let listed = pool.take(100, of, TEST_TIMEOUT).expect("room");
                     got.send(of.client).expect("the test waits");
                     drop(listed);
                 });
-                waits(room, before + 1);
+                waits(pool, before + 1);
                 waiter
             })
             .collect();
@@ -245,28 +247,28 @@ mod tests {
     #[test]
     fn page_list_room_is_fair_among_clients_and_filters() {
         let of = |filter, client| ClientId { filter, client };
-        assert_eq!(order_of(room!(), &[1, 1, 2, 1, 3].map(alone)), [1, 2, 3, 1, 1]);
+        assert_eq!(order_of(pool!(), &[1, 1, 2, 1, 3].map(alone)), [1, 2, 3, 1, 1]);
         let one_filter = [1, 1, 2, 1, 3].map(|client| of(9, client));
-        assert_eq!(order_of(room!(), &one_filter), [1, 2, 3, 1, 1], "of one filter");
+        assert_eq!(order_of(pool!(), &one_filter), [1, 2, 3, 1, 1], "of one filter");
         let two_filters = [of(8, 1), of(8, 2), of(8, 3), of(9, 4), of(9, 4)];
-        assert_eq!(order_of(room!(), &two_filters), [1, 4, 2, 4, 3], "of two filters");
+        assert_eq!(order_of(pool!(), &two_filters), [1, 4, 2, 4, 3], "of two filters");
     }
 
     #[test]
     fn waiting_page_lists_of_a_filter_leave_as_many_to_others() {
-        let room = room!();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let pool = pool!();
+        let first = pool.take(100, alone(0), TEST_TIMEOUT).expect("room");
         let mut waiters = Vec::new();
-        for (filter, most) in [(7, 64), (8, 32), (9, 16)] {
+        for (filter, capacity) in [(7, 64), (8, 32), (9, 16)] {
             let of = |client| ClientId { filter, client };
-            for client in 0..most {
+            for client in 0..capacity {
                 let of = of(client);
-                waiters.push(thread::spawn(move || room.take(1, of, LONG).is_some()));
-                waits(room, waiters.len());
+                waiters.push(thread::spawn(move || pool.take(1, of, TEST_TIMEOUT).is_some()));
+                waits(pool, waiters.len());
             }
             let start = Instant::now();
-            assert!(room.take(1, of(most), LONG).is_none());
-            assert!(start.elapsed() < LONG / 2, "it does not wait");
+            assert!(pool.take(1, of(capacity), TEST_TIMEOUT).is_none());
+            assert!(start.elapsed() < TEST_TIMEOUT / 2, "it does not wait");
         }
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
@@ -275,18 +277,18 @@ mod tests {
     /// A client that never has more than one list comes after clients that were served before it.
     #[test]
     fn page_list_of_looping_client_comes_last() {
-        let (room, (got, order)) = (room!(), channel());
-        drop(room.take(100, alone(2), LONG).expect("room"));
-        drop(room.take(100, alone(1), LONG).expect("room"));
-        let held = room.take(100, alone(1), LONG).expect("room");
+        let (pool, (got, order)) = (pool!(), channel());
+        drop(pool.take(100, alone(2), TEST_TIMEOUT).expect("room"));
+        drop(pool.take(100, alone(1), TEST_TIMEOUT).expect("room"));
+        let held = pool.take(100, alone(1), TEST_TIMEOUT).expect("room");
         let waiters = [1, 2].map(|client| {
-            let (got, before) = (got.clone(), room.line().waiting.len());
+            let (got, before) = (got.clone(), pool.queue().waiting.len());
             let waiter = thread::spawn(move || {
-                let listed = room.take(100, alone(client), LONG).expect("room");
+                let listed = pool.take(100, alone(client), TEST_TIMEOUT).expect("room");
                 got.send(client).expect("the test waits");
                 drop(listed);
             });
-            waits(room, before + 1);
+            waits(pool, before + 1);
             waiter
         });
         drop(held);
@@ -296,29 +298,34 @@ mod tests {
 
     #[test]
     fn waiting_page_lists_are_bounded() {
-        let room = room!();
-        let first = room.take(100, alone(0), LONG).expect("room");
+        let pool = pool!();
+        let first = pool.take(100, alone(0), TEST_TIMEOUT).expect("room");
         let mut waiters = Vec::new();
         let mut wait_as = |client| {
-            waiters.push(thread::spawn(move || room.take(1, alone(client), LONG).is_some()));
-            waits(room, waiters.len());
+            waiters
+                .push(thread::spawn(move || pool.take(1, alone(client), TEST_TIMEOUT).is_some()));
+            waits(pool, waiters.len());
         };
         let last = MAX_WAITING / MAX_OF_CLIENT - 1;
         for client in 0..last {
             (0..MAX_OF_CLIENT).for_each(|_| wait_as(client));
-            assert!(room.take(1, alone(client), LONG).is_none(), "client {client} has as many");
+            assert!(
+                pool.take(1, alone(client), TEST_TIMEOUT).is_none(),
+                "client {client} has as many"
+            );
         }
         (last..last + MAX_OF_CLIENT).for_each(wait_as);
         let start = Instant::now();
-        assert!(room.take(1, alone(MAX_WAITING), LONG).is_none());
-        assert!(start.elapsed() < LONG / 2, "it does not wait");
+        assert!(pool.take(1, alone(MAX_WAITING), TEST_TIMEOUT).is_none());
+        assert!(start.elapsed() < TEST_TIMEOUT / 2, "it does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
     }
 
     #[test]
     fn short_page_list_waits_for_no_long_one() {
-        let rooms = [1, SHORT, SHORT + 1, MAX_PAGES].map(|count| room_of(count).most);
-        assert_eq!(rooms, [MAX_OF_SHORT, MAX_OF_SHORT, MAX_PAGES, MAX_PAGES]);
+        let limits = [1, MAX_SHORT_ENTRIES, MAX_SHORT_ENTRIES + 1, MAX_PAGES]
+            .map(|count| pool_of(count).capacity);
+        assert_eq!(limits, [MAX_OF_SHORT, MAX_OF_SHORT, MAX_PAGES, MAX_PAGES]);
     }
 }

@@ -71,10 +71,10 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
         refused::take();
         let result = client.pin(address, length, writable);
         // The reason that the client's last check gave.
-        let said = refused::take();
+        let reason = refused::take();
         result.map_err(|errno| {
             let access = if writable { "written" } else { "read" };
-            let words = said.map_or_else(
+            let words = reason.map_or_else(
                 || {
                     let range = format!("{length} bytes at {address:#x}");
                     format!("not all of {range} is memory that can be {access}").into()

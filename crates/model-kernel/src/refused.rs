@@ -1,6 +1,6 @@
 //! Reasons for refused ioctls: an errno does not explain a refusal.
 //!
-//! Code that refuses a request gives the reason on the spot:
+//! Code that refuses a request gives the reason there:
 //!
 //! ```text
 //!   return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
@@ -18,19 +18,19 @@ use nix::errno::Errno;
 use tracing::Level;
 
 thread_local! {
-    static WORDS: RefCell<Option<(Level, Cow<'static, str>)>> = const { RefCell::new(None) };
+    static REASON: RefCell<Option<(Level, Cow<'static, str>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the errno; keeps `words` for the log: the refused item, and the value or limit.
-pub(super) fn refused(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
-    WORDS.set(Some((Level::INFO, words.into())));
+/// Returns the errno; keeps `reason` for the log: the refused item, and the value or limit.
+pub(super) fn refused(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Errno {
+    REASON.set(Some((Level::INFO, reason.into())));
     errno
 }
 
 /// Like [`refused`], for a call that libraries make in every program to learn what is supported:
 /// its refusal is not a mistake.
-pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
-    WORDS.set(Some((Level::DEBUG, words.into())));
+pub(super) fn probe(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Errno {
+    REASON.set(Some((Level::DEBUG, reason.into())));
     errno
 }
 
@@ -45,5 +45,5 @@ pub(super) const NO_REGISTERS: &str =
 
 /// Takes the text of this thread's last refusal.
 pub(super) fn take() -> Option<(Level, Cow<'static, str>)> {
-    WORDS.take()
+    REASON.take()
 }

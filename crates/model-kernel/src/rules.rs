@@ -460,7 +460,7 @@ mod tests {
             CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, CreateRqIn, CreateSqIn,
             CreateXrcSrqIn, ModifyCqIn,
         };
-        fn insisted<T: Clone>(
+        fn with_umem_required<T: Clone>(
             opcode: Opcode,
             bytes: usize,
             read: fn(&[u8]) -> Option<&T>,
@@ -474,7 +474,7 @@ mod tests {
         macro_rules! check {
             ($input:ident, $opcode:ident, $($flag:expr),*) => {{
                 let (it, bits) =
-                    insisted(Opcode::$opcode, $input::BYTES, $input::from_prefix);
+                    with_umem_required(Opcode::$opcode, $input::BYTES, $input::from_prefix);
                 let flags: &[fn(&$input) -> bool] = &[$($flag),*];
                 assert!(flags.iter().all(|flag| flag(&it)), stringify!($opcode));
                 assert_eq!(bits, flags.len() as u32, "{} sets more", stringify!($opcode));
@@ -495,8 +495,11 @@ mod tests {
         check!(CreateRmpIn, CREATE_RMP, |it| it.ctx().wq().wq_umem_valid(), |it| {
             it.ctx().wq().dbr_umem_valid()
         });
-        let (srq, bits) =
-            insisted(Opcode::CREATE_XRC_SRQ, CreateXrcSrqIn::BYTES, CreateXrcSrqIn::from_prefix);
+        let (srq, bits) = with_umem_required(
+            Opcode::CREATE_XRC_SRQ,
+            CreateXrcSrqIn::BYTES,
+            CreateXrcSrqIn::from_prefix,
+        );
         assert!(srq.xrc_srq_umem_valid() && bits == 2);
         let mut xrq = vec![0; 0x110];
         OPCODE.set(&mut xrq, Opcode::CREATE_XRQ.0.into());

@@ -154,7 +154,7 @@ fn add_table(
     set_miss(context, tables.range(rank..).next().map(|(_, next)| next.id));
     let id = command(function, &input)?.table_id();
     tables.insert(rank, RankTable { id, groups: BTreeMap::new() });
-    lead_to(function, tables, rank, Some(id)).inspect_err(|_| {
+    set_next_table(function, tables, rank, Some(id)).inspect_err(|_| {
         remove_if_empty(function, tables, rank);
     })
 }
@@ -167,7 +167,7 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
 
 /// Points the predecessor of a rank (the miss path of the table before it, or the root) to a table,
 /// or to none.
-fn lead_to(
+fn set_next_table(
     function: &dyn FunctionAccess,
     tables: &BTreeMap<u16, RankTable>,
     rank: u16,
@@ -201,7 +201,8 @@ fn remove_if_empty(
     let next = tables.range(rank + 1..).next().map(|(_, next)| next.id);
     let mut input = DestroyFlowTableIn::new();
     input.set_table_id(table.id);
-    let gone = lead_to(function, tables, rank, next).and_then(|()| command(function, &input));
+    let gone =
+        set_next_table(function, tables, rank, next).and_then(|()| command(function, &input));
     if let Err(errno) = gone {
         tracing::warn!(rank, %errno, "an empty flow table stays");
         return;

@@ -55,7 +55,7 @@ type TaggedSubscription = (u64, Arc<Subscription>);
 pub(super) const MAX_OF_EVENT: usize = 256;
 
 /// Limit of the wait for clients whose channels end with the device.
-const DISCARD_TIME: Duration = Duration::from_millis(200);
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
@@ -294,7 +294,7 @@ impl Subscriptions {
 
     /// Closes every channel, and discards its unread records: the device is gone. A client can make
     /// its part take as long as it wants. So each client has its own thread, and the wait takes at
-    /// most [`DISCARD_TIME`].
+    /// most [`DISCARD_TIMEOUT`].
     pub(super) fn close_channels(&self) {
         let channels = std::mem::take(&mut self.lock().channels);
         let mut unread = BTreeMap::<_, Vec<_>>::new();
@@ -318,7 +318,7 @@ impl Subscriptions {
             }
         }
         drop(running);
-        let _ = ended.recv_timeout(DISCARD_TIME);
+        let _ = ended.recv_timeout(DISCARD_TIMEOUT);
     }
 
     /// Number of subscriptions.
@@ -336,7 +336,7 @@ impl Subscriptions {
     }
 
     /// Queues an `ib_uverbs_async_event_desc` on every async event file; `element` is the port.
-    pub(super) fn tell_async_files(&self, element: u64, event: u32) {
+    pub(super) fn send_to_async_files(&self, element: u64, event: u32) {
         let mut record = element.to_ne_bytes().to_vec();
         record.extend(event.to_ne_bytes());
         record.extend([0; 4]);

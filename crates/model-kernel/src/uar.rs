@@ -35,7 +35,7 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let kernel = &self.file.kernel;
-        let full = || refused(Errno::ENOMEM, "the file has all the UARs that it may have");
+        let full = || refused(Errno::ENOMEM, "the file has reached its limit of UARs");
         let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
         let mappings = self.file.charge_mappings()?;
         let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;
@@ -51,7 +51,7 @@ impl Method<'_> {
             let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
-        self.state.mmap_numbers.0.take_this(mmap);
+        self.state.mmap_numbers.0.allocate_this(mmap);
         self.state.mmaps.insert(mmap, page);
         Ok(Object::Uar { page, mmap, _mappings: mappings })
     }

@@ -127,7 +127,7 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
         Ok(target) if target.to_string_lossy().starts_with("/dmabuf:") => {
             refused(Errno::EOPNOTSUPP, "regions of a dmabuf are not modelled")
         }
-        _ => refused(Errno::EINVAL, "the descriptor is no dmabuf"),
+        _ => refused(Errno::EINVAL, "the descriptor is not a dmabuf"),
     }
 }
 

@@ -224,7 +224,7 @@ pub(super) fn check_rate(rate: u8) -> Result<(), Errno> {
     match rate {
         0 | 2..=23 => Ok(()),
         other => {
-            let words = format!("static_rate {other} is none: 0, or 2 to 23");
+            let words = format!("static_rate {other} does not exist: 0, or 2 to 23");
             Err(refused(Errno::EINVAL, words))
         }
     }

@@ -51,7 +51,7 @@ pub(crate) struct Window {
     /// The PSN that the peer was last found to miss, or the PSN of the missing response, since any
     /// packet arrived: a second report of it is not a new loss.
     pub missed: Option<u32>,
-    /// The PSN of the last response that arrived in place of the missing one.
+    /// The PSN of the last response that arrived instead of the missing one.
     pub revealed: Option<u32>,
     /// The purpose of the QP's timer.
     pub timer: Timer,
@@ -60,10 +60,10 @@ pub(crate) struct Window {
     /// When the timer expires at the latest.
     pub expires: u64,
     /// How long the rest of a begun response may be missing before the requester requests it again.
-    pub patience: Option<u64>,
-    /// Whether the requester requested it again since the timer started.
+    pub response_wait: Option<u64>,
+    /// Whether the requester requested that rest again since the timer started.
     pub repeated: bool,
-    /// The longest time in nanoseconds between progress without such a repetition.
+    /// The longest time in nanoseconds that an acknowledgement took without such a repetition.
     pub slowest: u64,
     /// Free WQE buffers.
     spare: Vec<Vec<u8>>,
@@ -161,7 +161,7 @@ impl Window {
     }
 
     /// The position of a sent PSN; `None` if it was not sent, or was acknowledged and removed.
-    pub(crate) fn place(&self, psn: u32) -> Option<PsnPosition> {
+    pub(crate) fn position(&self, psn: u32) -> Option<PsnPosition> {
         let sent = |request: &Request| psn.wrapping_sub(request.psn) & PSN_MASK < request.reached;
         let request = self.requests.iter().position(sent)?;
         Some(PsnPosition {
@@ -293,7 +293,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Whether the target suits a message.
+    /// Whether the target is for this kind of message.
     pub(crate) fn is_of(&self, message: Message) -> bool {
         match self {
             Self::Receive { .. } => message == Message::Send,
@@ -314,7 +314,7 @@ pub(crate) enum Answer {
     /// Everything up to this PSN has arrived.
     Acknowledge { psn: u32, msn: u32 },
     /// A NAK of any kind, by its syndrome.
-    Refuse { psn: u32, msn: u32, syndrome: u8 },
+    Nak { psn: u32, msn: u32, syndrome: u8 },
     /// The data of a READ; `sent` of its packets were sent. `again`: the requester repeated the
     /// READ.
     Read {
@@ -335,7 +335,7 @@ impl Answer {
     /// The first PSN of the response.
     fn psn(&self) -> u32 {
         let (Self::Acknowledge { psn, .. }
-        | Self::Refuse { psn, .. }
+        | Self::Nak { psn, .. }
         | Self::Read { psn, .. }
         | Self::Atomic { psn, .. }) = *self;
         psn
@@ -444,7 +444,7 @@ mod tests {
     fn ack_is_cumulative_up_to_outstanding_read() {
         let mut all =
             window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
-        let position = all.place(4).unwrap();
+        let position = all.position(4).unwrap();
         assert_eq!(position, PsnPosition { request: 2, packet: 1 });
         assert_eq!(all.acknowledge_before(position), Err(PsnPosition { request: 1, packet: 0 }));
         assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 0, 0]);
@@ -454,23 +454,27 @@ mod tests {
         assert_eq!(all.in_flight(), 3);
         assert_eq!((all.retire().unwrap().psn, all.retire().unwrap().psn), (0xff_fffe, 1));
         assert!(all.retire().is_none());
-        assert_eq!(all.place(2), None, "it is forgotten");
-        assert_eq!(all.place(7), None, "it was never sent");
+        assert_eq!(all.position(2), None, "it was retired");
+        assert_eq!(all.position(7), None, "it was never sent");
     }
 
     #[test]
     fn go_back_resends_only_unacknowledged_packets() {
         let mut all = window([request(0, 4, false), request(4, 1, false), request(5, 8, true)]);
-        let position = all.place(2).unwrap();
+        let position = all.position(2).unwrap();
         all.acknowledge_before(position).unwrap();
         all.requests[2].done = 3;
         all.go_back(position);
         assert_eq!(all.requests.iter().map(|it| it.sent).collect::<Vec<_>>(), [2, 0, 3]);
         assert_eq!(all.next, 0);
-        assert_eq!(all.place(3), Some(PsnPosition { request: 0, packet: 3 }), "it went out once");
-        let late = all.place(4).unwrap();
+        assert_eq!(
+            all.position(3),
+            Some(PsnPosition { request: 0, packet: 3 }),
+            "it was sent before"
+        );
+        let late = all.position(4).unwrap();
         all.acknowledge_before(late).unwrap();
-        assert_eq!(all.next, 1, "an answer to what went out before is as good");
+        assert_eq!(all.next, 1, "an ACK of an earlier transmission counts");
     }
 
     #[test]

@@ -26,7 +26,7 @@ struct Reachable {
     lid: u16,
     /// The LID, if it identifies only this port. A virtual port shares its LID: a packet without a
     /// GRH does not identify its destination.
-    lid_alone: u16,
+    unique_lid: u16,
     gids: Vec<[u8; 16]>,
 }
 
@@ -140,7 +140,7 @@ impl Directory {
         source.ports.get(usize::from(port).checked_sub(1)?).filter(|port| port.up)?;
         let mut there = self.reachable.iter().filter(|port| port.link == source.link);
         let found = match to {
-            Address::Lid(lid) if lid != 0 => there.find(|port| port.lid_alone == lid),
+            Address::Lid(lid) if lid != 0 => there.find(|port| port.unique_lid == lid),
             Address::Routed { lid, gid } if lid != 0 => {
                 there.find(|port| port.lid == lid && port.gids.contains(&gid))
             }
@@ -188,7 +188,7 @@ fn reachable(entries: &[AddressEntry]) -> Vec<Reachable> {
             function,
             link,
             lid: *lid,
-            lid_alone: if grh_required { 0 } else { *lid },
+            unique_lid: if grh_required { 0 } else { *lid },
             gids: gids.clone(),
         });
         reachable.collect::<Vec<_>>()

@@ -31,7 +31,7 @@ impl Function {
     /// The system provides no memfd, or cannot map it.
     pub fn attach(&self) -> io::Result<DriverHandle> {
         let (resets, uar_file) =
-            self.look(|hca| Ok::<_, io::Error>((hca.resets, hca.bar.renew()?)))?;
+            self.peek(|hca| Ok::<_, io::Error>((hca.resets, hca.bar.renew()?)))?;
         Ok(DriverHandle { device: self.clone(), resets, uar_file })
     }
 }
@@ -39,7 +39,7 @@ impl Function {
 impl DriverHandle {
     /// Runs `act` unless the function was reset.
     fn if_attached<R>(&self, act: impl FnOnce(&Hca) -> R) -> Option<R> {
-        self.device.look(|hca| (hca.resets == self.resets).then(|| act(hca)))
+        self.device.peek(|hca| (hca.resets == self.resets).then(|| act(hca)))
     }
 
     /// Executes a command, as [`Function::execute`] does. False: the function was reset, and the

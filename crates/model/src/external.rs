@@ -96,7 +96,7 @@ pub struct External {
 }
 
 /// A socket that blocks neither to send nor to receive, as the switch uses it.
-trait Outside: Send + Sync + 'static {
+trait ExternalSocket: Send + Sync + 'static {
     /// Sends a frame. `scratch` keeps a buffer from call to call.
     fn send(&self, frame: &[u8], scratch: &mut Vec<u8>);
     /// Receives a datagram; `None` if it holds no frame.
@@ -112,10 +112,10 @@ enum Socket {
 
 /// Bytes of the longest datagram.
 const MAX_DATAGRAM_BYTES: usize = 0xffff;
-/// Frames that the reader hands in under one lock.
+/// Maximum number of frames that the reader passes to the fabric under one lock.
 const BATCH: usize = 64;
 /// Milliseconds after which the reader checks whether it must stop.
-const PATIENCE: u8 = 100;
+const STOP_CHECK_MS: u8 = 100;
 
 impl Socket {
     fn bind(uplink: &Uplink) -> io::Result<Self> {
@@ -134,14 +134,14 @@ impl Socket {
     }
 }
 
-impl Outside for Socket {
+impl ExternalSocket for Socket {
     fn send(&self, frame: &[u8], _scratch: &mut Vec<u8>) {
         let sent = match self {
             Self::Unix(socket, to) => socket.send_to(frame, to),
             Self::Inet(socket, to) => socket.send_to(frame, to),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a frame for an outside peer is lost");
+            tracing::debug!(%error, "a frame for an external peer is lost");
         }
     }
 
@@ -184,7 +184,7 @@ impl Model {
 
     fn join(
         &self,
-        socket: impl Outside,
+        socket: impl ExternalSocket,
         gateway: Option<Gateway>,
         file: Option<PathBuf>,
     ) -> io::Result<External> {
@@ -203,13 +203,18 @@ impl Model {
     }
 }
 
-/// Hands in arriving frames until `stop` is set or the model ends.
-fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedModel>, stop: &AtomicBool) {
+/// Passes arriving frames to the fabric until `stop` is set or the model ends.
+fn read(
+    socket: &impl ExternalSocket,
+    port: PhysicalPort,
+    shared: &Weak<SharedModel>,
+    stop: &AtomicBool,
+) {
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES + 1];
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
         let mut events = [PollFd::new(socket.file(), PollFlags::POLLIN)];
-        let _ = poll(&mut events, PollTimeout::from(PATIENCE));
+        let _ = poll(&mut events, PollTimeout::from(STOP_CHECK_MS));
         // An error of a datagram socket belongs to an earlier send: no peer listened.
         for _ in 0..BATCH {
             match socket.receive(&mut buffer) {
@@ -264,7 +269,7 @@ mod tests {
     }
 
     fn mac(model: &Model) -> [u8; 6] {
-        model.shared.look(0, |function| function.hca.addresses(1).macs[0].0)
+        model.shared.peek(0, |function| function.hca.addresses(1).macs[0].0)
     }
 
     fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_and_go_over_unix_sockets() {
+    fn frames_cross_unix_sockets_both_ways() {
         let path =
             |name| std::env::temp_dir().join(format!("verbless-{}-{name}", std::process::id()));
         let (local, remote) = (path("uplink"), path("peer"));
@@ -334,7 +339,7 @@ mod tests {
         let peer = Socket::bind(&peer).unwrap();
         let uplink = Uplink::Unix { local: local.clone(), remote: remote.clone() };
         exchange(&uplink, &peer);
-        assert!(!local.exists(), "its file goes with it");
+        assert!(!local.exists(), "its file is removed with it");
         std::fs::write(&local, "").unwrap();
         let error = model().join_ethernet(&uplink).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_and_go_over_udp_sockets() {
+    fn frames_cross_udp_sockets_both_ways() {
         let free = || UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (local, remote) = (free(), free());
         let peer = Socket::bind(&Uplink::Inet { local: remote, remote: local }).unwrap();
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ends_are_read_from_text() {
+    fn uplink_parses_or_names_the_mistake() {
         let unix = "/tmp/a,./b".parse::<Uplink>();
         assert_eq!(unix, Ok(Uplink::Unix { local: "/tmp/a".into(), remote: "./b".into() }));
         let inet = "127.0.0.1:5000,[::1]:6000".parse::<Uplink>().unwrap();

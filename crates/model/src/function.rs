@@ -55,7 +55,7 @@ pub struct Port {
 
 /// While this guard of [`Model::pause`] exists, no device accesses memory.
 pub struct Paused<'a> {
-    _world: LockedFunctions,
+    _locked: LockedFunctions,
     _model: std::marker::PhantomData<&'a Model>,
 }
 
@@ -76,7 +76,7 @@ impl Model {
 
     /// Stops all devices while the guard lives. Its holder must not call the model.
     pub fn pause(&self) -> Paused<'_> {
-        Paused { _world: self.shared.all(), _model: std::marker::PhantomData }
+        Paused { _locked: self.shared.all(), _model: std::marker::PhantomData }
     }
 
     /// The one driver of this model's devices: the first call creates it, and it lives until the
@@ -96,9 +96,9 @@ impl Function {
         self.id
     }
 
-    /// Reads the function; `look` must cause no interrupts.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
-        self.shared.look(self.id, |function| look(&function.hca))
+    /// Reads the function; `read` must cause no interrupts.
+    pub(crate) fn peek<R>(&self, read: impl FnOnce(&Hca) -> R) -> R {
+        self.shared.peek(self.id, |function| read(&function.hca))
     }
 
     /// Executes a command with its whole input and output mailboxes.
@@ -123,7 +123,7 @@ impl Function {
         };
         while let Some(Some(part)) = next {
             next = self.shared.with_function(self.id, |locked| {
-                is_allowed(locked).then(|| engine::go_on(locked, self.id, part, input, output))
+                is_allowed(locked).then(|| engine::resume(locked, self.id, part, input, output))
             });
         }
         next.is_some()
@@ -170,7 +170,7 @@ impl Function {
     /// How often the function was [reset](Function::reset). A driver that started the function
     /// before the last reset has lost everything that it made there.
     pub fn resets(&self) -> u64 {
-        self.look(|hca| hca.resets)
+        self.peek(|hca| hca.resets)
     }
 
     /// Disables the function as its driver does: undoes everything that commands did. A dead
@@ -182,7 +182,7 @@ impl Function {
     /// Whether a forced or fast TEARDOWN_HCA has stopped the function's bus accesses: it answers no
     /// command until a driver starts it again.
     pub fn is_closed(&self) -> bool {
-        self.look(|hca| hca.closed)
+        self.peek(|hca| hca.closed)
     }
 
     /// Sets the receiver of interrupts.
@@ -195,7 +195,7 @@ impl Function {
         allowed: impl Fn(&Hca) -> bool,
         interrupts: Option<Arc<dyn Interrupts>>,
     ) {
-        self.shared.look(self.id, |function| {
+        self.shared.peek(self.id, |function| {
             if allowed(&function.hca) {
                 function.hca.interrupts = interrupts;
             }
@@ -204,7 +204,7 @@ impl Function {
 
     /// Whether an event queue subscribes to events of this type.
     pub fn takes_event(&self, kind: u8) -> bool {
-        self.look(|hca| hca.objects.takes_event(kind))
+        self.peek(|hca| hca.objects.takes_event(kind))
     }
 
     /// Reports an event in every event queue that subscribes to its type; `data` is bytes 0x20 to
@@ -236,22 +236,22 @@ impl Function {
     /// ioctl, before the ioctl has any effect.
     pub fn take_ioctl_fault(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
         self.shared
-            .look(self.id, |function| function.hca.ioctl_faults.hit(|ioctl| ioctl.is(ids, names)))
+            .peek(self.id, |function| function.hca.ioctl_faults.hit(|ioctl| ioctl.is(ids, names)))
     }
 
     /// The UAR pages.
     pub fn uars(&self) -> Arc<UarSpace> {
-        self.look(|hca| hca.bar.clone())
+        self.peek(|hca| hca.bar.clone())
     }
 
     /// The memory for the function's DMA.
     pub fn memory(&self) -> Arc<dyn HostMemory> {
-        self.look(|hca| hca.memory.clone())
+        self.peek(|hca| hca.memory.clone())
     }
 
     /// The IOMMU of the function, by which a driver may map registered memory.
     pub fn iommu(&self) -> Arc<Iommu> {
-        self.look(|hca| hca.iommu.clone())
+        self.peek(|hca| hca.iommu.clone())
     }
 
     /// Removes every range of a guest's memory within the `length` bytes from `address` from the
@@ -270,17 +270,17 @@ impl Function {
 
     /// The profile, for the function's link layer and side.
     pub fn profile(&self) -> Arc<Profile> {
-        self.look(|hca| hca.profile.clone())
+        self.peek(|hca| hca.profile.clone())
     }
 
     /// The general capabilities in force.
     pub fn capabilities(&self) -> HcaCap {
-        self.look(|hca| *hca.caps.general())
+        self.peek(|hca| *hca.caps.general())
     }
 
     /// Entries of a port's GID table, empty ones included.
     pub fn gid_table_length(&self) -> u32 {
-        self.look(|hca| match hca.profile.link() {
+        self.peek(|hca| match hca.profile.link() {
             Link::Infiniband => hca.caps.gids(),
             Link::Ethernet => hca.roce_addresses.len() as u32,
         })
@@ -288,37 +288,37 @@ impl Function {
 
     /// Entries of an InfiniBand port's P_Key table.
     pub fn pkey_table_length(&self) -> u32 {
-        self.look(|hca| hca.caps.pkeys())
+        self.peek(|hca| hca.caps.pkeys())
     }
 
     /// False after the function died: its health counter has stopped, and it answers no command.
     pub fn is_alive(&self) -> bool {
-        self.look(|hca| !hca.fatal)
+        self.peek(|hca| !hca.fatal)
     }
 
     /// True after the function was removed ([`Model::remove`]).
     pub fn is_removed(&self) -> bool {
-        self.look(|hca| hca.removed)
+        self.peek(|hca| hca.removed)
     }
 
     /// The node GUID.
     pub fn node_guid(&self) -> u64 {
-        self.look(|hca| hca.identity.node_guid)
+        self.peek(|hca| hca.identity.node_guid)
     }
 
     /// The system image GUID, which all functions of a device share.
     pub fn system_image_guid(&self) -> u64 {
-        self.look(|hca| hca.identity.system_image_guid)
+        self.peek(|hca| hca.identity.system_image_guid)
     }
 
     /// The function's side, role and numbers on its card.
     pub fn on_card(&self) -> FunctionPlace {
-        self.look(|hca| hca.on_card.clone())
+        self.peek(|hca| hca.on_card.clone())
     }
 
     /// The PCI device id: a VF has another than its parent.
     pub fn device_id(&self) -> u16 {
-        self.look(|hca| {
+        self.peek(|hca| {
             let numbers = hca.profile.device();
             let of_vf = numbers.vf_device_id.filter(|_| hca.on_card.role == Role::Vf);
             of_vf.unwrap_or(numbers.device_id)
@@ -327,7 +327,7 @@ impl Function {
 
     /// The VUID, as QUERY_VUID returns it.
     pub fn vuid(&self) -> String {
-        let bytes = self.look(|hca| hca.identity.vuid());
+        let bytes = self.peek(|hca| hca.identity.vuid());
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     }
@@ -335,7 +335,7 @@ impl Function {
     /// Port `number`, counted from 1; `None`: no such port exists.
     pub fn port(&self, number: u32) -> Option<Port> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.look(|hca| {
+        self.peek(|hca| {
             let (state, identity) = (hca.ports.get(index)?, hca.identity.ports.get(index)?);
             Some(Port {
                 up: state.up,
@@ -349,7 +349,7 @@ impl Function {
 
     /// The table of RoCE addresses; unused entries are all 0. Empty on InfiniBand.
     pub fn roce_addresses(&self) -> Vec<RoceAddrLayout> {
-        self.look(|hca| hca.roce_addresses.clone())
+        self.peek(|hca| hca.roce_addresses.clone())
     }
 
     /// Whether a socket outside the model is joined to the Ethernet switch, by
@@ -382,6 +382,6 @@ impl Function {
     /// The current value of the device's timer, the source of timestamps.
     pub fn timer(&self) -> u64 {
         let now = self.now();
-        self.look(|hca| hca.objects.limits.ticks(now))
+        self.peek(|hca| hca.objects.limits.ticks(now))
     }
 }

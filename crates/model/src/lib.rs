@@ -35,7 +35,7 @@
 //! - a header of packets: its layout in `prm/packet.toml`, and its position in `verbless-wire`.
 //!
 //! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three.
-//! No circle of modules has more than three files, and in `engine` none but of a file and its
+//! No cycle of modules has more than three files, and in `engine` none but of a file and its
 //! child: a test (`tests/modules.rs`) reads the paths.
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn link_down_takes_function_ports_down() {
         let model = model();
-        let up = || [0, 1, 2].map(|id| model.shared.look(id, |function| function.hca.is_up(1)));
+        let up = || [0, 1, 2].map(|id| model.shared.peek(id, |function| function.hca.is_up(1)));
         model.set_link(1, 1, LinkSettings { up: false, ..slow() });
         assert_eq!(up(), [true, false, false]);
         model.set_link(2, 1, slow());
@@ -277,7 +277,7 @@ mod tests {
             assert_eq!((model.link(0, 1).seed, lost()), (7, 1), "{more}");
         }
         apply("seed = 8");
-        assert_eq!(lost(), 2, "another seed, and all begins anew");
+        assert_eq!(lost(), 2, "a new seed restarts all faults");
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         ];
         for (named, mistake) in mistakes {
             let panic = catch_unwind(AssertUnwindSafe(|| mistake(&model))).expect_err(named);
-            let text = panic.downcast_ref::<String>().expect("words");
+            let text = panic.downcast_ref::<String>().expect("a message");
             assert!(text.contains(named) && text.contains("from "), "{text}");
         }
         assert!(model.device(0).is_alive());

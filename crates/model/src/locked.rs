@@ -72,7 +72,7 @@ impl LockedFunctions {
             function.engine.flushes.without_delay = stepped;
         }
         let mut fabric = Fabric::default();
-        fabric.show(outbox.clone());
+        fabric.report_to(outbox.clone());
         let mut cards: Vec<(Link, u8, Vec<usize>)> = Vec::new();
         for (number, FunctionEngine { hca, .. }) in functions.iter().enumerate() {
             match cards.last_mut().filter(|_| hca.shares_card) {
@@ -297,12 +297,12 @@ mod tests {
             .device_with_sides(card())
             .stepped()
             .build();
-        let vhca = |id| model.shared.look(id, |it| it.hca.caps.general().vhca_id());
+        let vhca = |id| model.shared.peek(id, |it| it.hca.caps.general().vhca_id());
         // Each with the functions that may name it for their processes.
         let expected: [&[usize]; 5] = [&[0, 1], &[1], &[], &[3, 4], &[4]];
         for (id, by) in expected.into_iter().enumerate() {
             let by = by.iter().map(|&by| (vhca(by), by)).collect();
-            let found = model.shared.look(id, |it| it.hca.reached_by.clone());
+            let found = model.shared.peek(id, |it| it.hca.reached_by.clone());
             assert_eq!(found, by, "function {id}");
         }
     }

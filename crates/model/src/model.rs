@@ -20,7 +20,7 @@ use crate::profile::{FunctionPlace, Profile, Side};
 use crate::shared_model::SharedModel;
 use crate::watch::{ArrivalRecording, Executed, Request};
 
-/// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
+/// Modelled devices, and the fabric between them. Cloning gives another handle to
 /// the same model.
 #[derive(Clone)]
 pub struct Model {
@@ -259,7 +259,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn side(&self, device: usize) -> Side {
-        self.look(device, |function| function.hca.profile.side())
+        self.peek(device, |function| function.hca.profile.side())
     }
 
     /// Does the next unit of work: one WQE, one packet or one timer. Returns false if there was
@@ -321,7 +321,7 @@ impl Model {
         syndrome: u32,
     ) {
         let failure = (status.0, syndrome);
-        self.look(device, |function| function.hca.faults.add(opcode.0, when.into(), failure));
+        self.peek(device, |function| function.hca.faults.add(opcode.0, when.into(), failure));
     }
 
     /// Makes these ioctls of a device's driver fail with this errno, from any process; a failed
@@ -343,7 +343,7 @@ impl Model {
     /// When there is no such device, or `errno` is not from 1 to 4095.
     pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, when: impl Into<Times>, errno: i32) {
         assert!(ERRNOS.contains(&errno), "{errno} is not an errno: they are from 1 to 4095");
-        self.look(device, |function| function.hca.ioctl_faults.add(ioctl, when.into(), errno));
+        self.peek(device, |function| function.hca.ioctl_faults.add(ioctl, when.into(), errno));
     }
 
     /// Injects `fault` into device `device` at `count` consecutive occurrences, after the first
@@ -352,7 +352,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn inject(&self, device: usize, fault: Fault, skip: u32, count: u32) {
-        self.look(device, |function| function.engine.faults.set(fault, skip, count));
+        self.peek(device, |function| function.engine.faults.set(fault, skip, count));
     }
 
     /// Makes send requests fail when a QP starts them: such a request is not executed, its CQE has
@@ -384,7 +384,7 @@ impl Model {
         syndrome: CqeSyndrome,
     ) {
         let when = when.into();
-        self.look(device, |function| function.engine.faults.fail_request(qpn, when, syndrome.0));
+        self.peek(device, |function| function.engine.faults.fail_request(qpn, when, syndrome.0));
     }
 
     /// Makes the queue of this number fail at once. A QP changes to the error state with the event
@@ -423,7 +423,7 @@ impl Model {
         when: impl Into<Times>,
     ) {
         let when = when.into();
-        self.look(device, |function| function.engine.faults.fail_queue(kind, number, when));
+        self.peek(device, |function| function.engine.faults.fail_queue(kind, number, when));
     }
 
     /// Drops `count` consecutive messages of one QP, after the first `skip`. Each attempt to send a
@@ -444,7 +444,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn lose_messages(&self, device: usize, qpn: u32, skip: u32, count: u32) {
-        self.look(device, |function| function.engine.faults.lose_messages_of(qpn, skip, count));
+        self.peek(device, |function| function.engine.faults.lose_messages_of(qpn, skip, count));
     }
 
     /// Puts device `device` into a fatal error: every command fails, and no work request is
@@ -464,7 +464,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fragment_memory(&self, device: usize) {
-        self.look(device, |function| function.hca.iommu.set_fragmented(true));
+        self.peek(device, |function| function.hca.iommu.set_fragmented(true));
     }
 
     /// Removes device `device`, as by hot-unplug: it fails as by [`Model::kill`], and the kernel's
@@ -479,7 +479,7 @@ impl Model {
     }
 
     fn end(&self, device: usize, removed: bool) {
-        let interrupts = self.look(device, |function| {
+        let interrupts = self.peek(device, |function| {
             function.hca.die();
             function.hca.removed |= removed;
             function.hca.interrupts.clone()
@@ -492,9 +492,9 @@ impl Model {
     /// Reads a device, or makes a change that neither its engine nor a watcher needs to see. An
     /// invalid number is the caller's mistake: this panics with nothing locked, since a panic under
     /// a lock ends the model.
-    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::FunctionEngine) -> R) -> R {
+    fn peek<R>(&self, device: usize, access: impl FnOnce(&mut engine::FunctionEngine) -> R) -> R {
         self.check_device(device);
-        self.shared.look(device, look)
+        self.shared.peek(device, access)
     }
 
     /// Panics when there is no such device.
@@ -508,7 +508,7 @@ impl Model {
 
     /// Number of ports of a device.
     pub(crate) fn ports(&self, device: usize) -> usize {
-        self.look(device, |function| function.hca.ports.len())
+        self.peek(device, |function| function.hca.ports.len())
     }
 
     /// Takes a port (numbered from 1) of device `device` up or down, and reports the change by an
@@ -530,7 +530,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn pages(&self, device: usize) -> usize {
-        self.look(device, |function| function.hca.pages.given.len())
+        self.peek(device, |function| function.hca.pages.given.len())
     }
 
     /// The number of objects of each kind that device `device` holds.
@@ -538,7 +538,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn counts(&self, device: usize) -> ObjectCounts {
-        self.look(device, |function| function.hca.objects.counts())
+        self.peek(device, |function| function.hca.objects.counts())
     }
 
     /// The objects of device `device` that programs use, one by one.
@@ -546,7 +546,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn resources(&self, device: usize) -> Resources {
-        self.look(device, |function| function.hca.objects.resources())
+        self.peek(device, |function| function.hca.objects.resources())
     }
 
     /// Doorbells of device `device` that named no send queue, or no CQ, of the UAR page of the
@@ -556,7 +556,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn stray_doorbells(&self, device: usize) -> Vec<(u32, u64)> {
-        self.look(device, |function| function.engine.strays.clone())
+        self.peek(device, |function| function.engine.strays.clone())
     }
 
     /// Calls `watcher` after every command that any function executes, refused ones included, in

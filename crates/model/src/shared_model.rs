@@ -108,8 +108,8 @@ impl SharedModel {
     }
 
     /// Reads a function, or makes a change that neither the engine nor a watcher needs to see.
-    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut FunctionEngine) -> R) -> R {
-        look(&mut self.lock(LockSet::One(id)).functions[id])
+    pub(crate) fn peek<R>(&self, id: usize, access: impl FnOnce(&mut FunctionEngine) -> R) -> R {
+        access(&mut self.lock(LockSet::One(id)).functions[id])
     }
 
     /// Locks all functions.
@@ -118,9 +118,9 @@ impl SharedModel {
     }
 
     /// Lets the engine work with function `id`, if no other thread has it. This calls no watcher:
-    /// the engine's thread does not wait for them, except at first for captures. Gives what `work`
-    /// gives; where that needs a function that another thread has, it is done again with all that
-    /// it needs.
+    /// the engine's thread does not wait for them, except at first for captures. Returns the result
+    /// of `work`. If `work` needs a function that another thread has, it is repeated with all
+    /// functions that it needs.
     pub(crate) fn work<R>(
         &self,
         id: usize,

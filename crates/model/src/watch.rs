@@ -5,10 +5,10 @@
 //! the uid stamped, and the whole output. A request is reported when its QP has finished it.
 //! Watchers are called once no function is held for it ([`Outbox`]).
 //!
-//! A watcher that is slow holds up commands and never the data path. The sender of a command
+//! A watcher that is slow delays commands and never the data path. The sender of a command
 //! waits until the watchers have seen it, so a recording is complete however slow its file is. A
-//! threaded model does not wait with requests: a separate thread calls their watchers. The queue
-//! between loses requests that do not fit, counts them, and reports them in the log. A capture of
+//! threaded model does not wait with requests: a separate thread calls their watchers. Their
+//! queue drops requests that do not fit, counts them, and reports them in the log. A capture of
 //! frames is the exception: the engine's threads wait for it, with nothing locked, before they send
 //! more.
 

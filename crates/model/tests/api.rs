@@ -77,13 +77,13 @@ fn reset_revives_a_device_and_disable_does_not() {
     assert!(device.is_alive());
     model.remove(0);
     device.reset();
-    assert!(!device.is_alive() && device.is_removed(), "it was taken out");
+    assert!(!device.is_alive() && device.is_removed(), "it was removed");
     assert_ne!(send::<QueryIssiIn>(&model), 0);
     assert_ne!(send::<CreateUctxIn>(&model), 0);
 }
 
 #[test]
-fn driver_learns_of_reset() {
+fn driver_is_notified_of_reset() {
     #[derive(Default)]
     struct Driver(AtomicU32);
     impl Interrupts for Driver {
@@ -152,7 +152,7 @@ fn devices_have_their_sides_and_names() {
 }
 
 #[test]
-fn addresses_and_refused_packets_are_printed_for_people() {
+fn addresses_and_malformed_packets_have_messages() {
     assert_eq!(Mac([2, 0, 0xab, 0, 0, 0x1f]).to_string(), "02:00:ab:00:00:1f");
     assert_eq!(EtherType::default(), EtherType(0));
     for (malformed, expected) in [
@@ -170,7 +170,7 @@ fn addresses_and_refused_packets_are_printed_for_people() {
 }
 
 /// Executes a command with a list after it on the first device; it must succeed.
-fn done<I: CommandInput>(
+fn execute_ok<I: CommandInput>(
     model: &Model,
     op_mod: u16,
     list: &[u8],
@@ -190,17 +190,17 @@ fn done<I: CommandInput>(
 
 /// Brings the first device up, as a driver does.
 fn bring_up(model: &Model) {
-    done::<EnableHcaIn>(model, 0, &[], |_| {});
+    execute_ok::<EnableHcaIn>(model, 0, &[], |_| {});
     let mut given = 0_u64;
     for kind in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
-        let count = done::<QueryPagesIn>(model, kind, &[], |_| {}).num_pages();
+        let count = execute_ok::<QueryPagesIn>(model, kind, &[], |_| {}).num_pages();
         let pages = (1..=u64::from(count)).flat_map(|page| ((given + page) << 12).to_be_bytes());
         let list: Vec<u8> = pages.collect();
         given += u64::from(count);
         let give = ManagePagesIn::ALLOCATION_SUCCESS;
-        done::<ManagePagesIn>(model, give, &list, |it| _ = it.set_input_num_entries(count));
+        execute_ok::<ManagePagesIn>(model, give, &list, |it| _ = it.set_input_num_entries(count));
     }
-    done::<InitHcaIn>(model, 0, &[], |_| {});
+    execute_ok::<InitHcaIn>(model, 0, &[], |_| {});
 }
 
 #[test]
@@ -217,10 +217,10 @@ fn event_reaches_subscribed_eq_armed_by_trapped_store() {
     bring_up(&model);
     let (device, vectors) = (model.device(0), Arc::new(Vectors::default()));
     device.set_interrupts(Some(vectors.clone()));
-    let uar = done::<AllocUarIn>(&model, 0, &[], |_| {}).uar();
+    let uar = execute_ok::<AllocUarIn>(&model, 0, &[], |_| {}).uar();
     let room = vec![0_u8; 2 << 12];
     let ring = (room.as_ptr() as usize).next_multiple_of(1 << 12);
-    let made = done::<CreateEqIn>(&model, 0, &(ring as u64).to_be_bytes(), |input| {
+    let made = execute_ok::<CreateEqIn>(&model, 0, &(ring as u64).to_be_bytes(), |input| {
         input.eq_context_entry_mut().set_log_eq_size(4).set_uar_page(uar).set_intr(3);
         input.set_event_bitmask(0, 1 << PORT_STATE_CHANGE);
     });
@@ -300,9 +300,9 @@ fn unmap_takes_whole_ranges_of_guest_memory() {
 fn reconfigure_key_needs_umr_en() {
     let model = model(Link::Ethernet);
     bring_up(&model);
-    let [pd, other] = [(); 2].map(|()| done::<AllocPdIn>(&model, 0, &[], |_| {}).pd());
+    let [pd, other] = [(); 2].map(|()| execute_ok::<AllocPdIn>(&model, 0, &[], |_| {}).pd());
     let key = |umr: bool| {
-        let made = done::<CreateMkeyIn>(&model, 0, &[], |input| {
+        let made = execute_ok::<CreateMkeyIn>(&model, 0, &[], |input| {
             let context = input.memory_key_mkey_entry_mut();
             context.set_access_mode_1_0(MkeyAccessMode::PA.0).set_pd(pd).set_qpn(0xff_ffff);
             context.set_length64(true).set_lr(true).set_umr_en(umr);
@@ -316,7 +316,7 @@ fn reconfigure_key_needs_umr_en() {
     assert!(device.reconfigure_key(open, &change));
     assert!(!device.reconfigure_key(fixed, &change) && !device.reconfigure_key(0xff_ff00, &change));
     for (key, expected) in [(open, (other, true)), (fixed, (pd, false))] {
-        let output = done::<QueryMkeyIn>(&model, 0, &[], |it| _ = it.set_mkey_index(key));
+        let output = execute_ok::<QueryMkeyIn>(&model, 0, &[], |it| _ = it.set_mkey_index(key));
         let context = output.memory_key_mkey_entry();
         assert_eq!((context.pd(), context.lw()), expected);
     }

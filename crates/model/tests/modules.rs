@@ -1,5 +1,5 @@
-//! Checks which file of a crate uses which: no circle of files is larger than [`MAX_CIRCLE`], the
-//! engine has no circle but of a file and its child, and a layer of the model uses only the layers
+//! Checks which file of a crate uses which: no cycle of files is larger than [`MAX_CYCLE`], the
+//! engine has no cycle but of a file and its child, and a layer of the model uses only the layers
 //! below it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
@@ -8,14 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-/// The largest circle that a crate may have.
-const MAX_CIRCLE: usize = 3;
+/// The largest cycle that a crate may have.
+const MAX_CYCLE: usize = 3;
 
 /// A module, as its path from the crate's root.
 type Module = Vec<String>;
 
 #[test]
-fn crates_have_no_large_module_circle() {
+fn crates_have_no_large_module_cycle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
     let mut large = Vec::new();
     let mut seen = BTreeSet::new();
@@ -27,9 +27,9 @@ fn crates_have_no_large_module_circle() {
         }
         let graph = graph(&directory.join("src"));
         assert!(!graph.is_empty(), "no files in {name}");
-        let largest = circles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
-        println!("{name}: {} files, largest circle {}", graph.len(), largest.len());
-        if largest.len() > MAX_CIRCLE {
+        let largest = cycles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
+        println!("{name}: {} files, largest cycle {}", graph.len(), largest.len());
+        if largest.len() > MAX_CYCLE {
             let files: Vec<_> = largest.iter().map(|module| module.join("::")).collect();
             large.push(format!("{name}, {} files: {}", files.len(), files.join(", ")));
         }
@@ -37,22 +37,22 @@ fn crates_have_no_large_module_circle() {
     }
     let expected = ["model", "prm", "suite", "process", "xtask"];
     assert!(expected.iter().all(|it| seen.contains(*it)), "not found: only {seen:?}");
-    assert!(large.is_empty(), "circles of more than {MAX_CIRCLE} files:\n{}", large.join("\n"));
+    assert!(large.is_empty(), "cycles of more than {MAX_CYCLE} files:\n{}", large.join("\n"));
 }
 
 #[test]
-fn engine_circles_are_of_parent_and_child() {
+fn engine_cycles_are_of_parent_and_child() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let in_engine = |module: &Module| module.first().is_some_and(|it| it == "engine");
     assert!(graph.keys().filter(|module| in_engine(module)).count() > 50, "it is elsewhere");
     let is_child =
-        |circle: &[Module]| matches!(circle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1);
-    let other: Vec<String> = circles(&graph)
+        |cycle: &[Module]| matches!(cycle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1);
+    let other: Vec<String> = cycles(&graph)
         .into_iter()
-        .filter(|circle| circle.iter().any(in_engine) && !is_child(circle))
-        .map(|circle| circle.iter().map(|it| it.join("::")).collect::<Vec<_>>().join(", "))
+        .filter(|cycle| cycle.iter().any(in_engine) && !is_child(cycle))
+        .map(|cycle| cycle.iter().map(|it| it.join("::")).collect::<Vec<_>>().join(", "))
         .collect();
-    assert!(other.is_empty(), "circles of the engine:\n{}", other.join("\n"));
+    assert!(other.is_empty(), "cycles of the engine:\n{}", other.join("\n"));
 }
 
 /// Layers of the model, and the layers that their files must not use, directly or indirectly.
@@ -85,8 +85,8 @@ fn indirect_upward_use_is_found() {
         (module(&["engine", "c"]), BTreeSet::new()),
         (module(&["memory"]), BTreeSet::new()),
     ]);
-    let way = "hca::a -> between -> engine::c";
-    assert_eq!(upward(&graph, "hca", &["engine"]), [way, &format!("hca::b -> {way}")]);
+    let path = "hca::a -> between -> engine::c";
+    assert_eq!(upward(&graph, "hca", &["engine"]), [path, &format!("hca::b -> {path}")]);
     assert!(upward(&graph, "hca", &["memory"]).is_empty());
     assert!(upward(&graph, "engine", &["hca"]).is_empty());
 }
@@ -98,11 +98,11 @@ fn upward(
     forbidden: &[&str],
 ) -> Vec<String> {
     let of_layer = graph.keys().filter(|module| module.first().is_some_and(|it| it == layer));
-    of_layer.filter_map(|from| way(graph, from, forbidden)).collect()
+    of_layer.filter_map(|from| path_to_forbidden(graph, from, forbidden)).collect()
 }
 
 /// The shortest path from a module to one in a forbidden layer.
-fn way(
+fn path_to_forbidden(
     graph: &BTreeMap<Module, BTreeSet<Module>>,
     from: &Module,
     forbidden: &[&str],
@@ -131,7 +131,7 @@ fn way(
 }
 
 #[test]
-fn circles_are_found_through_every_path_form() {
+fn cycles_are_found_through_every_path_form() {
     let files = [
         (vec![], "mod a; mod b; use a::X;", true),
         (vec!["a"], "use super::b::{c, d::{E}}; // use crate::z::Z;", false),
@@ -150,7 +150,7 @@ fn circles_are_found_through_every_path_form() {
     assert_eq!(graph[&module(&["b"])], [module(&["b", "c"])].into());
     assert_eq!(graph[&module(&["b", "c"])], [module(&["a"])].into());
     assert!(graph[&module(&["b", "d"])].is_empty());
-    assert_eq!(circles(&graph), [vec![module(&["a"]), module(&["b", "c"])]]);
+    assert_eq!(cycles(&graph), [vec![module(&["a"]), module(&["b", "c"])]]);
 }
 
 /// Every file module, and the modules that it uses.
@@ -325,13 +325,13 @@ fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     kept
 }
 
-/// The circles: modules that all use each other, directly or indirectly (Tarjan's algorithm).
-fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
+/// The cycles: modules that all use each other, directly or indirectly (Tarjan's algorithm).
+fn cycles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     struct Search<'a> {
         graph: &'a BTreeMap<Module, BTreeSet<Module>>,
         order: BTreeMap<&'a Module, usize>,
         stack: Vec<&'a Module>,
-        circles: Vec<Vec<Module>>,
+        cycles: Vec<Vec<Module>>,
     }
     impl<'a> Search<'a> {
         /// The lowest stack index that `module` reaches.
@@ -349,19 +349,19 @@ fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
             }
             if lowest == index {
                 let at = self.stack.iter().position(|other| *other == module).unwrap();
-                let mut circle: Vec<_> = self.stack.drain(at..).cloned().collect();
-                circle.sort();
-                self.circles.extend((circle.len() > 1).then_some(circle));
+                let mut cycle: Vec<_> = self.stack.drain(at..).cloned().collect();
+                cycle.sort();
+                self.cycles.extend((cycle.len() > 1).then_some(cycle));
             }
             lowest
         }
     }
     let mut search =
-        Search { graph, order: BTreeMap::new(), stack: Vec::new(), circles: Vec::new() };
+        Search { graph, order: BTreeMap::new(), stack: Vec::new(), cycles: Vec::new() };
     for module in graph.keys() {
         if !search.order.contains_key(module) {
             search.visit(module);
         }
     }
-    search.circles
+    search.cycles
 }

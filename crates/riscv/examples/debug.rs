@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use verbless_riscv::gdb::{After, Ended, is_same_user, serve};
+use verbless_riscv::gdb::{AfterExit, SessionEnd, is_same_user, serve};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program, Ram, Region};
 
 const STACK: u64 = 0xf000_0000;
@@ -40,13 +40,13 @@ fn main() -> Result<ExitCode> {
             eprintln!("a connection from {peer} is refused: it is another user's");
         };
         let ended = serve(stream, &mut hart, |hart, exit| match exit {
-            Exit::Ecall => After::Exited(hart.x(10) as u8),
-            _ => After::GoesOn,
+            Exit::Ecall => AfterExit::Exited(hart.x(10) as u8),
+            _ => AfterExit::Continues,
         })?;
         match ended {
-            Ended::Detached => println!("the debugger has left"),
-            Ended::Killed => return Err("the debugger has ended the program".into()),
-            Ended::Exited(code) => return Ok(code.into()),
+            SessionEnd::Detached => println!("the debugger has left"),
+            SessionEnd::Killed => return Err("the debugger has ended the program".into()),
+            SessionEnd::Exited(code) => return Ok(code.into()),
         }
     }
     loop {

@@ -22,7 +22,7 @@ const JUMPS: usize = 1024;
 /// An unknown successor.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
-/// A run of operations that is only entered at its beginning.
+/// A sequence of operations that is entered only at its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) pc: u64,
@@ -90,7 +90,7 @@ impl Blocks {
         &self.ops[block.first as usize..block.ops_end as usize]
     }
 
-    /// Records that `next` follows `block` in this way.
+    /// Links `block` to its successor `next`; `way` is 1 for a taken branch, else 0.
     pub(crate) fn link(&mut self, block: u32, way: usize, next: u32) {
         self.blocks[block as usize].next[way] = next;
     }

@@ -1,8 +1,8 @@
 //! The interpreter: executes blocks of operations.
 //!
 //! Most time goes into one `match` over decoded operations, which compiles to a jump table.
-//! Registers are an array of 256, so that a register number in a byte needs no check: 32 of the
-//! program and [`SINK`](crate::op::SINK). Counters, the budget, breakpoints and the request to stop
+//! Registers are an array of 256, so that a register number in a byte needs no check: the program's
+//! 32, and [`SINK`](crate::op::SINK). Counters, the budget, breakpoints and the request to stop
 //! are checked only between blocks.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) enum Leave {
     DataFault,
 }
 
-/// Why [`follow`] ends: the next step is rare, or not for the fast loop.
+/// Why [`follow`] returns: the next step is rare, or not one of the fast loop.
 enum End {
     /// The next block is longer than the budget, or a stop was requested.
     Before,
@@ -45,7 +45,7 @@ enum End {
     Special(Op),
     /// At this operation: its access failed.
     Fault(Op),
-    /// Behind this operation, which stored into code.
+    /// After this operation, which stored into code.
     IntoCode(Op),
 }
 

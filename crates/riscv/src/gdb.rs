@@ -3,7 +3,7 @@
 //! ```no_run
 //! # fn f(hart: &mut verbless_riscv::Hart) -> std::io::Result<()> {
 //! use verbless_riscv::Exit;
-//! use verbless_riscv::gdb::{After, serve};
+//! use verbless_riscv::gdb::{AfterExit, serve};
 //!
 //! let listener = std::net::TcpListener::bind("127.0.0.1:1234")?;
 //! println!("gdb-multiarch -ex 'target remote :1234' PROGRAM");
@@ -11,8 +11,8 @@
 //! assert!(verbless_riscv::gdb::is_same_user(&stream)?, "every user can connect to a port");
 //! let ended = serve(stream, hart, |hart, exit| match exit {
 //!     // The program's only system call ends it.
-//!     Exit::Ecall => After::Exited(hart.x(10) as u8),
-//!     _ => After::GoesOn,
+//!     Exit::Ecall => AfterExit::Exited(hart.x(10) as u8),
+//!     _ => AfterExit::Continues,
 //! })?;
 //! println!("{ended:?}");
 //! # Ok(())
@@ -57,9 +57,9 @@ const MAX_PACKET_BYTES: usize = 16 << 10;
 
 /// How a program continues after an exit that the debugger does not handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum After {
+pub enum AfterExit {
     /// The program continues at the hart's pc.
-    GoesOn,
+    Continues,
     /// The program has ended, with this code.
     Exited(u8),
 }
@@ -70,7 +70,7 @@ pub trait Debuggee {
     fn hart(&mut self) -> &mut Hart;
 
     /// Executes at most `instructions` instructions.
-    fn run(&mut self, instructions: u64) -> Ran;
+    fn run(&mut self, instructions: u64) -> RunOutcome;
 
     /// Sets a breakpoint; false if none is possible there.
     fn add_breakpoint(&mut self, address: u64) -> bool {
@@ -89,9 +89,9 @@ pub trait Debuggee {
 
 /// The result of running a program for some instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ran {
+pub enum RunOutcome {
     /// The program can continue.
-    GoesOn,
+    Continues,
     /// The program has nothing to execute at the moment.
     Waits,
     /// The program stopped at a breakpoint, EBREAK or a trap, for the debugger.
@@ -102,7 +102,7 @@ pub enum Ran {
 
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum SessionEnd {
     /// The debugger has left; the hart stays where it was, without the debugger's breakpoints.
     Detached,
     /// The debugger ended the program.
@@ -122,16 +122,16 @@ pub enum Ended {
 pub fn serve(
     stream: TcpStream,
     hart: &mut Hart,
-    after: impl FnMut(&mut Hart, Exit) -> After,
-) -> io::Result<Ended> {
-    serve_program(stream, &mut Alone { hart, after })
+    after: impl FnMut(&mut Hart, Exit) -> AfterExit,
+) -> io::Result<SessionEnd> {
+    serve_program(stream, &mut BareHart { hart, after })
 }
 
 /// Serves a debugger of a program with an environment of its own, as [`serve`] does for a hart.
 ///
 /// # Errors
 /// The connection fails, or closes without a detach.
-pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Result<Ended> {
+pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Result<SessionEnd> {
     stream.set_nodelay(true)?;
     let mut session = Session { program, step: false, breakpoints: Vec::new() };
     let connection: Stream = Box::new(stream);
@@ -143,9 +143,11 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
         session.program.remove_breakpoint(address);
     }
     match ended {
-        Ok(DisconnectReason::Disconnect) => Ok(Ended::Detached),
-        Ok(DisconnectReason::TargetExited(code)) => Ok(Ended::Exited(code)),
-        Ok(DisconnectReason::Kill | DisconnectReason::TargetTerminated(_)) => Ok(Ended::Killed),
+        Ok(DisconnectReason::Disconnect) => Ok(SessionEnd::Detached),
+        Ok(DisconnectReason::TargetExited(code)) => Ok(SessionEnd::Exited(code)),
+        Ok(DisconnectReason::Kill | DisconnectReason::TargetTerminated(_)) => {
+            Ok(SessionEnd::Killed)
+        }
         Err(error) => Err(io::Error::other(format!("the debugger's connection: {error}"))),
     }
 }
@@ -153,32 +155,32 @@ pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Res
 type Stream = Box<dyn ConnectionExt<Error = io::Error>>;
 
 /// A hart without an environment of its own.
-struct Alone<'h, F> {
+struct BareHart<'h, F> {
     hart: &'h mut Hart,
     after: F,
 }
 
-impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee for Alone<'_, F> {
+impl<F: FnMut(&mut Hart, Exit) -> AfterExit> Debuggee for BareHart<'_, F> {
     fn hart(&mut self) -> &mut Hart {
         self.hart
     }
 
-    fn run(&mut self, instructions: u64) -> Ran {
+    fn run(&mut self, instructions: u64) -> RunOutcome {
         let exit = self.hart.run(instructions);
         match exit {
-            Exit::Budget => Ran::GoesOn,
-            Exit::Breakpoint | Exit::Ebreak | Exit::Trap(_) => Ran::Stopped(exit),
+            Exit::Budget => RunOutcome::Continues,
+            Exit::Breakpoint | Exit::Ebreak | Exit::Trap(_) => RunOutcome::Stopped(exit),
             Exit::Ecall | Exit::Wait | Exit::Pause | Exit::Stopped | Exit::Environment(_) => {
                 let at = self.hart.pc();
                 match (self.after)(self.hart, exit) {
-                    After::Exited(code) => return Ran::Exited(code),
+                    AfterExit::Exited(code) => return RunOutcome::Exited(code),
                     // A call that has changed the pc continues there.
-                    After::GoesOn if exit == Exit::Ecall && self.hart.pc() == at => {
+                    AfterExit::Continues if exit == Exit::Ecall && self.hart.pc() == at => {
                         self.hart.skip();
                     }
-                    After::GoesOn => {}
+                    AfterExit::Continues => {}
                 }
-                Ran::GoesOn
+                RunOutcome::Continues
             }
         }
     }
@@ -196,16 +198,18 @@ impl<D: Debuggee> Session<'_, D> {
     /// Runs for a while; `None` if the program has not stopped.
     fn run(&mut self) -> Option<SingleThreadStopReason<u64>> {
         let signal = match self.program.run(if self.step { 1 } else { QUANTUM }) {
-            Ran::GoesOn => return self.step.then_some(SingleThreadStopReason::DoneStep),
-            Ran::Waits => return None,
-            Ran::Exited(code) => return Some(SingleThreadStopReason::Exited(code)),
-            Ran::Stopped(Exit::Breakpoint) => return Some(SingleThreadStopReason::SwBreak(())),
-            Ran::Stopped(Exit::Trap(Trap { cause, .. })) => match cause {
+            RunOutcome::Continues => return self.step.then_some(SingleThreadStopReason::DoneStep),
+            RunOutcome::Waits => return None,
+            RunOutcome::Exited(code) => return Some(SingleThreadStopReason::Exited(code)),
+            RunOutcome::Stopped(Exit::Breakpoint) => {
+                return Some(SingleThreadStopReason::SwBreak(()));
+            }
+            RunOutcome::Stopped(Exit::Trap(Trap { cause, .. })) => match cause {
                 Cause::Illegal => Signal::SIGILL,
                 Cause::LoadMisaligned | Cause::StoreMisaligned => Signal::SIGBUS,
                 _ => Signal::SIGSEGV,
             },
-            Ran::Stopped(_) => Signal::SIGTRAP,
+            RunOutcome::Stopped(_) => Signal::SIGTRAP,
         };
         Some(SingleThreadStopReason::Signal(signal))
     }

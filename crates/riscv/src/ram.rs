@@ -132,8 +132,8 @@ impl Ram {
         Some(self.pages.get(page)?.cell::<V>(at))
     }
 
-    /// Copies the bytes from `at` on into `bytes`; false, and nothing done, unless the whole range
-    /// is inside.
+    /// Copies the bytes from `at` on into `bytes`; returns false and copies nothing unless the
+    /// whole range is inside.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         if !self.holds(at, bytes.len()) {
             return false;
@@ -148,8 +148,8 @@ impl Ram {
         true
     }
 
-    /// Copies `bytes` to `at`; false, and nothing done, unless the whole range is inside. Aligned
-    /// words are each written with one access.
+    /// Copies `bytes` to `at`; returns false and copies nothing unless the whole range is inside.
+    /// Aligned words are each written with one access.
     pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
         if !self.holds(at, bytes.len()) {
             return false;

@@ -76,7 +76,7 @@ pub struct Opcode {
     /// The message.
     pub message: Message,
     /// The packet's position in its message.
-    pub place: Position,
+    pub position: Position,
     /// Whether immediate data follows.
     pub immediate: bool,
     /// Whether the receiver must invalidate a key, and an IETH follows.
@@ -124,7 +124,7 @@ impl Opcode {
         Self {
             service: Service::Rc,
             message,
-            place: Position::Only,
+            position: Position::Only,
             immediate: false,
             invalidate: false,
         }
@@ -139,9 +139,9 @@ impl Opcode {
         }
         let (high, low) = (opcode.0 >> 5, opcode.0 & 0x1f);
         let &(_, service) = SERVICES.iter().find(|(bits, _)| *bits == high)?;
-        let &(_, message, place, immediate, invalidate) =
+        let &(_, message, position, immediate, invalidate) =
             OPERATIONS.iter().find(|(bits, ..)| *bits == low)?;
-        Some(Self { service, message, place, immediate, invalidate }).filter(|it| it.exists())
+        Some(Self { service, message, position, immediate, invalidate }).filter(|it| it.exists())
     }
 
     /// The opcode's bits in the BTH; `None` if there is no such opcode.
@@ -153,10 +153,10 @@ impl Opcode {
             return Some(BthOpcode::ROCE_CNP);
         }
         let (high, _) = SERVICES.iter().find(|(_, service)| *service == self.service)?;
-        let wanted = (self.message, self.place, self.immediate, self.invalidate);
+        let wanted = (self.message, self.position, self.immediate, self.invalidate);
         let (low, ..) = OPERATIONS
             .iter()
-            .find(|&&(_, message, place, imm, key)| (message, place, imm, key) == wanted)?;
+            .find(|&&(_, message, position, imm, key)| (message, position, imm, key) == wanted)?;
         self.exists().then_some(BthOpcode(high << 5 | low))
     }
 
@@ -169,7 +169,7 @@ impl Opcode {
             }
             Service::Rd => !self.invalidate,
             Service::Ud => {
-                self.message == Message::Send && self.place == Position::Only && !self.invalidate
+                self.message == Message::Send && self.position == Position::Only && !self.invalidate
             }
         }
     }
@@ -200,7 +200,7 @@ impl Opcode {
     /// Whether the headers have an RETH.
     pub fn has_reth(self) -> bool {
         self.message == Message::ReadRequest
-            || self.message == Message::Write && self.place.begins()
+            || self.message == Message::Write && self.position.begins()
     }
 
     /// Whether the headers have an AtomicETH.
@@ -212,7 +212,7 @@ impl Opcode {
     pub fn has_aeth(self) -> bool {
         match self.message {
             Message::Acknowledge | Message::AtomicAcknowledge => true,
-            Message::ReadResponse => self.place != Position::Middle,
+            Message::ReadResponse => self.position != Position::Middle,
             _ => false,
         }
     }

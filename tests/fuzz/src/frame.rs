@@ -102,7 +102,7 @@ impl Frame {
     /// The headers after the BTH.
     fn extend(&self, opcode: Opcode, ends: &Ends<'_>, length: u16, into: &mut Vec<u8>) {
         let key = ends.known.pick(ObjectKind::Key, self.remote.key).to_be_bytes();
-        let begins = matches!(opcode.place, Position::First | Position::Only);
+        let begins = matches!(opcode.position, Position::First | Position::Only);
         if opcode.service == Service::Ud {
             into.extend(self.qkey.unwrap_or(Q_KEY).to_be_bytes());
             into.extend((ends.qpn & 0xff_ffff).to_be_bytes());
@@ -127,7 +127,7 @@ impl Frame {
                     into.extend(self.operands[0].to_be_bytes());
                 }
             }
-            Message::ReadResponse if opcode.place != Position::Middle => {
+            Message::ReadResponse if opcode.position != Position::Middle => {
                 into.extend(u32::from(self.syndrome).rotate_right(8).to_be_bytes());
             }
             _ => {}

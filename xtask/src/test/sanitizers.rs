@@ -39,12 +39,12 @@ const SANITIZED: &[&str] = &[
 /// Tests that do one thing very often, or read source files: a sanitizer finds nothing in them that
 /// it does not find in others, and they take minutes there.
 const BULK: [&str; 9] = [
-    "circles_are_found_through_every_path_form",
+    "cycles_are_found_through_every_path_form",
     "free_handle_is_lowest_and_bounded",
     "table_and_group_sizes_are_bounded",
     "indirect_upward_use_is_found",
     "undelivered_frames_are_bounded",
-    "crates_have_no_large_module_circle",
+    "crates_have_no_large_module_cycle",
     "model_layers_use_only_lower_ones",
     "excess_driver_pages_are_rejected",
     "translated_code_is_bounded_across_harts",
@@ -61,14 +61,14 @@ const LEAVING: [&str; 4] = [
 
 /// Long tests of one thread: they cannot show a race. The address sanitizer runs them.
 const OF_ONE_THREAD: [&str; 10] = [
-    "lying_record_behind_delayed_cqe_flushes_promptly",
+    "wrong_record_after_delayed_cqe_flushes_promptly",
     "unknown_opcode_is_local_qp_operation_error",
     "whole_and_packet_modes_leave_same_state",
     "completions_keep_order_across_resize",
     "read_with_lost_request_is_resent_part_by_part",
     "requests_survive_loss_duplication_and_corruption",
     "scapy_computes_the_same_icrc_for_every_opcode",
-    "uncarried_operation_is_a_qp_operation_error",
+    "unsupported_operation_is_local_qp_operation_error",
     "long_read_is_requested_again_in_parts",
     "missing_packets_are_rerequested_within_a_part",
 ];

@@ -546,7 +546,7 @@ fn failed_recovery_is_reported_with_each_job() {
 fn without_a_network(profile: Profile) -> (Model, Dev) {
     let model = Model::builder().device(profile.with_link(Link::Ethernet)).build();
     let backend = InProcess::of(&model);
-    backend.take_network_away(0);
+    backend.move_netdev_away(0);
     let backend: Arc<dyn Backend> = Arc::new(backend);
     assert_eq!(backend.enumerate().unwrap()[0].ports[0].gids, []);
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();

@@ -658,7 +658,7 @@ fn event_needs_no_port_address() {
     let card = Profile::load("bluefield3").unwrap().with_link(Link::Ethernet);
     let model = Model::builder().device(card).build();
     let backend = InProcess::of(&model);
-    backend.take_network_away(0);
+    backend.move_netdev_away(0);
     let backend: Arc<dyn Backend> = Arc::new(backend);
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
     let event = context(&dev);

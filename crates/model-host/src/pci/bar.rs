@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn heart_and_clock_go_on_until_the_device_dies() {
+    fn health_counter_and_clock_advance_until_device_dies() {
         let driver = Driver::new();
         let (heart, clock) = (driver.read(0x1010), driver.read(0x1004));
         driver.model.advance(Duration::from_secs(1));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_anywhere_break_nothing() {
+    fn access_at_any_bar_offset_is_survived() {
         let mut driver = Driver::new();
         for at in [0x1c, 0x200, 0x4008, 0x400c, 0x5000, 0xf000, u64::MAX - 7] {
             driver.read(at);

@@ -13,9 +13,9 @@ use verbless_model::Model;
 use crate::run::{Host, Peer, Request};
 
 /// Milliseconds between two checks whether the thread must stop.
-const PATIENCE: u8 = 100;
+const STOP_CHECK_MS: u8 = 100;
 /// Time limit for a client's request.
-const TO_ASK: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The refusal of requests to join.
 const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
 
@@ -56,10 +56,10 @@ impl Drop for Controller {
 /// Answers a client's request. Other clients, of the same user, wait.
 fn answer(peer: &Peer, model: &Model) {
     let start = Instant::now();
-    while start.elapsed() < TO_ASK {
+    while start.elapsed() < REQUEST_TIMEOUT {
         let answered = match peer.request() {
-            Ok(Request::Control(control)) => peer.tell(control.execute(model)),
-            Ok(Request::Join(_) | Request::Program(_)) => peer.tell(Err(NO_PROGRAMS.into())),
+            Ok(Request::Control(control)) => peer.send_result(control.execute(model)),
+            Ok(Request::Join(_) | Request::Program(_)) => peer.send_result(Err(NO_PROGRAMS.into())),
             Err(Errno::EAGAIN | Errno::EINTR) => {
                 wait(peer.as_fd());
                 continue;
@@ -73,7 +73,7 @@ fn answer(peer: &Peer, model: &Model) {
     }
 }
 
-/// Waits for input, at most `PATIENCE`.
+/// Waits for input, at most `STOP_CHECK_MS`.
 fn wait(file: BorrowedFd<'_>) {
-    let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(PATIENCE));
+    let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(STOP_CHECK_MS));
 }

@@ -249,8 +249,8 @@ mod tests {
     }
 
     /// Bits of the command register: memory space, bus master.
-    const ACCESSES: u16 = 0x2;
-    const MASTER: u16 = 0x4;
+    const MEMORY_SPACE: u16 = 0x2;
+    const BUS_MASTER: u16 = 0x4;
 
     #[test]
     fn bus_master_disabled_blocks_dma_and_msix() {
@@ -264,7 +264,7 @@ mod tests {
         // The driver clears the bit, and so does a reset, which zeroes the register.
         for way in 0..3 {
             match way {
-                0 => driver.command_register(ACCESSES),
+                0 => driver.command_register(MEMORY_SPACE),
                 1 => driver.function.reset().unwrap(),
                 _ => driver.function.restart(),
             }
@@ -275,7 +275,7 @@ mod tests {
             driver.write(CMDQ_ADDR_L, QUEUE as u32);
             driver.write(COMMAND_DOORBELL_VECTOR, 1);
             driver.function.vectors.raise(0);
-            driver.command_register(ACCESSES | MASTER);
+            driver.command_register(MEMORY_SPACE | BUS_MASTER);
             assert_eq!(driver.get(0), entry, "the command was not seen");
             assert!(counter.read().is_err(), "the message was not sent");
         }

@@ -10,14 +10,14 @@ use verbless_model::memory::UAR_PAGE;
 pub(super) struct Layout {
     /// Bytes of the BAR.
     pub bytes: u64,
-    /// Offset of the UAR pages in the BAR; registers are before them.
+    /// Offset of the UAR pages in the BAR; the initialisation segment is before them.
     pub doorbells: u64,
     /// The range that the client may map.
     pub mapped: Option<Range<u64>>,
 }
 
 impl Layout {
-    /// The parts with the numbers of a profile; `trap`: nothing is mapped.
+    /// The layout for a profile; `trap`: the client may map no page.
     pub(super) fn new(profile: &Profile, trap: bool) -> Self {
         let (first, pages) = (profile.first(), profile.device().uar_pages);
         let bytes = u64::from(pages) * UAR_PAGE;

@@ -18,15 +18,15 @@ const PROFILE: &str = include_str!("trace/connectx4.toml");
 /// Known differences between the answers: command, start of the field's path, and why the
 /// difference is right.
 const EXPLAINED: &[(&str, &str, &str)] = &[
-    ("QUERY_HCA_CAP", "capability.csum_cap", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.vlan_cap", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.lro_", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.max_lso_cap", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.multi_pkt_send_wqe", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.rss_ind_tbl_cap", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.self_lb_", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.tunnel_stateless_", NO_ETHERNET),
-    ("QUERY_HCA_CAP", "capability.flow_table_properties_", NO_ETHERNET),
+    ("QUERY_HCA_CAP", "capability.csum_cap", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.vlan_cap", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.lro_", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.max_lso_cap", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.multi_pkt_send_wqe", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.rss_ind_tbl_cap", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.self_lb_", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.tunnel_stateless_", NO_OFFLOADS),
+    ("QUERY_HCA_CAP", "capability.flow_table_properties_", NO_OFFLOADS),
     (
         "QUERY_HCA_CAP",
         "capability.atomic_operations",
@@ -68,9 +68,11 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
         "The model has a PSID of its own. mlx5_core only shows it.",
     ),
 ];
-/// Reason for fields of raw Ethernet.
-const NO_ETHERNET: &str = "Raw Ethernet is not modelled. mlx5_core then makes no network interface \
-                           (mlx5_eth_supported), and continues with RDMA.";
+/// Reason for the fields of Ethernet offloads, and for the properties of flow tables.
+const NO_OFFLOADS: &str = "The profile offers no Ethernet offloads: the model has raw Ethernet \
+                           queues, but no checksums, segmentation or RSS. Without them mlx5_core \
+                           makes no network interface (mlx5_eth_supported), and continues with \
+                           RDMA.";
 
 /// The commands of the trace.
 fn trace() -> Vec<Dumped> {

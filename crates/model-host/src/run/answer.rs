@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use super::call_threads::{CallThreads, SHORT, StallAction, TURN};
+use super::call_threads::{CallThreads, REPLACE_AFTER, REPLACE_AFTER_PENDING, StallAction};
 use super::file_closer::FileClosers;
 use super::filter;
 use super::open_how::OpenHow;
@@ -33,8 +33,8 @@ pub(super) enum Answer {
     /// The kernel executes the call (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Kernel,
     Ours(Result<i64, Errno>),
-    /// [`CallGate::give`] installed a descriptor and answered the call.
-    Given,
+    /// [`CallGate::install_fd`] installed a descriptor and answered the call.
+    Installed,
 }
 
 impl From<Errno> for Answer {
@@ -74,7 +74,7 @@ pub(super) fn spawn(
     });
     let watched = Arc::downgrade(&calls);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
-    calls.take_calls(0)
+    calls.start_thread(0)
 }
 
 /// A filter with its answering threads.
@@ -86,7 +86,7 @@ struct FilterCalls {
 
 impl FilterCalls {
     /// Starts the answering thread with this number.
-    fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
+    fn start_thread(self: Arc<Self>, number: u64) -> io::Result<()> {
         Builder::new().spawn(move || self.answer_all(number)).map(drop)
     }
 
@@ -97,9 +97,9 @@ impl FilterCalls {
                 Ok(call) => {
                     self.turns.begin(number, call);
                     match answerer.answer_catching_panics(&call) {
-                        Answer::Kernel => answerer.gate.go_on(call.id),
+                        Answer::Kernel => answerer.gate.continue_call(call.id),
                         Answer::Ours(result) => answerer.gate.answer(call.id, result),
-                        Answer::Given => {}
+                        Answer::Installed => {}
                     }
                     if !self.turns.end(number) {
                         return;
@@ -129,10 +129,10 @@ fn watch(calls: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
         // Hanging calls come in groups.
-        std::thread::sleep(if quick == 0 { TURN } else { SHORT });
+        std::thread::sleep(if quick == 0 { REPLACE_AFTER } else { REPLACE_AFTER_PENDING });
         let Some(calls) = calls.upgrade() else { return };
         let waits = call_waits(calls.listener.as_fd());
-        match calls.turns.look(Instant::now(), waits, |call| calls.process_of(call)) {
+        match calls.turns.next_step(Instant::now(), waits, |call| calls.process_of(call)) {
             StallAction::Nothing => {
                 quick = quick.saturating_sub(1);
                 continue;
@@ -158,7 +158,7 @@ fn watch(calls: &Weak<FilterCalls>) {
             }
         }
         quick = FAST_CHECKS;
-        let started = calls.turns.replace(|number| calls.clone().take_calls(number));
+        let started = calls.turns.replace(|number| calls.clone().start_thread(number));
         match started {
             Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {

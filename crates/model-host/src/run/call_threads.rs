@@ -4,13 +4,14 @@
 //! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. The wait cannot be
 //! interrupted, not even by a fatal signal once a FUSE server has taken the request. So a thread
 //! that takes long is replaced by another, which receives the next notifications; the first ends
-//! when its access does. While notifications are pending, the replacement takes [`SHORT`].
+//! when its access does. While notifications are pending, the replacement takes
+//! [`REPLACE_AFTER_PENDING`].
 //!
 //! A filter has at most [`MAX_BUSY`] busy threads. If all are busy and notifications are pending, a
 //! process that occupies a quarter of them is killed. If no process occupies so many, all processes
-//! whose calls have taken [`PATIENCE`] are killed: nothing else would unblock the other calls of
-//! the filter. They are also killed if no thread could be started for that long. Only waits for the
-//! program ([`in_program`]) count, and calls that wait for one of these on the same open device
+//! whose calls have taken [`STALL_TIMEOUT`] are killed: nothing else would unblock the other calls
+//! of the filter. They are also killed if no thread could be started for that long. Only waits for
+//! the program ([`in_program`]) count, and calls that wait for one of these on the same open device
 //! ([`CallLock`]). A call that waits for another lock of the supervisor is delayed by another
 //! program.
 //!
@@ -19,7 +20,7 @@
 //! wait; other filters are unaffected.
 //!
 //! The kernel queues a filter's notifications in order, so a call behind N hanging ones waits about
-//! N times [`SHORT`], whichever processes made them.
+//! N times [`REPLACE_AFTER_PENDING`], whichever processes made them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,10 +30,10 @@ use std::time::{Duration, Instant};
 
 use super::sys::Notification;
 
-/// Time at one call after which another thread takes over.
-pub(super) const TURN: Duration = Duration::from_millis(100);
-/// As [`TURN`], while notifications are pending.
-pub(super) const SHORT: Duration = Duration::from_millis(2);
+/// Time at one call after which another thread replaces the thread.
+pub(super) const REPLACE_AFTER: Duration = Duration::from_millis(100);
+/// As [`REPLACE_AFTER`], while notifications are pending.
+pub(super) const REPLACE_AFTER_PENDING: Duration = Duration::from_millis(2);
 /// Limit of busy threads per filter.
 const MAX_BUSY: usize = 512;
 /// Threads that one process may occupy.
@@ -40,14 +41,14 @@ const MAX_OF_ONE: usize = MAX_BUSY / 4;
 /// Limit of lost threads per filter.
 const MAX_LOST: usize = 1024;
 /// Time after which hanging calls are killed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A call being answered.
 #[derive(Debug, Clone)]
 pub(super) struct RunningCall {
     pub call: Notification,
     since: Instant,
-    stay: Arc<ThreadWait>,
+    wait: Arc<ThreadWait>,
 }
 
 /// A thread's current wait.
@@ -65,24 +66,24 @@ enum WaitTarget {
 /// A thread's wait, visible to other threads.
 #[derive(Debug, Default)]
 struct ThreadWait {
-    wait: Mutex<WaitTarget>,
+    target: Mutex<WaitTarget>,
     /// The call being answered, if any.
     call: Option<Notification>,
 }
 
 impl ThreadWait {
     fn of(call: Notification) -> Self {
-        Self { wait: Mutex::default(), call: Some(call) }
+        Self { target: Mutex::default(), call: Some(call) }
     }
 
     /// Sets the wait; returns the previous one.
     fn replace(&self, wait: WaitTarget) -> WaitTarget {
-        std::mem::replace(&mut self.wait.lock().unwrap_or_else(PoisonError::into_inner), wait)
+        std::mem::replace(&mut self.target.lock().unwrap_or_else(PoisonError::into_inner), wait)
     }
 
     /// The call that delays this thread: its own, or that of its queue's leader.
-    fn held_up_by(&self) -> Option<Notification> {
-        match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
+    fn delayed_by(&self) -> Option<Notification> {
+        match &*self.target.lock().unwrap_or_else(PoisonError::into_inner) {
             WaitTarget::CallLock(queue) => queue.first()?.call,
             _ => self.call,
         }
@@ -90,7 +91,7 @@ impl ThreadWait {
 
     /// Whether the wait for the program has lasted this long.
     fn is_long(&self, now: Instant, limit: Duration) -> bool {
-        let wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wait = self.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match wait {
             WaitTarget::None => false,
             WaitTarget::Program(since) => now.saturating_duration_since(since) >= limit,
@@ -115,8 +116,8 @@ impl CallLock {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_first(&self, stay: Option<Arc<ThreadWait>>) {
-        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = stay;
+    fn set_first(&self, wait: Option<Arc<ThreadWait>>) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = wait;
     }
 
     /// Runs `work` when it is this thread's turn.
@@ -127,11 +128,11 @@ impl CallLock {
                 self.0.set_first(None);
             }
         }
-        let stay = STAY.with_borrow(Clone::clone).unwrap_or_default();
-        let before = stay.replace(WaitTarget::CallLock(self.clone()));
+        let wait = CURRENT_WAIT.with_borrow(Clone::clone).unwrap_or_default();
+        let before = wait.replace(WaitTarget::CallLock(self.clone()));
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        stay.replace(before);
-        self.set_first(Some(stay));
+        wait.replace(before);
+        self.set_first(Some(wait));
         let _first = FirstCall(self);
         work()
     }
@@ -139,7 +140,7 @@ impl CallLock {
 
 thread_local! {
     /// The wait of this thread's current call.
-    static STAY: RefCell<Option<Arc<ThreadWait>>> = const { RefCell::new(None) };
+    static CURRENT_WAIT: RefCell<Option<Arc<ThreadWait>>> = const { RefCell::new(None) };
 }
 
 /// Runs work whose duration the caller's program controls: it waits for the program's memory,
@@ -148,15 +149,15 @@ pub(super) fn in_program<T>(work: impl FnOnce() -> T) -> T {
     struct InProgram(Option<(Arc<ThreadWait>, WaitTarget)>);
     impl Drop for InProgram {
         fn drop(&mut self) {
-            if let Some((stay, before)) = self.0.take() {
-                stay.replace(before);
+            if let Some((wait, before)) = self.0.take() {
+                wait.replace(before);
             }
         }
     }
-    let stay = STAY.with_borrow(Clone::clone);
-    let _inside = InProgram(stay.map(|stay| {
-        let before = stay.replace(WaitTarget::Program(Instant::now()));
-        (stay, before)
+    let wait = CURRENT_WAIT.with_borrow(Clone::clone);
+    let _inside = InProgram(wait.map(|wait| {
+        let before = wait.replace(WaitTarget::Program(Instant::now()));
+        (wait, before)
     }));
     work()
 }
@@ -176,10 +177,10 @@ pub(super) enum StallAction {
 
 /// The threads that answer one filter's calls.
 #[derive(Debug, Default)]
-pub(super) struct CallThreads(Mutex<Taken>);
+pub(super) struct CallThreads(Mutex<ThreadTable>);
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ThreadTable {
     /// Number of the receiving thread.
     current: u64,
     /// Busy threads and their calls.
@@ -190,7 +191,7 @@ struct Taken {
     refused: bool,
 }
 
-impl Taken {
+impl ThreadTable {
     /// Marks a thread as lost: its call's process is gone, or about to be.
     fn lose(&mut self, number: u64) -> Option<RunningCall> {
         let busy = self.busy.remove(&number)?;
@@ -200,15 +201,15 @@ impl Taken {
 }
 
 impl CallThreads {
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, ThreadTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Thread `number`, the current one, has received a call.
     pub(super) fn begin(&self, number: u64, call: Notification) {
-        let stay = Arc::new(ThreadWait::of(call));
-        STAY.set(Some(stay.clone()));
-        self.taken().busy.insert(number, RunningCall { call, since: Instant::now(), stay });
+        let wait = Arc::new(ThreadWait::of(call));
+        CURRENT_WAIT.set(Some(wait.clone()));
+        self.taken().busy.insert(number, RunningCall { call, since: Instant::now(), wait });
     }
 
     /// Thread `number` has answered its call; returns whether it receives the next.
@@ -221,7 +222,7 @@ impl CallThreads {
 
     /// The next step. `waits`: a notification is pending. `maker`: the process of a call, if the
     /// call still waits.
-    pub(super) fn look<P: Ord>(
+    pub(super) fn next_step<P: Ord>(
         &self,
         now: Instant,
         waits: bool,
@@ -238,12 +239,12 @@ impl CallThreads {
         if taken.lost.contains_key(&current) {
             return replace;
         }
-        let turn = if waits { SHORT } else { TURN };
-        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, turn)) else {
+        let limit = if waits { REPLACE_AFTER_PENDING } else { REPLACE_AFTER };
+        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, limit)) else {
             return StallAction::Nothing;
         };
         // Without another thread, only the end of a process brings a thread back.
-        let alone = taken.refused && is_long(taking, PATIENCE);
+        let alone = taken.refused && is_long(taking, STALL_TIMEOUT);
         if taken.busy.len() < MAX_BUSY && !alone {
             return replace;
         }
@@ -253,15 +254,15 @@ impl CallThreads {
         // Per process: its calls, and the number of calls that it delays, including its own.
         let mut made = BTreeMap::<P, (Vec<u64>, usize)>::new();
         let mut without_maker = Vec::new();
-        for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
+        for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, REPLACE_AFTER)) {
             let Some(process) = maker(&busy.call) else {
                 without_maker.push(number);
                 continue;
             };
-            if !busy.stay.is_long(now, TURN) {
+            if !busy.wait.is_long(now, REPLACE_AFTER) {
                 continue;
             }
-            let blamed = busy.stay.held_up_by().and_then(|call| maker(&call));
+            let blamed = busy.wait.delayed_by().and_then(|call| maker(&call));
             if let Some(blamed) = blamed {
                 made.entry(blamed).or_default().1 += 1;
             }
@@ -273,8 +274,8 @@ impl CallThreads {
             None => {
                 let is_old = |number: &u64| {
                     taken.busy.get(number).is_some_and(|busy| {
-                        busy.stay.is_long(now, PATIENCE)
-                            && busy.stay.held_up_by().is_some_and(|by| by.id == busy.call.id)
+                        busy.wait.is_long(now, STALL_TIMEOUT)
+                            && busy.wait.delayed_by().is_some_and(|by| by.id == busy.call.id)
                     })
                 };
                 let calls = made.into_values().map(|(numbers, _)| numbers);
@@ -289,7 +290,7 @@ impl CallThreads {
     }
 
     /// Starts the next receiving thread. If that fails, the current one continues when it comes
-    /// back, and the next [`CallThreads::look`] decides.
+    /// back, and the next [`CallThreads::next_step`] decides.
     pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
         // Locked until both threads can see which one receives.
         let mut taken = self.taken();
@@ -311,17 +312,17 @@ mod tests {
     }
 
     fn maker(call: &Notification) -> Option<u32> {
-        Some(call.tid).filter(|&process| process != GONE)
+        Some(call.tid).filter(|&process| process != ENDED)
     }
 
     /// A process that has ended.
-    const GONE: u32 = 0;
+    const ENDED: u32 = 0;
 
     impl CallThreads {
         /// Begins a call that waits for its program.
         fn begin_in_program(&self, number: u64, call: Notification) {
             self.begin(number, call);
-            self.taken().busy[&number].stay.replace(WaitTarget::Program(Instant::now()));
+            self.taken().busy[&number].wait.replace(WaitTarget::Program(Instant::now()));
         }
     }
 
@@ -333,18 +334,18 @@ mod tests {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Turns that are all taken, by calls of the processes that `process` returns.
+    /// Threads that are all busy, with calls of the processes that `process` returns.
     fn full(process: impl Fn(u32) -> u32) -> CallThreads {
-        let turns = CallThreads::default();
+        let threads = CallThreads::default();
         for number in 0..MAX_BUSY as u64 {
             if number != 0 {
-                let step = turns.look(Instant::now() + SHORT, true, maker);
+                let step = threads.next_step(Instant::now() + REPLACE_AFTER_PENDING, true, maker);
                 assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
-                turns.replace(started).expect("it starts");
+                threads.replace(started).expect("it starts");
             }
-            turns.begin_in_program(number, call(process(number as u32)));
+            threads.begin_in_program(number, call(process(number as u32)));
         }
-        turns
+        threads
     }
 
     fn killed(step: StallAction) -> Vec<u32> {
@@ -356,87 +357,96 @@ mod tests {
 
     #[test]
     fn slow_thread_is_replaced_once() {
-        let turns = CallThreads::default();
+        let threads = CallThreads::default();
         let soon = Instant::now();
-        let look = |now, waits| turns.look(now, waits, maker);
-        assert!(matches!(look(soon + PATIENCE, true), StallAction::Nothing), "it waits for a call");
-        turns.begin(0, call(1));
+        let look = |now, waits| threads.next_step(now, waits, maker);
+        assert!(
+            matches!(look(soon + STALL_TIMEOUT, true), StallAction::Nothing),
+            "it waits for a call"
+        );
+        threads.begin(0, call(1));
         assert!(matches!(look(soon, true), StallAction::Nothing), "it has just begun");
         let later = Instant::now();
-        assert!(matches!(look(later + SHORT, false), StallAction::Nothing), "no other call waits");
-        assert!(matches!(look(later + SHORT, true), StallAction::Replace));
-        assert!(matches!(look(later + TURN, false), StallAction::Replace));
-        turns.replace(started).expect("it starts");
         assert!(
-            matches!(look(later + TURN, true), StallAction::Nothing),
+            matches!(look(later + REPLACE_AFTER_PENDING, false), StallAction::Nothing),
+            "no other call waits"
+        );
+        assert!(matches!(look(later + REPLACE_AFTER_PENDING, true), StallAction::Replace));
+        assert!(matches!(look(later + REPLACE_AFTER, false), StallAction::Replace));
+        threads.replace(started).expect("it starts");
+        assert!(
+            matches!(look(later + REPLACE_AFTER, true), StallAction::Nothing),
             "the next waits for a call"
         );
-        turns.begin(1, call(1));
-        assert!(turns.end(1), "it goes on");
-        assert!(!turns.end(0), "it was replaced");
+        threads.begin(1, call(1));
+        assert!(threads.end(1), "it is not replaced");
+        assert!(!threads.end(0), "it was replaced");
     }
 
     #[test]
-    fn full_turns_kill_after_patience() {
-        let turns = full(|number| number + 1);
+    fn full_filter_kills_after_stall_timeout() {
+        let threads = full(|number| number + 1);
         let start = Instant::now();
-        let look = |now, waits| turns.look(now, waits, maker);
-        assert!(matches!(look(start + TURN, true), StallAction::Nothing), "they may come back");
+        let look = |now, waits| threads.next_step(now, waits, maker);
         assert!(
-            matches!(look(start + PATIENCE, false), StallAction::Nothing),
+            matches!(look(start + REPLACE_AFTER, true), StallAction::Nothing),
+            "they may come back"
+        );
+        assert!(
+            matches!(look(start + STALL_TIMEOUT, false), StallAction::Nothing),
             "no other call waits"
         );
-        assert_eq!(killed(look(start + PATIENCE, true)).len(), MAX_BUSY);
+        assert_eq!(killed(look(start + STALL_TIMEOUT, true)).len(), MAX_BUSY);
         assert!(
-            matches!(look(start + PATIENCE, true), StallAction::Replace),
+            matches!(look(start + STALL_TIMEOUT, true), StallAction::Replace),
             "the last one is lost"
         );
-        turns.replace(started).expect("it starts");
-        turns.begin(MAX_BUSY as u64, call(1));
-        assert!(turns.end(MAX_BUSY as u64) && !turns.end(3));
-        turns.begin(MAX_BUSY as u64, call(1));
-        let step = look(Instant::now() + TURN, true);
+        threads.replace(started).expect("it starts");
+        threads.begin(MAX_BUSY as u64, call(1));
+        assert!(threads.end(MAX_BUSY as u64) && !threads.end(3));
+        threads.begin(MAX_BUSY as u64, call(1));
+        let step = look(Instant::now() + REPLACE_AFTER, true);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
     #[test]
-    fn process_with_quarter_of_turns_is_killed_alone() {
-        let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
-        let calls = killed(turns.look(Instant::now() + TURN, true, maker));
+    fn only_process_with_quarter_of_threads_is_killed() {
+        let threads = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
+        let calls = killed(threads.next_step(Instant::now() + REPLACE_AFTER, true, maker));
         assert_eq!(calls, [7; MAX_OF_ONE]);
-        let step = turns.look(Instant::now() + PATIENCE, true, maker);
+        let step = threads.next_step(Instant::now() + STALL_TIMEOUT, true, maker);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
     #[test]
     fn call_waiting_for_model_is_not_killed() {
-        let turns = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
+        let threads = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
         let wait_for_us = |numbers: std::ops::Range<u64>| {
             for number in numbers {
-                turns.taken().busy[&number].stay.replace(WaitTarget::None);
+                threads.taken().busy[&number].wait.replace(WaitTarget::None);
             }
         };
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + STALL_TIMEOUT;
         wait_for_us(0..1);
         wait_for_us(MAX_OF_ONE as u64 + 1..MAX_BUSY as u64);
-        let step = turns.look(late - PATIENCE / 2, true, maker);
+        let step = threads.next_step(late - STALL_TIMEOUT / 2, true, maker);
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
         wait_for_us(0..MAX_OF_ONE as u64);
-        assert_eq!(killed(turns.look(late, true, maker)), [8 + MAX_OF_ONE as u32]);
-        turns.replace(started).expect("it starts");
-        turns.begin(MAX_BUSY as u64, call(1));
-        let step = turns.look(late + PATIENCE, true, maker);
+        assert_eq!(killed(threads.next_step(late, true, maker)), [8 + MAX_OF_ONE as u32]);
+        threads.replace(started).expect("it starts");
+        threads.begin(MAX_BUSY as u64, call(1));
+        let step = threads.next_step(late + STALL_TIMEOUT, true, maker);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
     }
 
     #[test]
     fn queued_call_waits_for_program_with_its_leader() {
         let (queue, held) = (Arc::<CallLock>::default(), std::sync::Barrier::new(2));
-        let waits = |stay: &ThreadWait| stay.is_long(Instant::now(), Duration::ZERO);
+        let waits = |wait: &ThreadWait| wait.is_long(Instant::now(), Duration::ZERO);
         std::thread::scope(|scope| {
-            let stay = Arc::<ThreadWait>::default();
+            let wait = Arc::<ThreadWait>::default();
             scope.spawn(|| {
-                STAY.set(Some(Arc::default()));
+                CURRENT_WAIT.set(Some(Arc::default()));
                 queue.alone(|| {
                     held.wait();
                     held.wait();
@@ -447,18 +457,18 @@ mod tests {
                 });
             });
             held.wait();
-            let (queue, of_second) = (queue.clone(), stay.clone());
+            let (queue, of_second) = (queue.clone(), wait.clone());
             let second = scope.spawn(move || {
-                STAY.set(Some(of_second.clone()));
+                CURRENT_WAIT.set(Some(of_second.clone()));
                 queue.alone(|| waits(&of_second))
             });
-            while !matches!(*stay.wait.lock().unwrap(), WaitTarget::CallLock(_)) {
+            while !matches!(*wait.target.lock().unwrap(), WaitTarget::CallLock(_)) {
                 std::thread::yield_now();
             }
-            assert!(!waits(&stay), "the first thread works");
+            assert!(!waits(&wait), "the first thread works");
             held.wait();
             held.wait();
-            assert!(waits(&stay), "the first thread waits for its program");
+            assert!(waits(&wait), "the first thread waits for its program");
             held.wait();
             assert!(!second.join().expect("it ends"), "it is first now, and works");
         });
@@ -466,13 +476,13 @@ mod tests {
 
     #[test]
     fn program_wait_ends_with_its_closure() {
-        let turns = CallThreads::default();
-        let stays = |limit| turns.taken().busy[&0].stay.is_long(Instant::now(), limit);
-        turns.begin(0, call(1));
+        let threads = CallThreads::default();
+        let stays = |limit| threads.taken().busy[&0].wait.is_long(Instant::now(), limit);
+        threads.begin(0, call(1));
         assert!(!stays(Duration::ZERO));
         in_program(|| {
             in_program(|| assert!(stays(Duration::ZERO)));
-            assert!(stays(Duration::ZERO), "the outer work goes on");
+            assert!(stays(Duration::ZERO), "the outer work continues");
         });
         assert!(!stays(Duration::ZERO));
         let panics = std::panic::AssertUnwindSafe(|| in_program(|| panic!("a bug")));
@@ -481,43 +491,46 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_ended_processes_are_free() {
-        let turns = full(|number| if number == 3 { GONE } else { number });
-        let soon = Instant::now() + TURN;
-        assert!(matches!(turns.look(soon, true, maker), StallAction::Nothing));
-        assert!(matches!(turns.look(soon, true, maker), StallAction::Replace), "one is free");
+    fn threads_of_ended_processes_do_not_count() {
+        let threads = full(|number| if number == 3 { ENDED } else { number });
+        let soon = Instant::now() + REPLACE_AFTER;
+        assert!(matches!(threads.next_step(soon, true, maker), StallAction::Nothing));
+        assert!(
+            matches!(threads.next_step(soon, true, maker), StallAction::Replace),
+            "one is free"
+        );
     }
 
     #[test]
     fn lost_threads_are_bounded() {
-        let turns = CallThreads::default();
+        let threads = CallThreads::default();
         for number in 0..MAX_LOST as u64 {
-            turns.begin(number, call(GONE));
-            turns.taken().lose(number);
-            turns.taken().current = number;
+            threads.begin(number, call(ENDED));
+            threads.taken().lose(number);
+            threads.taken().current = number;
         }
-        let look = || turns.look(Instant::now(), true, maker);
+        let look = || threads.next_step(Instant::now(), true, maker);
         assert!(matches!(look(), StallAction::Exhausted));
-        assert!(!turns.end(3), "it comes back");
+        assert!(!threads.end(3), "it comes back");
         assert!(matches!(look(), StallAction::Replace));
     }
 
     #[test]
-    fn refused_thread_changes_no_turn() {
-        let turns = CallThreads::default();
-        turns.begin(0, call(1));
-        let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
+    fn failed_thread_start_keeps_current_thread() {
+        let threads = CallThreads::default();
+        threads.begin(0, call(1));
+        let (soon, late) = (Instant::now() + REPLACE_AFTER, Instant::now() + STALL_TIMEOUT);
         for _ in 0..3 {
-            assert!(matches!(turns.look(soon, true, maker), StallAction::Replace));
-            turns.replace(refused).expect_err("no thread");
+            assert!(matches!(threads.next_step(soon, true, maker), StallAction::Replace));
+            threads.replace(refused).expect_err("no thread");
         }
-        assert!(turns.end(0), "it takes the next calls");
-        turns.begin_in_program(0, call(1));
-        assert_eq!(killed(turns.look(late + TURN, true, maker)), [1]);
-        turns.replace(refused).expect_err("no thread");
-        let step = turns.look(late, true, maker);
+        assert!(threads.end(0), "it takes the next calls");
+        threads.begin_in_program(0, call(1));
+        assert_eq!(killed(threads.next_step(late + REPLACE_AFTER, true, maker)), [1]);
+        threads.replace(refused).expect_err("no thread");
+        let step = threads.next_step(late, true, maker);
         assert!(matches!(step, StallAction::Replace), "once a thread can be started");
-        turns.replace(started).expect("it starts");
-        assert!(!turns.end(0), "it was replaced");
+        threads.replace(started).expect("it starts");
+        assert!(!threads.end(0), "it was replaced");
     }
 }

@@ -189,7 +189,7 @@ fn traffic(of: &Traffic) -> String {
         (of.duplicated, "duplicated"),
         (of.delayed, "delayed"),
         (of.corrupted, "corrupted"),
-        (of.overflowed, "too many"),
+        (of.overflowed, "overflowed"),
         (of.down, "while down"),
     ] {
         if count > 0 {
@@ -245,19 +245,19 @@ mod tests {
     #[test]
     fn control_sets_links_and_kills_devices() {
         let model = model();
-        let tell = |control: Control| control.execute(&model);
-        tell(Control::Link { device: 1, port: 1, up: false }).unwrap();
+        let execute = |control: Control| control.execute(&model);
+        execute(Control::Link { device: 1, port: 1, up: false }).unwrap();
         assert!(!model.link(0, 1).up, "both sides share it");
         let plan = "[[link]]\nlatency = \"5us\"\nbandwidth = \"1Gb/s\"\npartition = 2\n\
             [[fault]]\neffect = \"lose\"";
-        tell(Control::Apply(plan.into())).unwrap();
-        tell(Control::Kill(1)).unwrap();
+        execute(Control::Apply(plan.into())).unwrap();
+        execute(Control::Kill(1)).unwrap();
         let expected = "device 0 (Host) port 1: down, latency 5µs, 1000000000 b/s, partition 2, \
             1 faults; out 0 frames of 0 bytes; in 0 frames of 0 bytes\n\
             device 1 (Dpu, dead) port 1: down, latency 5µs, 1000000000 b/s, partition 2, \
             1 faults; out 0 frames of 0 bytes; in 0 frames of 0 bytes\n";
-        assert_eq!(tell(Control::Show).unwrap(), expected);
-        tell(Control::Reset).unwrap();
+        assert_eq!(execute(Control::Show).unwrap(), expected);
+        execute(Control::Reset).unwrap();
         assert_eq!(model.link(0, 1), LinkSettings::default());
     }
 
@@ -277,7 +277,7 @@ mod tests {
         };
         assert_eq!(
             traffic(&all),
-            "30 frames of 2000 bytes, 1 lost, 2 duplicated, 3 delayed, 4 corrupted, 5 too many, \
+            "30 frames of 2000 bytes, 1 lost, 2 duplicated, 3 delayed, 4 corrupted, 5 overflowed, \
              6 while down"
         );
     }

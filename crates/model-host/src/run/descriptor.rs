@@ -50,15 +50,16 @@ impl Answerer {
         let Some((id, _)) = self.opened_as(call, descriptor) else { return Answer::Kernel };
         let taken = self.caller(call).and_then(|caller| {
             let file = caller.process.take(descriptor as i32, |fd| process::is_file(fd, id))?;
-            Ok((file, self.shared.room(caller.process.pid)))
+            Ok((file, self.shared.descriptor_lock(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };
         // Another thread of the process may hold the lock while it waits for the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, at_least) {
-            let given = self.gate.give(call.id, file.as_fd(), Some(number), close_on_exec, true);
+            let given =
+                self.gate.install_fd(call.id, file.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
-                return Answer::Given;
+                return Answer::Installed;
             }
         }
         // The kernel picks the lowest free number.
@@ -120,7 +121,7 @@ mod tests {
             (fcntl_, [&plain[..], &[1000]].concat(), 1000, false),
             (fcntl_, [&closing[..], &[1000]].concat(), 1000, true),
         ] {
-            assert_eq!(program.call(number, &call), Answer::Given, "{call:?}");
+            assert_eq!(program.call(number, &call), Answer::Installed, "{call:?}");
             let given = program.last_installed();
             assert!(given.number.is_some_and(|it| it >= at_least && it < 1024), "{given:?}");
             assert_eq!((given.close_on_exec, given.answer), (closes, true), "{call:?}");
@@ -134,11 +135,11 @@ mod tests {
         // Numbers in use are skipped.
         let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("it is free");
         let call = [&plain[..], &[taken as u64]].concat();
-        assert_eq!(program.call(fcntl_, &call), Answer::Given);
+        assert_eq!(program.call(fcntl_, &call), Answer::Installed);
         assert_eq!(program.last_installed().number, Some(taken as u32 + 1));
         nix::unistd::close(taken).expect("it is open");
         program.gate.refuse(&[Errno::EMFILE]);
-        assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Given);
+        assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Installed);
         assert!(program.last_installed().number.is_some_and(|number| (48..64).contains(&number)));
         program.gate.refuse(&[Errno::EMFILE; 2]);
         assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Kernel);

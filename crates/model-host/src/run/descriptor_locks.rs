@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_lock_is_per_process() {
+    fn descriptor_lock_is_per_process() {
         let locks = DescriptorLocks::default();
         let (one, other) = (Pid::from_raw(1), Pid::from_raw(2));
         let lock = locks.of(one);

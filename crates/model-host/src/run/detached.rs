@@ -41,7 +41,7 @@ const CREATE: libc::c_uint = 6;
 const CLOEXEC: libc::c_uint = 1;
 /// `MOUNT_ATTR_RDONLY`; below, `MOUNT_ATTR_NOSUID`, `NODEV` and `NOEXEC`.
 const READ_ONLY: u64 = 1;
-const HARMLESS: libc::c_uint = 2 | 4 | 8;
+const NOSUID_NODEV_NOEXEC: libc::c_uint = 2 | 4 | 8;
 
 /// `struct mount_attr`.
 #[repr(C)]
@@ -141,7 +141,7 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
     // SAFETY: the arguments are integers.
     Errno::result(unsafe { libc::setns(namespace, libc::CLONE_NEWNS) })?;
     let mount = mount()?;
-    leave_others(mount);
+    unmount_others(mount);
     for fd in [mount, namespace] {
         let sent = sys::send_descriptor(socket, fd);
         sent.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
@@ -176,13 +176,13 @@ fn mount() -> Result<RawFd, Errno> {
     // SAFETY: the strings are NUL-terminated; the other arguments are integers.
     unsafe {
         // Keeps the mount out of the parent's namespace.
-        let alone = libc::MS_REC | libc::MS_SLAVE;
+        let slave = libc::MS_REC | libc::MS_SLAVE;
         let nothing = std::ptr::null::<libc::c_void>();
-        Errno::result(libc::mount(no_text, root, no_text, alone, nothing))?;
+        Errno::result(libc::mount(no_text, root, no_text, slave, nothing))?;
         let context = Errno::result(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), CLOEXEC))?;
         let number = libc::SYS_fsconfig;
         Errno::result(libc::syscall(number, context, CREATE, no_text, no_text, none))?;
-        let mount = libc::syscall(libc::SYS_fsmount, context, CLOEXEC, HARMLESS);
+        let mount = libc::syscall(libc::SYS_fsmount, context, CLOEXEC, NOSUID_NODEV_NOEXEC);
         let mount = Errno::result(mount)? as RawFd;
         let number = libc::SYS_move_mount;
         let here = libc::AT_FDCWD;
@@ -194,7 +194,7 @@ fn mount() -> Result<RawFd, Errno> {
 /// Releases the mounts that this namespace inherited: they would keep file systems busy that are
 /// unmounted elsewhere. If `/` is the kernel's rootfs, which cannot be released, they stay hidden
 /// below the tmpfs.
-fn leave_others(mount: RawFd) {
+fn unmount_others(mount: RawFd) {
     let here = c".".as_ptr();
     // SAFETY: the string is NUL-terminated, and the descriptor is ours.
     unsafe {
@@ -263,25 +263,25 @@ mod tests {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: only root can make a chroot");
         }
-        let place = std::env::temp_dir().join(format!("verbless-chroot-{}", std::process::id()));
-        fs::create_dir(&place).expect("it is new");
+        let chroot = std::env::temp_dir().join(format!("verbless-chroot-{}", std::process::id()));
+        fs::create_dir(&chroot).expect("it is new");
         // A root that is a mount point, as in schroot and debootstrap.
         let script = "mount --rbind / \"$1\" && exec chroot \"$1\" \"$2\" --nocapture --exact \
                       run::detached::tests::tmpfs_root_is_its_own_parent";
         let program = std::env::current_exe().expect("this test");
         let output = std::process::Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
-            .args([&place, &program])
+            .args([&chroot, &program])
             .output()
             .expect("it starts");
-        fs::remove_dir(&place).expect("nothing is mounted there");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        if !output.status.success() && said.contains("permission denied") {
+        fs::remove_dir(&chroot).expect("nothing is mounted there");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        if !output.status.success() && text.contains("permission denied") {
             return eprintln!("skipped: root may mount nothing here");
         }
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
-        assert!(!said.contains("skipped"), "{said}");
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        assert!(!text.contains("skipped"), "{text}");
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             let least = mounts.flatten().map(|it| it.lines().count()).min().unwrap_or_default();
             Err(io::Error::other(format!("{least} mounts")))
         });
-        let text = listed.expect_err("it is asked alone").to_string();
+        let text = listed.expect_err("`fill` fails").to_string();
         if !text.contains("mounts") {
             return drop(made());
         }

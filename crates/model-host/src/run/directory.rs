@@ -95,7 +95,7 @@ impl Directory {
     fn make(parent: &Path) -> io::Result<(PathBuf, Self)> {
         // The kernel reports canonical paths (/proc/PID/fd).
         let parent = parent.canonicalize()?;
-        clear(&parent);
+        remove_stale(&parent);
         for _ in 0..TRIES {
             let path = nix::unistd::mkdtemp(&parent.join(format!("{PREFIX}XXXXXX")))?;
             let made = Self { path: Some(path.clone()), root: open(&path)?, _namespace: None };
@@ -121,7 +121,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Removes directories of this user whose owners were killed.
-fn clear(parent: &Path) {
+fn remove_stale(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_removes_only_own_prefixed_directories() {
+    fn remove_stale_removes_only_own_prefixed_directories() {
         let parent = parent_named("others");
         let kept = parent.join("kept");
         fs::create_dir(&kept).expect("a directory");
@@ -177,7 +177,7 @@ mod tests {
         let of_another = parent.join("verbless-model-another");
         fs::create_dir(&of_another).expect("a directory");
         let chowned = std::os::unix::fs::chown(&of_another, Some(54321), None).is_ok();
-        clear(&parent);
+        remove_stale(&parent);
         assert!(!left.exists());
         assert_eq!(of_another.exists(), chowned, "only root may chown");
         for name in ["verbless-model-link", "verbless-model-file", "kept/file"] {

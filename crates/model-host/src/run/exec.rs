@@ -8,8 +8,7 @@
 //!
 //! The call failed if its thread makes another call, or if the thread ended and another thread of
 //! the process makes a call. It succeeded if the old memory is gone or belongs to another process.
-//! With
-//! `vfork`, the parent's memory survives the child's `execve`.
+//! With `vfork`, the parent's memory survives the child's `execve`.
 //!
 //! The process can delay the check without limit. So only a call of the same process runs it:
 //! another process whose thread reused the tid must not wait.

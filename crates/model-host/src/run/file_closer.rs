@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_closes_so_many_files_at_a_time() {
+    fn pool_limits_files_closed_at_a_time() {
         let (pool, (begun, begins)) = (Arc::<FileClosers>::default(), channel());
         let close = |pool: &Arc<FileClosers>| {
             let (release, released) = channel();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_has_so_many_places() {
+    fn pool_slots_are_limited() {
         let pool = Arc::<FileClosers>::default();
         let half: Vec<_> =
             (0..MAX_FILES / 2).map_while(|_| pool.claim_slot(MAX_FILES / 2)).collect();

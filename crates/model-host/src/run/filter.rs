@@ -108,9 +108,9 @@ const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execv
 /// AUDIT_ARCH of 32-bit calls, which 64-bit programs can make too, with their numbers of `execve`
 /// and `execveat`.
 #[cfg(target_arch = "x86_64")]
-const NARROW: (u32, [u32; 2]) = (0x4000_0003, [11, 358]);
+const COMPAT: (u32, [u32; 2]) = (0x4000_0003, [11, 358]);
 #[cfg(target_arch = "aarch64")]
-const NARROW: (u32, [u32; 2]) = (0x4000_0028, [11, 387]);
+const COMPAT: (u32, [u32; 2]) = (0x4000_0028, [11, 387]);
 /// The same for x32, whose numbers have bit 30 set; kernels before 5.7 accept two without it.
 #[cfg(target_arch = "x86_64")]
 const X32_EXECS: &[u32] = &[0x4000_0000 | 520, 0x4000_0000 | 545, 520, 545];
@@ -140,11 +140,11 @@ pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
         body.push(statement(RETURN, ALLOW));
         body
     };
-    let (narrow, [exec, exec_at]) = NARROW;
+    let (compat, [exec, exec_at]) = COMPAT;
     let mut program = vec![
         statement(LOAD, ARCH),
         libc::sock_filter { code: JUMP_EQUAL, jt: 6, jf: 0, k: ARCHITECTURE },
-        unless(JUMP_EQUAL, narrow, 3),
+        unless(JUMP_EQUAL, compat, 3),
         statement(LOAD, NUMBER),
         libc::sock_filter { code: JUMP_EQUAL, jt: 2, jf: 0, k: exec },
         libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: exec_at },
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_a_path_stop_and_others_do_not() {
+    fn only_calls_with_a_path_notify() {
         for &number in PATHS {
             assert_eq!(here(number, [0; 6]), NOTIFY, "call {number}");
         }
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn every_new_program_stops_but_the_first() {
+    fn every_execve_notifies_but_the_first() {
         for (number, index) in EXECS {
             let with = |environment: u64| {
                 let mut arguments = [ENVIRONMENT; 6];
@@ -346,21 +346,21 @@ mod tests {
     }
 
     #[test]
-    fn another_architecture_is_let_through() {
+    fn call_of_other_architecture_is_allowed() {
         assert_eq!(verdict(0x4000_0003, libc::SYS_openat, [0; 6]), ALLOW);
         assert_eq!(verdict(0x4000_0003, libc::SYS_execve, [0; 6]), ALLOW, "another call there");
         assert_eq!(verdict(0xc000_0016, 11, [0; 6]), ALLOW, "of no processor of ours");
     }
 
     #[test]
-    fn execve_of_32_bits_stops() {
-        let (narrow, execs) = NARROW;
+    fn execve_of_32_bits_notifies() {
+        let (compat, execs) = COMPAT;
         for number in execs {
             // The first `execve` is native, so the environment does not matter.
             for environment in [0, ENVIRONMENT] {
-                assert_eq!(verdict(narrow, number.into(), [environment; 6]), NOTIFY, "{number}");
+                assert_eq!(verdict(compat, number.into(), [environment; 6]), NOTIFY, "{number}");
             }
-            assert!(is_foreign(narrow, number as i32));
+            assert!(is_foreign(compat, number as i32));
         }
         for &number in X32_EXECS {
             assert_eq!(here(number.into(), [ENVIRONMENT; 6]), NOTIFY, "{number:#x}");

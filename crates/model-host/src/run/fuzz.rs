@@ -85,7 +85,7 @@ impl FuzzProgram {
         match self.answerer.answer(&call) {
             Answer::Kernel => None,
             Answer::Ours(result) => Some(result.map_err(|errno| errno as i32)),
-            Answer::Given => self.descriptors().last().map(|&last| Ok(last.into())),
+            Answer::Installed => self.descriptors().last().map(|&last| Ok(last.into())),
         }
     }
 
@@ -135,14 +135,14 @@ impl Descriptors {
 impl CallGate for Descriptors {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let less = |valid_checks: u32| valid_checks.checked_sub(1);
         self.valid_checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    fn give(
+    fn install_fd(
         &self,
         _: u64,
         file: BorrowedFd<'_>,

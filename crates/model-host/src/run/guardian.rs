@@ -43,7 +43,7 @@ impl Guardian {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, SendTimeout, &TimeVal::seconds(SEND_SECONDS))?;
-        let pid = sys::fork_apart(theirs, |socket| watch(&socket))?;
+        let pid = sys::fork_session(theirs, |socket| watch(&socket))?;
         Ok(Self { pid, socket: Arc::new(ours) })
     }
 
@@ -84,20 +84,20 @@ impl GuardedProcesses {
 /// Pidfds of processes; ended ones are purged at a threshold.
 struct Guarded {
     all: Vec<OwnedFd>,
-    many: usize,
+    purge_at: usize,
 }
 
 impl Guarded {
     fn add(&mut self, pidfd: OwnedFd) {
         self.all.push(pidfd);
-        if self.all.len() >= self.many {
+        if self.all.len() >= self.purge_at {
             self.purge();
         }
     }
 
     fn purge(&mut self) {
         self.all.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
-        self.many = PURGE_THRESHOLD.max(2 * self.all.len());
+        self.purge_at = PURGE_THRESHOLD.max(2 * self.all.len());
     }
 }
 
@@ -107,12 +107,13 @@ impl Guarded {
 /// purge makes room for the next.
 fn watch(socket: &OwnedFd) {
     process::allow_many_descriptors();
-    let mut guarded = Guarded { all: Vec::new(), many: PURGE_THRESHOLD };
+    let mut guarded = Guarded { all: Vec::new(), purge_at: PURGE_THRESHOLD };
     loop {
         match sys::receive_message(socket.as_fd(), 1) {
             Ok((_, pidfds)) if !pidfds.is_empty() => {
                 pidfds.into_iter().for_each(|pidfd| guarded.add(pidfd));
             }
+            // The pidfd was lost for lack of a free descriptor.
             Ok((message, _)) if !message.is_empty() => guarded.purge(),
             Ok(_) => break,
             Err(Errno::EINTR) => {}
@@ -145,7 +146,7 @@ mod tests {
         let ended = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
         child.wait().unwrap();
         let own = sys::pidfd(Pid::this()).unwrap();
-        let mut guarded = Guarded { all: Vec::new(), many: PURGE_THRESHOLD };
+        let mut guarded = Guarded { all: Vec::new(), purge_at: PURGE_THRESHOLD };
         let mut add = |pidfd: &OwnedFd, count: usize| {
             (0..count).for_each(|_| guarded.add(pidfd.try_clone().unwrap()));
             guarded.all.len()
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(
             add(&ended, PURGE_THRESHOLD - 1),
             2 * PURGE_THRESHOLD - 1,
-            "twice as many are kept before the next"
+            "the next purge is at twice as many"
         );
         assert_eq!(add(&ended, 1), PURGE_THRESHOLD);
     }
@@ -182,10 +183,10 @@ mod tests {
         }
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
-        let wards = GuardedProcesses(Arc::new(ours));
-        wards.add(pidfd.as_fd());
+        let guarded = GuardedProcesses(Arc::new(ours));
+        guarded.add(pidfd.as_fd());
         assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
-        drop(wards);
+        drop(guarded);
         watcher.join().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }

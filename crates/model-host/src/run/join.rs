@@ -59,7 +59,7 @@ const MAX_MESSAGE: usize = 1 << 16;
 /// Backlog of the host's socket.
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name, bounded by the room in `sockaddr_un`.
@@ -195,7 +195,7 @@ impl Host {
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
         let uid = peer.credentials().map(|it| Uid::from_raw(it.uid()));
-        if uid.is_ok_and(|uid| may_enter(uid, geteuid())) {
+        if uid.is_ok_and(|uid| may_join(uid, geteuid())) {
             return Some(peer);
         }
         file_closer::close(peer);
@@ -211,7 +211,7 @@ fn is_left_behind(address: &UnixAddr) -> Result<bool, Errno> {
 }
 
 /// Whether a user may join or control a run of this owner.
-fn may_enter(user: Uid, owner: Uid) -> bool {
+fn may_join(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
@@ -243,7 +243,7 @@ impl Peer {
     }
 
     /// Sends the result of a control request.
-    pub(crate) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
+    pub(crate) fn send_result(&self, result: Result<String, String>) -> Result<(), Errno> {
         match result {
             Ok(text) => self.send([YES, b"\n", text.as_bytes()].concat().as_slice(), None),
             Err(why) => self.send(format!("{NO}{why}").as_bytes(), None),
@@ -278,9 +278,9 @@ impl Joined {
     ///
     /// # Errors
     /// The run does not exist, or it refuses.
-    pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
-        let (peer, pid) = Self::meet(name)?;
-        sys::let_look(pid);
+    pub(super) fn join(name: &str, side: Side) -> Result<Self, RunError> {
+        let (peer, pid) = Self::connect_to(name)?;
+        sys::allow_ptrace_by(pid);
         let side = match side {
             Side::Host => "host",
             Side::Dpu => "dpu",
@@ -303,20 +303,20 @@ impl Joined {
                 format!("a request has at most {MAX_MESSAGE} bytes, and this one {}", text.len());
             return Err(RunError::Refused(why));
         }
-        let (peer, pid) = Self::meet(name)?;
+        let (peer, pid) = Self::connect_to(name)?;
         Self { peer, pid }.request(text.as_bytes(), None)
     }
 
     /// Connects to the run of that name; returns the host's pid.
-    fn meet(name: &str) -> Result<(Peer, i32), RunError> {
+    fn connect_to(name: &str) -> Result<(Peer, i32), RunError> {
         check(name)?;
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
         let (_, address) = address(name)?;
-        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
-        setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
+        let timeout = TimeVal::milliseconds(ANSWER_TIMEOUT.as_millis() as i64);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
         // A process may own the address without accepting.
-        setsockopt(&socket, sockopt::SendTimeout, &patience)?;
+        setsockopt(&socket, sockopt::SendTimeout, &timeout)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
             Errno::ECONNREFUSED | Errno::ENOENT => {
@@ -333,7 +333,7 @@ impl Joined {
     }
 
     /// Sends the listener of the program's filter. The host answers the first call.
-    pub(super) fn hand_over(&self, listener: &Listener) -> Result<(), RunError> {
+    pub(super) fn send_listener(&self, listener: &Listener) -> Result<(), RunError> {
         self.request(PROGRAM, Some(listener.as_fd().as_raw_fd())).map(drop)
     }
 
@@ -373,13 +373,13 @@ mod tests {
         let name = name("unique");
         let host = Host::new(&name).expect("it is free");
         assert!(names::taken().contains(&name));
-        let stranger = Joined::ask("no-run-has-this-name", Side::Host).expect_err("there is none");
+        let stranger = Joined::join("no-run-has-this-name", Side::Host).expect_err("there is none");
         assert!(stranger.to_string().contains("your runs: "), "{stranger}");
         let again = Host::new(&name).expect_err("it is in use").to_string();
         assert!(again.contains("--join"), "{again}");
         drop(host);
         assert!(!names::taken().contains(&name));
-        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone").to_string();
+        let missing = Joined::join(&name, Side::Host).expect_err("it is gone").to_string();
         assert!(missing.contains("--name"), "{missing}");
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let path = std::mem::take(&mut host.path);
         drop(host);
         assert!(path.exists() && !names::taken().contains(&name));
-        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone");
+        let missing = Joined::join(&name, Side::Host).expect_err("it is gone");
         assert!(matches!(missing, RunError::NoSuchRun { .. }), "{missing}");
         drop(Host::new(&name).expect("it is free"));
         assert!(!path.exists());
@@ -400,7 +400,7 @@ mod tests {
     fn bad_run_names_are_rejected() {
         for bad in ["", "a/b", "a b", "ä", &"a".repeat(MAX_NAME + 1)] {
             assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
-            assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
+            assert!(matches!(Joined::join(bad, Side::Host), Err(RunError::BadName { .. })));
         }
     }
 
@@ -420,8 +420,8 @@ mod tests {
     #[test]
     fn run_admits_only_owner_and_root() {
         let [root, one, other] = [0, 1000, 1001].map(Uid::from_raw);
-        assert!(may_enter(one, one) && may_enter(root, one) && may_enter(root, root));
-        assert!(!may_enter(other, one) && !may_enter(one, root));
+        assert!(may_join(one, one) && may_join(root, one) && may_join(root, root));
+        assert!(!may_join(other, one) && !may_join(one, root));
     }
 
     #[test]
@@ -431,7 +431,7 @@ mod tests {
         let (_, address) = address(&name("nonsense")).unwrap();
         let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         connect(guest.as_raw_fd(), &address).expect("it listens");
-        let (guest, peer) = (Peer(guest), host.accept().expect("we are at the door"));
+        let (guest, peer) = (Peer(guest), host.accept().expect("a pending connection"));
         assert_eq!(peer.request().err(), Some(Errno::EAGAIN));
         let stdin = std::io::stdin();
         for (message, descriptor) in [

@@ -200,7 +200,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
     let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
-    let _last_words = printed.as_ref().map(TraceLines::flush_on_drop);
+    let _log_flush = printed.as_ref().map(TraceLines::flush_on_drop);
     let _watch = match options.trace {
         Trace::Off => None,
         Trace::Print => printed.clone().map(|lines| {
@@ -240,7 +240,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let mut shared = SharedRun::new(&model, memory, printed).map_err(preflight::no_watch)?;
     shared.control_mode = options.fwctl_mode;
     let shared = Arc::new(shared);
-    shared.processes.guarded_as(guardian.sender());
+    shared.processes.set_guarded(guardian.sender());
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, preflight::check_call)?;
@@ -250,7 +250,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     // Later than the fork: the program must not inherit the limit.
     process::allow_many_descriptors();
     for thread in process::threads() {
-        sys::take_short_turns(thread);
+        sys::shorten_time_slices(thread);
     }
     let programs = Programs::new(pids[0], pids.get(1).copied(), signals)?;
     let programs = programs.guarded_by(guardian.pid());
@@ -283,24 +283,25 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
 pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let (signals, mask) = supervisor::block_signals()?;
     let program = command(&options.program)?;
-    let joined = Joined::ask(&options.name, options.side)?;
+    let joined = Joined::join(&options.name, options.side)?;
     preflight::warn_of_children();
     // From here on, the host answers on its own duplicate of the listener.
-    let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
+    let (child, _) =
+        start(program, mask, Some(joined.pid), |listener| joined.send_listener(listener))?;
     let mut program = Programs::new(child.id(), None, signals)?;
     // No process is left behind the filter: the program is about to end.
     let mut done = false;
     loop {
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waiting = [input(program.signals()), input(joined.as_fd())];
-        let looked_at = if done { 1 } else { 2 };
-        match poll(&mut waiting[..looked_at], PollTimeout::NONE) {
+        let polled = if done { 1 } else { 2 };
+        match poll(&mut waiting[..polled], PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let [signals, host] = waiting.map(|it| it.any().unwrap_or(false));
         if signals {
-            program.hear_signals();
+            program.handle_signals();
         }
         if program.is_over() {
             return Ok(ExitStatus::from_raw(program.end()));

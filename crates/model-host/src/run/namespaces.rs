@@ -18,13 +18,13 @@ pub(super) fn has_our_root(tid: u32) -> bool {
 }
 
 /// Whether a thread has the network namespace of this process.
-pub(super) fn has_our_network(tid: u32) -> bool {
+pub(super) fn has_our_network_namespace(tid: u32) -> bool {
     is_shared(tid, "net")
 }
 
 /// Whether a thread has the user namespace of this process. Capabilities in another one do not
 /// count on the modelled devices.
-pub(super) fn has_our_users(tid: u32) -> bool {
+pub(super) fn has_our_user_namespace(tid: u32) -> bool {
     is_shared(tid, "user")
 }
 
@@ -45,9 +45,15 @@ pub(super) mod tests {
     #[test]
     fn own_threads_share_root_network_and_users() {
         for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
-            assert!(has_our_root(tid) && has_our_network(tid) && has_our_users(tid));
+            assert!(
+                has_our_root(tid) && has_our_network_namespace(tid) && has_our_user_namespace(tid)
+            );
         }
-        assert!(!has_our_root(u32::MAX) && !has_our_network(u32::MAX) && !has_our_users(u32::MAX));
+        assert!(
+            !has_our_root(u32::MAX)
+                && !has_our_network_namespace(u32::MAX)
+                && !has_our_user_namespace(u32::MAX)
+        );
     }
 
     /// A process started by `unshare` with these options; `None`: forbidden here.
@@ -81,7 +87,8 @@ pub(super) mod tests {
         ] {
             let Some(mut child) = spawn_unshared(options) else { continue };
             let tid = child.id();
-            let found = (has_our_root(tid), has_our_network(tid), has_our_users(tid));
+            let found =
+                (has_our_root(tid), has_our_network_namespace(tid), has_our_user_namespace(tid));
             child.kill().and_then(|()| child.wait()).expect("it is there");
             assert_eq!(found, (root, network, users), "{options:?}");
         }

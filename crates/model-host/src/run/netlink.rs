@@ -42,7 +42,7 @@ impl Answerer {
         };
         // The supervisor's socket would belong to another network namespace. EPROTONOSUPPORT: the
         // answer of a kernel without RDMA.
-        if !namespaces::has_our_network(call.tid) {
+        if !namespaces::has_our_network_namespace(call.tid) {
             return Errno::EPROTONOSUPPORT.into();
         }
         // Without pidfd_getfd the supervisor cannot answer messages: fail as above.
@@ -51,7 +51,7 @@ impl Answerer {
         if !matches!(sys::take_descriptor(&reach.pidfd, -1), Err(Errno::EBADF)) {
             return Errno::EPROTONOSUPPORT.into();
         }
-        let number_lock = self.shared.room(caller.process.pid);
+        let number_lock = self.shared.descriptor_lock(caller.process.pid);
         let mut flags = SockFlag::SOCK_CLOEXEC;
         if kind & libc::SOCK_NONBLOCK != 0 {
             flags |= SockFlag::SOCK_NONBLOCK;
@@ -62,9 +62,10 @@ impl Answerer {
         // Another thread of the process may hold the lock while it waits for the program.
         let _alone = in_program(|| number_lock.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
-            let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);
+            let given =
+                self.gate.install_fd(call.id, made.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
-                return Answer::Given;
+                return Answer::Installed;
             }
         }
         Errno::EMFILE.into()
@@ -173,15 +174,15 @@ mod tests {
     use libc::{SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_RAW, SOCK_STREAM};
     use nix::fcntl::{FcntlArg, fcntl};
 
-    use super::super::rig::{Given, Program};
+    use super::super::rig::{InstalledFd, Program};
     use super::*;
 
     const NETLINK: u64 = libc::AF_NETLINK as u64;
     const RDMA: u64 = 20;
 
-    fn opened(program: &Program, kind: i32) -> Given {
+    fn opened(program: &Program, kind: i32) -> InstalledFd {
         let answer = program.call(libc::SYS_socket, &[NETLINK, kind as u64, RDMA]);
-        assert_eq!(answer, Answer::Given, "{kind:#x}");
+        assert_eq!(answer, Answer::Installed, "{kind:#x}");
         program.last_installed()
     }
 
@@ -218,9 +219,9 @@ mod tests {
     }
 
     /// A GET dump; two messages answer it.
-    const QUESTION: [u32; 4] = [16, 5 << 10 | 1 | 0x301 << 16, 7, 0];
+    const REQUEST: [u32; 4] = [16, 5 << 10 | 1 | 0x301 << 16, 7, 0];
 
-    fn answered(given: &Given) -> usize {
+    fn answered(given: &InstalledFd) -> usize {
         let mut file = File::from(given.file.try_clone().expect("a duplicate"));
         let mut room = [0; 4096];
         std::iter::from_fn(|| file.read(&mut room).ok()).count()
@@ -244,15 +245,15 @@ mod tests {
             (place(&user), 0, true),
         ] {
             let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
-            let question = QUESTION.as_ptr() as u64;
-            let call = [given.descriptor(), question, 16, 0, address, length];
+            let request = REQUEST.as_ptr() as u64;
+            let call = [given.descriptor(), request, 16, 0, address, length];
             let answer = program.call(libc::SYS_sendto, &call);
             let (expected, count) =
                 if ours { (Answer::Ours(Ok(16)), 2) } else { (Answer::Kernel, 0) };
             assert_eq!((answer, answered(&given)), (expected, count), "{address:#x} {length}");
         }
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
-        for (buffer, address) in [(16, 0), (QUESTION.as_ptr() as u64, 16)] {
+        for (buffer, address) in [(16, 0), (REQUEST.as_ptr() as u64, 16)] {
             let call = [given.descriptor(), buffer, 16, 0, address, 12];
             assert!(matches!(program.call(libc::SYS_sendto, &call), Answer::Ours(Err(_))));
         }
@@ -262,10 +263,10 @@ mod tests {
         for (family, protocol) in families.into_iter().zip(kinds) {
             let other = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol);
             let fd = other.as_ref().expect("a socket").as_raw_fd() as u64;
-            let call = [fd, QUESTION.as_ptr() as u64, 16];
+            let call = [fd, REQUEST.as_ptr() as u64, 16];
             assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Kernel, "{family:?}");
         }
-        let call = [u64::MAX, QUESTION.as_ptr() as u64, 16];
+        let call = [u64::MAX, REQUEST.as_ptr() as u64, 16];
         assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Kernel);
     }
 
@@ -291,7 +292,7 @@ mod tests {
                     .expect("it is open");
             }
         };
-        let call = [made.as_raw_fd() as u64, QUESTION.as_ptr() as u64, 16];
+        let call = [made.as_raw_fd() as u64, REQUEST.as_ptr() as u64, 16];
         let refused = Answer::Ours(Err(Errno::ECONNREFUSED));
         assert_eq!(program.call(libc::SYS_sendto, &call), refused);
     }
@@ -305,8 +306,8 @@ mod tests {
             let header = [address, length, iovecs.as_ptr() as u64, iovecs.len() as u64, 0, 0, 0];
             program.call(libc::SYS_sendmsg, &[given.descriptor(), header.as_ptr() as u64])
         };
-        let question = QUESTION.as_ptr() as u64;
-        let parts = [[question, 4], [question + 4, 0], [question + 4, 12]];
+        let request = REQUEST.as_ptr() as u64;
+        let parts = [[request, 4], [request + 4, 0], [request + 4, 12]];
         assert_eq!(send(0, 0, &parts), Answer::Ours(Ok(16)));
         assert_eq!(answered(&given), 2);
         // The length has four bytes; the padding after it is ignored.
@@ -327,9 +328,9 @@ mod tests {
     #[test]
     fn message_of_a_killed_caller_is_not_answered() {
         let Some(program) = Program::open_to_all() else { return };
-        let question = QUESTION.as_ptr() as u64;
+        let request = REQUEST.as_ptr() as u64;
         let kernel = [16_u32, 0, 0];
-        let parts = [[question, 4], [question + 4, 8], [question + 12, 4]];
+        let parts = [[request, 4], [request + 4, 8], [request + 12, 4]];
         let header = [kernel.as_ptr() as u64, 12, parts.as_ptr() as u64, 3, 0, 0, 0];
         // The check for the caller, then one after each read: header, vectors, address, data.
         let looks = 1 + 1 + 3 + 1 + 3;
@@ -362,7 +363,7 @@ mod tests {
             }
             let before = port();
             assert_eq!(before != 0, bound);
-            let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];
+            let call = [given.descriptor(), REQUEST.as_ptr() as u64, 16];
             assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Ours(Ok(16)));
             assert!(if bound { port() == before } else { port() != 0 });
             assert_eq!(answered(&given), 2);
@@ -373,7 +374,7 @@ mod tests {
     fn unread_answers_are_dropped_without_blocking() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
-        let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];
+        let call = [given.descriptor(), REQUEST.as_ptr() as u64, 16];
         for _ in 0..2000 {
             assert_eq!(program.call(libc::SYS_sendto, &call), Answer::Ours(Ok(16)));
         }

@@ -46,7 +46,7 @@ mod command {
     pub(super) const STAT_GET: u16 = 17;
     /// The last command of the kernel, and an unused number before it.
     pub(super) const LAST: u16 = 28;
-    pub(super) const NONE: u16 = 8;
+    pub(super) const UNUSED: u16 = 8;
 }
 
 /// Attributes.
@@ -216,7 +216,7 @@ fn answer(
             answers.push(done.plain(&error.to_ne_bytes()).end());
         })
     } else {
-        once(devices, resources, header, body).map(|message| answers.push(message.end()))
+        single(devices, resources, header, body).map(|message| answers.push(message.end()))
     };
     // The kernel acknowledges no dump.
     let dumped = header.flags & DUMP != 0 && is_request && result.is_ok();
@@ -231,7 +231,7 @@ fn answer(
 fn command(header: &Header) -> Result<u16, Errno> {
     let (client, command) = (header.kind >> CLIENT_SHIFT, header.kind & ((1 << CLIENT_SHIFT) - 1));
     let known = 1..=command::LAST;
-    if client != NLDEV || !known.contains(&command) || command == command::NONE {
+    if client != NLDEV || !known.contains(&command) || command == command::UNUSED {
         return Err(Errno::EINVAL);
     }
     Ok(command)
@@ -267,17 +267,17 @@ fn dump(
             Err(errno) => Ok((Vec::new(), -(errno as i32))),
         },
         // These report errors as the status of the dump.
-        command::STAT_GET => Ok(begun(objects::statistics(header, devices, resources, body))),
+        command::STAT_GET => Ok(with_status(objects::statistics(header, devices, resources, body))),
         command::SYS_GET | command::GET_CHARDEV => Err(Errno::EINVAL),
         other => match objects::ResourceKind::of_command(other) {
-            Some(kind) => Ok(begun(objects::all(kind, header, devices, resources, body))),
+            Some(kind) => Ok(with_status(objects::all(kind, header, devices, resources, body))),
             None => Err(refused(other)),
         },
     }
 }
 
-/// The messages of a dump, and its status.
-fn begun(messages: Result<Vec<NetlinkMessage>, Errno>) -> (Vec<NetlinkMessage>, i32) {
+/// The messages of a dump, and its status, which is the error if there is one.
+fn with_status(messages: Result<Vec<NetlinkMessage>, Errno>) -> (Vec<NetlinkMessage>, i32) {
     match messages {
         Ok(messages) => (messages, 0),
         Err(errno) => (Vec::new(), -(errno as i32)),
@@ -285,7 +285,7 @@ fn begun(messages: Result<Vec<NetlinkMessage>, Errno>) -> (Vec<NetlinkMessage>, 
 }
 
 /// One message.
-fn once(
+fn single(
     devices: &[ShownDevice],
     resources: ObjectLists<'_>,
     header: &Header,
@@ -808,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn only_devices_have_a_node_name() {
+    fn get_chardev_names_only_uverbs_nodes() {
         let devices = devices(Link::Infiniband);
         let ask = |attributes: &[(u16, &[u8])]| ask(&devices, command::GET_CHARDEV, 0, attributes);
         let kind = |name: &'static [u8]| (attribute::CHARDEV_TYPE, name);
@@ -842,7 +842,7 @@ mod tests {
         for (command, flags, expected) in [
             (19, DUMP, Errno::EOPNOTSUPP),
             (2, 0, Errno::EOPNOTSUPP),
-            (command::NONE, 0, Errno::EINVAL),
+            (command::UNUSED, 0, Errno::EINVAL),
             (command::LAST + 1, 0, Errno::EINVAL),
             (0, DUMP, Errno::EINVAL),
         ] {

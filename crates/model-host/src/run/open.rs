@@ -71,10 +71,10 @@ impl OpenFile {
             || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
-    /// Number of objects that dropping it destroys.
-    fn object_count(&self) -> usize {
+    /// The cost of dropping it, in destroyed objects.
+    fn close_cost(&self) -> usize {
         match &self.file {
-            ServedFile::Verbs(file) => file.objects().unwrap_or(usize::MAX),
+            ServedFile::Verbs(file) => file.close_cost().unwrap_or(usize::MAX),
             ServedFile::Fwctl(_) => 0,
         }
     }
@@ -115,9 +115,9 @@ impl ClosedFiles {
 impl Destroying {
     /// Destroys the objects, in a separate thread if they are many. The caller must hold no lock.
     pub(super) fn finish(self) {
-        let counts = self.ended.0.iter().map(|open| open.object_count());
-        let objects = counts.fold(0_usize, usize::saturating_add);
-        if objects <= MAX_INLINE_DESTROYS {
+        let costs = self.ended.0.iter().map(|open| open.close_cost());
+        let cost = costs.fold(0_usize, usize::saturating_add);
+        if cost <= MAX_INLINE_DESTROYS {
             return;
         }
         // If no thread starts, this thread destroys them.

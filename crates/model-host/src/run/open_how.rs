@@ -9,20 +9,20 @@ const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
 /// The flags valid with O_PATH.
 const WITH_PATH: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_PATH | libc::O_CLOEXEC;
 /// The known RESOLVE_* flags.
-const RULES: u64 = libc::RESOLVE_NO_XDEV
+const RESOLVE_FLAGS: u64 = libc::RESOLVE_NO_XDEV
     | libc::RESOLVE_NO_MAGICLINKS
     | libc::RESOLVE_NO_SYMLINKS
     | libc::RESOLVE_BENEATH
     | libc::RESOLVE_IN_ROOT
     | libc::RESOLVE_CACHED;
 /// The RESOLVE_* flags that confine a path to its start directory.
-const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+const CONFINING_FLAGS: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 
 /// Flags and RESOLVE_* of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenHow {
     flags: i32,
-    rules: u64,
+    resolve: u64,
 }
 
 /// The file that a path leads to.
@@ -41,7 +41,7 @@ impl OpenHow {
     pub(super) fn from_flags(flags: u64) -> Self {
         let flags = flags as i32;
         let kept = if flags & libc::O_PATH != 0 { WITH_PATH } else { -1 };
-        Self { flags: flags & kept, rules: 0 }
+        Self { flags: flags & kept, resolve: 0 }
     }
 
     /// Parses a `struct open_how`, of this kernel's length or longer with zeros at the end. `None`:
@@ -54,15 +54,15 @@ impl OpenHow {
     }
 
     /// The words are flags, mode, resolve.
-    pub(super) fn of_words([flags, mode, rules]: [u64; 3]) -> Option<Self> {
+    pub(super) fn of_words([flags, mode, resolve]: [u64; 3]) -> Option<Self> {
         let known = u64::from(OFlag::all().bits() as u32);
-        let how = Self { flags: flags as i32, rules };
-        let makes = how.has(libc::O_CREAT) || how.has(TMPFILE);
+        let how = Self { flags: flags as i32, resolve };
+        let creates = how.has(libc::O_CREAT) || how.has(TMPFILE);
         let refused = flags & !known != 0
-            || rules & !RULES != 0
-            || rules & SCOPES == SCOPES
+            || resolve & !RESOLVE_FLAGS != 0
+            || resolve & CONFINING_FLAGS == CONFINING_FLAGS
             || mode & !0o7777 != 0
-            || (mode != 0 && !makes)
+            || (mode != 0 && !creates)
             || (how.has(libc::O_PATH) && how.flags & !WITH_PATH != 0);
         (!refused).then_some(how)
     }
@@ -71,8 +71,8 @@ impl OpenHow {
         self.flags & flag != 0
     }
 
-    fn has_rule(&self, rule: u64) -> bool {
-        self.rules & rule != 0
+    fn resolves(&self, flag: u64) -> bool {
+        self.resolve & flag != 0
     }
 
     /// O_CREAT: an absent file is created.
@@ -86,21 +86,21 @@ impl OpenHow {
 
     /// Whether a path may not cross mounts.
     pub(super) fn no_xdev(&self) -> bool {
-        self.has_rule(libc::RESOLVE_NO_XDEV)
+        self.resolves(libc::RESOLVE_NO_XDEV)
     }
 
     /// The RESOLVE_* flag that confines the path, if given.
     pub(super) fn scope(&self) -> ResolveFlag {
-        ResolveFlag::from_bits_truncate(self.rules & SCOPES)
+        ResolveFlag::from_bits_truncate(self.resolve & CONFINING_FLAGS)
     }
 
     /// RESOLVE_NO_SYMLINKS, if given.
     pub(super) fn links(&self) -> ResolveFlag {
-        ResolveFlag::from_bits_truncate(self.rules & libc::RESOLVE_NO_SYMLINKS)
+        ResolveFlag::from_bits_truncate(self.resolve & libc::RESOLVE_NO_SYMLINKS)
     }
 
     /// The flags for the lookup, which opens with O_PATH.
-    pub(super) fn look(&self) -> OFlag {
+    pub(super) fn lookup_flags(&self) -> OFlag {
         let mut flags = self.flags & (libc::O_DIRECTORY | libc::O_NOFOLLOW);
         if self.creates() && self.has(libc::O_EXCL) {
             flags |= libc::O_NOFOLLOW;
@@ -110,7 +110,7 @@ impl OpenHow {
 
     /// The flags for the open after the lookup. O_PATH is not among them: the kernel passes no
     /// O_PATH descriptor to another process.
-    pub(super) fn open(&self) -> OFlag {
+    pub(super) fn open_flags(&self) -> OFlag {
         let kept = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         OFlag::from_bits_truncate(self.flags & kept)
     }
@@ -136,7 +136,7 @@ impl OpenHow {
             return Err(Errno::EINVAL);
         }
         // A lookup in sysfs may always sleep.
-        if self.has_rule(libc::RESOLVE_CACHED) {
+        if self.resolves(libc::RESOLVE_CACHED) {
             return Err(Errno::EAGAIN);
         }
         Ok(())
@@ -227,7 +227,7 @@ mod tests {
             .collect::<Vec<_>>();
         for length in [24, 25, 48] {
             let how = OpenHow::of_bytes(&bytes[..length]).expect("a structure of the kernel");
-            assert_eq!((how.flags, how.rules), (O_RDWR, libc::RESOLVE_BENEATH));
+            assert_eq!((how.flags, how.resolve), (O_RDWR, libc::RESOLVE_BENEATH));
         }
         assert!(OpenHow::of_bytes(&bytes[..23]).is_none());
         bytes[47] = 1;
@@ -248,14 +248,19 @@ mod tests {
             (O_CREAT | O_EXCL | O_DIRECTORY, path | kept, O_DIRECTORY),
         ] {
             let how = OpenHow::from_flags(flags as u64);
-            assert_eq!((how.look().bits(), how.open().bits()), (look, open), "{flags:#o}");
+            assert_eq!(
+                (how.lookup_flags().bits(), how.open_flags().bits()),
+                (look, open),
+                "{flags:#o}"
+            );
         }
         for flag in [O_DIRECTORY, O_NOFOLLOW, libc::O_CLOEXEC] {
             let all = (flag | path | O_RDWR | O_CREAT) as u64;
             assert_eq!(OpenHow::from_flags(all).flags, flag | path, "{flag:#o} goes with O_PATH");
             assert!(OpenHow::of_words([(flag | path) as u64, 0, 0]).is_some(), "{flag:#o}");
         }
-        let rules = |rules| OpenHow::of_words([0, 0, rules]).map(|how| (how.scope(), how.links()));
+        let resolve =
+            |resolve| OpenHow::of_words([0, 0, resolve]).map(|how| (how.scope(), how.links()));
         let none = ResolveFlag::empty();
         for (words, expected) in [
             (libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS, (none, none)),
@@ -263,24 +268,24 @@ mod tests {
             (libc::RESOLVE_IN_ROOT, (ResolveFlag::RESOLVE_IN_ROOT, none)),
             (libc::RESOLVE_NO_SYMLINKS, (none, ResolveFlag::RESOLVE_NO_SYMLINKS)),
         ] {
-            assert_eq!(rules(words), Some(expected), "{words:#x}");
+            assert_eq!(resolve(words), Some(expected), "{words:#x}");
         }
     }
 
     #[test]
     fn of_words_leaves_invalid_open_how_to_kernel() {
         let taken =
-            |flags: i32, mode, rules| OpenHow::of_words([flags as u64, mode, rules]).is_some();
+            |flags: i32, mode, resolve| OpenHow::of_words([flags as u64, mode, resolve]).is_some();
         assert!(taken(O_RDWR | O_CREAT, 0o600, 0) && taken(O_TMPFILE | O_RDWR, 0o7777, 0));
-        assert!((0..6).all(|rule| taken(0, 0, 1 << rule)));
-        for (flags, mode, rules) in [
+        assert!((0..6).all(|flag| taken(0, 0, 1 << flag)));
+        for (flags, mode, resolve) in [
             (O_RDWR, 0o600, 0),
             (O_CREAT, 0o10000, 0),
             (O_PATH | O_CREAT, 0, 0),
             (0, 0, 1 << 6),
-            (0, 0, SCOPES),
+            (0, 0, CONFINING_FLAGS),
         ] {
-            assert!(!taken(flags, mode, rules), "{flags:#o} {mode:#o} {rules:#x}");
+            assert!(!taken(flags, mode, resolve), "{flags:#o} {mode:#o} {resolve:#x}");
         }
         assert!(OpenHow::of_words([1 << 40, 0, 0]).is_none());
         let cached = OpenHow::of_words([0, 0, libc::RESOLVE_CACHED]).map(|how| how.check());

@@ -71,7 +71,7 @@ impl PathWalk {
     }
 
     /// The kind of file at the path, or the lookup's error.
-    pub(super) fn look(
+    pub(super) fn lookup(
         &self,
         tree: &Tree,
         how: &OpenHow,
@@ -85,7 +85,7 @@ impl PathWalk {
         if how.creates() && self.path.ends_with(b"/") && ![&b"."[..], b".."].contains(&last) {
             return directory().and(Err(Errno::EISDIR));
         }
-        let file = match self.open(tree, how.look()) {
+        let file = match self.open(tree, how.lookup_flags()) {
             // No program can create a file here.
             Err(Errno::ENOENT) if how.creates() => return directory().and(Err(Errno::EACCES)),
             opened => opened?,

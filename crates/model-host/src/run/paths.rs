@@ -73,24 +73,24 @@ impl Answerer {
         let tree = &self.view.tree;
         let node = node::of_path(&walk.whole);
         let device = node.and_then(|node| Some((node, self.view.of_node(node)?)));
-        let found = walk.look(tree, how, device.is_some()).inspect_err(|_| {
+        let found = walk.lookup(tree, how, device.is_some()).inspect_err(|_| {
             if !how.creates() {
-                tell_of_other_devices(call.tid, &walk.whole);
+                log_unmodelled_device(call.tid, &walk.whole);
             }
         })?;
         how.admits(found).inspect_err(|&errno| {
             if errno == Errno::EACCES {
-                tell_of_attributes(call.tid, &walk.whole);
+                log_write_open_of_attribute(call.tid, &walk.whole);
             }
         })?;
         if let Some(device) = device {
             self.may_use(call, device.0, how.accesses())?;
             return self.open_device(call, device, how.close_on_exec());
         }
-        self.may_give(call)?;
-        let file = walk.open(tree, how.open())?;
+        self.check_may_receive_files(call)?;
+        let file = walk.open(tree, how.open_flags())?;
         tree.record_use();
-        Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
+        Ok(self.install_fd(call, file.as_fd(), None, how.close_on_exec()))
     }
 
     /// Permission bits of a node.
@@ -110,7 +110,7 @@ impl Answerer {
         if caller.is_root() {
             return Ok(());
         }
-        warn_of_control_files();
+        warn_of_root_only_control();
         Err(Errno::EACCES)
     }
 
@@ -138,23 +138,23 @@ impl Answerer {
     }
 
     /// Checks whether the caller may get files of the tree; EACCES with one warning if not.
-    pub(super) fn may_give(&self, call: &Notification) -> Result<(), Errno> {
-        if self.view.tree.may_give_to(call.tid) && self.gate.is_waiting(call.id) {
+    pub(super) fn check_may_receive_files(&self, call: &Notification) -> Result<(), Errno> {
+        if self.view.tree.may_receive_files(call.tid) && self.gate.is_waiting(call.id) {
             return Ok(());
         }
         warn_of_another_root();
         Err(Errno::EACCES)
     }
 
-    fn give(
+    fn install_fd(
         &self,
         call: &Notification,
         file: BorrowedFd<'_>,
         number: Option<u32>,
         close_on_exec: bool,
     ) -> Answer {
-        match self.gate.give(call.id, file, number, close_on_exec, true) {
-            Ok(_) => Answer::Given,
+        match self.gate.install_fd(call.id, file, number, close_on_exec, true) {
+            Ok(_) => Answer::Installed,
             Err(errno) => errno.into(),
         }
     }
@@ -168,7 +168,7 @@ impl Answerer {
         let caller = self.caller(call)?;
         let claim = caller.claim()?;
         let owner = caller.between_calls();
-        let room = self.shared.room(owner.process.pid);
+        let room = self.shared.descriptor_lock(owner.process.pid);
         let (id, file) =
             self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner), claim)?;
         // The table of opens is unlocked until the descriptor is installed, which takes until the
@@ -181,7 +181,7 @@ impl Answerer {
         let mut tried_all = false;
         for number in numbers.chain([None]) {
             tried_all = number.is_none();
-            given = self.give(call, file.as_fd(), number, close_on_exec);
+            given = self.install_fd(call, file.as_fd(), number, close_on_exec);
             if !matches!(given, Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL))) {
                 break;
             }
@@ -189,7 +189,7 @@ impl Answerer {
         if tried_all {
             warn_of_a_descriptor_that_the_filter_does_not_know();
         }
-        if !matches!(given, Answer::Given) {
+        if !matches!(given, Answer::Installed) {
             self.shared.end_open(id);
         }
         Ok(given)
@@ -217,7 +217,7 @@ impl Answerer {
         }
         let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
         let Some(named) = CallPath::new(whole) else { return Answer::Kernel };
-        if !how.may_be_asked(flags as i32) {
+        if !how.accepts_flags(flags as i32) {
             return Errno::EINVAL.into();
         }
         let follow = if flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0 {
@@ -379,7 +379,7 @@ impl Answerer {
 }
 
 /// Logs an open of an RDMA device of a kind that is not modelled.
-fn tell_of_other_devices(thread: u32, path: &[u8]) {
+fn log_unmodelled_device(thread: u32, path: &[u8]) {
     let Some(name) =
         node::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
     else {
@@ -397,7 +397,7 @@ fn tell_of_other_devices(thread: u32, path: &[u8]) {
 
 /// Logs an open of an attribute for writing, such as a device's settings or a function's
 /// configuration space.
-fn tell_of_attributes(thread: u32, path: &[u8]) {
+fn log_write_open_of_attribute(thread: u32, path: &[u8]) {
     let name = path.escape_ascii();
     tracing::info!(
         "thread {thread}: open of {name} for writing refused with EACCES: attributes of modelled \
@@ -406,7 +406,7 @@ fn tell_of_attributes(thread: u32, path: &[u8]) {
 }
 
 /// Warns once that only root may open a control device.
-fn warn_of_control_files() {
+fn warn_of_root_only_control() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(

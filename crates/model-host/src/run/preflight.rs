@@ -39,9 +39,9 @@ const BYTES_PER_FUNCTION: usize = 64 << 20;
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// Time for the child's first call, which it makes at once.
-const FIRST_CALL_PATIENCE: Duration = Duration::from_secs(2);
-/// Time for the call to arrive and for the memory of its path.
-pub(super) const CHECK_PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for the call to arrive, and for the read of its path's memory.
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn cannot(what: impl Into<Cow<'static, str>>, remedy: &'static str) -> impl Fn(Errno) -> RunError {
     let what = what.into();
@@ -120,9 +120,9 @@ pub(super) fn check_call_of(
     seen: impl FnOnce(&Notification),
 ) -> Result<(), RunError> {
     let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    if poll(&mut waiting, FIRST_CALL_PATIENCE.as_millis() as u16)? == 0 {
+    if poll(&mut waiting, FIRST_CALL_TIMEOUT.as_millis() as u16)? == 0 {
         return Err(cannot(
-            format!("the child made no call within {} s", FIRST_CALL_PATIENCE.as_secs()),
+            format!("the child made no call within {} s", FIRST_CALL_TIMEOUT.as_secs()),
             "it may have been stopped; try again",
         )(Errno::ETIMEDOUT));
     }
@@ -132,7 +132,7 @@ pub(super) fn check_call_of(
     let done = check_access(listener, &call).and_then(|()| {
         // A descriptor without a path: a joining program may have another root.
         let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
-        let installed = listener.give(call.id, file.as_fd(), None, true, true);
+        let installed = listener.install_fd(call.id, file.as_fd(), None, true, true);
         installed.map(drop).map_err(cannot("the program cannot be given a descriptor", KERNEL))
     });
     if done.is_err() {
@@ -146,7 +146,7 @@ pub(super) fn no_memory() -> RunError {
     cannot(
         format!(
             "the program's first call, or the memory of its path, did not arrive within {} s",
-            CHECK_PATIENCE.as_secs()
+            CHECK_TIMEOUT.as_secs()
         ),
         "the program's memory is on a userfaultfd, or on a FUSE or NFS server that does not \
          answer; the process was killed",

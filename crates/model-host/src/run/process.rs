@@ -164,8 +164,8 @@ impl Process {
         }
     }
 
-    /// Its `execve` failed.
-    pub(super) fn stays(&self) {
+    /// Restores access to the whole memory: the `execve` of the process failed.
+    pub(super) fn exec_failed(&self) {
         if let Some(files) = self.files() {
             let whole = RemoteMemory::Client(files.reach.clone());
             self.memory.set_remote_memory(self.number, whole);
@@ -533,13 +533,13 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Capabilities in another user namespace do not count on the modelled devices.
-        self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
+        self.by_number(|tid| Ok(namespaces::has_our_user_namespace(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
         let (listener, call) = self.call.as_ref().ok_or(Errno::EBADF)?;
-        listener.give(*call, fd.as_fd(), None, true, false)
+        listener.install_fd(*call, fd.as_fd(), None, true, false)
     }
 
     fn identify(&self, fd: i32) -> Result<FileId, Errno> {
@@ -978,7 +978,7 @@ Max processes             95932                95932                processes";
             std::iter::from_fn(|| receive().ok()).count()
         };
         let (processes, filter) = (processes(), filter_of(&ResourcePool::of([0, 0, 0, 10])));
-        processes.guarded_as(GuardedProcesses::through(ours));
+        processes.set_guarded(GuardedProcesses::through(ours));
         let mut child = shell();
         for _ in 0..3 {
             let refused = processes.behind(child.id(), &filter, || true);
@@ -1001,7 +1001,7 @@ Max processes             95932                95932                processes";
         assert_eq!(behind(&children[2], &filter).map(drop), Err(Errno::ENFILE));
         assert!(behind(&children[2], &other).is_ok(), "another filter's");
         children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
-        processes.bury(first.pid);
+        processes.forget_if_ended(first.pid);
         assert_eq!(filter.account.taken(Resource::Descriptors), PROC_FILES, "of the second");
         drop(second);
         for child in &mut children[1..] {
@@ -1029,7 +1029,7 @@ Max processes             95932                95932                processes";
                     processes.note_call(tid, || true);
                 }
                 child.kill().and_then(|()| child.wait()).expect("it is there");
-                processes.bury(pid);
+                processes.forget_if_ended(pid);
                 process
             })
             .collect();
@@ -1100,7 +1100,7 @@ Max processes             95932                95932                processes";
         // Its number is free once its registrations, here `kept`, are gone too.
         let kept = behind(first, &pool).expect("of two");
         children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
-        processes.bury(kept.pid);
+        processes.forget_if_ended(kept.pid);
         assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
         assert!(behind(second, &others).is_ok(), "another filter's");
         drop((own, kept));

@@ -20,7 +20,7 @@ use super::sys;
 use verbless_model::memory::{ClientMemory, RemoteMemory};
 
 /// Size of `ProcessTable::before` and `early_of` from which ended processes are purged.
-const MANY: usize = 256;
+const MIN_PURGE: usize = 256;
 
 /// Threads of one unknown process whose `execve` is tracked.
 const MAX_EARLY: usize = 64;
@@ -33,7 +33,7 @@ pub(super) struct Processes {
     wakes: Arc<Wakes>,
     table: Mutex<ProcessTable>,
     /// Registers known processes with the guardian.
-    wards: OnceLock<GuardedProcesses>,
+    guarded: OnceLock<GuardedProcesses>,
 }
 
 #[derive(Debug, Default)]
@@ -143,11 +143,11 @@ impl ProcessTable {
     }
 
     /// Restores the process if all its `execve` calls have failed.
-    fn stays(&mut self, pid: Pid) {
+    fn exec_failed(&mut self, pid: Pid) {
         if self.leaving.get(&pid).is_some_and(|leaving| leaving.threads.all_failed()) {
             self.leaving.remove(&pid);
             if let Some(process) = self.known.get(&pid) {
-                process.stays();
+                process.exec_failed();
             }
         }
     }
@@ -155,12 +155,12 @@ impl ProcessTable {
 
 impl Processes {
     pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
-        Self { memory, wakes, table: Mutex::default(), wards: OnceLock::new() }
+        Self { memory, wakes, table: Mutex::default(), guarded: OnceLock::new() }
     }
 
     /// Registers processes that become known with the guardian.
-    pub(super) fn guarded_as(&self, wards: GuardedProcesses) {
-        let _ = self.wards.set(wards);
+    pub(super) fn set_guarded(&self, guarded: GuardedProcesses) {
+        let _ = self.guarded.set(guarded);
     }
 
     fn table(&self) -> MutexGuard<'_, ProcessTable> {
@@ -186,11 +186,11 @@ impl Processes {
         pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
     ) -> Result<Arc<Process>, Errno> {
-        self.looked_at(tid, pool, waits, ProcFiles::of)
+        self.find_or_register(tid, pool, waits, ProcFiles::of)
     }
 
     /// `open`: may block for ever.
-    fn looked_at(
+    fn find_or_register(
         &self,
         tid: u32,
         pool: &Arc<FileClosers>,
@@ -268,8 +268,8 @@ impl Processes {
         drop(table);
         // Unlocked: a guardian that does not receive delays only this call. Only for a process that
         // is registered: a call that fails here could be repeated until the guardian is full.
-        if !is_guarded && let Some(wards) = self.wards.get() {
-            wards.add(pidfd);
+        if !is_guarded && let Some(guarded) = self.guarded.get() {
+            guarded.add(pidfd);
         }
         Ok(process)
     }
@@ -300,7 +300,7 @@ impl Processes {
         if let Some(leaving) = table.leaving(pid, exec) {
             ended.iter().for_each(|&tid| leaving.threads.remove(tid));
             ended.into_iter().for_each(|tid| table.ended(tid, pid));
-            table.stays(pid);
+            table.exec_failed(pid);
         }
         Ok(true)
     }
@@ -320,12 +320,12 @@ impl Processes {
 
     /// Records that a thread waits in `execve`; for a known process, [`Processes::note_execve`]
     /// must follow. If its process becomes known before the outcome, the table holds the `execve`.
-    pub(super) fn leaves(&self, tid: u32) {
+    pub(super) fn note_early_execve(&self, tid: u32) {
         // `process_of` fails if no descriptor is free.
         let pid = process_of(tid).unwrap_or(Pid::from_raw(tid as i32));
         let mut table = self.table();
         table.add_early(pid, tid);
-        if table.early_of.len() <= MANY.max(table.many_early) {
+        if table.early_of.len() <= MIN_PURGE.max(table.many_early) {
             return;
         }
         let pids: Vec<Pid> = table.early_of.keys().copied().collect();
@@ -423,12 +423,12 @@ impl Processes {
         leaving.threads.remove(tid);
         table.ended(tid, pid);
         if is_its {
-            table.stays(pid);
+            table.exec_failed(pid);
         }
     }
 
     /// Forgets a process if it has ended.
-    pub(super) fn bury(&self, pid: Pid) {
+    pub(super) fn forget_if_ended(&self, pid: Pid) {
         let mut table = self.table();
         if table.known.get(&pid).is_some_and(|process| process.has_ended()) {
             self.forget_in(&mut table, pid);
@@ -451,7 +451,7 @@ impl Processes {
                         Ok(now) => now == start,
                         Err(errno) => errno == Errno::ENFILE,
                     });
-                    table.many = MANY.max(2 * table.before.len());
+                    table.many = MIN_PURGE.max(2 * table.before.len());
                 }
             }
         }

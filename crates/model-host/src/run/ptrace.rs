@@ -36,9 +36,9 @@ pub(super) fn stopped(tid: i32, status: i32) {
 }
 
 /// Registers a seized thread in `SEIZED` until this is dropped.
-struct Stops(i32);
+struct SeizedEntry(i32);
 
-impl Stops {
+impl SeizedEntry {
     /// EPERM: another thread has seized it, as for any other tracer.
     fn of(tid: i32) -> Result<Self, Errno> {
         match seized().entry(tid) {
@@ -51,15 +51,15 @@ impl Stops {
     }
 }
 
-impl Drop for Stops {
+impl Drop for SeizedEntry {
     fn drop(&mut self) {
         seized().remove(&self.0);
     }
 }
 
 /// Runs `work`, which seizes a thread, in its own thread. When that ends, the kernel detaches its
-/// tracees, including one that did not stop in time: nothing else would release it, and its later
-/// stop would be final.
+/// tracees, including one that did not stop in time: if that one stopped later, nothing would
+/// resume it.
 pub(super) fn in_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
     in_program(|| {
         thread::scope(|scope| {
@@ -75,7 +75,7 @@ pub(super) struct Seized {
     tid: i32,
     registers: libc::user_regs_struct,
     mask: u64,
-    _stops: Stops,
+    _entry: SeizedEntry,
 }
 
 /// The type of ptrace's requests in the C library's declaration.
@@ -100,7 +100,7 @@ fn request(
 
 /// Limit for each operation: a system call that does not block, unless another thread of the
 /// program has changed its code.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits until the thread stops. ESRCH: it ended; ETIMEDOUT: it runs on, or `start` is too long
 /// ago.
@@ -111,8 +111,8 @@ fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
         }
         match stop_of(tid)? {
             Some(signal) => return Ok(signal),
-            None if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
-            None if start.elapsed() > PATIENCE / 1000 => thread::sleep(PATIENCE / 10_000),
+            None if start.elapsed() > STOP_TIMEOUT => return Err(Errno::ETIMEDOUT),
+            None if start.elapsed() > STOP_TIMEOUT / 1000 => thread::sleep(STOP_TIMEOUT / 10_000),
             None => thread::yield_now(),
         }
     }
@@ -123,11 +123,11 @@ fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
 fn stop_of(tid: i32) -> Result<Option<i32>, Errno> {
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: plain integers.
-    let mut about: libc::siginfo_t = unsafe { zeroed() };
+    let mut info: libc::siginfo_t = unsafe { zeroed() };
     // SAFETY: the kernel writes one structure.
-    match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut about, flags) }) {
+    match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut info, flags) }) {
         // SAFETY: the kernel wrote SIGCHLD's fields, or left zeros.
-        Ok(_) => Ok(unsafe { (about.si_pid() != 0).then(|| about.si_status() & 0xff) }),
+        Ok(_) => Ok(unsafe { (info.si_pid() != 0).then(|| info.si_status() & 0xff) }),
         Err(Errno::EINTR) => Ok(None),
         // The thread has ended.
         Err(Errno::ECHILD) => Err(Errno::ESRCH),
@@ -150,7 +150,7 @@ impl Seized {
         answer: impl FnOnce(),
     ) -> Result<Self, Errno> {
         let tid = tid as i32;
-        let stops = Stops::of(tid)?;
+        let entry = SeizedEntry::of(tid)?;
         let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
         request(libc::PTRACE_SEIZE, tid, 0, options)?;
         // The thread stops when its call returns; a thread that reused the tid stops at once.
@@ -171,7 +171,7 @@ impl Seized {
         request(GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
         let mut all = u64::MAX;
         request(SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
-        Ok(Self { tid, registers, mask, _stops: stops })
+        Ok(Self { tid, registers, mask, _entry: entry })
     }
 
     /// Makes the thread call `number` with one argument. Returns its result register, with an error
@@ -192,7 +192,7 @@ impl Seized {
                 match wait(self.tid, start) {
                     Ok(signal) if signal == libc::SIGTRAP | 0x80 => break,
                     // A fault that repeats.
-                    Ok(_) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
+                    Ok(_) if start.elapsed() > STOP_TIMEOUT => return Err(Errno::ETIMEDOUT),
                     Ok(_) => {}
                     Err(errno) => {
                         // Stops it again to restore its registers.
@@ -261,7 +261,7 @@ mod tests {
     fn unstoppable_thread_is_detached() {
         let pid = stuck();
         let start = Instant::now();
-        while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * PATIENCE {
+        while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * STOP_TIMEOUT {
             thread::yield_now();
         }
         let seized = in_own_thread(|| {
@@ -270,7 +270,7 @@ mod tests {
         });
         assert_eq!(seized, Ok((Err(Errno::ETIMEDOUT), true)));
         let start = Instant::now();
-        while status(pid, "TracerPid:") != "0" && start.elapsed() < PATIENCE {
+        while status(pid, "TracerPid:") != "0" && start.elapsed() < STOP_TIMEOUT {
             thread::yield_now();
         }
         let tracer = status(pid, "TracerPid:");
@@ -309,7 +309,7 @@ mod tests {
         let call = || std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("it lives");
         let start = Instant::now();
         while !call().starts_with(&sleeps) {
-            assert!(start.elapsed() < 10 * PATIENCE, "it does not sleep: {}", call());
+            assert!(start.elapsed() < 10 * STOP_TIMEOUT, "it does not sleep: {}", call());
             thread::yield_now();
         }
         let number = thread::scope(|scope| {
@@ -317,7 +317,7 @@ mod tests {
             let start = Instant::now();
             let waits = scope
                 .spawn(|| in_own_thread(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
-            while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * PATIENCE {
+            while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * STOP_TIMEOUT {
                 thread::yield_now();
             }
             let other = scope.spawn(move || {
@@ -330,7 +330,7 @@ mod tests {
             }
             // On a busy machine, the first may have timed out.
             let is_over = waits.is_finished();
-            assert!(!is_over || start.elapsed() > PATIENCE, "it has not waited");
+            assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "it has not waited");
             other.join().expect("no panic")
         });
         child.kill().and_then(|()| child.wait()).expect("it is there");

@@ -102,14 +102,14 @@ pub(super) struct Program {
 
 /// A descriptor that the program got; the real number differs from `number`.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct InstalledFd {
     pub file: OwnedFd,
     pub number: Option<u32>,
     pub close_on_exec: bool,
     pub answer: bool,
 }
 
-impl Given {
+impl InstalledFd {
     /// The descriptor as an argument.
     pub(super) fn descriptor(&self) -> u64 {
         self.file.as_raw_fd() as u64
@@ -161,14 +161,14 @@ impl Program {
     }
 
     /// The last descriptor that was installed.
-    pub(super) fn last_installed(&self) -> Given {
+    pub(super) fn last_installed(&self) -> InstalledFd {
         self.gate.last().expect("a descriptor")
     }
 
     /// Opens a path, which must succeed with a descriptor.
-    pub(super) fn open(&self, path: &CStr, flags: i32) -> Given {
+    pub(super) fn open(&self, path: &CStr, flags: i32) -> InstalledFd {
         let answer = self.call(libc::SYS_openat, &[HERE, at(path), flags as u64]);
-        assert_eq!(answer, Answer::Given, "{path:?}");
+        assert_eq!(answer, Answer::Installed, "{path:?}");
         self.last_installed()
     }
 }
@@ -181,11 +181,11 @@ pub(super) fn at(path: &CStr) -> u64 {
 /// Records the installed descriptors, unless the call has ended or the program refuses.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    installed: Mutex<Vec<Given>>,
+    installed: Mutex<Vec<InstalledFd>>,
     refusals: Mutex<Vec<Errno>>,
     /// Remaining positive NOTIF_ID_VALID checks; negative: unlimited.
     valid_checks: AtomicI64,
-    /// `give` blocks until the sender is dropped.
+    /// `install_fd` blocks until the sender is dropped.
     slow: Mutex<Option<Receiver<()>>>,
 }
 
@@ -197,29 +197,30 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    fn installed(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+    fn installed(&self) -> std::sync::MutexGuard<'_, Vec<InstalledFd>> {
         self.installed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The last descriptor.
-    pub(super) fn last(&self) -> Option<Given> {
+    pub(super) fn last(&self) -> Option<InstalledFd> {
         self.installed().pop()
     }
 
-    /// Makes the next `give` calls fail with these errors, in order.
+    /// Makes the next `install_fd` calls fail with these errors, in order.
     pub(super) fn refuse(&self, errnos: &[Errno]) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         *refusals = errnos.iter().rev().copied().collect();
     }
 
-    /// Makes the next `give` block until the sender is dropped, like a thread that does not run.
+    /// Makes the next `install_fd` block until the sender is dropped, like a thread that does not
+    /// run.
     pub(super) fn delay(&self) -> Sender<()> {
         let (sender, receiver) = channel();
         *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         sender
     }
 
-    /// Whether the delayed `give` has begun.
+    /// Whether the delayed `install_fd` has begun.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -238,7 +239,7 @@ impl Recorder {
 impl CallGate for Recorder {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let one_less = |valid_checks: i64| (valid_checks > 0).then(|| valid_checks - 1);
@@ -248,7 +249,7 @@ impl CallGate for Recorder {
         }
     }
 
-    fn give(
+    fn install_fd(
         &self,
         _: u64,
         file: BorrowedFd<'_>,
@@ -266,7 +267,7 @@ impl CallGate for Recorder {
         }
         let file = file.try_clone_to_owned().expect("a duplicate");
         let descriptor = file.as_raw_fd();
-        self.installed().push(Given { file, number, close_on_exec, answer });
+        self.installed().push(InstalledFd { file, number, close_on_exec, answer });
         Ok(descriptor)
     }
 }

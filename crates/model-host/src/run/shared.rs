@@ -28,9 +28,9 @@ pub(super) enum Wake {
     /// The process ended.
     Death(Pid),
     /// No process is left behind the filter with this number.
-    Gone(u32),
+    FilterUnused(u32),
     /// A guest or `ctl` wants to connect.
-    Door,
+    JoinSocket,
     /// The guest with this number sent a message.
     Guest(u32),
     /// The check of a guest's program has ended.
@@ -41,8 +41,8 @@ impl Wake {
     const SIGNAL: u64 = 0;
     const CLOSE: u64 = 1;
     const DEATH: u64 = 2;
-    const GONE: u64 = 3;
-    const DOOR: u64 = 4;
+    const FILTER_UNUSED: u64 = 3;
+    const JOIN_SOCKET: u64 = 4;
     const GUEST: u64 = 5;
     const CHECKED: u64 = 6;
 
@@ -51,8 +51,8 @@ impl Wake {
             Self::Signal => Self::SIGNAL,
             Self::Close => Self::CLOSE,
             Self::Death(pid) => Self::DEATH | u64::from(pid.as_raw() as u32) << 32,
-            Self::Gone(number) => Self::GONE | u64::from(number) << 32,
-            Self::Door => Self::DOOR,
+            Self::FilterUnused(number) => Self::FILTER_UNUSED | u64::from(number) << 32,
+            Self::JoinSocket => Self::JOIN_SOCKET,
             Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
             Self::Checked => Self::CHECKED,
         }
@@ -64,10 +64,10 @@ impl Wake {
             Self::SIGNAL => Self::Signal,
             Self::CLOSE => Self::Close,
             Self::DEATH => Self::Death(Pid::from_raw(number as i32)),
-            Self::DOOR => Self::Door,
+            Self::JOIN_SOCKET => Self::JoinSocket,
             Self::GUEST => Self::Guest(number),
             Self::CHECKED => Self::Checked,
-            _ => Self::Gone(number),
+            _ => Self::FilterUnused(number),
         }
     }
 }
@@ -123,7 +123,7 @@ pub(super) struct SharedRun {
     opens: Mutex<OpenTable>,
     /// Number of closed devices whose objects are being destroyed.
     destroying: Arc<AtomicUsize>,
-    rooms: DescriptorLocks,
+    descriptor_locks: DescriptorLocks,
     warned: AtomicBool,
 }
 
@@ -145,7 +145,7 @@ impl SharedRun {
             wakes,
             opens: Mutex::new(opens),
             destroying: Arc::default(),
-            rooms: DescriptorLocks::default(),
+            descriptor_locks: DescriptorLocks::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -161,7 +161,7 @@ impl SharedRun {
     /// Records that a thread waits in `execve` or `execveat`; `waits`: whether it still does.
     pub(super) fn note_execve(&self, tid: u32, waits: impl Fn() -> bool) {
         // First: the process may become known at a call of another thread meanwhile.
-        self.processes.leaves(tid);
+        self.processes.note_early_execve(tid);
         if let Some(pid) = self.processes.known(tid) {
             self.processes.note_execve((pid, tid), || self.model.pause(), waits);
         }
@@ -209,8 +209,8 @@ impl SharedRun {
 
     /// The lock of a process's descriptor numbers, held while a descriptor is installed at a free
     /// number.
-    pub(super) fn room(&self, pid: Pid) -> Arc<Mutex<()>> {
-        self.rooms.of(pid)
+    pub(super) fn descriptor_lock(&self, pid: Pid) -> Arc<Mutex<()>> {
+        self.descriptor_locks.of(pid)
     }
 
     /// Warns once that a program's memory cannot be accessed.
@@ -236,9 +236,9 @@ mod tests {
             Wake::Signal,
             Wake::Close,
             Wake::Death(Pid::from_raw(77)),
-            Wake::Gone(0),
-            Wake::Gone(9),
-            Wake::Door,
+            Wake::FilterUnused(0),
+            Wake::FilterUnused(9),
+            Wake::JoinSocket,
             Wake::Guest(3),
             Wake::Checked,
         ];
@@ -251,9 +251,9 @@ mod tests {
     fn end_wakes_reader_without_data() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
-        wakes.on_end(ours.as_fd(), Wake::Gone(5)).expect("it is taken");
+        wakes.on_end(ours.as_fd(), Wake::FilterUnused(5)).expect("it is taken");
         drop(theirs);
-        assert_eq!(wakes.wait(None), Ok(vec![Wake::Gone(5)]));
+        assert_eq!(wakes.wait(None), Ok(vec![Wake::FilterUnused(5)]));
     }
 
     #[test]

@@ -46,10 +46,10 @@ const MAX_CHECKS: usize = 16;
 
 /// Grace period of the command on the DPU side after the program failed, and again after SIGTERM:
 /// it may wait for the program.
-const PATIENCE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Limit for the end of killed processes: one may wait for a FUSE server that does not answer.
-const LAST_BREATH: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Blocks the signals in this thread and its later threads, and receives them by a signalfd. Also
 /// returns the previous mask, for the program.
@@ -57,7 +57,7 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
     let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    sys::keep_statuses()?;
+    sys::keep_child_statuses()?;
     let records = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     Ok((records, before))
 }
@@ -132,21 +132,21 @@ impl Programs {
 
     /// Kills the children when the supervisor stops answering their calls.
     pub(super) fn kill(mut self) {
-        self.left().for_each(|child| child.signal(Signal::SIGKILL));
-        self.wait_until(Some(Instant::now() + LAST_BREATH));
+        self.remaining().for_each(|child| child.signal(Signal::SIGKILL));
+        self.wait_until(Some(Instant::now() + KILL_TIMEOUT));
     }
 
     /// The children that have not ended.
-    fn left(&self) -> impl Iterator<Item = &Child> {
+    fn remaining(&self) -> impl Iterator<Item = &Child> {
         self.children.iter().filter(|child| child.status.is_none())
     }
 
     pub(super) fn have_ended(&self) -> bool {
-        self.left().next().is_none()
+        self.remaining().next().is_none()
     }
 
     /// Forwards signals, and records children that ended.
-    pub(super) fn hear_signals(&mut self) {
+    pub(super) fn handle_signals(&mut self) {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
             if signal == Signal::SIGCHLD {
@@ -156,8 +156,8 @@ impl Programs {
             if signal == Signal::SIGTERM {
                 self.terminations += 1;
             }
-            let left = self.left().filter(|it| !it.has_got(record.ssi_code));
-            left.for_each(|it| it.signal(signal));
+            let remaining = self.remaining().filter(|it| !it.has_got(record.ssi_code));
+            remaining.for_each(|it| it.signal(signal));
         }
     }
 
@@ -171,8 +171,8 @@ impl Programs {
     /// [`wait`](Self::wait) does. All are killed before any is waited for, because a program may
     /// wait for a descendant's end.
     pub(super) fn end(mut self) -> i32 {
-        let end = Instant::now() + LAST_BREATH;
-        self.left().for_each(|child| child.signal(Signal::SIGKILL));
+        let end = Instant::now() + KILL_TIMEOUT;
+        self.remaining().for_each(|child| child.signal(Signal::SIGKILL));
         while descendants::kill_all(self.guardian) && Instant::now() < end {
             self.reap();
             std::thread::sleep(Duration::from_millis(1));
@@ -186,7 +186,7 @@ impl Programs {
         let [program, dpu] = &self.children[..] else { return None };
         let failure = program.status.filter(|&status| status != 0)?;
         let now = Instant::now();
-        let (at, signal) = self.next.unwrap_or((now + PATIENCE, Signal::SIGTERM));
+        let (at, signal) = self.next.unwrap_or((now + GRACE_PERIOD, Signal::SIGTERM));
         self.next = Some((at, signal));
         if now < at {
             return Some(at - now);
@@ -197,8 +197,8 @@ impl Programs {
              sending it {signal}"
         );
         dpu.signal(signal);
-        self.next = Some((now + PATIENCE, Signal::SIGKILL));
-        Some(PATIENCE)
+        self.next = Some((now + GRACE_PERIOD, Signal::SIGKILL));
+        Some(GRACE_PERIOD)
     }
 
     /// Waits for all children; returns the first status that is not success.
@@ -210,8 +210,8 @@ impl Programs {
     fn wait_until(&mut self, end: Option<Instant>) -> i32 {
         loop {
             self.reap();
-            let left: Vec<_> = self.left().map(|child| child.pidfd.as_fd()).collect();
-            if left.is_empty() {
+            let remaining: Vec<_> = self.remaining().map(|child| child.pidfd.as_fd()).collect();
+            if remaining.is_empty() {
                 break;
             }
             let timeout = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -224,7 +224,7 @@ impl Programs {
             }
             // Waiting on the pidfds: the kernel does not wake `wait` for a child that ends while
             // another thread traces it.
-            sys::wait_for_input(&left, timeout);
+            sys::wait_for_input(&remaining, timeout);
         }
         let mut statuses = self.children.iter().map(|child| child.status.unwrap_or(libc::SIGKILL));
         statuses.find(|&status| status != 0).unwrap_or_default()
@@ -272,8 +272,8 @@ struct Checked {
 /// Checks of guests' programs, one thread each: a program's memory may never arrive.
 struct Checks {
     done: Mutex<Vec<Checked>>,
-    under_way: AtomicUsize,
-    bell: EventFd,
+    running: AtomicUsize,
+    wake_up: EventFd,
 }
 
 impl Checks {
@@ -288,30 +288,30 @@ impl Checks {
         view: Arc<View>,
         listener: Listener,
     ) -> Result<(), String> {
-        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_CHECKS {
-            self.under_way.fetch_sub(1, Ordering::Relaxed);
+        if self.running.fetch_add(1, Ordering::Relaxed) >= MAX_CHECKS {
+            self.running.fetch_sub(1, Ordering::Relaxed);
             return Err(format!("{MAX_CHECKS} programs are joining: try again later"));
         }
         let checks = self.clone();
         let check = move || {
-            let result = check_in_time(Arc::new(listener), preflight::CHECK_PATIENCE);
+            let result = check_in_time(Arc::new(listener), preflight::CHECK_TIMEOUT);
             checks.done().push(Checked { guest, view, result });
-            checks.under_way.fetch_sub(1, Ordering::Relaxed);
-            let _ = checks.bell.write(1);
+            checks.running.fetch_sub(1, Ordering::Relaxed);
+            let _ = checks.wake_up.write(1);
         };
         match std::thread::Builder::new().spawn(check) {
             Ok(_) => Ok(()),
             Err(error) => {
-                self.under_way.fetch_sub(1, Ordering::Relaxed);
+                self.running.fetch_sub(1, Ordering::Relaxed);
                 Err(format!("cannot start a thread: {error}"))
             }
         }
     }
 }
 
-/// Checks whether the program's memory can be accessed. After `patience`, the program is killed,
+/// Checks whether the program's memory can be accessed. After `timeout`, the program is killed,
 /// and the checking thread is abandoned; it ends when its access does.
-fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<Listener>, RunError> {
+fn check_in_time(listener: Arc<Listener>, timeout: Duration) -> Result<Arc<Listener>, RunError> {
     let call = Arc::new(OnceLock::new());
     let (sender, done) = mpsc::channel();
     let (behind, seen) = (listener.clone(), call.clone());
@@ -321,7 +321,7 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
         });
         let _ = sender.send(result);
     })?;
-    match done.recv_timeout(patience) {
+    match done.recv_timeout(timeout) {
         Ok(result) => result.map(|()| listener),
         Err(_) => {
             if let Some(call) = call.get() {
@@ -337,8 +337,8 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
 /// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
-    let patience = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
-    while !shared.is_closed() && start.elapsed() < patience() {
+    let timeout = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
+    while !shared.is_closed() && start.elapsed() < timeout() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -366,31 +366,31 @@ impl Supervisor {
     ) -> Result<Self, Errno> {
         shared.wakes.on_input(programs.signals(), Wake::Signal)?;
         if let Some(host) = &host {
-            shared.wakes.on_input(host.as_fd(), Wake::Door)?;
+            shared.wakes.on_input(host.as_fd(), Wake::JoinSocket)?;
         }
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags)?;
-        shared.wakes.on_input(bell.as_fd(), Wake::Checked)?;
-        let (done, under_way) = Default::default();
-        let checks = Arc::new(Checks { done, under_way, bell });
+        let wake_up = EventFd::from_value_and_flags(0, flags)?;
+        shared.wakes.on_input(wake_up.as_fd(), Wake::Checked)?;
+        let (done, running) = Default::default();
+        let checks = Arc::new(Checks { done, running, wake_up });
         let (filters, guests) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { shared, programs, views, host, filters, guests, checks, number: 0 })
     }
 
     /// Answers the calls of a program of this run.
     pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
-        self.take(Arc::new(listener), view, None)
+        self.serve_filter(Arc::new(listener), view, None)
     }
 
-    fn take(
+    fn serve_filter(
         &mut self,
         listener: Arc<Listener>,
         view: &Arc<View>,
         guest: Option<u32>,
     ) -> io::Result<()> {
         let number = self.next_number();
-        listener.wake_in_place();
-        self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
+        listener.set_sync_wake_up();
+        self.shared.wakes.on_end(listener.as_fd(), Wake::FilterUnused(number))?;
         answer::spawn(&self.shared, &listener, view)
             // The guest may keep a duplicate of the listener, which would wake `run` for good.
             .inspect_err(|_| self.shared.wakes.forget(listener.as_fd()))?;
@@ -415,13 +415,13 @@ impl Supervisor {
             }
             for wake in wakes {
                 match wake {
-                    Wake::Signal => self.programs.hear_signals(),
+                    Wake::Signal => self.programs.handle_signals(),
                     Wake::Close => drop(self.shared.opens()),
-                    Wake::Death(pid) => self.shared.processes.bury(pid),
-                    Wake::Gone(number) => self.gone(number),
-                    Wake::Door => self.open_the_door(),
-                    Wake::Guest(number) => self.listen_to(number),
-                    Wake::Checked => self.let_in(),
+                    Wake::Death(pid) => self.shared.processes.forget_if_ended(pid),
+                    Wake::FilterUnused(number) => self.remove_filter(number),
+                    Wake::JoinSocket => self.accept_guests(),
+                    Wake::Guest(number) => self.handle_guest(number),
+                    Wake::Checked => self.take_checked_programs(),
                 }
             }
         }
@@ -435,7 +435,7 @@ impl Supervisor {
     }
 
     /// Handles the end of the last process behind a filter.
-    fn gone(&mut self, number: u32) {
+    fn remove_filter(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
         // The objects are freed before the guest gets "done".
@@ -447,7 +447,7 @@ impl Supervisor {
         }
     }
 
-    fn open_the_door(&mut self) {
+    fn accept_guests(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
             let number = self.next_number();
             if self.guests.len() < MAX_GUESTS
@@ -461,7 +461,7 @@ impl Supervisor {
     }
 
     /// Handles a guest's request, or its end. Disconnects a guest that breaks the protocol.
-    fn listen_to(&mut self, number: u32) {
+    fn handle_guest(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
         let handled = match (guest.peer.request(), guest.view.take()) {
             (Err(Errno::EAGAIN | Errno::EINTR), view) => {
@@ -480,7 +480,7 @@ impl Supervisor {
                 }
             }
             (Ok(Request::Control(control)), None) => {
-                guest.peer.tell(control.execute(self.views.model()))
+                guest.peer.send_result(control.execute(self.views.model()))
             }
             (Ok(_), _) => Err(Errno::EBADMSG),
             (Err(errno), _) => Err(errno),
@@ -491,14 +491,14 @@ impl Supervisor {
     }
 
     /// Takes over the programs whose checks have succeeded.
-    fn let_in(&mut self) {
-        let _ = self.checks.bell.read();
+    fn take_checked_programs(&mut self) {
+        let _ = self.checks.wake_up.read();
         let done = std::mem::take(&mut *self.checks.done());
         for Checked { guest: number, view, result } in done {
             if !self.guests.contains_key(&number) {
                 continue;
             }
-            let taken = result.and_then(|it| Ok(self.take(it, &view, Some(number))?));
+            let taken = result.and_then(|it| Ok(self.serve_filter(it, &view, Some(number))?));
             let reply = taken.map_err(|error| error.to_string());
             if self.guests.get(&number).is_some_and(|guest| guest.peer.reply(reply).is_err()) {
                 self.disconnect(number);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_reaches_a_child_and_its_group_alone() {
+    fn signal_reaches_only_child_and_its_group() {
         // The second group keeps another process after its leader's end.
         let (mut plain, mut leader) = (sleep(), sleep());
         let group = leader.id() as i32;
@@ -571,7 +571,7 @@ mod tests {
         leader.kill().expect("it lives");
         assert_eq!(status(&mut leader), killed);
         raise();
-        programs.hear_signals();
+        programs.handle_signals();
         assert_eq!(status(&mut plain), Some(libc::SIGUSR1));
         assert_eq!(status(&mut member), Some(libc::SIGUSR1));
         // As if these pids were reused. Before Linux 6.9, a group is signalled by number.
@@ -581,7 +581,7 @@ mod tests {
             child.pid = Pid::from_raw(stranger.id() as i32);
         }
         raise();
-        programs.hear_signals();
+        programs.handle_signals();
         before.thread_set_mask().expect("a mask");
         for stranger in &mut strangers {
             stranger.kill().expect("it is there");
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_what_was_killed_has_an_end() {
+    fn wait_for_killed_children_ends_at_its_limit() {
         let mut child = sleep();
         let mut programs = programs(child.id(), None);
         let (start, limit) = (Instant::now(), Duration::from_millis(50));
@@ -654,23 +654,23 @@ mod tests {
             assert_eq!(both.end_after_a_failure(), None, "{status:?}");
         }
         both.children[0].status = Some(1 << 8);
-        let left = both.end_after_a_failure().expect("it is to end");
-        assert!(left <= PATIENCE && left > PATIENCE / 2, "{left:?}");
+        let remaining = both.end_after_a_failure().expect("it is to end");
+        assert!(remaining <= GRACE_PERIOD && remaining > GRACE_PERIOD / 2, "{remaining:?}");
         let (at, signal) = both.next.expect("it is to end");
         assert_eq!((signal, at > Instant::now()), (Signal::SIGTERM, true));
         both.next = Some((Instant::now(), Signal::SIGTERM));
-        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        assert_eq!(both.end_after_a_failure(), Some(GRACE_PERIOD));
         let (at, signal) = both.next.expect("it is to be killed");
         let later = at.saturating_duration_since(Instant::now());
-        assert_eq!((signal, later > PATIENCE / 2), (Signal::SIGKILL, true));
+        assert_eq!((signal, later > GRACE_PERIOD / 2), (Signal::SIGKILL, true));
         assert!(child.try_wait().expect("a child").is_none(), "it does not listen");
         both.next = Some((Instant::now(), Signal::SIGKILL));
-        assert_eq!(both.end_after_a_failure(), Some(PATIENCE));
+        assert_eq!(both.end_after_a_failure(), Some(GRACE_PERIOD));
         assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
     }
 
     #[test]
-    fn nothing_is_waited_for_when_all_is_closed() {
+    fn wait_for_closes_returns_at_once_if_all_are_closed() {
         let program = Program::new();
         let shared = program.answerer.shared.clone();
         let views = Views::new(program.model.clone());

@@ -36,7 +36,7 @@ pub(super) struct Notification {
 
 #[cfg(any(test, fuzzing))]
 impl Notification {
-    /// A call that no thread made, for tests.
+    /// A notification of a call that no thread made, for tests and fuzzers.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
         let architecture = super::filter::ARCHITECTURE;
         Self { id: 1, tid, flags: 0, number, architecture, instruction: 0, arguments }
@@ -101,19 +101,19 @@ const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
 /// The link text of a listener in `/proc/self/fd`.
-const FILTER: &str = "anon_inode:seccomp notify";
+const LISTENER_LINK: &str = "anon_inode:seccomp notify";
 
-/// Answers notifications.
+/// Answers the notifications of a filter.
 pub(super) trait CallGate: Send + Sync {
-    /// Makes the call return this.
+    /// Makes the call return this result.
     fn answer(&self, id: u64, result: Result<i64, Errno>);
     /// Makes the kernel execute the call.
-    fn go_on(&self, id: u64);
+    fn continue_call(&self, id: u64);
     /// Whether the call still waits, which proves that its tid was not reused.
     fn is_waiting(&self, id: u64) -> bool;
     /// Installs a descriptor of `file` in the caller, at `number` or the lowest free one. `answer`:
     /// the call returns its number.
-    fn give(
+    fn install_fd(
         &self,
         id: u64,
         file: BorrowedFd<'_>,
@@ -139,7 +139,7 @@ impl Listener {
         // A FUSE file could answer the ioctls and forge calls of any thread. The link text of a
         // file starts with a slash.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        if !link.is_ok_and(|link| link.as_os_str() == FILTER) {
+        if !link.is_ok_and(|link| link.as_os_str() == LISTENER_LINK) {
             return Err(fd);
         }
         let no_call = 0u64;
@@ -152,7 +152,7 @@ impl Listener {
     }
 
     /// Makes the kernel wake the answering thread on the caller's CPU (since 6.6).
-    pub(super) fn wake_in_place(&self) {
+    pub(super) fn set_sync_wake_up(&self) {
         // SAFETY: the argument is an integer.
         let _ = unsafe { notif_set_flags(self.0.as_raw_fd(), SYNC_WAKE_UP) };
     }
@@ -182,7 +182,7 @@ impl CallGate for Listener {
         }
     }
 
-    fn go_on(&self, id: u64) {
+    fn continue_call(&self, id: u64) {
         self.send(id, 0, 0, USER_NOTIF_CONTINUE);
     }
 
@@ -191,7 +191,7 @@ impl CallGate for Listener {
         unsafe { notif_id_valid(self.0.as_raw_fd(), &raw const id) }.is_ok()
     }
 
-    fn give(
+    fn install_fd(
         &self,
         id: u64,
         file: BorrowedFd<'_>,
@@ -280,7 +280,7 @@ pub(super) fn signal_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Err
     send_signal(pidfd, signal, 0)
 }
 
-/// Signals the process group that it leads or led. EINVAL: before Linux 6.9.
+/// Signals the process group that the process leads or led. EINVAL: before Linux 6.9.
 pub(super) fn signal_group_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     const PROCESS_GROUP: libc::c_uint = 1 << 2;
     send_signal(pidfd, signal, PROCESS_GROUP)
@@ -297,7 +297,7 @@ fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal, flags: libc::c_uint) -> Re
 
 /// Forks a process in its own session, with `keep` as its only descriptor, which runs `work` and
 /// exits. The calling process must be single-threaded.
-pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
+pub(super) fn fork_session(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
     // SAFETY: without another thread, no lock is held in the child.
     match Errno::result(unsafe { libc::fork() })? {
         0 => {}
@@ -357,7 +357,7 @@ pub(super) fn network_of(socket: &OwnedFd) -> Result<u64, Errno> {
 }
 
 /// Allows a process to access this one's memory under Yama.
-pub(super) fn let_look(pid: i32) {
+pub(super) fn allow_ptrace_by(pid: i32) {
     // SAFETY: the arguments are integers.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
 }
@@ -375,10 +375,10 @@ pub(super) fn adopt_orphans() {
     let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Gives a thread short, frequent time slices: the program often spins on the result and would
-/// occupy the CPU for a usual slice. Kernels before 6.12 ignore the slice length. The thread also
-/// gets nice -20 if allowed; a real-time thread is left unchanged.
-pub(super) fn take_short_turns(tid: i32) {
+/// Gives a thread short, frequent time slices: otherwise a program that spins on the thread's
+/// result would occupy the CPU for a whole usual slice. Kernels before 6.12 ignore the slice
+/// length. The thread also gets nice -20 if allowed; a real-time thread is left unchanged.
+pub(super) fn shorten_time_slices(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
     /// `struct sched_attr`, up to the used fields.
@@ -464,7 +464,7 @@ pub(super) fn start<E: Send>(
             // Without the supervisor, the program's calls would fail with ENOSYS.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             if let Some(pid) = supervisor {
-                let_look(pid);
+                allow_ptrace_by(pid);
             }
             let listener = install(&filter)?;
             send_descriptor(socket, listener)?;
@@ -633,7 +633,7 @@ fn rights(message: &libc::msghdr) -> Vec<OwnedFd> {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {
             if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                // Its type is the C library's.
+                // The type of `cmsg_len` depends on the C library.
                 let length: usize = part.cmsg_len as _;
                 let bytes = length - libc::CMSG_LEN(0) as usize;
                 let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
@@ -648,7 +648,7 @@ fn rights(message: &libc::msghdr) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Identity of a file, known without asking a FUSE or NFS server.
+/// Identity of a file, from cached data: no FUSE or NFS server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Status {
     pub device: u64,
@@ -657,7 +657,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Its identity for the modelled kernel.
+    /// The identity in the form of the modelled kernel.
     pub(super) fn id(&self) -> FileId {
         FileId(self.device, self.inode)
     }
@@ -674,7 +674,7 @@ pub(super) fn status(from: BorrowedFd<'_>, path: &str) -> Result<Status, Errno> 
 }
 
 fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
-    // Cached data only: no FUSE or NFS server is asked, no automount is triggered.
+    // Cached data only: no server is asked, and no automount is triggered.
     const KNOWN: libc::c_int =
         libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
     /// `STATX_INO` and `STATX_MNT_ID`.
@@ -716,7 +716,7 @@ pub(super) enum Stat {
 
 impl Stat {
     /// Whether the kernel accepts these flags.
-    pub(super) fn may_be_asked(self, flags: i32) -> bool {
+    pub(super) fn accepts_flags(self, flags: i32) -> bool {
         let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
         let sane = match self {
@@ -798,7 +798,7 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
 static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 /// Makes the kernel keep the status of ended children, which it discards while SIGCHLD is ignored.
-pub(super) fn keep_statuses() -> Result<(), Errno> {
+pub(super) fn keep_child_statuses() -> Result<(), Errno> {
     // SAFETY: this program has set no handler that this replaces.
     let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     IGNORES_CHILDREN.store(matches!(before, SigHandler::SigIgn), Ordering::Relaxed);

@@ -31,11 +31,11 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
         return line;
     };
     let status = executed.output.first().copied().unwrap_or_default();
-    let given = fields(info.input, executed.input);
-    let _ = write!(line, "{}({given}) -> ", info.name);
+    let input = fields(info.input, executed.input);
+    let _ = write!(line, "{}({input}) -> ", info.name);
     if status == 0 {
-        let answered = fields(info.output, executed.output);
-        line.push_str(if answered.is_empty() { "ok" } else { &answered });
+        let output = fields(info.output, executed.output);
+        line.push_str(if output.is_empty() { "ok" } else { &output });
     } else {
         let syndrome = executed.output.get(4..8).and_then(|bytes| bytes.first_chunk());
         let syndrome = syndrome.map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -52,13 +52,13 @@ pub(super) fn ioctl(
     words: &IoctlDescription,
     result: &Result<(), Errno>,
 ) -> String {
-    let IoctlDescription { name, given, answered } = words;
+    let IoctlDescription { name, request, response } = words;
     let answer = match result {
-        Ok(()) if answered.is_empty() => "0".into(),
-        Ok(()) => answered.clone(),
+        Ok(()) if response.is_empty() => "0".into(),
+        Ok(()) => response.clone(),
         Err(errno) => format!("{errno:?} ({})", errno.desc()),
     };
-    format!("{tid} {node} ioctl {name}({given}) -> {answer}")
+    format!("{tid} {node} ioctl {name}({request}) -> {answer}")
 }
 
 /// The fields of a structure that are not 0.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_the_first_elements_are_enough() {
+    fn trace_line_shortens_lists() {
         let mut input = ManagePagesIn::new();
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(9);
         let mut bytes = input.as_bytes().to_vec();
@@ -182,8 +182,8 @@ mod tests {
     fn ioctl_trace_line_ends_with_errno() {
         let words = IoctlDescription {
             name: "DEVX_UMEM_REG".into(),
-            given: "len=64".into(),
-            answered: "handle=2".into(),
+            request: "len=64".into(),
+            response: "handle=2".into(),
         };
         assert_eq!(
             ioctl(7, "uverbs0", &words, &Ok(())),
@@ -191,7 +191,7 @@ mod tests {
         );
         let nothing = IoctlDescription {
             name: words.name.clone(),
-            given: "len=64".into(),
+            request: "len=64".into(),
             ..Default::default()
         };
         let done = ioctl(7, "uverbs0", &nothing, &Ok(()));

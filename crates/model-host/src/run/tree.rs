@@ -7,7 +7,7 @@
 //!
 //! From a directory's descriptor, calls that no filter traps can reach its parents. In a detached
 //! tmpfs, they reach only the tree. Otherwise they reach this process's root, and only programs
-//! with the same root get files of the tree ([`Tree::may_give_to`]).
+//! with the same root get files of the tree ([`Tree::may_receive_files`]).
 
 use std::ffi::OsStr;
 use std::io;
@@ -41,7 +41,7 @@ const DIRECTORIES: [&str; 8] = [
 ];
 
 /// Attempts to open a path that concurrent renames disturb; each takes a few microseconds.
-const RACES: u32 = 10_000;
+const MAX_RACES: u32 = 10_000;
 
 /// The tree, removed on drop.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Tree {
 
     /// Whether a thread may get descriptors of the tree's files: they lead only to the tree, or to
     /// this process's root, which is also the thread's.
-    pub(super) fn may_give_to(&self, tid: u32) -> bool {
+    pub(super) fn may_receive_files(&self, tid: u32) -> bool {
         self.directory.path().is_none() || namespaces::has_our_root(tid)
     }
 
@@ -143,7 +143,7 @@ impl Tree {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(rules | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        for _ in 0..RACES {
+        for _ in 0..MAX_RACES {
             match openat2(directory, OsStr::from_bytes(path), how) {
                 // A concurrent rename or mount disturbed a `..` or a symlink; programs do not
                 // expect EAGAIN.

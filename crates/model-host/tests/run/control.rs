@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{command, run, says, skipped};
+use super::{command, output_of, run, skipped};
 
 /// Output of a Python program with `rpc(fd, scope, input, room)`, which returns the output or the
 /// name of an errno. `None` without Python.
@@ -37,14 +37,14 @@ fn python(options: &[&str], program: &str) -> Option<String> {
 
 #[test]
 fn control_files_have_the_paths_of_the_kernel() {
-    assert_eq!(says(&["--devices", "2"], "ls /dev/fwctl"), "fwctl0\nfwctl1");
+    assert_eq!(output_of(&["--devices", "2"], "ls /dev/fwctl"), "fwctl0\nfwctl1");
     let attributes = "cat /sys/class/infiniband/mlx5_1/device/fwctl/fwctl1/dev && \
         cat /sys/class/fwctl/fwctl1/device/vendor && realpath /sys/class/fwctl/fwctl1";
-    let found = says(&["--devices", "2"], attributes);
+    let found = output_of(&["--devices", "2"], attributes);
     let expected = "240:1\n0x15b3\n/sys/devices/pcifb0b:00/fb0b:00:02.0/fwctl/fwctl1";
     assert_eq!(found, expected);
     let node = "stat -c '%F %t:%T' /dev/fwctl/fwctl0";
-    assert_eq!(says(&[], node), "character special file f0:0");
+    assert_eq!(output_of(&[], node), "character special file f0:0");
     let read = run(&["--fwctl-mode", "666"], "cat /dev/fwctl/fwctl0");
     assert!(String::from_utf8_lossy(&read.stderr).contains("Invalid argument"), "{read:?}");
     assert_eq!(
@@ -56,7 +56,7 @@ fn control_files_have_the_paths_of_the_kernel() {
     // PFs.
     let options = ["--profile", "bluefield3", "--topology", "--side", "dpu"];
     let counts = "ls /dev/infiniband | wc -l; ls /dev/fwctl | wc -l";
-    assert_eq!(says(&options, counts), "4\n2");
+    assert_eq!(output_of(&options, counts), "4\n2");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn fwctl_context_lives_until_last_close() {
         fcntl.ioctl(fd, 0x9a00, info)\n\
         print(struct.unpack('II', data.raw)[0] < 20)\n";
     let Some(said) = python(&[], program) else { return };
-    assert_eq!(said, "0\n0\nTrue\n", "closed files give their user contexts back");
+    assert_eq!(said, "0\n0\nTrue\n", "closed files destroy their user contexts");
     // A killed program leaves nothing, which `run` would report.
     for _ in 0..5 {
         let output = run(&["--fwctl-mode", "666"], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");
@@ -134,12 +134,12 @@ fn fwctl_context_lives_until_last_close() {
 #[test]
 fn fwctl_node_is_root_only_by_default() {
     let shown = "stat -c '%a %u %g' /dev/fwctl/fwctl0 /dev/infiniband/uverbs0";
-    assert_eq!(says(&[], shown), "600 0 0\n666 0 0");
-    assert_eq!(says(&["--fwctl-mode", "640"], shown), "640 0 0\n666 0 0");
+    assert_eq!(output_of(&[], shown), "600 0 0\n666 0 0");
+    assert_eq!(output_of(&["--fwctl-mode", "640"], shown), "640 0 0\n666 0 0");
     let used = "test -r /dev/fwctl/fwctl0; echo $?; (exec 5<>/dev/fwctl/fwctl0) 2>&1; echo $?";
     let is_root = nix::unistd::geteuid().is_root();
     if is_root {
-        assert_eq!(says(&[], used), "0\n0");
+        assert_eq!(output_of(&[], used), "0\n0");
     }
     let other: &[&str] = if is_root {
         &["setpriv", "--reuid=54321", "--clear-groups", "sh", "-c"]

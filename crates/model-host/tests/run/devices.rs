@@ -2,16 +2,16 @@
 
 use std::process::Command;
 
-use super::{command, run, says, skipped};
+use super::{command, output_of, run, skipped};
 
 #[test]
 fn devices_have_the_paths_of_the_kernel() {
     let attributes = "cd / && cat sys/class/infiniband/mlx5_1/node_type \
         /sys/class/infiniband_verbs/uverbs1/dev /sys/class/infiniband/mlx5_1/ports/1/state";
-    assert_eq!(says(&["--devices", "2"], attributes), "1: CA\n231:193\n4: ACTIVE");
-    assert_eq!(says(&["--devices", "2"], "ls /dev/infiniband"), "uverbs0\nuverbs1");
+    assert_eq!(output_of(&["--devices", "2"], attributes), "1: CA\n231:193\n4: ACTIVE");
+    assert_eq!(output_of(&["--devices", "2"], "ls /dev/infiniband"), "uverbs0\nuverbs1");
     assert_eq!(
-        says(&[], "stat -c '%F %t:%T %a' /dev/infiniband/uverbs0"),
+        output_of(&[], "stat -c '%F %t:%T %a' /dev/infiniband/uverbs0"),
         "character special file e7:c0 666"
     );
     let read = run(&[], "cat /dev/infiniband/uverbs0");
@@ -19,24 +19,27 @@ fn devices_have_the_paths_of_the_kernel() {
     let errors = String::from_utf8_lossy(&read.stderr);
     assert!(errors.contains("Invalid argument"), "{errors}");
     assert_eq!(
-        says(&[], "test -r /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes"),
+        output_of(
+            &[],
+            "test -r /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes"
+        ),
         "yes"
     );
     assert_eq!(
-        says(&[], "readlink /sys/class/infiniband/mlx5_0/device/driver"),
+        output_of(&[], "readlink /sys/class/infiniband/mlx5_0/device/driver"),
         "../../../bus/pci/drivers/mlx5_core"
     );
     assert_eq!(
-        says(&[], "realpath /sys/class/infiniband/mlx5_0/device"),
+        output_of(&[], "realpath /sys/class/infiniband/mlx5_0/device"),
         "/sys/devices/pcifb0b:00/fb0b:00:01.0"
     );
     let ethernet = "cat /sys/class/infiniband/mlx5_0/ports/1/link_layer";
-    assert_eq!(says(&["--link", "ethernet"], ethernet), "Ethernet");
+    assert_eq!(output_of(&["--link", "ethernet"], ethernet), "Ethernet");
 }
 
 #[test]
 fn other_files_are_untouched() {
-    assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
+    assert_eq!(output_of(&[], "cat /proc/self/comm"), "cat");
     assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));
     assert_eq!(
         run(&[], "cat /sys/class/infiniband/../../../etc/shadow-of-nothing").status.code(),
@@ -44,14 +47,14 @@ fn other_files_are_untouched() {
     );
     let attempts = "echo x 2>/dev/null > /sys/class/infiniband/mlx5_0/node_desc; \
         echo x 2>/dev/null > /dev/infiniband/new; test ! -e /dev/infiniband/new && echo untouched";
-    assert_eq!(says(&[], attempts), "untouched");
+    assert_eq!(output_of(&[], attempts), "untouched");
 }
 
 #[test]
 fn open_device_is_char_device_with_ioctls() {
     // The shell duplicates the descriptor to another number; the device closes with its last one.
     let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
-    assert!(says(&[], script).contains("verbless-uverbs"));
+    assert!(output_of(&[], script).contains("verbless-uverbs"));
     let python = "import os, ctypes, fcntl, errno, stat\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         assert stat.S_ISCHR(os.fstat(fd).st_mode), 'fstat'\n\
@@ -155,7 +158,7 @@ fn chdir_enters_and_leaves_device_tree() {
                   -P && cd .. && cat node_type && cd /tmp && pwd -P";
     let expected = "/sys/class/infiniband\nmlx5_0 mlx5_1\n1: CA\nuverbs0\nuverbs1\n/dev\n\
         /sys/devices/pcifb0b:00/fb0b:00:02.0/infiniband/mlx5_1/ports\n1: CA\n/tmp";
-    assert_eq!(says(&["--devices", "2"], script), expected);
+    assert_eq!(output_of(&["--devices", "2"], script), expected);
     for (place, why) in [
         ("/sys/class/infiniband/mlx5_7", "No such file"),
         ("/sys/class/infiniband/mlx5_0/node_type", "Not a directory"),
@@ -195,7 +198,7 @@ fn port_attributes_are_readable() {
                   sm_lid sm_sl rate cap_mask state phys_state link_layer; do cat $name; done; ls \
                   counters | wc -l; cat counters/port_xmit_data hw_counters/out_of_sequence; ls -a \
                   .. | tr '\\n' ' '";
-    let infiniband = says(&[], script);
+    let infiniband = output_of(&[], script);
     let [lid, lmc, sm_lid, sm_sl, rate, _, state, physical, layer, ..] =
         infiniband.lines().collect::<Vec<_>>()[..]
     else {
@@ -206,7 +209,7 @@ fn port_attributes_are_readable() {
     assert!(rate.contains(" Gb/sec (4X "), "{rate}");
     assert_eq!([state, physical, layer], ["4: ACTIVE", "5: LinkUp", "InfiniBand"]);
     assert!(infiniband.ends_with("21\n0\n0\n. .. 1"), "{infiniband}");
-    let ethernet = says(&["--link", "ethernet"], script);
+    let ethernet = output_of(&["--link", "ethernet"], script);
     assert!(ethernet.starts_with("0x0\n0\n0x0\n0\n"), "{ethernet}");
     assert!(ethernet.contains("\n0x04010000\n") && ethernet.contains("\nEthernet\n"), "{ethernet}");
     let device = "cd /sys/class/infiniband/mlx5_0/device/ && cat numa_node class && wc -l < \
@@ -214,10 +217,10 @@ fn port_attributes_are_readable() {
                   && ls -la /dev/infiniband/ | grep -c uverbs && test -d /dev/infiniband/.. && ls \
                   /dev/infiniband/.. | grep -cx infiniband";
     assert_eq!(
-        says(&[], device),
+        output_of(&[], device),
         "-1\n0x020700\n13\n/sys/class/infiniband/mlx5_0/ports/1/lid\n1\n1"
     );
-    assert!(says(&[], "ls -la /sys/class/infiniband/ 2>&1 | grep -c '[?]' || true") == "0");
+    assert!(output_of(&[], "ls -la /sys/class/infiniband/ 2>&1 | grep -c '[?]' || true") == "0");
 }
 
 #[test]
@@ -256,13 +259,13 @@ fn netlink_lists_devices_and_links() {
     if Command::new("rdma").arg("-V").output().is_err() {
         return skipped("there is no rdma here");
     }
-    let text = says(&["--devices", "2"], "rdma link; rdma dev");
+    let text = output_of(&["--devices", "2"], "rdma link; rdma dev");
     assert!(text.contains("link mlx5_1/1 ") && text.contains("state ACTIVE"), "{text}");
     assert!(text.contains("mlx5_0: node_type ca fw ") && text.contains("node_guid"), "{text}");
 }
 
 #[test]
-fn rdma_counts_the_contexts_of_programs_alone() {
+fn rdma_tool_counts_only_contexts_of_programs() {
     if Command::new("rdma").arg("-V").output().is_err() {
         return skipped("there is no rdma here");
     }
@@ -289,23 +292,23 @@ fn pci_listing_adds_modelled_functions() {
     if let Some(name) = expected.first() {
         let file = format!("/sys/bus/pci/devices/{name}/vendor");
         let vendor = std::fs::read_to_string(&file).expect("it is there");
-        assert_eq!(says(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
+        assert_eq!(output_of(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
         let relative = format!("cd /sys/bus/pci/devices; cat {name}/vendor");
-        assert_eq!(says(&[], &relative), vendor.trim_end());
+        assert_eq!(output_of(&[], &relative), vendor.trim_end());
     }
     expected.extend(["fb0b:00:01.0".into(), "fb0b:00:02.0".into()]);
     expected.sort_unstable();
     let mut found: Vec<String> =
-        says(&["--devices", "2"], list).lines().map(str::to_string).collect();
+        output_of(&["--devices", "2"], list).lines().map(str::to_string).collect();
     found.sort_unstable();
     assert_eq!(found, expected);
     let at = "/sys/bus/pci/devices/fb0b:00:01.0";
     let module = format!("basename $(realpath {at}/driver/module); ls {at}/driver/");
-    assert_eq!(says(&[], &module), "mlx5_core\nfb0b:00:01.0\nmodule");
-    assert_eq!(says(&[], "cat /sys/module/mlx5_core/initstate"), "live");
+    assert_eq!(output_of(&[], &module), "mlx5_core\nfb0b:00:01.0\nmodule");
+    assert_eq!(output_of(&[], "cat /sys/module/mlx5_core/initstate"), "live");
     // Vendor and device; the capabilities: power, Express, MSI-X, vendor specific.
     let words = format!("od -An -v -tx1 -w256 -N256 {at}/config");
-    let bytes: Vec<u8> = says(&["--profile", "connectx6dx"], &words)
+    let bytes: Vec<u8> = output_of(&["--profile", "connectx6dx"], &words)
         .split_whitespace()
         .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"))
         .collect();

@@ -35,7 +35,7 @@ impl Secret {
     }
 
     /// Asserts that the attacks changed nothing.
-    fn is_untouched(&self) {
+    fn assert_untouched(&self) {
         let mut names: Vec<_> = fs::read_dir(&self.0)
             .expect("a directory")
             .flatten()
@@ -83,7 +83,7 @@ fn attacks(secret: &Secret, names: &str) -> [String; 4] {
 }
 
 /// Runs python with these arguments in a sandbox behind `run`.
-fn attacked(sandbox: &[String], arguments: &[String]) -> Output {
+fn run_attacks(sandbox: &[String], arguments: &[String]) -> Output {
     let words: Vec<&str> = sandbox
         .iter()
         .map(String::as_str)
@@ -94,7 +94,7 @@ fn attacked(sandbox: &[String], arguments: &[String]) -> Output {
 }
 
 /// Asserts that all attacks ran and none succeeded.
-fn held(output: &Output) {
+fn assert_no_leak(output: &Output) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(text.ends_with("done\n"), "{text}{errors}");
@@ -106,8 +106,8 @@ fn held(output: &Output) {
 fn dotdot_of_a_given_directory_stays_in_the_tree() {
     let secret = Secret::new("up");
     let Some(sandbox) = sandbox("--dev /dev --dir /sys/class") else { return };
-    held(&attacked(&sandbox, &attacks(&secret, "listing,up,change")));
-    secret.is_untouched();
+    assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "listing,up,change")));
+    secret.assert_untouched();
 }
 
 #[test]
@@ -122,13 +122,13 @@ fn links_in_program_root_are_not_followed() {
     ] {
         let place = place.replace("SECRET", secret.path());
         let Some(sandbox) = sandbox(&place) else { return };
-        held(&attacked(&sandbox, &attacks(&secret, "listing,change")));
+        assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "listing,change")));
     }
-    secret.is_untouched();
+    secret.assert_untouched();
 }
 
 #[test]
-fn replaced_proc_leads_nowhere() {
+fn replaced_proc_grants_no_access() {
     let secret = Secret::new("proc");
     let links: Vec<String> = ["self", "thread-self", "1", "2", "3"]
         .iter()
@@ -138,8 +138,8 @@ fn replaced_proc_leads_nowhere() {
         .collect();
     let place = format!("--tmpfs /proc {} --dev /dev --dir /sys/class", links.join(" "));
     let Some(sandbox) = sandbox(&place) else { return };
-    held(&attacked(&sandbox, &attacks(&secret, "listing,change")));
-    secret.is_untouched();
+    assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "listing,change")));
+    secret.assert_untouched();
 }
 
 #[test]
@@ -148,23 +148,23 @@ fn racing_thread_gains_nothing() {
     for place in ["--dev /dev --dir /sys/class", "--symlink SECRET /dev --dir /sys"] {
         let place = place.replace("SECRET", secret.path());
         let Some(sandbox) = sandbox(&place) else { return };
-        held(&attacked(&sandbox, &attacks(&secret, "race")));
+        assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "race")));
     }
-    secret.is_untouched();
+    secret.assert_untouched();
 }
 
 #[test]
 fn tree_files_cannot_be_changed_or_mounted() {
     let secret = Secret::new("write");
     let Some(sandbox) = sandbox("--dev /dev --dir /sys/class") else { return };
-    held(&attacked(&sandbox, &attacks(&secret, "write,mount")));
+    assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "write,mount")));
 }
 
 #[test]
 fn netlink_socket_stays_in_its_network() {
     let secret = Secret::new("network");
     let Some(sandbox) = sandbox("--unshare-net --dev /dev") else { return };
-    held(&attacked(&sandbox, &attacks(&secret, "network")));
+    assert_no_leak(&run_attacks(&sandbox, &attacks(&secret, "network")));
 }
 
 /// The control socket of the run `name`.
@@ -181,7 +181,7 @@ pub(super) fn socket_of(name: &str) -> String {
 }
 
 /// Starts a run of this name, which ends with its standard input.
-pub(super) fn named(name: &str) -> Child {
+pub(super) fn start_named_run(name: &str) -> Child {
     let mut host = command(&["--name", name], &["sh", "-c", "echo up; read forever"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -197,7 +197,7 @@ pub(super) fn named(name: &str) -> Child {
 fn non_seccomp_descriptor_is_rejected_as_filter() {
     let Some(server) = Server::start("filter") else { return };
     let name = format!("filter-{}", std::process::id());
-    let mut host = named(&name);
+    let mut host = start_named_run(&name);
     let python = "import os, socket, sys\n\
         run = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
         run.connect(sys.argv[1])\n\
@@ -221,7 +221,7 @@ fn joining_program_is_given_no_directory() {
     let secret = Secret::new("join");
     let Some(sandbox) = sandbox("--dev /dev") else { return };
     let name = format!("escape-{}", std::process::id());
-    let mut host = named(&name);
+    let mut host = start_named_run(&name);
     let socket = socket_of(&name);
     let place = Path::new(&socket).parent().expect("a directory");
     let within = |shown: &[&Path]| {
@@ -240,13 +240,13 @@ fn joining_program_is_given_no_directory() {
     assert!(text.contains("no run"), "{text}");
     drop(host.stdin.take());
     host.wait().expect("it ends");
-    held(&tried);
+    assert_no_leak(&tried);
     let text = String::from_utf8_lossy(&tried.stdout);
     assert!(text.contains("yes"), "the run answered: {text}");
 }
 
 /// Runs a program as another user, in this root or in `chroot`. `None`: only root can.
-fn as_other(words: &[&str], chroot: Option<&Path>) -> Option<Output> {
+fn as_other_user(words: &[&str], chroot: Option<&Path>) -> Option<Output> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can start programs of another user");
         return None;
@@ -271,11 +271,11 @@ fn other_user_is_given_only_the_tree() {
     fs::copy(ATTACK, &attack).expect("a file");
     let words =
         ["/usr/bin/python3", attack.to_str().expect("text"), secret.path(), attacks, &inode];
-    let output = as_other(&words, None);
+    let output = as_other_user(&words, None);
     fs::remove_file(attack).expect("it is there");
     let Some(output) = output else { return };
-    held(&output);
-    secret.is_untouched();
+    assert_no_leak(&output);
+    secret.assert_untouched();
     // A root whose links lead to root's directories.
     let place = Secret::new("root");
     let root = place.0.join("new");
@@ -293,7 +293,7 @@ fn other_user_is_given_only_the_tree() {
     let chroot = ["chroot", "--userspec", "54321:54321", root.to_str().expect("text")];
     let words = [&["unshare", "--mount", "sh", "-c", &script, "sh"], &chroot[..], &inside].concat();
     let output = command(&[], &words).output().expect("the binary runs");
-    held(&output);
+    assert_no_leak(&output);
 }
 
 #[test]

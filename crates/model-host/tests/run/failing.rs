@@ -20,7 +20,7 @@ fn fail_one(host: &Host, what: &str, numbers: std::ops::Range<u32>) -> u32 {
 }
 
 /// Fails a queue of one of two programs that talk to each other; one of them reports it.
-fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
+fn check_failed_queue(what: &str, numbers: std::ops::Range<u32>, port: u16) {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -53,12 +53,12 @@ fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
 
 #[test]
 fn fail_qp_fails_running_program() {
-    a_queue_fails("fail-qp", 0x80..0x100, 18861);
+    check_failed_queue("fail-qp", 0x80..0x100, 18861);
 }
 
 #[test]
 fn fail_cq_fails_running_program() {
-    a_queue_fails("fail-cq", 0x400..0x480, 18862);
+    check_failed_queue("fail-cq", 0x400..0x480, 18862);
 }
 
 #[test]

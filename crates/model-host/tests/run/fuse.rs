@@ -10,18 +10,18 @@ use super::skipped;
 pub(super) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
 
 /// A mount point; drop unmounts it.
-pub(super) struct Place(PathBuf);
+pub(super) struct MountPoint(PathBuf);
 
-impl Place {
+impl MountPoint {
     pub(super) fn new(test: &str) -> Option<Self> {
-        let place = env::temp_dir().join(format!("fuse-{test}-{}", std::process::id()));
-        fs::create_dir(&place).expect("a new directory");
-        let place = Self(place);
+        let mount_point = env::temp_dir().join(format!("fuse-{test}-{}", std::process::id()));
+        fs::create_dir(&mount_point).expect("a new directory");
+        let mount_point = Self(mount_point);
         if !std::path::Path::new("/usr/bin/python3").exists() {
             skipped("there is no python3");
             return None;
         }
-        Some(place)
+        Some(mount_point)
     }
 
     pub(super) fn path(&self) -> &std::path::Path {
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountPoint {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
         let _ = fs::remove_dir(&self.0);
@@ -39,20 +39,20 @@ impl Drop for Place {
 /// The server; drop kills it.
 pub(super) struct Server {
     child: Child,
-    place: Place,
+    mount_point: MountPoint,
 }
 
 impl Server {
     /// Starts the server at its own mount point. `None`: FUSE cannot be mounted here.
     pub(super) fn start(test: &str) -> Option<Self> {
-        let place = Place::new(test)?;
+        let mount_point = MountPoint::new(test)?;
         let mut command = Command::new("/usr/bin/python3");
-        let child = command.arg(SERVER).arg(place.path()).stdout(Stdio::piped()).spawn();
+        let child = command.arg(SERVER).arg(mount_point.path()).stdout(Stdio::piped()).spawn();
         let mut child = child.expect("it is there");
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         output.read_line(&mut line).expect("text");
-        let server = Self { child, place };
+        let server = Self { child, mount_point };
         if line != "up\n" {
             skipped("FUSE cannot be mounted here");
             return None;
@@ -61,7 +61,7 @@ impl Server {
     }
 
     pub(super) fn file(&self) -> PathBuf {
-        self.place.path().join("file")
+        self.mount_point.path().join("file")
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::escape::{ATTACK, named, socket_of};
+use super::escape::{ATTACK, socket_of, start_named_run};
 use super::fuse::Server;
 use super::{command, skipped};
 
@@ -81,7 +81,7 @@ fn stalling(name: &str) -> (Child, BufReader<ChildStdout>) {
 #[test]
 fn joining_succeeds_despite_stalled_guests() {
     let name = format!("stalls-{}", std::process::id());
-    let mut host = named(&name);
+    let mut host = start_named_run(&name);
     let mut guests: Vec<_> = (0..16).map(|_| stalling(&name)).collect();
     for (_, output) in &mut guests {
         assert_eq!(line(output), "stalls\n");
@@ -106,7 +106,7 @@ fn joining_succeeds_despite_stalled_guests() {
 #[test]
 fn stalled_guest_does_not_delay_joining() {
     let name = format!("stall-{}", std::process::id());
-    let mut host = named(&name);
+    let mut host = start_named_run(&name);
     let (mut guest, mut output) = stalling(&name);
     let mut text = String::new();
     output.read_line(&mut text).expect("text");

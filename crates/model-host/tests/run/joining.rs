@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use super::{client, command, model, says, skipped};
+use super::{client, command, model, output_of, skipped};
 
 /// A run with a name, whose program waits for its input to end.
 pub(super) struct Host {
@@ -128,7 +128,7 @@ fn joined_program_sees_devices_of_its_side() {
         String::from_utf8(output.stdout).expect("text")
     };
     let same = joined(&[]);
-    assert_eq!(same, says(&["--devices", "2"], guid) + "\n");
+    assert_eq!(same, output_of(&["--devices", "2"], guid) + "\n");
     let other = joined(&["--side", "dpu"]);
     assert_eq!(other.lines().count(), 2);
     assert!(other.lines().all(|guid| !same.contains(guid)), "{same}{other}");

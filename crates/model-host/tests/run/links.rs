@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{client, command, model, run, says, skipped};
+use super::{client, command, model, output_of, run, skipped};
 
 #[test]
 fn pingpong_survives_faults_and_is_captured() {
@@ -44,7 +44,7 @@ fn pingpong_survives_faults_and_is_captured() {
 }
 
 #[test]
-fn run_says_how_many_frames_a_capture_misses() {
+fn run_reports_frames_missing_in_capture() {
     use std::io::Read as _;
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
@@ -124,7 +124,7 @@ fn runs_of_distinct_identity_share_ethernet() {
     assert!(output.status.success() && served.status.success(), "{text}");
     assert_eq!(text.matches("100 iters").count(), 2, "{text}");
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
-    assert_ne!(says(&["--identity", "7"], own), says(&[], own));
+    assert_ne!(output_of(&["--identity", "7"], own), output_of(&[], own));
     let (status, text) = model(&["run", "--identity", "65536", "--", "true"]);
     assert!(status == Some(2) && text.contains("65536 is not in 0..=65535"), "{text}");
 }
@@ -230,7 +230,7 @@ fn bad_faults_are_rejected_before_start() {
 }
 
 #[test]
-fn address_of_no_device_of_the_programs_is_refused() {
+fn address_for_device_hidden_from_programs_is_rejected() {
     let refused = |options: &[&str]| {
         let output = command(options, &["true"]).output().expect("the binary runs");
         assert_eq!(output.status.code(), Some(1));

@@ -37,7 +37,7 @@ fn run(options: &[&str], script: &str) -> Output {
 }
 
 /// The output of a script, which must succeed.
-fn says(options: &[&str], script: &str) -> String {
+fn output_of(options: &[&str], script: &str) -> String {
     let output = run(options, script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {:?}\n{errors}", output.status);

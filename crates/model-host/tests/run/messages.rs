@@ -144,7 +144,7 @@ fn unmodelled_device_is_logged_with_reason() {
 }
 
 #[test]
-fn open_of_an_attribute_for_writing_is_told() {
+fn refused_open_of_an_attribute_for_writing_is_logged() {
     let config = "/sys/bus/pci/devices/fb0b:00:01.0/config";
     let (_, text) = model(&["-v", "run", "--", "sh", "-c", &format!("true >> {config}")]);
     let message = format!("open of {config} for writing refused with EACCES: attributes");

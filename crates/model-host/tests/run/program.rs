@@ -196,7 +196,7 @@ fn status_is_kept_where_sigchld_is_ignored() {
 
 #[test]
 fn sigterm_ends_a_run_stuck_in_its_own_fuse() {
-    let Some(place) = fuse::Place::new("stuck") else { return };
+    let Some(place) = fuse::MountPoint::new("stuck") else { return };
     let script = format!(
         "setsid /usr/bin/python3 {} {} & sleep 1; echo $$; exec cat {}",
         fuse::SERVER,

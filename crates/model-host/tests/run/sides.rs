@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{client, run, says, skipped};
+use super::{client, output_of, run, skipped};
 
 #[test]
 fn program_sees_devices_of_own_side_only() {
@@ -10,7 +10,7 @@ fn program_sees_devices_of_own_side_only() {
     let profiles = profiles.map(|profile| format!("--profile={profile}"));
     let on = |side, script| {
         let options: Vec<_> = profiles.iter().map(|it| &**it).chain(["--side", side]).collect();
-        says(&options, script)
+        output_of(&options, script)
     };
     assert_eq!(on("host", "ls /dev/infiniband"), "uverbs0\nuverbs1\nuverbs2");
     assert_eq!(on("dpu", "ls /dev/infiniband"), "uverbs0\nuverbs1");
@@ -22,7 +22,7 @@ fn program_sees_devices_of_own_side_only() {
     assert_eq!(dpu.lines().collect::<Vec<_>>(), [first, last], "the same cards");
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
     assert_ne!(on("host", own), on("dpu", own));
-    assert_eq!(says(&[], own), on("host", own), "a program is at the host by default");
+    assert_eq!(output_of(&[], own), on("host", own), "a program is at the host by default");
 }
 
 #[test]
@@ -56,9 +56,12 @@ fn dpu_command_runs_beside_host_program() {
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
     let dpu = format!("cat; {own} > {0}.new; mv {0}.new {0}", file.display());
     let script = format!("until test -e {0}; do sleep 0.05; done; {own}; cat {0}", file.display());
-    let text = says(&["--dpu", &dpu], &script);
+    let text = output_of(&["--dpu", &dpu], &script);
     let _ = std::fs::remove_file(&file);
-    assert_eq!(text.lines().collect::<Vec<_>>(), [says(&[], own), says(&["--side", "dpu"], own)]);
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        [output_of(&[], own), output_of(&["--side", "dpu"], own)]
+    );
 }
 
 #[test]
@@ -115,21 +118,21 @@ fn sysfs_lists_pf_vf_and_sf_per_side() {
     let here = "cd /sys/class/infiniband; for it in *; do echo $(basename $(realpath $it/device)) \
         $(cat $it/device/device $it/device/sfnum 2>/dev/null); done";
     assert_eq!(
-        says(&["--topology"], here),
+        output_of(&["--topology"], here),
         "fb0b:0b:00.0 0xa2dc\nfb0b:0b:00.1 0xa2dc\nfb0b:0b:00.2 0x101e\nfb0b:0b:00.3 0x101e\n\
          fb0b:0b:00.4 0x101e"
     );
     assert_eq!(
-        says(&["--topology", "--side", "dpu"], here),
+        output_of(&["--topology", "--side", "dpu"], here),
         "fb0b:03:00.0 0xa2dc\nfb0b:03:00.1 0xa2dc\nmlx5_core.sf.2 0\nmlx5_core.sf.3 0"
     );
     let related = "cd /sys/bus/pci/devices && readlink -f fb0b:0b:00.3/physfn fb0b:0b:00.1/virtfn0";
     assert_eq!(
-        says(&["--topology"], related),
+        output_of(&["--topology"], related),
         "/sys/devices/pcifb0b:0b/fb0b:0b:00.0\n/sys/devices/pcifb0b:0b/fb0b:0b:00.4"
     );
     assert_eq!(
-        says(&[], "ls /sys/class/infiniband"),
+        output_of(&[], "ls /sys/class/infiniband"),
         "mlx5_0",
         "no other functions without --topology"
     );
@@ -140,12 +143,12 @@ fn dpu_sysfs_lists_representors() {
     let listed = "cd /sys/class/infiniband/mlx5_1/device/net && for it in *; do echo $it \
         $(cat $it/phys_port_name $it/represents/pci_address 2>/dev/null); done";
     assert_eq!(
-        says(&["--topology", "--side", "dpu"], listed),
+        output_of(&["--topology", "--side", "dpu"], listed),
         "p1 p1\npf1hpf c1pf1 fb0b:0b:00.1\npf1sf0 pf1sf0\npf1vf0 c1pf1vf0 fb0b:0b:00.4"
     );
     let switches = "cat /sys/class/infiniband/mlx5_*/device/net/*/phys_switch_id | uniq -c | wc -l";
-    assert_eq!(says(&["--topology", "--side", "dpu"], switches), "1", "of one card");
+    assert_eq!(output_of(&["--topology", "--side", "dpu"], switches), "1", "of one card");
     let of_two = "ls /sys/class/infiniband/mlx5_0/device/net";
-    assert_eq!(says(&["--side", "dpu"], of_two), "p0\npf0hpf");
-    assert_eq!(says(&[], &format!("{of_two} 2>/dev/null || echo none")), "none");
+    assert_eq!(output_of(&["--side", "dpu"], of_two), "p0\npf0hpf");
+    assert_eq!(output_of(&[], &format!("{of_two} 2>/dev/null || echo none")), "none");
 }

@@ -5,7 +5,7 @@ use super::{
     optional, result, spec, structure, value,
 };
 
-/// Which code runs for a method.
+/// The handler of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum VerbsCall {
     MrQuery,

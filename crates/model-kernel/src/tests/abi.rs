@@ -121,7 +121,7 @@ fn objects_and_methods_have_the_ids_of_linux() {
 }
 
 /// One enum holds a method's core attributes and another its driver attributes; their names contain
-/// ours.
+/// the model's.
 #[test]
 fn attributes_have_the_ids_of_linux() {
     let Some(enums) = enums() else { return };

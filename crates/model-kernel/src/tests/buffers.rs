@@ -65,9 +65,9 @@ fn malformed_attribute_is_rejected() {
         ("inbox twice", request().input(0x1000, &input).input(0x1000, &input), Errno::EINVAL),
         ("reserved of the inbox", request().raw(0x1000, 16, 1, 0x100, pointer), Errno::EINVAL),
         ("element id", request().raw(0x1000, 16, 1, 1, pointer), Errno::EINVAL),
-        ("inbox nowhere", request().raw(0x1000, 16, 1, 0, 64), Errno::EFAULT),
+        ("inbox at an unmapped address", request().raw(0x1000, 16, 1, 0, 64), Errno::EFAULT),
         (
-            "outbox nowhere",
+            "outbox at an unmapped address",
             request().input(0x1000, &input).raw(0x1001, 16, 1, 0, 64),
             Errno::EFAULT,
         ),
@@ -118,7 +118,7 @@ fn values_and_flags_have_their_lengths() {
     let cases = [
         ("vector of 8 bytes", eqn().number(0x1000, 0).raw(0x1001, 4, 1, 0, at), Errno::EINVAL),
         ("vector of 2 bytes", eqn().input(0x1000, &[0; 2]).raw(0x1001, 4, 1, 0, at), Errno::EINVAL),
-        ("room of 8 bytes", eqn().input(0x1000, &[0; 4]).raw(0x1001, 8, 1, 0, at), Errno::EINVAL),
+        ("output of 8 bytes", eqn().input(0x1000, &[0; 4]).raw(0x1001, 8, 1, 0, at), Errno::EINVAL),
         ("flags of 2 bytes", channel().input(0x1001, &[0; 2]), Errno::EINVAL),
         ("flags of 5 bytes", channel().input(0x1001, &[0; 5]), Errno::EINVAL),
         ("flags of 9 bytes", channel().input(0x1001, &[0; 9]), Errno::EINVAL),
@@ -146,7 +146,11 @@ fn values_and_flags_have_their_lengths() {
             .raw(0x1006, len, 1, reserved, fd.cast_unsigned())
             .send(&fixture.file)
     };
-    assert_eq!(import(0, 0, 1 << 20), Err(Errno::EBADF), "it is looked for");
+    assert_eq!(
+        import(0, 0, 1 << 20),
+        Err(Errno::EBADF),
+        "a valid attribute with an unknown descriptor"
+    );
     for (len, reserved, fd) in [(4, 0, 1 << 20), (0, 4, 1 << 20), (0, 0, 1 << 31), (0, 0, -1 << 32)]
     {
         let refused = import(len, reserved, fd);
@@ -163,19 +167,19 @@ fn values_and_flags_have_their_lengths() {
 #[test]
 fn foreign_handles_are_rejected() {
     let fixture = Fixture::new();
-    let cq = fixture.create(&command(0x800, 0, 16)).expect("a PD");
+    let pd = fixture.create(&command(0x800, 0, 16)).expect("a PD");
     let cases = [
-        ("never given", cq + 1, Errno::ENOENT),
+        ("never given", pd + 1, Errno::ENOENT),
         ("negative", u64::MAX, Errno::EINVAL),
-        ("past 32 bits", 1 << 32 | cq, Errno::ENOENT),
+        ("past 32 bits", 1 << 32 | pd, Errno::ENOENT),
     ];
     for (what, handle, errno) in cases {
         assert_eq!(fixture.destroy(0x1001, handle), Err(errno), "{what}");
     }
-    assert_eq!(fixture.destroy(0x1002, cq), Err(Errno::EINVAL), "an object of another kind");
-    assert_eq!(fixture.destroy(0x1008, cq), Err(Errno::EINVAL), "an object of another kind");
-    assert_eq!(fixture.destroy(0x1001, cq), Ok(()));
-    assert_eq!(fixture.destroy(0x1001, cq), Err(Errno::ENOENT), "destroyed before");
+    assert_eq!(fixture.destroy(0x1002, pd), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(fixture.destroy(0x1008, pd), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, pd), Err(Errno::ENOENT), "destroyed before");
     assert_eq!(fixture.close(), 0);
 }
 

@@ -78,7 +78,7 @@ fn alloc_ucontext_reports_feature_bits() {
 }
 
 #[test]
-fn times_are_real_where_every_queue_can_have_them() {
+fn real_time_needs_every_queue_type_to_support_it() {
     for (sq, rq, qp) in (0..27).map(|it| (it / 9, it / 3 % 3, it % 3)) {
         let reply = response(
             |caps| {
@@ -169,19 +169,19 @@ fn clock_page_is_refreshed_while_mapped() {
     device.caps.set_device_frequency_khz(156_250);
     let fixture = Fixture::without_context(Arc::new(device));
     let kernel = &fixture.file.kernel;
-    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.is_kept(), "no client has one");
+    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.has_updater(), "no client has one");
     let page = Arc::new(ClockPage::alone().expect("a page"));
     let cycles = || {
         let mut bytes = [0; 8];
         nix::sys::uio::pread(page.file(), &mut bytes, 16).expect("the page");
         u64::from_ne_bytes(bytes)
     };
-    kernel.clock.show(kernel, &page).expect("the device has a clock");
-    assert!(kernel.clock.is_kept());
+    kernel.clock.add_page(kernel, &page).expect("the device has a clock");
+    assert!(kernel.clock.has_updater());
     assert_eq!(cycles(), 7_000);
     fixture.device.cycles.store(7_001, Ordering::Relaxed);
-    assert!(kernel.clock.refresh(kernel) && kernel.clock.is_kept());
+    assert!(kernel.clock.refresh(kernel) && kernel.clock.has_updater());
     assert_eq!(cycles(), 7_001);
     drop(page);
-    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.is_kept());
+    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.has_updater());
 }

@@ -158,7 +158,7 @@ fn kernel_requires_registered_memory() {
 }
 
 #[test]
-fn modify_cq_too_insists_on_registered_memory() {
+fn modify_cq_requires_registered_memory() {
     let fixture = Fixture::new();
     let cq = fixture.create(&create_cq()).expect("a CQ");
     // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its transport domain
@@ -398,7 +398,7 @@ fn refused_destroy_keeps_handle() {
 }
 
 #[test]
-fn without_devx_only_harmless_queries_pass() {
+fn without_devx_only_cap_and_vport_queries_pass() {
     let fixture = Fixture::without_context(Device::new());
     fixture.get_context(0).expect("a context");
     assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
@@ -415,7 +415,7 @@ fn without_devx_only_harmless_queries_pass() {
 }
 
 #[test]
-fn without_a_context_nothing_is_made() {
+fn file_without_context_creates_nothing() {
     let fixture = Fixture::without_context(Device::new());
     assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Err(Errno::EINVAL));
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
@@ -426,7 +426,7 @@ fn without_a_context_nothing_is_made() {
 }
 
 #[test]
-fn queues_are_known_by_their_vector() {
+fn query_eqn_maps_vector_to_eqn() {
     let fixture = Fixture::new();
     let query = |vector: u32| {
         let mut number = [0; 4];
@@ -498,10 +498,10 @@ fn async_query_without_room_for_its_record_fails() {
     let fixture = Fixture::of_client(Device::new(), TestClient::with(filter));
     super::support::get_context(&fixture.file, 1).expect("a context");
     let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
-    let is_its = |number: &u32| {
+    let names_qp = |number: &u32| {
         on_object(&fixture, 0x1003, qp, &command(Opcode::QUERY_QP.0, *number, 16)).is_ok()
     };
-    let number = (FIRST..FIRST + 16).find(is_its).expect("the QP has a number");
+    let number = (FIRST..FIRST + 16).find(names_qp).expect("the QP has a number");
     let mut alloc = Request::new(0x1004, 0x1000).handle(0x1000, 0);
     assert_eq!(alloc.send(&fixture.file), Ok(()));
     let query = || {
@@ -513,7 +513,7 @@ fn async_query_without_room_for_its_record_fails() {
             .number(0x1004, 0xf000)
             .send(&fixture.file)
     };
-    // The socket takes some.
+    // The socket buffer holds some records.
     assert_eq!(query(), Ok(()));
     let refused = (0..16).map(|_| query()).find(|result| *result != Ok(()));
     assert_eq!(refused, Some(Err(Errno::ENOMEM)));

@@ -46,7 +46,7 @@ impl Fixture {
         caps.set_uctx_cap(uctx_cap);
         let device = Arc::new(Device::with(caps, false));
         let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device is willing");
+            .expect("the device accepts it");
         let control = Fwctl::open(kernel).expect("a user context");
         Self { device, client: TestClient::new(), control }
     }
@@ -110,17 +110,17 @@ fn info_reports_uid_and_capabilities() {
     assert_eq!(create[0x10..0x14], [0, 0, 0, 4], "TOOLS_RESOURCES and nothing else");
     let mut data = [0xa5_u8; 24];
     let mut words = [24, 16 << 32, data.as_mut_ptr() as u64];
-    fixture.ioctl(INFO, &mut words).expect("there is nothing against it");
+    fixture.ioctl(INFO, &mut words).expect("it is valid");
     assert_eq!(words[1], 8 << 32 | 1, "8 bytes of mlx5");
     let uid = u32::from_ne_bytes(*data[..4].first_chunk().unwrap());
     assert!(uid != 0 && data[4..8] == 4_u32.to_ne_bytes(), "{data:x?}");
     assert!(data[8..16] == [0; 8] && data[16..] == [0xa5; 8], "the rest of the room is 0");
     // A caller without room gets no data.
     let mut words = [24, 0, 0];
-    fixture.ioctl(INFO, &mut words).expect("there is nothing against it");
+    fixture.ioctl(INFO, &mut words).expect("it is valid");
     assert_eq!(words[1], 1);
     let mut words = [24, 4 << 32, data.as_mut_ptr() as u64 + 16];
-    fixture.ioctl(INFO, &mut words).expect("there is nothing against it");
+    fixture.ioctl(INFO, &mut words).expect("it is valid");
     assert_eq!((words[1] >> 32, &data[20..]), (8, &[0xa5; 4][..]));
     assert_eq!(fixture.ioctl(INFO, &mut [24 | 1 << 32, 0, 0]), Err(Errno::EOPNOTSUPP));
     assert_eq!(fixture.ioctl(INFO, &mut [24, 8 << 32, 8]), Err(Errno::EFAULT));
@@ -209,7 +209,7 @@ fn refusals_name_the_value_and_the_limit() {
         "EBADMSG: NOP is not passed through fwctl in scope 0: it needs scope 1 or higher"
     );
     let create = command(Opcode::CREATE_MKEY.0, 0, 16);
-    assert!(reason(DEBUG_WRITE, &create, 16).ends_with("in scope 2: nor in any other"));
+    assert!(reason(DEBUG_WRITE, &create, 16).ends_with("in scope 2: no scope passes it"));
     assert!(reason(7, &nop, 16).ends_with("there is no scope 7: scopes are 0 to 3"));
     let lengths = reason(DEBUG_READ_ONLY, &nop, 12);
     assert!(lengths.contains("inbox of 16 and an outbox of 12 bytes: one is shorter than 16"));
@@ -293,7 +293,7 @@ fn uctx_is_destroyed_with_file() {
 fn open_fails_if_create_uctx_fails() {
     let device = Device::new();
     let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-        .expect("the device is willing");
+        .expect("the device accepts it");
     device.refuse_next(Opcode::CREATE_UCTX.0, 8);
     assert_eq!(Fwctl::open(kernel).err(), Some(Errno::ENOMEM));
 }
@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_calls_are_answered_and_leave_nothing(
+    fn random_fwctl_calls_leave_no_objects(
         calls in prop::collection::vec(
             (
                 prop_oneof![Just(INFO), Just(RPC), any::<u32>()],

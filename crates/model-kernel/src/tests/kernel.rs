@@ -24,7 +24,7 @@ fn atomics_need_capability_operations_size_and_order() {
         let page = [&[0; 0x10][..], caps.as_bytes()].concat();
         device.answer(Opcode::QUERY_HCA_CAP, 3 << 1 | 1, &page);
         Kernel::attach(Arc::new(device), crate::KernelRelease::Newest)
-            .expect("the device is willing")
+            .expect("the device accepts it")
             .atomics
     };
     assert!(has(true, 3, 8, 1) && has(true, 0xff, 0xf8, 1));
@@ -46,7 +46,7 @@ fn user_events_are_enabled_in_general_eq() {
     device.answer(Opcode::QUERY_HCA_CAP, 0x14 << 1 | 1, &page);
     let device = Arc::new(device);
     let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-        .expect("the device is willing");
+        .expect("the device accepts it");
     let subscribable = kernel.subscribable.as_ref().expect("the device says");
     assert_eq!((subscribable.affiliated, subscribable.unaffiliated), (affiliated, unaffiliated));
     let commands = device.commands.lock().expect("no panic");
@@ -205,10 +205,10 @@ fn numbers_are_exhausted_at_upper_bound() {
     let mut numbers = IdAllocator::new(5, 7);
     for number in [5, 6] {
         assert_eq!(numbers.lowest(), Some(number));
-        numbers.take_this(number);
+        numbers.allocate_this(number);
     }
     assert_eq!(numbers.lowest(), None);
-    numbers.give(5);
+    numbers.release(5);
     assert_eq!(numbers.lowest(), Some(5));
 }
 
@@ -223,7 +223,7 @@ fn ioctl_length_matches_attribute_count() {
 }
 
 #[test]
-fn ioctls_of_a_control_file_go_by_their_names() {
+fn fwctl_ioctls_are_logged_by_name() {
     use verbless_devx::abi::fwctl::{FWCTL_INFO, FWCTL_RPC};
     assert_eq!(refusal_log::fwctl_request(FWCTL_INFO), "FWCTL_INFO");
     assert_eq!(refusal_log::fwctl_request(FWCTL_RPC), "FWCTL_RPC");

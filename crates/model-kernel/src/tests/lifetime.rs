@@ -65,7 +65,7 @@ fn close_destroys_qps_before_mkeys() {
 }
 
 #[test]
-fn closing_a_file_silences_queue_pairs_of_verbs_too() {
+fn close_destroys_verbs_qps_before_mkeys() {
     let verbs = Verbs::new();
     verbs.rc();
     verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
@@ -256,7 +256,7 @@ fn close_keeps_memory_of_undestroyed_objects() {
 }
 
 #[test]
-fn unanswered_create_keeps_pins_if_device_refuses_destroy() {
+fn create_without_response_keeps_pins_if_device_refuses_destroy() {
     // No client has memory there.
     const NOWHERE: u64 = 8;
     let verbs = Verbs::new();

@@ -14,8 +14,7 @@ use super::support::{Fixture, Request, buffer};
 fn umem_arguments_are_checked() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(4);
-    let text = "in read-only memory, and long enough to be there";
-    let code = text.as_ptr() as u64;
+    let read_only = "a literal in read-only memory".as_ptr() as u64;
     type Case = (&'static str, u64, u64, u32, Option<u64>, Result<(), Errno>);
     let cases: &[Case] = &[
         ("plain", address, 8192, 1, None, Ok(())),
@@ -30,12 +29,12 @@ fn umem_arguments_are_checked() {
         ("empty, unaligned", address + 8, 0, 1, None, Err(Errno::EINVAL)),
         ("wraps", u64::MAX - 100, 200, 1, None, Err(Errno::EINVAL)),
         ("wraps when rounded", u64::MAX - 100, 50, 1, None, Err(Errno::EINVAL)),
-        ("nowhere", 64, 4096, 1, None, Err(Errno::EFAULT)),
-        ("the kernel's", 0xffff_8000_0000_0000, 4096, 1, None, Err(Errno::EFAULT)),
+        ("unmapped", 64, 4096, 1, None, Err(Errno::EFAULT)),
+        ("an address of the kernel", 0xffff_8000_0000_0000, 4096, 1, None, Err(Errno::EFAULT)),
         ("past the end", address, 1 << 40, 1, None, Err(Errno::EFAULT)),
         ("huge", 4096, 1 << 60, 1, None, Err(Errno::EINVAL)),
-        ("not writable", code, 8, 1, None, Err(Errno::EFAULT)),
-        ("not writable, but only read", code, 8, 0, None, Ok(())),
+        ("not writable", read_only, 8, 1, None, Err(Errno::EFAULT)),
+        ("not writable, read only", read_only, 8, 0, None, Ok(())),
         ("no page size", address, 4096, 1, Some(0), Err(Errno::EINVAL)),
         ("page size too small", address, 4096, 1, Some(2048), Err(Errno::EINVAL)),
         ("page size too large", address, 4096, 1, Some(8192), Err(Errno::EINVAL)),
@@ -169,7 +168,7 @@ fn non_dmabuf_descriptor_is_rejected() {
     assert_eq!(request(file.as_raw_fd() as u64, 4096), Err(Errno::EINVAL));
     assert_eq!(request(1 << 20, 4096), Err(Errno::EBADF));
     assert_eq!(request(u64::MAX, 4096), Err(Errno::EBADF));
-    assert_eq!(request(1 << 40, 4096), Err(Errno::EINVAL), "no descriptor at all");
+    assert_eq!(request(1 << 40, 4096), Err(Errno::EINVAL), "not an int");
     assert_eq!(request(file.as_raw_fd() as u64, u64::MAX), Err(Errno::EINVAL));
     assert_eq!(fixture.close(), 0);
 }

@@ -468,7 +468,7 @@ fn ud_qp_joins_and_leaves_multicast_groups() {
     member(command::ATTACH_MCAST, gid, 0xc001).expect("it joins again");
     let device = verbs.fixture.device.clone();
     assert_eq!(verbs.fixture.close(), 0);
-    assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing leaves for it");
+    assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing the file detaches it");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn cq(
     request.send(&verbs.fixture.file).map(|()| request.data(0))
 }
 
-/// CREATE_QP by ioctl of RC, with these flags; handle and capacity.
+/// CREATE_QP by ioctl, of an RC QP with these flags; returns its handle and capacity.
 fn qp(
     verbs: &Verbs,
     cqs: (u64, u64),
@@ -62,7 +62,7 @@ fn qp(
 }
 
 /// `mlx5_ib_create_qp` with these words replaced, by offset.
-fn with(verbs: &Verbs, words: &[(usize, u64)]) -> Vec<u8> {
+fn qp_driver_with(verbs: &Verbs, words: &[(usize, u64)]) -> Vec<u8> {
     let mut driver = verbs.qp_driver(8, 1 << 10);
     for &(at, value) in words {
         driver[at..at + 4].copy_from_slice(&value.to_ne_bytes()[..4]);
@@ -74,7 +74,8 @@ fn created(verbs: &Verbs) -> CreateQpIn {
     verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix)
 }
 
-const SOME: [u32; 5] = [4, 8, 1, 4, 0];
+/// A capacity that any device grants: send WRs, receive WRs, SGEs of both, inline bytes.
+const CAPACITY: [u32; 5] = [4, 8, 1, 4, 0];
 
 #[test]
 fn create_cq_flags_set_context_bits() {
@@ -99,12 +100,20 @@ fn create_cq_flags_set_context_bits() {
         assert_eq!(context(), expected, "{flags} {driver} {compressed}");
     }
     assert_eq!(cq(&verbs, 4, 2, 64, 0), Err(Errno::EINVAL), "an unknown flag");
-    assert_eq!(cq(&verbs, 0, 2, 128, 1), Err(Errno::EOPNOTSUPP), "of 64 bytes alone");
+    assert_eq!(
+        cq(&verbs, 0, 2, 128, 1),
+        Err(Errno::EOPNOTSUPP),
+        "it compresses only CQEs of 64 bytes"
+    );
     let long = Verbs::with(|caps| {
         caps.set_cqe_compression_128(true);
     });
     assert_eq!(cq(&long, 0, 2, 128, 1).map(drop), Ok(()));
-    assert_eq!(cq(&long, 0, 2, 64, 1), Err(Errno::EOPNOTSUPP), "of 128 bytes alone");
+    assert_eq!(
+        cq(&long, 0, 2, 64, 1),
+        Err(Errno::EOPNOTSUPP),
+        "it compresses only CQEs of 128 bytes"
+    );
 }
 
 #[test]
@@ -117,7 +126,7 @@ fn old_create_cq_ignores_negative_channel() {
     };
     assert_eq!(make(-1), Ok(()));
     assert_eq!(make(i32::MIN), Ok(()));
-    assert_eq!(make(0), Err(Errno::EBADF), "standard input is no channel");
+    assert_eq!(make(0), Err(Errno::EBADF), "standard input is not a channel");
 }
 
 #[test]
@@ -137,8 +146,9 @@ fn qp_ts_format_follows_cqs_and_capability() {
     use TimestampFormat as Format;
     let unsupported = Err(Errno::EOPNOTSUPP);
     let (free, real, default) = (Format::FREE_RUNNING, Format::REAL_TIME, Format::DEFAULT);
-    // CQs without timestamps, with free-running ones, with real-time ones; per device offer.
-    let sorts = [(0, 2), (1, 2), (0, 6)];
+    // Flags of CREATE_CQ and of the driver: CQs without timestamps, with free-running ones, with
+    // real-time ones. The expected table has a row per send CQ, for each `sq_ts_format` offered.
+    let cq_flags = [(0, 2), (1, 2), (0, 6)];
     for (offered, expected) in [
         (
             0,
@@ -173,10 +183,10 @@ fn qp_ts_format_follows_cqs_and_capability() {
         page[0x13] = offered;
         device.answer(Opcode::QUERY_HCA_CAP, 4 << 1 | 1, &page);
         let verbs = Verbs::on(device);
-        let cqs = sorts.map(|(flags, driver)| cq(&verbs, flags, driver, 64, 0).expect("a CQ"));
+        let cqs = cq_flags.map(|(flags, driver)| cq(&verbs, flags, driver, 64, 0).expect("a CQ"));
         for (send, row) in cqs.into_iter().zip(expected) {
             for (receive, format) in cqs.into_iter().zip(row) {
-                let made = qp(&verbs, (send, receive), 0, SOME, &with(&verbs, &[]));
+                let made = qp(&verbs, (send, receive), 0, CAPACITY, &qp_driver_with(&verbs, &[]));
                 let got = made.map(|_| created(&verbs).qpc().ts_format());
                 assert_eq!(got, format, "{offered}: CQs {send} and {receive} of {cqs:?}");
             }
@@ -188,17 +198,17 @@ fn qp_ts_format_follows_cqs_and_capability() {
 fn create_qp_flags_need_capabilities() {
     const BLOCK: u32 = 1 << 1;
     const PADDING: u32 = 1 << 11;
-    const ALL: u32 = 1 << 12;
+    const SQ_SIG_ALL: u32 = 1 << 12;
     let verbs = Verbs::with(|caps| {
         caps.set_block_lb_mc(true).set_end_pad(true);
     });
     let (one, _) = verbs.plain_cq();
     for (flags, signed) in
-        [(0, 0), (BLOCK, 0), (PADDING, 0), (ALL, 0), (0, 1), (BLOCK | PADDING, 1)]
+        [(0, 0), (BLOCK, 0), (PADDING, 0), (SQ_SIG_ALL, 0), (0, 1), (BLOCK | PADDING, 1)]
     {
-        let driver = with(&verbs, &[(28, 1 << 10 | signed)]);
-        let (_, capacity) = qp(&verbs, (one, one), flags, SOME, &driver).expect("a QP");
-        assert_eq!(capacity, SOME);
+        let driver = qp_driver_with(&verbs, &[(28, 1 << 10 | signed)]);
+        let (_, capacity) = qp(&verbs, (one, one), flags, CAPACITY, &driver).expect("a QP");
+        assert_eq!(capacity, CAPACITY);
         let command = created(&verbs);
         let qpc = command.qpc();
         assert_eq!(
@@ -210,17 +220,18 @@ fn create_qp_flags_need_capabilities() {
     let lacking = Verbs::new();
     let (one, _) = lacking.plain_cq();
     for flags in [BLOCK, PADDING, 1 << 8, 1 << 9, 1 << 13] {
-        let made = qp(&lacking, (one, one), flags, SOME, &with(&lacking, &[]));
+        let made = qp(&lacking, (one, one), flags, CAPACITY, &qp_driver_with(&lacking, &[]));
         assert_eq!(made, Err(Errno::EINVAL), "{flags:#x}");
     }
-    qp(&lacking, (one, one), ALL, SOME, &with(&lacking, &[])).expect("this every device has");
+    qp(&lacking, (one, one), SQ_SIG_ALL, CAPACITY, &qp_driver_with(&lacking, &[]))
+        .expect("it needs no capability");
 }
 
 #[test]
 fn longer_structure_requires_zeros() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
-    let driver = with(&verbs, &[]);
+    let driver = qp_driver_with(&verbs, &[]);
     let make = |capacity: &[u8]| {
         let (mut number, mut uhw) = ([0; 4], [0; 40]);
         Request::new(4, 0)
@@ -237,7 +248,7 @@ fn longer_structure_requires_zeros() {
             .output(13, &mut [0; 20])
             .send(&verbs.fixture.file)
     };
-    let capacity: Vec<u8> = SOME.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let capacity: Vec<u8> = CAPACITY.iter().flat_map(|value| value.to_ne_bytes()).collect();
     let longer = |more: &[u8]| make(&[&capacity[..], more].concat());
     assert_eq!(make(&capacity), Ok(()));
     assert_eq!(longer(&[0; 4]), Ok(()));
@@ -253,7 +264,7 @@ fn qp_rings_are_limited() {
     let (one, _) = verbs.plain_cq();
     let make = |receives: u32, words: &[(usize, u64)]| {
         let capacity = [4, receives, 1, u32::from(receives != 0), 0];
-        qp(&verbs, (one, one), 0, capacity, &with(&verbs, words)).map(drop)
+        qp(&verbs, (one, one), 0, capacity, &qp_driver_with(&verbs, words)).map(drop)
     };
     let (send, receive, stride) = (16, 20, 24);
     for (case, receives, words, expected) in [
@@ -279,13 +290,13 @@ fn qp_buffer_pages_are_listed() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let pages = || verbs.list(Opcode::CREATE_QP.0, CreateQpIn::BYTES);
-    qp(&verbs, (one, one), 0, SOME, &with(&verbs, &[(16, 128)])).expect("a QP");
+    qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(16, 128)])).expect("a QP");
     let first = verbs.address + 0x1_0000;
     assert_eq!(pages(), [first, first + 0x1000, first + 0x2000], "512 and 8192 bytes");
-    qp(&verbs, (one, one), 0, SOME, &with(&verbs, &[(0, 0), (4, 0)])).expect("a QP");
+    qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(0, 0), (4, 0)])).expect("a QP");
     assert!(pages().is_empty(), "the library named none");
     let nothing = [(16, 0), (20, 0), (24, 0)];
-    qp(&verbs, (one, one), 0, [0; 5], &with(&verbs, &nothing)).expect("a QP");
+    qp(&verbs, (one, one), 0, [0; 5], &qp_driver_with(&verbs, &nothing)).expect("a QP");
     assert!(pages().is_empty(), "there is no queue");
     assert!(created(&verbs).qpc().no_sq());
 }
@@ -305,10 +316,10 @@ fn qp_defaults_to_first_uar_of_context() {
         .expect("the page of the first register");
     let verbs = Verbs::of(fixture);
     let (one, _) = verbs.plain_cq();
-    qp(&verbs, (one, one), 0, SOME, &with(&verbs, &[(28, 0)])).expect("a QP");
+    qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(28, 0)])).expect("a QP");
     assert_eq!(created(&verbs).qpc().uar_page(), word(&page));
     for flags in [1 << 3, 1 << 3 | 1 << 10] {
-        let made = qp(&verbs, (one, one), 0, SOME, &with(&verbs, &[(28, flags)]));
+        let made = qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(28, flags)]));
         assert_eq!(made, Err(Errno::EINVAL), "{flags:#x}: an unallocated register");
     }
 }
@@ -414,7 +425,7 @@ fn doorbell_record_must_be_client_memory() {
     let (one, _) = verbs.plain_cq();
     let record = |address: u64| {
         let words = [(8, address & 0xffff_ffff), (12, address >> 32)];
-        qp(&verbs, (one, one), 0, SOME, &with(&verbs, &words)).map(drop)
+        qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &words)).map(drop)
     };
     assert_eq!(record(0x40), Err(Errno::EFAULT));
     assert_eq!(record(verbs.address + 0xfc0), Ok(()));
@@ -429,20 +440,20 @@ const PORT: u32 = 1 << 5;
 const QKEY: u32 = 1 << 6;
 const AV: u32 = 1 << 7;
 
-/// A queue pair of UD on a device of two ports.
-fn datagrams() -> (Verbs, u64) {
+/// A UD QP on a device of two ports.
+fn ud_qp() -> (Verbs, u64) {
     let verbs = Verbs::with(|caps| {
         caps.set_num_ports(2);
     });
     let (one, _) = verbs.plain_cq();
     let driver = verbs.qp_driver(8, 1 << 10);
-    let (qp, _) = verbs.qp(4, (one, one), None, SOME, &driver).expect("a QP");
+    let (qp, _) = verbs.qp(4, (one, one), None, CAPACITY, &driver).expect("a QP");
     (verbs, qp)
 }
 
 #[test]
 fn addresses_and_states_are_checked_before_the_q_key() {
-    let (verbs, qp) = datagrams();
+    let (verbs, qp) = ud_qp();
     // A request that passes the first checks fails for its privileged Q_Key.
     let privileged: (usize, &[u8]) = (72, &[0, 0, 0, 0x80]);
     let (eperm, einval) = (Errno::EPERM, Errno::EINVAL);
@@ -456,10 +467,10 @@ fn addresses_and_states_are_checked_before_the_q_key() {
         ("to INIT", STATE | AV, vec![(to, 1), (state, 1)], eperm),
         ("to RTR by another port", STATE | AV, vec![(to, 1), (state, 2)], einval),
         ("the last state", STATE, vec![(state, 6)], eperm),
-        ("none", STATE, vec![(state, 7)], einval),
-        ("none, unasked", 0, vec![(state, 7), (current, 7)], eperm),
+        ("no such state", STATE, vec![(state, 7)], einval),
+        ("no such state, but not selected", 0, vec![(state, 7), (current, 7)], eperm),
         ("the last current state", CURRENT, vec![(current, 6)], eperm),
-        ("no current state", CURRENT, vec![(current, 7)], einval),
+        ("no such current state", CURRENT, vec![(current, 7)], einval),
     ] {
         let bytes: Vec<(usize, [u8; 1])> = values.iter().map(|&(at, it)| (at, [it])).collect();
         let mut values: Vec<(usize, &[u8])> = bytes.iter().map(|(at, it)| (*at, &it[..])).collect();
@@ -467,7 +478,7 @@ fn addresses_and_states_are_checked_before_the_q_key() {
         assert_eq!(verbs.modify(qp, mask | QKEY, &values), Err(errno), "{case}");
     }
     let ready = [(96, &[1][..]), (104, &[2]), (72, &[0x34, 0x12, 0, 0])];
-    verbs.modify(qp, STATE | PKEY | PORT | QKEY, &ready).expect("any user may have this Q_Key");
+    verbs.modify(qp, STATE | PKEY | PORT | QKEY, &ready).expect("this Q_Key needs no privilege");
     let init: Rst2initQpIn = verbs.last(Opcode::RST2INIT_QP.0, Rst2initQpIn::from_prefix);
     assert_eq!(init.qpc().q_key(), 0x1234);
     verbs.modify(qp, STATE, &[(96, &[6]), privileged]).expect("the Q_Key is not required");
@@ -476,7 +487,7 @@ fn addresses_and_states_are_checked_before_the_q_key() {
 
 #[test]
 fn modify_qp_driver_data_must_be_zero() {
-    let (verbs, qp) = datagrams();
+    let (verbs, qp) = ud_qp();
     let change = |driver: &[u8]| {
         let mut core = vec![0; 112];
         core[64..68].copy_from_slice(&(qp as u32).to_ne_bytes());
@@ -511,7 +522,7 @@ fn qp_without_rq_has_no_doorbell_record() {
         let command: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
         let qpc = command.qpc();
         assert_eq!(qpc.dbr_addr(), 0, "only the first transition sets it");
-        assert!(!qpc.rre() && !qpc.rwe() && !qpc.rae(), "it was given none");
+        assert!(!qpc.rre() && !qpc.rwe() && !qpc.rae(), "no access flags were set");
     }
 }
 

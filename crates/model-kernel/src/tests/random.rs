@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {
+    fn nearly_valid_requests_leave_no_objects(calls in calls()) {
         let fixture = Fixture::without_context(Device::new());
         let _ = fixture.get_context(1);
         make(&fixture.file, calls, 0x48);
@@ -90,7 +90,7 @@ proptest! {
     fn random_calls_leave_no_objects_on_model(calls in calls(), numbers in 0x10..0x420u32) {
         let profile = Profile::load("connectx6dx").expect("it is built in");
         let model = Model::builder().device(profile).stepped().build();
-        let lease = InProcess::of(&model).lease(0).expect("it is willing");
+        let lease = InProcess::of(&model).lease(0).expect("a lease");
         let file = File::new(lease.kernel.clone(), TestClient::new());
         let _ = super::support::get_context(&file, 1);
         make(&file, calls, numbers);

@@ -18,7 +18,7 @@ struct Steering {
 }
 
 /// Matches frames of an Ethertype, or with `mac` any frames to a group's or station's address.
-fn by(priority: u16, mac: bool) -> FlowMatcher {
+fn matching(priority: u16, mac: bool) -> FlowMatcher {
     let mut mask = Box::new(FteMatchParam::zeroed());
     match mac {
         true => mask.outer_headers_mut().set_dmac_47_16(u32::MAX),
@@ -55,7 +55,7 @@ impl Steering {
     }
 
     fn remove(&self, flow: Flow) {
-        self.flows.remove(&*self.device, flow).expect("the device is willing");
+        self.flows.remove(&*self.device, flow).expect("the device accepts it");
     }
 
     fn count(&self, opcode: Opcode) -> usize {
@@ -79,13 +79,13 @@ fn table_and_group_sizes_are_bounded() {
         steering.last(Opcode::CREATE_FLOW_GROUP, CreateFlowGroupIn::from_prefix)
     };
     for number in 0..33 {
-        steering.add(&by(0, false), ethertype(number, None, Some(1))).expect("there is room");
+        steering.add(&matching(0, false), ethertype(number, None, Some(1))).expect("there is room");
         assert_eq!(steering.entry().flow_index(), u32::from(number));
         let first = u32::from(number) & !31;
         assert_eq!((group().start_flow_index(), group().end_flow_index()), (first, first + 31));
     }
     let with_mask = |mask: u16| {
-        let mut matcher = by(0, false);
+        let mut matcher = matching(0, false);
         matcher.mask.outer_headers_mut().set_ethertype(mask);
         steering.add(&matcher, ethertype(0, None, Some(1)))
     };
@@ -94,7 +94,7 @@ fn table_and_group_sizes_are_bounded() {
     }
     assert_eq!((group().start_flow_index(), group().end_flow_index()), (0xffe0, 0xffff));
     assert_eq!(with_mask(2046).map(drop), Err(Errno::ENOSPC));
-    with_mask(2045).expect("a rule more of a value needs no entry");
+    with_mask(2045).expect("another rule of the same value needs no entry");
 }
 
 #[test]
@@ -120,16 +120,16 @@ fn rank_tables_chain_by_miss_action() {
         let action = context.table_miss_action() == TableMissAction::FWD;
         (modify.table_id(), action.then_some(context.table_miss_id()))
     };
-    let second = steering.add(&by(2, false), ethertype(1, None, Some(1))).expect("a rule");
+    let second = steering.add(&matching(2, false), ethertype(1, None, Some(1))).expect("a rule");
     let (two, alone) = (steering.entry().table_id(), level());
     assert_eq!((alone, root()), ((3, 16, None), (two, false)));
-    let first = steering.add(&by(1, false), ethertype(1, None, Some(1))).expect("a rule");
+    let first = steering.add(&matching(1, false), ethertype(1, None, Some(1))).expect("a rule");
     let one = steering.entry().table_id();
     assert_eq!((level(), root()), ((2, 16, Some(two)), (one, false)));
-    let group = steering.add(&by(0, true), mac(0x0100_0000, 1)).expect("a rule");
+    let group = steering.add(&matching(0, true), mac(0x0100_0000, 1)).expect("a rule");
     let last = steering.entry().table_id();
     assert_eq!((level(), misses()), ((17, 16, None), (two, Some(last))));
-    let station = steering.add(&by(0, true), mac(0x0200_0000, 1)).expect("a rule");
+    let station = steering.add(&matching(0, true), mac(0x0200_0000, 1)).expect("a rule");
     let zero = steering.entry().table_id();
     assert_eq!((level(), root()), ((1, 16, Some(one)), (zero, false)), "a station's priority");
     steering.remove(second);
@@ -139,7 +139,7 @@ fn rank_tables_chain_by_miss_action() {
     steering.remove(station);
     assert_eq!(root(), (one, false));
     steering.remove(first);
-    assert_eq!(root(), (one, true), "nothing is left to lead to");
+    assert_eq!(root(), (one, true), "no table is left");
     assert_eq!(steering.count(Opcode::CREATE_FLOW_TABLE), 4);
     let gone: DestroyFlowTableIn =
         steering.last(Opcode::DESTROY_FLOW_TABLE, DestroyFlowTableIn::from_prefix);
@@ -149,7 +149,7 @@ fn rank_tables_chain_by_miss_action() {
 #[test]
 fn rules_of_equal_value_share_entry() {
     let steering = Steering::new();
-    let matcher = by(0, false);
+    let matcher = matching(0, false);
     let add = |number, tag, to| steering.add(&matcher, ethertype(number, tag, to));
     let list = || steering.entry().flow_context().destination_list_size();
     let first = add(1, Some(5), Some(1)).expect("a rule");
@@ -167,7 +167,7 @@ fn rules_of_equal_value_share_entry() {
     assert_eq!(add(2, None, Some(1)).map(drop), Err(Errno::EEXIST), "it does not drop");
     let set = steering.count(Opcode::SET_FLOW_TABLE_ENTRY);
     steering.remove(first);
-    assert_eq!(steering.count(Opcode::SET_FLOW_TABLE_ENTRY), set, "its twin leads there");
+    assert_eq!(steering.count(Opcode::SET_FLOW_TABLE_ENTRY), set, "an equal rule is left");
     steering.remove(twin);
     assert_eq!((list(), steering.count(Opcode::SET_FLOW_TABLE_ENTRY)), (1, set + 1));
     steering.remove(second);
@@ -186,14 +186,14 @@ fn rules_of_equal_value_share_entry() {
 #[test]
 fn failed_rule_leaves_nothing() {
     let steering = Steering::new();
-    let mut matcher = by(0, false);
+    let mut matcher = matching(0, false);
     matcher.mask.outer_headers_mut().set_ethertype(0xff00);
     assert_eq!(
         steering.add(&matcher, ethertype(0x0101, None, Some(1))).map(drop),
         Err(Errno::EINVAL)
     );
     assert_eq!(steering.count(Opcode::CREATE_FLOW_TABLE), 0);
-    let matcher = by(0, false);
+    let matcher = matching(0, false);
     for (refused, tables, groups) in [
         (Opcode::CREATE_FLOW_TABLE, 0, 0),
         (Opcode::SET_FLOW_TABLE_ROOT, 1, 0),

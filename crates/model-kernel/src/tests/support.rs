@@ -542,7 +542,7 @@ impl Fixture {
 
     pub(super) fn without_context(device: Arc<Device>) -> Self {
         let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device is willing");
+            .expect("the device accepts it");
         let client = TestClient::new();
         let file = File::new(kernel, client.clone());
         Self { device, client, file }
@@ -551,7 +551,7 @@ impl Fixture {
     /// A context on a kernel of this release.
     pub(super) fn like(release: crate::KernelRelease) -> Self {
         let device = Device::new();
-        let kernel = Kernel::attach(device.clone(), release).expect("the device is willing");
+        let kernel = Kernel::attach(device.clone(), release).expect("the device accepts it");
         let client = TestClient::new();
         let file = File::new(kernel, client.clone());
         let fixture = Self { device, client, file };
@@ -567,7 +567,7 @@ impl Fixture {
     /// The same, of this client.
     pub(super) fn of_client(device: Arc<Device>, client: Arc<TestClient>) -> Self {
         let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device is willing");
+            .expect("the device accepts it");
         let doorbells = std::fs::File::open("/dev/null").expect("a file");
         let file = File::new(kernel, client.clone()).with_doorbells(Arc::new(doorbells.into()));
         Self { device, client, file }

@@ -174,11 +174,7 @@ fn clock_page_is_mapped_read_only() {
     assert_eq!(fixture.close(), 0);
     let fixture = Fixture::new();
     let map = fixture.file.mmap(0x700 << 12, 4096, Read);
-    assert_eq!(
-        map.map(drop),
-        Err(Errno::EOPNOTSUPP),
-        "of a device that does not say how fast it counts"
-    );
+    assert_eq!(map.map(drop), Err(Errno::EOPNOTSUPP), "a device that reports no frequency");
 }
 
 #[test]
@@ -193,17 +189,17 @@ fn client_mapped_uar_page_is_backed_at_its_offset() {
     let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
     let mut get = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
     assert_eq!(get.send(&fixture.file), Ok(()));
-    let looked_at = || {
+    let offsets = || {
         let backed = fixture.device.backed.lock().expect("no panic");
         backed.values().map(|offset| offset >> 12).collect::<Vec<_>>()
     };
-    assert_eq!(looked_at(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(offsets(), [0, 1, 2, 3, 4, 5, 6, 7]);
     let [regular, combined, uncached] = [0, 0x200, 0x300];
     assert_eq!(map(uncached | 2, 4096), Ok(()));
     assert_eq!(map(combined | 3, 1), Ok(()));
     assert_eq!(map(regular | 4, 4096), Ok(()));
     assert_eq!(map(uncached | 2, 4096), Ok(()), "again");
-    assert_eq!(looked_at(), [0, 1, 0x302, 0x203, 4, 5, 6, 7]);
+    assert_eq!(offsets(), [0, 1, 0x302, 0x203, 4, 5, 6, 7]);
     assert_eq!(map(regular | 2, 4096), Err(Errno::ENOMEM), "in two ways");
     assert_eq!(map(uncached | 5, 8192), Err(Errno::EINVAL));
     assert_eq!(map(uncached | 8, 4096), Err(Errno::EINVAL));

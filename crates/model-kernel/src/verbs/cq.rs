@@ -31,9 +31,9 @@ const REAL_TIME: u16 = 1 << 2;
 const MODERATE: u32 = 1;
 /// The largest period that the context's field holds, in microseconds.
 const MAX_PERIOD: u16 = 0xfff;
-/// Bytes of the driver's request, and up to the end of its flags.
+/// Bytes of the driver's request; its minimum ends after the flags.
 const DRIVER_BYTES: usize = 32;
-const DRIVER_LEAST: usize = 22;
+const DRIVER_MIN_BYTES: usize = 22;
 /// Bytes of `mlx5_ib_resize_cq`.
 const RESIZE_BYTES: usize = 16;
 
@@ -52,7 +52,7 @@ impl Method<'_> {
     pub(crate) fn create_comp_channel(&mut self, _: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let (channel, fd) = Channel::new(COMPLETION_RECORD)?;
-        let number = self.give_stream(Stream::Completions(channel), fd)?;
+        let number = self.install_stream(Stream::Completions(channel), fd)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &number.to_ne_bytes())
     }
 
@@ -128,7 +128,7 @@ impl Method<'_> {
                     format!("cqe {} is above the device's limit of {}", wanted.entries, max - 1);
                 refused(Errno::EINVAL, words)
             })?;
-        let driver = self.driver_request(DRIVER_LEAST, DRIVER_BYTES)?;
+        let driver = self.driver_request(DRIVER_MIN_BYTES, DRIVER_BYTES)?;
         let (cqe_bytes, flags) = (driver.u32(16), driver.u16(22));
         if flags & !(PADDED | UAR_PAGE_INDEX | REAL_TIME) != 0
             || ![64, 128].contains(&cqe_bytes)
@@ -136,7 +136,8 @@ impl Method<'_> {
             || driver.u32(28) != 0
         {
             let words = format!(
-                "CQEs of {cqe_bytes} bytes with flags {flags:#x}: 64 or 128 bytes, and flags of 7"
+                "CQEs of {cqe_bytes} bytes, flags {flags:#x}: the driver takes 64 or 128 bytes, \
+                 flags within 0x7, and reserved fields of 0"
             );
             return Err(refused(Errno::EINVAL, words));
         }

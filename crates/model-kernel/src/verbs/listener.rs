@@ -145,8 +145,8 @@ impl Listeners {
 
     /// Destroys an object by `destroy`. Its listener is removed first, because another file may get
     /// the object's number as soon as the device has destroyed it. If `destroy` fails, the listener
-    /// is restored (as `mlx5_cmd_destroy_srq` does it). `client`: prepares to take back unread
-    /// records of the object; EAGAIN if that is not possible at the moment.
+    /// is restored (as `mlx5_cmd_destroy_srq` does it). `client`: prepares the retraction of
+    /// the object's unread records; EAGAIN if that is impossible now.
     pub(crate) fn destroy(
         &self,
         kind: ListenerKind,
@@ -155,7 +155,7 @@ impl Listeners {
         destroy: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Option<EndingListener>, Errno> {
         let Some(listener) = self.get(kind, number) else { return destroy().map(|()| None) };
-        // It still receives events meanwhile: this may take long, and fail.
+        // The listener still receives events meanwhile: this may take long, and fail.
         let ending = client.map(|client| listener.clone().prepare_end(client)).transpose()?;
         self.remove(kind, number);
         let ended = destroy().map(|()| ending);
@@ -177,7 +177,7 @@ impl Listeners {
     }
 
     /// Reports an asynchronous event of an object.
-    pub(crate) fn happened(&self, eqe: &Eqe) {
+    pub(crate) fn report_event(&self, eqe: &Eqe) {
         let of_queue: &EqeQpSrq = data(eqe);
         let (queue, number) = (of_queue.r#type(), of_queue.qpn_rqn_sqn());
         let of_cq: &EqeCqError = data(eqe);
@@ -288,7 +288,7 @@ mod tests {
             {
                 listeners.add(of, NUMBER, element, None, Some(channel.clone()));
             }
-            listeners.happened(&eqe(kind, queue));
+            listeners.report_event(&eqe(kind, queue));
             let mut record = [0; 64];
             let parsed = descriptor::receive(&fd, &mut record).ok().map(|length| {
                 assert_eq!(length, ASYNC_RECORD);

@@ -148,8 +148,8 @@ impl Method<'_> {
         let moved =
             changes(rereg::TRANSLATION).then(|| RegionRange::read(request, 16)).transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
-        let asked = changes(rereg::ACCESS).then(|| request.u32(44));
-        if let Some(rights) = asked {
+        let new_rights = changes(rereg::ACCESS).then(|| request.u32(44));
+        if let Some(rights) = new_rights {
             check_rights(rights)?;
         }
         let pd = match changes(rereg::PD) {
@@ -160,7 +160,7 @@ impl Method<'_> {
         let Some(Object::Verbs(Verbs::Mr(old))) = self.state.object(handle) else {
             return Err(Errno::EINVAL);
         };
-        let rights = asked.unwrap_or(old.rights);
+        let rights = new_rights.unwrap_or(old.rights);
         let end = old.destroy.clone();
         let Some(range) = moved else {
             // A region pinned for reading stays read-only.
@@ -182,7 +182,7 @@ impl Method<'_> {
         if let Some(object) = self.state.object_mut(handle) {
             *object = Object::Verbs(Verbs::Mr(mr));
         }
-        self.state.now_uses(handle, vec![pd]);
+        self.state.replace_uses(handle, vec![pd]);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
@@ -208,7 +208,7 @@ impl Method<'_> {
         if let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object_mut(handle) {
             mr.rights = rights;
         }
-        self.state.now_uses(handle, vec![pd]);
+        self.state.replace_uses(handle, vec![pd]);
         let mut reply = UverbsResponse::default();
         reply.u32(key).u32(key);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
@@ -226,7 +226,7 @@ impl Method<'_> {
         self.attrs.put(attr::QUERY_MR_RKEY, &key)?;
         self.attrs.put(attr::QUERY_MR_LENGTH, &range.length.to_ne_bytes())?;
         let address = range.virtual_address.to_ne_bytes();
-        self.attrs.put_if_asked(attr::QUERY_MR_IOVA, &address)
+        self.attrs.put_if_present(attr::QUERY_MR_IOVA, &address)
     }
 
     fn make_region(

@@ -234,7 +234,8 @@ impl Method<'_> {
                 (*context.static_uars.first().ok_or_else(none)?, 0)
             }
             _ => {
-                let words = "the driver names a register: a context without one names a UAR page";
+                let words = "BFREG_INDEX is not modelled: the driver names a UAR page \
+                             (UAR_PAGE_INDEX), or neither";
                 return Err(refused(Errno::EINVAL, words));
             }
         };

@@ -110,7 +110,7 @@ pub(super) fn refusal(service: ServiceType, from: u8, to: u8, attributes: u32) -
         return format!("cur_qp_state {} may not be given: only RTR, RTS, SQD, SQE", name(from));
     }
     let Some((_, required, optional)) = transition(service, from, to) else {
-        return format!("a QP of service {service:?} does not go from {change_name}");
+        return format!("a QP of service {service:?} has no transition from {change_name}");
     };
     let missing = required & !attributes;
     let (problem, bits) = match attributes & !(required | optional | STATE) {
@@ -223,13 +223,13 @@ mod tests {
         assert_eq!(command(rc, ERR, RESET, STATE), Some(Opcode::QP_2RST));
         assert_eq!(command(rc, SQE, RTS, STATE | CUR_STATE), None);
         assert_eq!(command(UC, SQE, RTS, STATE | CUR_STATE), Some(Opcode::SQERR2RTS_QP));
-        assert_eq!(command(rc, INIT, INIT, CUR_STATE), None, "not a state to be said");
+        assert_eq!(command(rc, INIT, INIT, CUR_STATE), None, "cur_qp_state cannot be INIT");
     }
 
     #[test]
     fn rejected_transition_names_attributes() {
         for (service, from, to, attributes, expected) in [
-            (RC, RESET, RTR, STATE, "does not go from RESET to RTR"),
+            (RC, RESET, RTR, STATE, "has no transition from RESET to RTR"),
             (RC, RESET, INIT, INIT_RC & !PORT, "RESET to INIT needs IBV_QP_PORT in attr_mask"),
             (RC, RESET, INIT, INIT_RC | QKEY, "RESET to INIT does not take IBV_QP_QKEY"),
             (RC, RESET, INIT, INIT_RC | 1 << 30, "does not take 0x40000000 in attr_mask"),

@@ -239,7 +239,7 @@ fn fail_queue_acts_at_once_and_only_once() {
     assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "no CQ has this number");
     assert!(wire.model.fail_queue(0, QueueKind::Cq, cqn));
     assert_eq!(wire.events(), [(CQ, event_type::CQ_ERROR)]);
-    assert_eq!(wire.state(), QpState::RTS, "it has nothing to say yet");
+    assert_eq!(wire.state(), QpState::RTS, "it has no CQE to write yet");
     assert!(wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()));
     assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
     assert_eq!(wire.state(), QpState::ERR);

@@ -24,7 +24,7 @@ fn open(model: &Model, device: usize) -> Context {
 }
 
 #[test]
-fn objects_of_every_kind_leave_nothing() {
+fn destroyed_objects_of_every_kind_leave_no_counts() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let model = model(link);
         let context = open(&model, 0);
@@ -323,7 +323,7 @@ fn open_fails_if_required_command_fails() {
 }
 
 #[test]
-fn opening_and_closing_from_many_threads_never_meet() {
+fn opening_and_closing_from_many_threads_leaves_no_objects() {
     let model = model(Link::Ethernet);
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -34,15 +34,15 @@ fn model() -> Model {
     Model::builder().device(Profile::load("connectx6dx").expect("a profile")).build()
 }
 
-/// Gives the model's threads time to read doorbells.
-fn let_work() {
+/// Waits until the engine's threads have read the doorbells.
+fn wait_for_engine() {
     thread::sleep(Duration::from_millis(50));
 }
 
 /// Whether a completion of the queue pair is an event.
 fn completion_is_event(qp: &mut Qp, cq: &mut Cq, events: &CqEvents) -> bool {
     qp.post(&Nop::new().signaled(), 1).expect("room");
-    let_work();
+    wait_for_engine();
     let event = events.try_next().expect("the channel is open").is_some();
     assert!(qp.poll(cq).expect("it completes").is_ok());
     event
@@ -61,10 +61,10 @@ fn doorbell_mapped_before_reset_reaches_no_later_queue() {
     assert_eq!((old_cq.cqn(), old_qp.qpn()), (cq.cqn(), qp.qpn()), "numbers are given out again");
     old_cq.arm(Notify::Next);
     let _ = old_qp.post(&Nop::new().signaled(), 9);
-    let_work();
+    wait_for_engine();
     assert!(!completion_is_event(&mut qp, &mut cq, &events), "the later CQ is not armed");
     cq.arm(Notify::Next);
-    let_work();
+    wait_for_engine();
     assert!(completion_is_event(&mut qp, &mut cq, &events));
 }
 

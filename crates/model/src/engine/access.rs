@@ -82,7 +82,7 @@ pub(super) fn range(
     let range = Range { key, address, length };
     let keys = pair.context.keys();
     keys.resolve(user, range, need, &mut { keys::VISITS }, &mut scratch.remote).map_err(|refusal| {
-        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a remote key refused");
+        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "an mkey refuses a remote access");
         Nak::Access
     })
 }

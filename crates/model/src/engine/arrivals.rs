@@ -39,7 +39,7 @@ fn read_back(spaces: &Spaces, target: &[Sge], mut visit: impl FnMut(&[u8])) {
                         return;
                     }
                 }
-                // The null key swallows writes.
+                // The null mkey discards writes.
                 Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
             }
             visit(bytes);

@@ -16,15 +16,15 @@ use super::state::HeldStore;
 use super::work::first_word;
 use crate::hca::doorbell::PageDoorbell;
 use crate::locked::LockedFunctions;
-use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, UAR_PAGE};
 
 /// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
 /// store.
-const PATIENCE: u64 = 100_000;
+const COPY_TIMEOUT: u64 = 100_000;
 /// How long a NOP's doorbell may be the start of a copy. NOPs need no low latency. Kernels test
 /// with NOPs, once, whether the device executes copies: a guest that loses its CPU in the middle of
 /// the first copy must get the same result as any other.
-const NOP_PATIENCE: u64 = 20_000_000;
+const NOP_COPY_TIMEOUT: u64 = 20_000_000;
 
 /// Handles a trapped store to a UAR page.
 pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
@@ -33,15 +33,16 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
         tracing::debug!(offset, "a store past the last UAR page");
         return;
     };
-    if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {
+    if !(BLUEFLAME..BLUEFLAME + BLUEFLAME_BUFFERS * BLUEFLAME_STRIDE).contains(&register) {
         mmio_write(locked, id, offset, bytes);
         return;
     }
     locked.clock.tick();
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
-    let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
-    if at == 0 && spoils(function, (page, buffer), bytes) {
+    let (buffer, at) =
+        (register & !(BLUEFLAME_STRIDE - 1), (register & (BLUEFLAME_STRIDE - 1)) as usize);
+    if at == 0 && overwrites_other_copy(function, (page, buffer), bytes) {
         let held = &mut function.engine.held.0;
         if let Some(copy) = held.get_mut(&(page, buffer))
             && let (Some(first), Some(bytes)) =
@@ -51,7 +52,8 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
         }
     } else if at == 0 {
         ring(function, now, (page, buffer));
-        let copy = HeldStore { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
+        let copy =
+            HeldStore { due: now.saturating_add(copy_timeout(bytes)), bytes: bytes.to_vec() };
         function.engine.held.0.insert((page, buffer), copy);
     } else {
         let held = &mut function.engine.held.0;
@@ -60,7 +62,7 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
             return;
         };
         copy.bytes.extend_from_slice(bytes);
-        copy.due = now.saturating_add(patience(&copy.bytes));
+        copy.due = now.saturating_add(copy_timeout(&copy.bytes));
     }
     let held = &mut function.engine.held.0;
     let whole = |copy: &mut HeldStore| copy.bytes.len() >= whole_length(&copy.bytes);
@@ -76,7 +78,7 @@ pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64
 /// There is one buffer at this address, in the CPU that combines the stores and in the device that
 /// receives them. The doorbell becomes the start of the buffer. When the rest of the copy arrives,
 /// the device has a request that software did not post.
-fn spoils(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> bool {
+fn overwrites_other_copy(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> bool {
     let queue = |bytes: &[u8]| first_word(bytes).map(|word| word.qpn());
     function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
@@ -84,10 +86,10 @@ fn spoils(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> b
 }
 
 /// How long a copy that begins with these bytes may take to continue.
-fn patience(start: &[u8]) -> u64 {
+fn copy_timeout(start: &[u8]) -> u64 {
     match first_word(start).map(|word| word.opcode()) {
-        Some(opcode::NOP) => NOP_PATIENCE,
-        _ => PATIENCE,
+        Some(opcode::NOP) => NOP_COPY_TIMEOUT,
+        _ => COPY_TIMEOUT,
     }
 }
 
@@ -95,7 +97,7 @@ fn patience(start: &[u8]) -> u64 {
 /// most as many as the register has.
 fn whole_length(start: &[u8]) -> usize {
     let bytes = CtrlSegment::from_prefix(start).map_or(0, |control| usize::from(control.ds()) * 16);
-    bytes.next_multiple_of(WQEBB).clamp(WQEBB, SEND_STRIDE as usize)
+    bytes.next_multiple_of(WQEBB).clamp(WQEBB, BLUEFLAME_STRIDE as usize)
 }
 
 /// Handles a WQE that arrived whole. If it is the next one, the device executes the copied bytes.

@@ -8,7 +8,7 @@ use super::function::FunctionEngine;
 use super::{blueflame, doorbell, failure, flush, packets};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
-use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
+use crate::hca::{DumpInProgress, Effect, ForeignObject, Refusal, cq_resized};
 use crate::locked::LockedFunctions;
 use crate::runtime::SendRuntime;
 
@@ -23,18 +23,18 @@ pub(crate) fn concerns_others(input: &[u8]) -> bool {
 pub(crate) fn execute(locked: &mut LockedFunctions, id: usize, input: &[u8], output: &mut [u8]) {
     let mut rest = begin(locked, id, input, output);
     while let Some(dumping) = rest {
-        rest = go_on(locked, id, dumping, input, output);
+        rest = resume(locked, id, dumping, input, output);
     }
 }
 
-/// Begins a command. Most commands are executed here; [`go_on`] does the rest before the sender
-/// gets the answer, and others may lock the function in between.
+/// Begins a command. Most commands complete here. If this returns a rest, call [`resume`] until
+/// none is left, and only then answer the sender; others may lock the function in between.
 pub(crate) fn begin(
     locked: &mut LockedFunctions,
     id: usize,
     input: &[u8],
     output: &mut [u8],
-) -> Option<Box<Dumping>> {
+) -> Option<Box<DumpInProgress>> {
     locked.clock.tick();
     let now = locked.clock.now;
     let answer = ForeignObject::by(input).and_then(|asked| {
@@ -58,17 +58,17 @@ pub(crate) fn begin(
     rest
 }
 
-/// Does a part of the rest of a command; returns the new rest.
-pub(crate) fn go_on(
+/// Executes a part of the rest of a command; returns what is then left.
+pub(crate) fn resume(
     locked: &mut LockedFunctions,
     id: usize,
-    mut dumping: Box<Dumping>,
+    mut dumping: Box<DumpInProgress>,
     input: &[u8],
     output: &mut [u8],
-) -> Option<Box<Dumping>> {
+) -> Option<Box<DumpInProgress>> {
     locked.clock.tick();
     let hca = &mut locked.functions[id].hca;
-    match dumping.go_on(hca) {
+    match dumping.write_next_chunk(hca) {
         Ok(true) => {}
         Ok(false) => return Some(dumping),
         Err(refusal) => hca.refuse(input, output, refusal, None),
@@ -227,7 +227,7 @@ pub(crate) fn fail_queue(
             if matches!(pair.qp.state, QpState::Reset | QpState::Error) {
                 return false;
             }
-            failure::catastrophe(&mut pair);
+            failure::fail_with_event(&mut pair);
             packets::answers::forget(pair.qp);
         }
         QueueKind::Cq => {

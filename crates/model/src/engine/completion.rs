@@ -12,51 +12,51 @@ use super::failure;
 use super::operation::Operation;
 use super::queue_pair::QueuePair;
 use super::sender::Turn;
-use super::work::{Placed, Work};
+use super::work::{PostedWqe, Work};
 use crate::hca::objects::QpObject;
 use crate::watch::Request;
 
 /// Completes the WQE, or fails it with this syndrome.
-pub(super) fn finish(pair: &mut QueuePair<'_>, placed: &Placed, done: Result<(), u8>) -> Turn {
+pub(super) fn finish(pair: &mut QueuePair<'_>, posted: &PostedWqe, done: Result<(), u8>) -> Turn {
     match done {
-        Ok(()) => succeed(pair, placed, 0, None),
+        Ok(()) => succeed(pair, posted, 0, None),
         Err(syndrome) => {
-            let operation = placed.work.operation.name;
+            let operation = posted.work.operation.name;
             tracing::info!(qpn = pair.qpn, operation, syndrome, "a send request failed");
-            skip_to(pair.qp, pair.qpn, placed.index, placed.wqebbs);
-            fail(pair, placed.index, placed.work.operation.opcode, syndrome)
+            skip_to(pair.qp, pair.qpn, posted.index, posted.wqebbs);
+            fail(pair, posted.index, posted.work.operation.opcode, syndrome)
         }
     }
 }
 
-/// Completes the WQE: advances, and writes a CQE if one is requested, with the number of `bytes`
-/// that arrived and those of them that it carries inline.
+/// Completes the WQE: advances, and writes a CQE if one is requested. `bytes`: the bytes that
+/// arrived; `inline`: those that the CQE carries.
 pub(super) fn succeed(
     pair: &mut QueuePair<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     bytes: u32,
     inline: Option<&[u8]>,
 ) -> Turn {
     pair.qp.requester.retries_left = pair.qp.requester.retry_limit;
     pair.qp.requester.rnr_retries_left = pair.qp.requester.rnr_retry_limit;
-    skip_to(pair.qp, pair.qpn, placed.index, placed.wqebbs);
-    report(pair, placed, bytes, inline)
+    skip_to(pair.qp, pair.qpn, posted.index, posted.wqebbs);
+    report(pair, posted, bytes, inline)
 }
 
 /// Writes the CQE of a completed WQE, if one is requested.
 pub(super) fn report(
     pair: &mut QueuePair<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     bytes: u32,
     inline: Option<&[u8]>,
 ) -> Turn {
-    let Work { operation, signaled, event, .. } = placed.work;
-    observe(&pair.context, pair.qpn, placed.index, operation.name, placed.length, None);
+    let Work { operation, signaled, event, .. } = posted.work;
+    observe(&pair.context, pair.qpn, posted.index, operation.name, posted.length, None);
     if !signaled {
         return Turn::Again;
     }
     let now = pair.context.ticks();
-    let of = Requested { opcode: operation.opcode, index: placed.index, bytes, event, now };
+    let of = Requested { opcode: operation.opcode, index: posted.index, bytes, event, now };
     let completion = Completion::requester(pair.qp, pair.qpn, &of, inline);
     let cqn = pair.send_cq();
     if write(&mut pair.context, pair.qpn, cqn, completion).is_err() {
@@ -73,14 +73,14 @@ pub(super) fn fail(pair: &mut QueuePair<'_>, index: u16, opcode: u8, syndrome: u
     observe(&pair.context, pair.qpn, index, Operation::name_of(opcode), 0, Some(syndrome));
     let kind = cqe_opcode::REQUESTER_ERROR;
     let completion = Completion::error(pair.qp, pair.qpn, kind, opcode, index, syndrome);
-    // The queue is about to be in error; an event of the CQ reports an overrun.
+    // An event of the CQ reports an overrun, and the queue enters the error state anyway.
     let cqn = pair.send_cq();
     let _ = write(&mut pair.context, pair.qpn, cqn, completion);
     failure::request_failed(pair);
     Turn::Sleep
 }
 
-/// Advances the consumer index of a send queue behind the WQE at `index`.
+/// Advances the consumer index of a send queue past the WQE at `index`.
 pub(super) fn skip_to(qp: &mut QpObject, qpn: u32, index: u16, wqebbs: u16) {
     qp.runtime.begun = false;
     qp.runtime.carried = 0;

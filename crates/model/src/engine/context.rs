@@ -46,21 +46,21 @@ pub(super) struct Context<'a> {
     pub now: u64,
 }
 
-/// An SQ at work.
+/// A standalone SQ, and the context of its turn.
 pub(super) struct StandaloneSq<'a> {
     pub sqn: u32,
     pub sq: &'a mut Sq,
     pub context: Context<'a>,
 }
 
-/// An RQ at work.
+/// A standalone RQ, and the context of its turn.
 pub(super) struct StandaloneRq<'a> {
     pub rqn: u32,
     pub rq: &'a mut Rq,
     pub context: Context<'a>,
 }
 
-/// An object that does not exist, though another or the engine names it.
+/// An object that another object or the engine refers to, and that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Qp(u32),
@@ -89,7 +89,7 @@ impl fmt::Display for Missing {
             Self::Cq(number) => write!(f, "there is no CQ {number:#x}"),
             Self::Srq(number) => write!(f, "there is no SRQ or RMP {number:#x}"),
             Self::Transport(number, st) => {
-                write!(f, "QP {number:#x} is of type {st:?}, which no transport is for")
+                write!(f, "QP {number:#x} is of type {st:?}, which has no transport")
             }
         }
     }

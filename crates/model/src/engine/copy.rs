@@ -17,7 +17,7 @@ use super::queue_pair::QueuePair;
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::transfer::{scatter, transfer};
-use super::work::{Placed, Segment, Work, segments};
+use super::work::{PostedWqe, Segment, Work, segments};
 
 /// Bytes of the opaque buffer.
 const OPAQUE: u64 = 64;
@@ -50,25 +50,25 @@ pub(super) fn check(pair: &QueuePair<'_>, work: &Work, scratch: &mut Scratch) ->
 /// Copies the next part.
 #[cold]
 #[inline(never)]
-pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Turn {
+pub(super) fn execute(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Turn {
     let at = pair.qp.runtime.carried;
-    match copy_part(pair, placed, at, scratch) {
-        Ok(end) if end < placed.length => {
+    match copy_part(pair, posted, at, scratch) {
+        Ok(end) if end < posted.length => {
             pair.qp.runtime.carried = end;
             Turn::Again
         }
-        Ok(_) => match write_status(pair, placed, scratch) {
-            Ok(()) => completion::succeed(pair, placed, placed.length as u32, None),
-            failed => completion::finish(pair, placed, failed),
+        Ok(_) => match write_status(pair, posted, scratch) {
+            Ok(()) => completion::succeed(pair, posted, posted.length as u32, None),
+            failed => completion::finish(pair, posted, failed),
         },
-        Err(syndrome) => completion::finish(pair, placed, Err(syndrome)),
+        Err(syndrome) => completion::finish(pair, posted, Err(syndrome)),
     }
 }
 
 /// Writes success and the byte count to the opaque buffer.
-fn write_status(pair: &QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
-    let whole = opaque(&placed.work);
-    for (at, word) in [(0, 0), (8, placed.length as u32)] {
+fn write_status(pair: &QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Result<(), u8> {
+    let whole = opaque(&posted.work);
+    for (at, word) in [(0, 0), (8, posted.length as u32)] {
         let range = Range { address: whole.address.wrapping_add(at), length: 4, ..whole };
         reach(pair, range, AccessRight::LocalWrite, &mut scratch.remote)?;
         scatter(pair.context.spaces, &scratch.remote, &word.to_be_bytes())
@@ -80,12 +80,12 @@ fn write_status(pair: &QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) ->
 /// Copies the part from byte `at` on, and returns where it ends.
 fn copy_part(
     pair: &mut QueuePair<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     at: u64,
     scratch: &mut Scratch,
 ) -> Result<u64, u8> {
-    let (mut source, mut target) = ends(&placed.work, &scratch.wqe)?;
-    let length = (placed.length - at.min(placed.length)).min(MAX_TURN_BYTES);
+    let (mut source, mut target) = ends(&posted.work, &scratch.wqe)?;
+    let length = (posted.length - at.min(posted.length)).min(MAX_TURN_BYTES);
     for range in [&mut source, &mut target] {
         (range.address, range.length) = (range.address.wrapping_add(at), length);
     }
@@ -108,7 +108,7 @@ fn reach(
     let mut visits = keys::VISITS;
     sges.clear();
     pair.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {
-        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a copy's key refused");
+        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "an mkey refuses a copy");
         cqe_syndrome::LOCAL_PROTECTION
     })
 }

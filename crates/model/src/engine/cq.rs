@@ -14,9 +14,9 @@ use crate::hca::objects::{Arm, Cq, EventTarget, QueueMemory};
 use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
-const COUNTER: u32 = 0xff_ffff;
-/// Half of [`COUNTER`]'s range: an index this far ahead lies behind instead.
-const HALF: u32 = 1 << 23;
+const INDEX_MASK: u32 = 0xff_ffff;
+/// Half of [`INDEX_MASK`]'s range: an index this far ahead or farther counts as behind.
+const HALF_RANGE: u32 = 1 << 23;
 
 /// The CQ takes no more CQEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +36,12 @@ impl CompletionQueue<'_> {
     /// Writes a CQE and the event that it causes; an injected fault may drop or delay it.
     pub(super) fn complete(mut self, completion: Completion) -> Result<(), Overrun> {
         if self.state.faults.fails_completion_queue(self.cqn) {
-            tracing::info!(cqn = self.cqn, "a completion queue fails, as asked");
+            tracing::info!(cqn = self.cqn, "an injected fault fails a completion queue");
             return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
         let faults = &mut self.state.faults;
         if faults.lose_completions.hits() {
-            tracing::info!(cqn = self.cqn, "a completion is lost, as asked");
+            tracing::info!(cqn = self.cqn, "an injected fault loses a completion");
             return Ok(());
         }
         // Delayed CQEs of one CQ stay in order.
@@ -70,7 +70,7 @@ impl CompletionQueue<'_> {
 
     /// Count of CQEs that software has not consumed, as of the last read of the consumer index.
     fn used(&self) -> u32 {
-        self.cq.producer.wrapping_sub(self.cq.runtime.consumer) & COUNTER
+        self.cq.producer.wrapping_sub(self.cq.runtime.consumer) & INDEX_MASK
     }
 
     /// Reads how many CQEs software has consumed.
@@ -177,14 +177,14 @@ impl CompletionQueue<'_> {
 
     /// Takes an arm request: `word` is that of the doorbell or of the record.
     ///
-    /// A request with a sequence number that has fired already asks for nothing: software has not
+    /// A request with a sequence number that has fired already has no effect: software has not
     /// seen that event yet.
     pub(super) fn arm(&mut self, word: u32) {
-        self.take_request(word, false);
+        self.apply_arm_request(word, false);
     }
 
     /// Takes an arm request, or a guessed one (`guessed`).
-    fn take_request(&mut self, word: u32, guessed: bool) {
+    fn apply_arm_request(&mut self, word: u32, guessed: bool) {
         let request = CqArm::from_bits(word);
         self.cq.runtime.arm_word = Some(word);
         let (consumer, sequence) = (request.arm_consumer_index(), request.arm_sn());
@@ -224,7 +224,7 @@ impl CompletionQueue<'_> {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
             Ok(0) if !matches!(self.cq.target, EventTarget::Eq(_)) => {}
             Ok(word) if self.cq.runtime.arm_word != Some(word) => {
-                self.take_request(word, word == 0);
+                self.apply_arm_request(word, word == 0);
             }
             Ok(_) => {}
             Err(fault) => tracing::debug!(cqn = self.cqn, %fault, "a CQ's record cannot be read"),
@@ -246,8 +246,8 @@ impl CompletionQueue<'_> {
         let cq = &mut *self.cq;
         let notified = cq.notified;
         let ahead = |index: u32, of: u32| {
-            let distance = index.wrapping_sub(of) & COUNTER;
-            distance != 0 && distance < HALF
+            let distance = index.wrapping_sub(of) & INDEX_MASK;
+            distance != 0 && distance < HALF_RANGE
         };
         let after = |index: u32, consumer: u32| ahead(index, consumer) && ahead(index, notified);
         let sequence = match cq.arm {
@@ -282,15 +282,16 @@ impl CompletionQueue<'_> {
 /// either field disables moderation.
 fn moderation(cq: &Cq, now: u64) -> Option<u64> {
     let context = &cq.context;
-    let (period, most) = (context.cq_period(), context.cq_max_count());
-    if period == 0 || most == 0 {
+    let (period, max_count) = (context.cq_period(), context.cq_max_count());
+    if period == 0 || max_count == 0 {
         return None;
     }
-    let since = cq.producer.wrapping_sub(cq.notified) & COUNTER;
-    let reported = |index: u32| index.wrapping_sub(cq.notified).wrapping_sub(1) & COUNTER >= HALF;
+    let since = cq.producer.wrapping_sub(cq.notified) & INDEX_MASK;
+    let reported =
+        |index: u32| index.wrapping_sub(cq.notified).wrapping_sub(1) & INDEX_MASK >= HALF_RANGE;
     let urgent =
         context.scqe_break_moderation_en() && cq.solicited.is_some_and(|index| !reported(index));
-    if since >= most.into() || urgent {
+    if since >= max_count.into() || urgent {
         return None;
     }
     let from = match context.cq_period_mode() {

@@ -6,15 +6,15 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_dpa::{Debugged, Dpa, NextRun, Turn};
-use verbless_riscv::gdb::{Debuggee, Ended, Ran, is_same_user, serve_program};
+use verbless_riscv::gdb::{Debuggee, RunOutcome, SessionEnd, is_same_user, serve_program};
 use verbless_riscv::{AddressSpace, Exit, Hart};
 
 use super::dpa::serve_shared;
 use crate::shared_model::SharedModel;
 
-/// How long a debugger's first answer may wait for a run to begin. Debuggers are not patient.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at whether a run has begun.
+/// How long a debugger's first answer may wait for a run to begin. A debugger gives up soon.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between two checks whether a run has begun.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Serves debuggers, one after another, until the model is dropped. The first run that begins at
@@ -25,7 +25,7 @@ pub(crate) fn spawn(
     entry: Option<u64>,
 ) -> std::io::Result<()> {
     let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
-        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .filter_map(|id| Some((id, shared.peek(id, |function| function.hca.dpa.clone())?)))
         .collect();
     if dpas.is_empty() {
         return Err(std::io::Error::other("no device has a DPA"));
@@ -62,15 +62,15 @@ fn session(
     stream: TcpStream,
     dpas: &[(usize, Arc<Dpa>)],
     shared: &Weak<SharedModel>,
-) -> std::io::Result<Ended> {
+) -> std::io::Result<SessionEnd> {
     stream.set_nonblocking(false)?;
     let mut program = DebuggedRun::new(dpas, shared);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     while !program.begin() && Instant::now() < until {
         std::thread::sleep(PAUSE);
     }
     let ended = serve_program(stream, &mut program);
-    program.leave(matches!(ended, Ok(Ended::Killed)));
+    program.leave(matches!(ended, Ok(SessionEnd::Killed)));
     ended
 }
 
@@ -130,27 +130,29 @@ impl<'a> DebuggedRun<'a> {
     }
 
     /// Lets the run continue.
-    fn execute(&mut self, instructions: u64) -> Ran {
+    fn execute(&mut self, instructions: u64) -> RunOutcome {
         let single_step = self.single_step.take();
-        let Some(HeldRun { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
+        let Some(HeldRun { id, dpa, turn, over }) = &mut self.holds else {
+            return RunOutcome::Waits;
+        };
         // The debugger knows the stop at this instruction, unless it moved pc since.
         let single_step = single_step == Some(turn.hart().pc());
         let instructions = if single_step { 1 } else { instructions };
         let mut next = dpa.debug_run(turn, instructions, single_step);
-        if let Debugged::Asks(request) = &next {
-            let Some(shared) = self.shared.upgrade() else { return Ran::Exited(0) };
+        if let Debugged::Requests(request) = &next {
+            let Some(shared) = self.shared.upgrade() else { return RunOutcome::Exited(0) };
             let given = serve_shared(&shared, *id, turn, request);
             next = dpa.debug_answer(turn, request, given);
         }
         match next {
-            Debugged::Goes | Debugged::Asks(_) => Ran::GoesOn,
+            Debugged::Continues | Debugged::Requests(_) => RunOutcome::Continues,
             Debugged::Stopped(exit) => {
                 self.single_step = (exit != Exit::Breakpoint).then(|| turn.hart().pc());
-                Ran::Stopped(exit)
+                RunOutcome::Stopped(exit)
             }
             Debugged::Over => {
                 *over = true;
-                Ran::GoesOn
+                RunOutcome::Continues
             }
         }
     }
@@ -164,9 +166,9 @@ impl Debuggee for DebuggedRun<'_> {
         }
     }
 
-    fn run(&mut self, instructions: u64) -> Ran {
+    fn run(&mut self, instructions: u64) -> RunOutcome {
         if self.shared.strong_count() == 0 {
-            return Ran::Exited(0);
+            return RunOutcome::Exited(0);
         }
         match &self.holds {
             Some(HeldRun { over: false, .. }) => return self.execute(instructions),
@@ -175,18 +177,18 @@ impl Debuggee for DebuggedRun<'_> {
                     self.hold(id, dpa, next);
                     return self.execute(instructions);
                 }
-                NextRun::Never(status) => return Ran::Exited(status),
+                NextRun::Never(status) => return RunOutcome::Exited(status),
                 NextRun::Waits => {}
             },
             None => {
                 if self.begin() {
                     // The debugger has not seen this run: it stops first.
-                    return Ran::Stopped(Exit::Ebreak);
+                    return RunOutcome::Stopped(Exit::Ebreak);
                 }
             }
         }
         std::thread::sleep(PAUSE);
-        Ran::Waits
+        RunOutcome::Waits
     }
 
     fn add_breakpoint(&mut self, address: u64) -> bool {

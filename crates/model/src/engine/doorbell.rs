@@ -22,7 +22,7 @@ use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::locked::LockedFunctions;
-use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_STRIDE, CQ_ARM, EQ_ARM, EQ_CONSUMER, UAR_PAGE};
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
 pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratch) -> bool {
@@ -69,7 +69,7 @@ pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratc
 }
 
 /// Drops the doorbells of a dead function; left there, they would keep the engine's thread awake.
-pub(crate) fn ignore(hca: &Hca) {
+pub(crate) fn discard(hca: &Hca) {
     hca.bar.for_each_allocated(|page| {
         if hca.bar.page_rung(page) {
             let [send, arm] = [PageDoorbell::Send, PageDoorbell::Arm].map(PageDoorbell::registers);
@@ -106,8 +106,8 @@ pub(super) fn store(function: &mut FunctionEngine, now: u64, offset: u64, bytes:
         (CQ_ARM, _, Some(word)) if takes_doorbell(function, true) => {
             ring(function, page, PageDoorbell::Arm, word, now);
         }
-        (SEND.., _, Some(word))
-            if register.is_multiple_of(SEND_STRIDE) && takes_doorbell(function, true) =>
+        (BLUEFLAME.., _, Some(word))
+            if register.is_multiple_of(BLUEFLAME_STRIDE) && takes_doorbell(function, true) =>
         {
             ring(function, page, PageDoorbell::Send, word, now);
         }
@@ -123,7 +123,7 @@ pub(super) fn ring(
     word: u64,
     now: u64,
 ) -> bool {
-    let number = doorbell.named(word);
+    let number = doorbell.queue_number(word);
     if !function.hca.objects.by_page.by(doorbell).is_of(number, page) {
         return stray(function, page, doorbell, word);
     }
@@ -144,7 +144,7 @@ pub(super) fn ring(
 /// without limit.
 #[cold]
 fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
-    let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
+    let (number, strays) = (doorbell.queue_number(word), &mut function.engine.strays);
     if strays.len() < MAX_STRAYS {
         strays.push((page, word));
         tracing::warn!(page, ?doorbell, word, number, "a doorbell names no queue of its page");
@@ -155,15 +155,15 @@ fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word:
 }
 
 /// Reads the producer index of a send queue whose doorbell may have been overwritten.
-pub(super) fn look(function: &mut FunctionEngine, number: u32) {
-    // A QP without a send queue names a page, too.
+pub(super) fn read_producer(function: &mut FunctionEngine, number: u32) {
+    // The context of a QP without a send queue names a page as well.
     if function.hca.objects.sender(number).is_some() {
         wake_to(function, number, None);
     }
 }
 
 /// Reads the arm request in the record of a CQ whose doorbell may have been overwritten.
-pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) {
+pub(super) fn read_arm_request(function: &mut FunctionEngine, number: u32, now: u64) {
     match function.context(now).cq(number) {
         Ok(mut cq) => cq.arm_from_record(),
         Err(missing) => tracing::error!(%missing, "a doorbell page names a destroyed CQ"),
@@ -172,7 +172,7 @@ pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) 
 
 /// Handles a doorbell of the DPA. It names the send queue and its producer index, so the record is
 /// not read.
-pub(super) fn ring_one(function: &mut FunctionEngine, number: u32, index: u16) {
+pub(super) fn ring_at_index(function: &mut FunctionEngine, number: u32, index: u16) {
     if takes_doorbell(function, true) {
         wake_to(function, number, Some(index));
     }

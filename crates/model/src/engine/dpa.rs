@@ -37,7 +37,7 @@ pub(super) struct HoldLimit {
 
 impl HoldLimit {
     /// Counts an access that visited this many entries; returns whether the run may make another.
-    fn goes_on(&mut self, visited: u32) -> bool {
+    fn count_access(&mut self, visited: u32) -> bool {
         self.work += ACCESS + visited;
         self.work < HOLD
     }
@@ -46,7 +46,7 @@ impl HoldLimit {
 /// Starts the threads that give turns, if any function has a DPA.
 pub(super) fn spawn(shared: &Arc<SharedModel>) {
     let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
-        .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
+        .filter_map(|id| Some((id, shared.peek(id, |function| function.hca.dpa.clone())?)))
         .collect();
     if dpas.is_empty() {
         return;
@@ -62,7 +62,7 @@ pub(super) fn spawn(shared: &Arc<SharedModel>) {
     }
 }
 
-/// Gives turns for as long as the model lives.
+/// Gives turns for as long as the model exists.
 fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedModel>) {
     loop {
         let seen = waker.wakes();
@@ -73,7 +73,7 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
             if !ended.is_empty() {
                 let Some(shared) = shared.upgrade() else { return };
                 shared.with_function(*id, |locked| {
-                    tell_ended(&mut locked.functions[*id], dpa, &ended)
+                    report_ended(&mut locked.functions[*id], dpa, &ended)
                 });
                 worked = true;
             }
@@ -99,10 +99,10 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
 
 /// Gives a run its turn; false: the model has ended.
 fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedModel>) -> bool {
-    let mut asked = dpa.run(turn);
-    while let Some((turn, request)) = asked {
+    let mut next = dpa.run(turn);
+    while let Some((turn, request)) = next {
         let Some(shared) = shared.upgrade() else { return false };
-        asked = answer_shared(&shared, id, dpa, turn, request);
+        next = answer_shared(&shared, id, dpa, turn, request);
     }
     true
 }
@@ -112,15 +112,16 @@ pub(super) enum ServeResult {
     /// The answer to the request.
     DeviceAnswer(Turn, DeviceRequest, DeviceAnswer),
     /// The run was answered, and makes this request next.
-    Asks(Turn, DeviceRequest),
+    Requests(Turn, DeviceRequest),
     /// The run was answered, and rests until the function is put back.
     Rests(Turn),
     /// The run was answered, and its turn is over.
     Over,
 }
 
-/// Executes a run's requests to the device, and resumes it. A run that copies through a window asks
-/// again within a few instructions, word by word: the function stays locked for a while for that.
+/// Executes a run's requests to the device, and resumes it. A run that copies through a window,
+/// word by word, makes its next request within a few instructions: for that the function stays
+/// locked for a while.
 fn answer_shared(
     shared: &SharedModel,
     id: usize,
@@ -133,7 +134,9 @@ fn answer_shared(
         return dpa.answer(turn, &request, given);
     }
     let served = shared.with_function(id, |locked| match locked.lock_owners(id) {
-        true => Ok(reach_all(locked, id, dpa, (turn, request), &mut HoldLimit::default())),
+        true => {
+            Ok(serve_window_requests(locked, id, dpa, (turn, request), &mut HoldLimit::default()))
+        }
         false => {
             locked.contended = None;
             Err((turn, request))
@@ -145,14 +148,14 @@ fn answer_shared(
     });
     match served {
         ServeResult::DeviceAnswer(turn, request, given) => dpa.answer(turn, &request, given),
-        ServeResult::Asks(turn, request) => Some((turn, request)),
+        ServeResult::Requests(turn, request) => Some((turn, request)),
         ServeResult::Rests(turn) => dpa.resume(turn),
         ServeResult::Over => None,
     }
 }
 
 /// Serves the window requests of a run for as long as it soon makes another.
-pub(super) fn reach_all(
+pub(super) fn serve_window_requests(
     locked: &mut LockedFunctions,
     id: usize,
     dpa: &Dpa,
@@ -162,14 +165,15 @@ pub(super) fn reach_all(
     loop {
         let mut visits = VISITS;
         let given = serve_counted(locked, id, &turn, &request, &mut visits);
-        match dpa.answer_soon(turn, &request, given) {
-            ShortTurn::Asks(same, next) => (turn, request) = (same, next),
+        match dpa.answer_for_short_turn(turn, &request, given) {
+            ShortTurn::Requests(same, next) => (turn, request) = (same, next),
             ShortTurn::Rests(turn) => return ServeResult::Rests(turn),
             ShortTurn::Over => return ServeResult::Over,
         }
-        if !hold.goes_on(VISITS - visits) || !matches!(request, DeviceRequest::RemoteMemory { .. })
+        if !hold.count_access(VISITS - visits)
+            || !matches!(request, DeviceRequest::RemoteMemory { .. })
         {
-            return ServeResult::Asks(turn, request);
+            return ServeResult::Requests(turn, request);
         }
     }
 }
@@ -194,18 +198,18 @@ pub(super) fn serve_shared(
 pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
     let Some(dpa) = locked.functions[id].hca.dpa.clone() else { return false };
     let ended = dpa.take_ended();
-    tell_ended(&mut locked.functions[id], &dpa, &ended);
+    report_ended(&mut locked.functions[id], &dpa, &ended);
     let Some(turn) = dpa.turn() else { return !ended.is_empty() };
-    let mut asked = dpa.run(turn);
-    while let Some((turn, request)) = asked {
+    let mut next = dpa.run(turn);
+    while let Some((turn, request)) = next {
         let given = serve(locked, id, &turn, &request);
-        asked = dpa.answer(turn, &request, given);
+        next = dpa.answer(turn, &request, given);
     }
     true
 }
 
 /// Reports processes that have ended to software, each by an event.
-fn tell_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
+fn report_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
     for &number in ended {
         // Another process may have the number meanwhile.
         let there = dpa.process(number).is_some_and(|state| state.status != 0);
@@ -235,8 +239,9 @@ fn serve_counted(
 ) -> DeviceAnswer {
     locked.clock.tick();
     let now = locked.clock.now;
-    let lives = locked.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, request));
-    if !lives || locked.functions[id].hca.fatal {
+    let is_servable =
+        locked.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.is_servable(turn, request));
+    if !is_servable || locked.functions[id].hca.fatal {
         return match request {
             DeviceRequest::Ring { .. } => DeviceAnswer::NoQueue,
             DeviceRequest::RemoteMemory { .. } => DeviceAnswer::Refused,
@@ -261,7 +266,7 @@ fn serve_counted(
             let need =
                 if store.is_some() { AccessRight::LocalWrite } else { AccessRight::LocalRead };
             let range = Range { key: mkey, address, length: size };
-            reach(locked, id, pd, (range, need), store, visits)
+            access(locked, id, pd, (range, need), store, visits)
                 .map_or(DeviceAnswer::Refused, DeviceAnswer::Value)
         }
     }
@@ -308,7 +313,7 @@ fn ring(
         }
         Doorbell::Send { number, index } => {
             function.hca.objects.sender(number).filter(|sender| sender.uar_page == page)?;
-            doorbell::ring_one(function, number, index);
+            doorbell::ring_at_index(function, number, index);
         }
         Doorbell::Trigger { cqn } if names_page(cqn) => zero_cqe(function, cqn, now)?,
         Doorbell::UpdateEq { eqn, consumer, arm } => {
@@ -368,10 +373,10 @@ pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64
 
 /// A word with the alignment of a word.
 #[repr(align(8))]
-struct WholeRequest([u8; 8]);
+struct AlignedWord([u8; 8]);
 
 /// Loads or stores up to 8 bytes through a window's key; `None` if the key does not exist.
-fn reach(
+fn access(
     locked: &mut LockedFunctions,
     id: usize,
     pd: u32,
@@ -395,7 +400,7 @@ fn reach(
             None => memory.load32(*address).ok().map(|word| u32::from_le(word).into()),
         };
     }
-    let mut whole = WholeRequest(store.unwrap_or(0).to_le_bytes());
+    let mut whole = AlignedWord(store.unwrap_or(0).to_le_bytes());
     let mut done = 0;
     for sge in sges {
         let part = done..done + sge.length() as usize;

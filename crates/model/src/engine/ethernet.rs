@@ -29,7 +29,7 @@ const MIN_FRAME_BYTES: usize = 60;
 /// Bytes of the longest frame.
 const MAX_FRAME_BYTES: u64 = 10_240;
 /// Bytes of the FCS, which a port's MTU counts.
-const CHECK: usize = 4;
+const FCS_BYTES: usize = 4;
 /// Offset of the inline headers in a WQE: they begin in the last two bytes of its Ethernet segment.
 const HEADERS: usize = CtrlSegment::BYTES + EthSegment::BYTES - 2;
 
@@ -47,7 +47,13 @@ impl StandaloneSq<'_> {
         let offloads = ethernet.as_bytes()[..8] != [0; 8] || ethernet.insert_vlan();
         let ethernet_port = self.context.addresses.link == Link::Ethernet;
         let Some(domain) = domain.filter(|_| !offloads && ethernet_port) else {
-            tracing::info!(sqn = self.sqn, ?tis, offloads, "an SQ cannot send such frames");
+            tracing::info!(
+                sqn = self.sqn,
+                ?tis,
+                offloads,
+                "an SQ cannot send a frame: it has no TIS, its port is InfiniBand, or the WQE \
+                 requests an offload"
+            );
             return Err(MALFORMED);
         };
         let inline = usize::from(ethernet.inline_hdr_sz());
@@ -72,7 +78,12 @@ impl StandaloneSq<'_> {
                     let range = Range { key: lkey, address, length };
                     keys.resolve(user, range, AccessRight::LocalRead, &mut visits, local).map_err(
                         |refusal| {
-                            tracing::info!(sqn = self.sqn, ?range, ?refusal, "a local key refused");
+                            tracing::info!(
+                                sqn = self.sqn,
+                                ?range,
+                                ?refusal,
+                                "an mkey refuses a local access"
+                            );
                             cqe_syndrome::LOCAL_PROTECTION
                         },
                     )?;
@@ -91,7 +102,7 @@ impl StandaloneSq<'_> {
             tracing::info!(
                 sqn = self.sqn,
                 inline,
-                "a WQE holds fewer bytes of headers than its SQ asks"
+                "a WQE has fewer bytes of inline headers than its SQ's min_wqe_inline_mode requires"
             );
             return Err(MALFORMED);
         }
@@ -112,7 +123,7 @@ impl StandaloneSq<'_> {
     }
 }
 
-/// Minimum bytes of inline headers in a WQE, for frames that are at least this long.
+/// Minimum bytes of inline headers in a WQE; a shorter frame is all inline.
 fn least_inline(mode: MinWqeInlineMode) -> usize {
     match mode {
         MinWqeInlineMode::NONE => 0,
@@ -136,8 +147,8 @@ pub(super) fn arrive(
         return;
     };
     let (group, hca) = (frame.header.destination.is_group(), &function.hca);
-    // Frames from other functions pass the port and its MTU.
-    if !delivery.own && bytes.len() + CHECK > hca.port_mtu() {
+    // A function's own frames do not pass the port, so its MTU limits only the others.
+    if !delivery.own && bytes.len() + FCS_BYTES > hca.port_mtu() {
         tracing::debug!(length = bytes.len(), "a port drops a frame that is longer than its MTU");
         return;
     }
@@ -145,7 +156,7 @@ pub(super) fn arrive(
         return;
     }
     let domain = delivery.frame.domain().filter(|_| delivery.own);
-    let mut ways = Vec::new();
+    let mut selected = Vec::new();
     let Objects { flow_tables, flow_root, tirs, .. } = &hca.objects;
     steer(flow_tables, *flow_root, &frame.key(), |tirn, tag| {
         let Some(tir) = tirs.get(&tirn) else {
@@ -156,10 +167,10 @@ pub(super) fn arrive(
         let kind = if group { 2 } else { 1 };
         let own = domain == Some(tir.context.transport_domain());
         if !own || tir.context.self_lb_block() & kind != 0 {
-            ways.push((tir.context.inline_rqn(), tag));
+            selected.push((tir.context.inline_rqn(), tag));
         }
     });
-    for (rqn, tag) in ways {
+    for (rqn, tag) in selected {
         match function.rq_among(rqn, now, others) {
             Ok(mut rq) => rq.take(&frame, tag, scratch),
             Err(missing) => tracing::error!(%missing, "a TIR names a destroyed RQ"),
@@ -216,7 +227,7 @@ impl<'a> Parsed<'a> {
         (self.l3, self.version, self.protocol) = (CqeL3Type::IPV4, 4, header[9]);
         self.l3_ok = folded(sum(header)) == 0xffff;
         let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        // Of a fragment, the rest of the datagram is somewhere else.
+        // A fragment does not hold the whole datagram, which the checksum covers.
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
         if let Some(payload) = rest.get(length..total).filter(|_| !fragment) {
             self.transport(sum(&header[12..20]), payload);
@@ -285,9 +296,9 @@ impl<'a> Parsed<'a> {
     pub(super) fn write(&self, strip: bool, into: &mut Vec<u8>) {
         into.clear();
         match self.bytes.split_at_checked(12).filter(|_| strip) {
-            Some((addresses, behind)) => {
+            Some((addresses, rest)) => {
                 into.extend_from_slice(addresses);
-                into.extend_from_slice(&behind[4..]);
+                into.extend_from_slice(&rest[4..]);
             }
             None => into.extend_from_slice(self.bytes),
         }

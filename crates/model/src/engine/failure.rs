@@ -31,7 +31,7 @@ pub(super) fn last_wqe_reached(pair: &mut QueuePair<'_>) {
 
 /// Fails a request: with some services only the send queue stops, and SQERR2RTS recovers it.
 pub(super) fn request_failed(pair: &mut QueuePair<'_>) {
-    if !pair.qp.qp_type.goes_on_receiving() || pair.qp.state != QpState::Rts {
+    if !pair.qp.qp_type.stops_only_sending() || pair.qp.state != QpState::Rts {
         return enter_error(pair);
     }
     pair.qp.state = QpState::SqError;
@@ -41,11 +41,11 @@ pub(super) fn request_failed(pair: &mut QueuePair<'_>) {
 /// Handles an overrun of the QP's CQ: the QP fails and reports it by an event.
 pub(super) fn cq_overran(pair: &mut QueuePair<'_>) {
     pair.counters().count(Count::CqOverrun);
-    catastrophe(pair);
+    fail_with_event(pair);
 }
 
 /// Reports a catastrophic error event of the QP, and moves it to the error state.
-pub(super) fn catastrophe(pair: &mut QueuePair<'_>) {
+pub(super) fn fail_with_event(pair: &mut QueuePair<'_>) {
     pair.context.events.qp(event_type::WQ_CATASTROPHIC_ERROR, pair.qpn);
     enter_error(pair);
 }

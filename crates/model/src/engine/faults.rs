@@ -15,7 +15,7 @@ pub enum Fault {
     LoseDoorbell,
     /// A CQE is not written.
     LoseCompletion,
-    /// A CQE is written this much later; later CQEs of the same CQ stay behind it.
+    /// A CQE is written this much later; later CQEs of the same CQ are written after it.
     DelayCompletion(Duration),
 }
 

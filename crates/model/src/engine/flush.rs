@@ -23,7 +23,7 @@ use crate::locked::LockedFunctions;
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
 /// Failed queues that a thread checks for posted receives in one turn.
-const LATE: usize = 64;
+const MAX_LATE_CHECKS: usize = 64;
 
 /// Gives a turn to the next queue of a function that flushes; false if there is none.
 #[inline]
@@ -35,7 +35,7 @@ pub(super) fn turn(function: &mut FunctionEngine, now: u64) -> bool {
 fn turn_of_next(function: &mut FunctionEngine, now: u64) -> bool {
     let Some(number) = function.engine.flushes.next(now) else { return false };
     let more = flush(function, number, now, BATCH);
-    function.engine.flushes.had_turn(number, more);
+    function.engine.flushes.end_turn(number, more);
     true
 }
 
@@ -113,7 +113,7 @@ fn flush_send(pair: &mut QueuePair<'_>) -> Option<()> {
     let kind = cqe_opcode::REQUESTER_ERROR;
     let flushed = cqe_syndrome::FLUSHED;
     let completion = Completion::error(pair.qp, pair.qpn, kind, wqe_opcode, index, flushed);
-    // The QP is in error already; an event of the CQ reports an overrun.
+    // The CQ reports an overrun by an event; the QP is in the error state already.
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
     Some(())
 }
@@ -128,7 +128,7 @@ fn flush_receive(pair: &mut QueuePair<'_>) -> Option<()> {
     let posted = match record(pair.context.memory, pair.qp.record) {
         Ok(posted) => posted as u16,
         Err(fault) => {
-            tracing::debug!(qpn = pair.qpn, %fault, "receives that cannot be counted stay");
+            tracing::debug!(qpn = pair.qpn, %fault, "receive WQEs are not flushed");
             return None;
         }
     };
@@ -147,7 +147,7 @@ fn receive_flushed(pair: &mut QueuePair<'_>, index: u16) {
     let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
     let completion = Completion::error(pair.qp, pair.qpn, opcode, 0, index, flushed);
     pair.counters().receive_error(flushed);
-    // The QP is in error already; an event of the CQ reports an overrun.
+    // The CQ reports an overrun by an event; the QP is in the error state already.
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 
@@ -156,19 +156,19 @@ fn receive_flushed(pair: &mut QueuePair<'_>, index: u16) {
 ///
 /// An engine's thread looks at a few queues at a time, so that thousands of them do not hold up
 /// others. A stepped model looks at all, so that it is idle only when nothing is left.
-pub(super) fn look_for_late(locked: &mut LockedFunctions, id: usize) -> bool {
+pub(super) fn find_late_receives(locked: &mut LockedFunctions, id: usize) -> bool {
     if locked.functions[id].engine.errored.is_empty() {
         return false;
     }
-    let most = if locked.clock.began.is_some() { LATE } else { usize::MAX };
+    let most = if locked.clock.began.is_some() { MAX_LATE_CHECKS } else { usize::MAX };
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);
-    let last = function.engine.looked_at;
+    let last = function.engine.last_checked;
     let mut found = false;
     for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(most)
     {
-        function.engine.looked_at = number;
+        function.engine.last_checked = number;
         if !function.engine.flushes.has(number) && has_late(function, number) {
             function.engine.flushes.add(number, now);
             found = true;

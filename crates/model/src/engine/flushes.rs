@@ -62,7 +62,7 @@ impl Flushes {
         self.numbers.contains(&number)
     }
 
-    /// The queue that flushes next; [`Self::had_turn`] ends its turn.
+    /// The queue that flushes next; [`Self::end_turn`] ends its turn.
     pub(super) fn next(&mut self, now: u64) -> Option<u32> {
         while let Some((_, number)) = self.waiting.pop_front_if(|&mut (due, _)| due <= now) {
             self.begun.push_back(number);
@@ -71,7 +71,7 @@ impl Flushes {
     }
 
     /// Ends a queue's turn; `more`: it has not flushed all.
-    pub(super) fn had_turn(&mut self, number: u32, more: bool) {
+    pub(super) fn end_turn(&mut self, number: u32, more: bool) {
         match more {
             true => self.begun.push_back(number),
             false => {

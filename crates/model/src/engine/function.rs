@@ -1,4 +1,5 @@
-//! A function as the data path sees it: its objects, and the engine's state beside them.
+//! A function as the data path sees it: its objects and the engine's state, and the rotation in
+//! which its send queues have turns.
 
 use super::state::EngineState;
 use crate::hca::Hca;
@@ -13,10 +14,10 @@ pub(crate) struct FunctionEngine {
     pub spaces: Spaces,
 }
 
-/// Bytes that a queue may move in each round of turns. The rotation passes over a queue that moved
-/// more, for as many rounds as it takes, so that queues move equally many bytes if their messages
-/// are at least this long. A shorter message has a turn of its own.
-const SHARE: i64 = if cfg!(test) { 512 } else { 4 << 10 };
+/// Bytes that a queue may transfer in each round of turns. The rotation skips a queue that
+/// transferred more for as many rounds as it takes, so that queues with messages of at least this
+/// length transfer equally many bytes. A shorter message takes a whole turn.
+const BYTES_PER_ROUND: i64 = if cfg!(test) { 512 } else { 4 << 10 };
 
 impl FunctionEngine {
     /// Takes the queue with the next turn out of the rotation.
@@ -25,10 +26,10 @@ impl FunctionEngine {
         let Self { hca, engine, .. } = self;
         loop {
             let number = engine.active.pop_front()?;
-            // The queue's turn finds that it no longer exists.
+            // A destroyed queue: its turn handles that.
             let Some(sender) = hca.objects.sender(number) else { return Some(number) };
             let runtime = &mut sender.queue.runtime;
-            runtime.owed = (runtime.owed - SHARE).max(0);
+            runtime.owed = (runtime.owed - BYTES_PER_ROUND).max(0);
             if runtime.owed == 0 || engine.active.is_empty() {
                 runtime.queued = false;
                 return Some(number);
@@ -37,9 +38,9 @@ impl FunctionEngine {
         }
     }
 
-    /// Puts a queue that has moved `moved` bytes in its turn at the end of the rotation.
+    /// Puts a queue that transferred `moved` bytes in its turn at the end of the rotation.
     #[inline]
-    pub(super) fn go_on(&mut self, number: u32, moved: u64) {
+    pub(super) fn requeue(&mut self, number: u32, moved: u64) {
         let Self { hca, engine, .. } = self;
         let Some(sender) = hca.objects.sender(number) else { return log_destroyed(number) };
         let runtime = &mut sender.queue.runtime;
@@ -49,8 +50,8 @@ impl FunctionEngine {
         }
     }
 
-    /// Puts a queue that could not have its turn at the front of the rotation.
-    pub(super) fn go_first(&mut self, number: u32) {
+    /// Puts a queue whose turn could not begin back at the front of the rotation.
+    pub(super) fn requeue_first(&mut self, number: u32) {
         let Self { hca, engine, .. } = self;
         let Some(sender) = hca.objects.sender(number) else { return log_destroyed(number) };
         sender.queue.runtime.queued = true;

@@ -26,7 +26,7 @@ pub(super) fn whole(
     let unfenced = std::mem::take(&mut pair.qp.runtime.unfenced);
     match unfenced.then(|| pair.context.state.unfenced.remove(&pair.qpn)).flatten() {
         None => list(pair, work, scratch),
-        Some(key) => behind_umr(pair, key, work, index, scratch),
+        Some(key) => gather_after_umr(pair, key, work, index, scratch),
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn keep_unfenced(pair: &mut QueuePair<'_>, key: UnfencedKey) {
 /// the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the model it
 /// always does.
 #[cold]
-fn behind_umr(
+fn gather_after_umr(
     pair: &mut QueuePair<'_>,
     mut key: UnfencedKey,
     work: &Work,
@@ -141,7 +141,12 @@ fn list(pair: &QueuePair<'_>, work: &Work, scratch: &mut Scratch) -> Result<u64,
                 let keys = pair.context.keys();
                 keys.resolve(user, range, need, &mut visits, &mut scratch.local).map_err(
                     |refusal| {
-                        tracing::info!(qpn = pair.qpn, ?range, ?refusal, "a local key refused");
+                        tracing::info!(
+                            qpn = pair.qpn,
+                            ?range,
+                            ?refusal,
+                            "an mkey refuses a local access"
+                        );
                         cqe_syndrome::LOCAL_PROTECTION
                     },
                 )?;

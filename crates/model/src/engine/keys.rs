@@ -12,7 +12,7 @@ pub(crate) enum Sge {
     Memory { space: Space, address: u64, length: u64 },
     /// Bytes of the WQE itself (inline data), from this offset.
     Inline { at: usize, length: u64 },
-    /// The null key: reads as zeros, swallows writes.
+    /// The null key: reads as zeros, discards writes.
     Null { length: u64 },
 }
 

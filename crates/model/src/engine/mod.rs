@@ -85,7 +85,7 @@ pub(crate) use blueflame::trapped_write;
 pub(crate) use command::apply;
 #[cfg(test)]
 pub(crate) use command::execute;
-pub(crate) use command::{begin, concerns_others, event, fail_queue, go_on, reset, set_port};
+pub(crate) use command::{begin, concerns_others, event, fail_queue, reset, resume, set_port};
 pub(crate) use doorbell::mmio_write;
 #[cfg(test)]
 pub(crate) use faults::FaultWindow;

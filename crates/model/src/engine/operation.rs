@@ -33,7 +33,7 @@ pub(super) struct Operation {
     pub segments: &'static [WqeSegment],
     /// Bytes of the operation's longest WQE.
     pub longest: usize,
-    /// Opcode of the receiver's CQE, if it uses up a receive WQE.
+    /// Opcode of the receiver's CQE, if it consumes a receive WQE.
     pub responder_cqe: Option<u8>,
     /// The control segment's immediate (or the rkey to invalidate) goes into the receiver's CQE.
     pub immediate: bool,

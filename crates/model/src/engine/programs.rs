@@ -37,7 +37,7 @@ impl Programs<'_> {
                 None => tracing::error!(thread, "a CQ starts a thread of a DPA that is not there"),
             },
             DpaEventTarget::Eq(eqn) => self.report(eqn, cqn, memory),
-            DpaEventTarget::Far { function, process, thread } => {
+            DpaEventTarget::OtherContext { function, process, thread } => {
                 if let Some(dpa) = self.reaching.get(&function).and_then(Weak::upgrade) {
                     dpa.event_of(process, thread);
                 }

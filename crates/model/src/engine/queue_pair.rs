@@ -1,4 +1,4 @@
-//! A QP at work, and what all rooms of the data path read of it.
+//! A QP during its turn, and what several modules of the data path read of it.
 
 use super::context::{Context, Missing, Parts};
 use super::counters::CounterSet;
@@ -7,7 +7,7 @@ use super::keys::KeyUser;
 use crate::functions::{FunctionTable, OtherFunctions};
 use crate::hca::objects::{QpObject, QpState};
 
-/// A QP at work: sending (`requester`), receiving (`responder`), failing (`failure`).
+/// A QP during its turn: it sends (`requester`), receives (`responder`) or fails (`failure`).
 pub(super) struct QueuePair<'a> {
     pub qpn: u32,
     pub qp: &'a mut QpObject,

@@ -16,7 +16,7 @@ use crate::connection::{Incoming, Target};
 use crate::hca::objects::QpObject;
 
 /// log2 of the longest receive WQE.
-const LOG_LONGEST_STRIDE: u32 = 12;
+const MAX_LOG_STRIDE: u32 = 12;
 
 /// The index of the next receive WQE; `wqe` receives a copy of it. Only this function reads the
 /// record.
@@ -33,7 +33,7 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
         return Err(Nak::NotReady);
     }
     if let Some(wqe) = wqe {
-        if rq.log_stride > LOG_LONGEST_STRIDE || rq.log_size >= 32 {
+        if rq.log_stride > MAX_LOG_STRIDE || rq.log_size >= 32 {
             return Err(Nak::Operation);
         }
         let slot = u64::from(rq.consumer) & ((1 << rq.log_size) - 1);
@@ -44,7 +44,7 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
 }
 
 /// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of a
-/// shared queue is used up here: another QP may take the next one before the message is complete.
+/// shared queue is consumed here: another QP may take the next one before the message is complete.
 pub(super) fn take(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<u16, Nak> {
     if let Some((index, wqe)) = pair.qp.runtime.connection().arriving.held.take() {
         scratch.receive = wqe;
@@ -52,7 +52,7 @@ pub(super) fn take(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<u1
     }
     let index = next(pair, Some(&mut scratch.receive))?;
     if pair.qp.srq.is_some() {
-        use_up(pair, index)?;
+        consume(pair, index)?;
     }
     Ok(index)
 }
@@ -90,11 +90,11 @@ pub(super) fn cut_message(qp: &mut QpObject) {
     arriving.held = held;
 }
 
-/// Uses up the receive WQE at `index`.
-pub(super) fn use_up(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
+/// Consumes the receive WQE at `index`.
+pub(super) fn consume(pair: &mut QueuePair<'_>, index: u16) -> Result<(), Nak> {
     if let Some(number) = pair.qp.srq {
         let queue = pair.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
-        srq::used(&mut pair.context.events, number, queue);
+        srq::consume(&mut pair.context.events, number, queue);
         return Ok(());
     }
     pair.qp.rq.as_mut().ok_or(Nak::NotReady)?.consumer = index.wrapping_add(1);
@@ -114,20 +114,20 @@ pub(super) fn scatter(
     let pd = shared.map_or(pair.qp.pd, |queue| queue.pd);
     let user = KeyUser { pd, qpn: pair.qpn, reserved_lkey: pair.qp.context.rlky() };
     let Scratch { receive, remote, .. } = scratch;
-    place(&pair.context.keys(), user, (at, length), (receive, remote))
+    scatter_list(&pair.context.keys(), user, (at, length), (receive, remote))
 }
 
-/// Uses up the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
+/// Consumes the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
 pub(super) fn complete(
     pair: &mut QueuePair<'_>,
     of: &Received,
     inline: Option<&[u8]>,
 ) -> Result<(), Nak> {
-    use_up(pair, of.index)?;
+    consume(pair, of.index)?;
     report(pair, of, inline)
 }
 
-/// Writes the CQE of a message whose receive WQE is used up.
+/// Writes the CQE of a message whose receive WQE was consumed.
 pub(super) fn report(
     pair: &mut QueuePair<'_>,
     of: &Received,
@@ -144,9 +144,9 @@ pub(super) fn report(
 
 /// Fails the QP, and the receive WQE that has no room for a part of its message, by an error CQE.
 pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) -> Nak {
-    // A WQE of a shared queue was used up when it was taken.
+    // A WQE of a shared queue was consumed when it was taken.
     if pair.qp.srq.is_none()
-        && let Err(nak) = use_up(pair, index)
+        && let Err(nak) = consume(pair, index)
     {
         return nak;
     }
@@ -160,25 +160,25 @@ pub(super) fn refuse_part(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) ->
 
 /// Fails a receive WQE: writes its error CQE, and moves the QP to the error state.
 pub(super) fn fail(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
-    if use_up(pair, index).is_ok() {
+    if consume(pair, index).is_ok() {
         report_error(pair, index, syndrome);
     }
     failure::enter_error(pair);
 }
 
-/// Writes the error CQE of a receive WQE that is used up.
+/// Writes the error CQE of a receive WQE that was consumed.
 fn report_error(pair: &mut QueuePair<'_>, index: u16, syndrome: u8) {
     pair.counters().receive_error(syndrome);
     let kind = cqe_opcode::RESPONDER_ERROR;
     let completion = Completion::error(pair.qp, pair.qpn, kind, 0, index, syndrome);
-    // The QP is about to be in error; an event of the CQ reports an overrun.
+    // An event of the CQ reports an overrun, and the QP enters the error state anyway.
     let cqn = pair.receive_cq();
     let _ = completion::write(&mut pair.context, pair.qpn, cqn, completion);
 }
 
-/// Finds the memory that a receive WQE gives to `length` bytes of a message from byte `at` on; the
-/// error is the syndrome.
-pub(super) fn place(
+/// Writes to `memory` the ranges of a receive WQE that `length` bytes of a message from byte `at`
+/// on go to; the error is the syndrome.
+pub(super) fn scatter_list(
     keys: &Keys<'_>,
     user: KeyUser,
     (at, length): (u64, u64),
@@ -201,7 +201,7 @@ pub(super) fn place(
         let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
         keys.resolve(user, range, AccessRight::LocalWrite, &mut visits, memory).map_err(
             |refusal| {
-                tracing::info!(user.qpn, ?range, ?refusal, "a local key refused");
+                tracing::info!(user.qpn, ?range, ?refusal, "an mkey refuses a local access");
                 cqe_syndrome::LOCAL_PROTECTION
             },
         )?;

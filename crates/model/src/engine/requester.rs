@@ -8,7 +8,7 @@ use super::operation::{Execution, Local, WqeRefusal};
 use super::queue_pair::QueuePair;
 use super::scratch::Scratch;
 use super::sender::Turn;
-use super::work::{self, Placed, Work};
+use super::work::{self, PostedWqe, Work};
 use super::{completion, copy, failure, gather, umr, wait};
 use crate::hca::objects::QpState;
 
@@ -17,7 +17,7 @@ pub(super) enum TurnStart {
     /// The turn is over.
     Over(Turn),
     /// The next request goes out.
-    Request(Placed),
+    Request(PostedWqe),
 }
 
 /// Begins a turn: executes the next WQE if the QP's state allows it, up to the point where it needs
@@ -53,7 +53,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
         Ok(work) => work,
         Err(why) => {
             let (qpn, opcode) = (pair.qpn, work::opcode(&scratch.wqe));
-            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
+            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP refuses a WQE");
             completion::skip_to(pair.qp, pair.qpn, index, fetched.unwrap_or(1));
             let syndrome = cqe_syndrome::LOCAL_QP_OPERATION;
             return Ok(TurnStart::Over(completion::fail(pair, index, opcode, syndrome)));
@@ -62,7 +62,7 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
     if !std::mem::replace(&mut pair.qp.runtime.begun, true) {
         let faults = &mut pair.context.state.faults;
         if faults.fails_queue_pair(pair.qpn) {
-            failure::catastrophe(pair);
+            failure::fail_with_event(pair);
             return Ok(TurnStart::Over(Turn::Sleep));
         }
         if let Some(syndrome) = faults.fails_request(pair.qpn) {
@@ -89,10 +89,10 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
             )));
         }
     };
-    let placed = Placed { work, index, wqebbs, length };
+    let posted = PostedWqe { work, index, wqebbs, length };
     Ok(match work.operation.execution {
-        Execution::Local(local) => TurnStart::Over(execute_local(pair, local, &placed, scratch)),
-        Execution::Remote(_) if may_go_out(pair, &placed) => TurnStart::Request(placed),
+        Execution::Local(local) => TurnStart::Over(execute_local(pair, local, &posted, scratch)),
+        Execution::Remote(_) if may_send(pair, &posted) => TurnStart::Request(posted),
         Execution::Remote(_) => TurnStart::Over(Turn::Sleep),
     })
 }
@@ -102,30 +102,30 @@ pub(super) fn begin(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<T
 fn execute_local(
     pair: &mut QueuePair<'_>,
     local: Local,
-    placed: &Placed,
+    posted: &PostedWqe,
     scratch: &mut Scratch,
 ) -> Turn {
     match local {
-        Local::Nop => completion::finish(pair, placed, Ok(())),
-        Local::Umr => umr::execute(pair, placed, scratch),
-        Local::Copy => copy::execute(pair, placed, scratch),
-        Local::Wait => wait::execute(pair, placed, scratch),
+        Local::Nop => completion::finish(pair, posted, Ok(())),
+        Local::Umr => umr::execute(pair, posted, scratch),
+        Local::Copy => copy::execute(pair, posted, scratch),
+        Local::Wait => wait::execute(pair, posted, scratch),
     }
 }
 
-/// Whether a request goes out. A request whose ACK timed out uses a retry, or fails without one.
-fn may_go_out(pair: &mut QueuePair<'_>, placed: &Placed) -> bool {
+/// Whether a request may be sent. A request whose ACK timed out uses a retry, or fails without one.
+fn may_send(pair: &mut QueuePair<'_>, posted: &PostedWqe) -> bool {
     if !std::mem::take(&mut pair.qp.runtime.overdue) {
         return true;
     }
     pair.counters().count(Count::Timeout);
-    try_again(pair, placed) == Turn::Again
+    try_again(pair, posted) == Turn::Again
 }
 
 /// Uses one of the remaining retries, or fails the request.
-pub(super) fn try_again(pair: &mut QueuePair<'_>, placed: &Placed) -> Turn {
+pub(super) fn try_again(pair: &mut QueuePair<'_>, posted: &PostedWqe) -> Turn {
     if pair.qp.requester.retries_left == 0 {
-        return completion::finish(pair, placed, Err(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED));
+        return completion::finish(pair, posted, Err(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED));
     }
     pair.qp.requester.retries_left -= 1;
     Turn::Again

@@ -26,7 +26,7 @@ pub(super) struct WholeRequest<'a> {
     pub work: &'a Work,
     /// Bytes of payload, or requested bytes.
     pub length: u64,
-    /// The part of these bytes that comes now.
+    /// The part of these bytes that is carried now.
     pub part: MessagePart,
 }
 
@@ -175,7 +175,7 @@ fn send_part(
         return done;
     }
     if pair.qp.srq.is_none() {
-        receive::use_up(pair, index)?;
+        receive::consume(pair, index)?;
     }
     let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
     let of = report_of(pair, message, index, opcode);
@@ -255,7 +255,7 @@ fn payload(pair: &QueuePair<'_>, scratch: &Scratch) -> Result<(), Nak> {
     Ok(())
 }
 
-/// Completes a message: uses up the receive WQE and writes its CQE.
+/// Completes a message: consumes the receive WQE and writes its CQE.
 fn received(
     pair: &mut QueuePair<'_>,
     message: &WholeRequest<'_>,

@@ -9,7 +9,7 @@ use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
 use super::keys::KeyUser;
-use super::receive::place;
+use super::receive::scatter_list;
 use super::ring::record;
 use super::scratch::Scratch;
 use super::{srq, transfer};
@@ -30,11 +30,11 @@ impl StandaloneRq<'_> {
         let index = match self.next(&mut scratch.receive) {
             Ok(Some(index)) => index,
             Ok(None) => {
-                tracing::debug!(rqn = self.rqn, "a frame finds no receive");
+                tracing::debug!(rqn = self.rqn, "an RQ drops a frame: no receive WQE is posted");
                 let counter = self.rq.context.counter_set_id();
                 return self.context.counters(counter).count(Count::OutOfBuffer);
             }
-            Err(why) => return self.stuck(why),
+            Err(why) => return self.fail(why),
         };
         // The CQE carries a stripped VLAN tag.
         let strip = !self.rq.context.vsd() && frame.vlan.is_some();
@@ -42,17 +42,17 @@ impl StandaloneRq<'_> {
         frame.write(strip, bytes);
         let pd = match self.receive_pd() {
             Ok(pd) => pd,
-            Err(missing) => return self.stuck(missing.into()),
+            Err(missing) => return self.fail(missing.into()),
         };
         let user = KeyUser { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
         let keys = self.context.keys();
-        let placed = place(&keys, user, (0, bytes.len() as u64), (receive, remote));
-        let done = placed.and_then(|()| {
+        let listed = scatter_list(&keys, user, (0, bytes.len() as u64), (receive, remote));
+        let done = listed.and_then(|()| {
             transfer::scatter(self.context.spaces, remote, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
         });
-        if let Err(missing) = self.use_up(index) {
-            return self.stuck(missing.into());
+        if let Err(missing) = self.consume(index) {
+            return self.fail(missing.into());
         }
         let completion = match done {
             Ok(()) => {
@@ -65,13 +65,14 @@ impl StandaloneRq<'_> {
                     rqn = self.rqn,
                     index,
                     syndrome,
-                    "a frame has no place in a receive"
+                    "a receive WQE cannot take a frame"
                 );
                 let kind = cqe_opcode::RESPONDER_ERROR;
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
                 // A sender of a frame that is too long must not stop the RQ.
                 if syndrome != cqe_syndrome::LOCAL_LENGTH {
-                    // The RQ is about to be in error; an event of the CQ reports an overrun.
+                    // An event of the CQ reports an overrun, and the RQ enters the error state
+                    // anyway.
                     let _ = self.complete(error);
                     return self.enter_error();
                 }
@@ -79,7 +80,7 @@ impl StandaloneRq<'_> {
             }
         };
         if self.complete(completion).is_err() {
-            self.catastrophe();
+            self.fail_with_event();
         }
     }
 
@@ -111,12 +112,12 @@ impl StandaloneRq<'_> {
         Ok(Some(queue.consumer))
     }
 
-    /// Uses up the receive WQE at `index`.
-    fn use_up(&mut self, index: u16) -> Result<(), Missing> {
+    /// Consumes the receive WQE at `index`.
+    fn consume(&mut self, index: u16) -> Result<(), Missing> {
         match (self.rq.srq, &mut self.rq.queue) {
             (Some(number), _) => {
                 let pool = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
-                srq::used(&mut self.context.events, number, pool);
+                srq::consume(&mut self.context.events, number, pool);
             }
             (None, Some(queue)) => queue.consumer = index.wrapping_add(1),
             (None, None) => return Err(Missing::ReceiveRing(self.rqn)),
@@ -135,20 +136,20 @@ impl StandaloneRq<'_> {
     }
 
     /// Handles an RQ that cannot take a frame.
-    fn stuck(&mut self, why: RqBlocked) {
+    fn fail(&mut self, why: RqBlocked) {
         match why {
             RqBlocked::Missing(missing) => {
                 tracing::error!(rqn = self.rqn, %missing, "an RQ cannot receive");
             }
             RqBlocked::Fault(fault) => {
-                tracing::warn!(rqn = self.rqn, %fault, "the receives of an RQ cannot be read");
+                tracing::warn!(rqn = self.rqn, %fault, "an RQ cannot read its receive WQE");
             }
         }
-        self.catastrophe();
+        self.fail_with_event();
     }
 
     /// Moves an RQ that cannot continue to the error state, and reports a catastrophic error event.
-    fn catastrophe(&mut self) {
+    fn fail_with_event(&mut self) {
         self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
         self.enter_error();
     }
@@ -170,7 +171,11 @@ impl StandaloneRq<'_> {
         let posted = match record(self.context.memory, self.rq.record) {
             Ok(posted) => posted as u16,
             Err(fault) => {
-                tracing::debug!(rqn = self.rqn, %fault, "receives that cannot be counted stay");
+                tracing::debug!(
+                    rqn = self.rqn,
+                    %fault,
+                    "receive WQEs are not flushed: their doorbell record cannot be read"
+                );
                 return None;
             }
         };
@@ -181,7 +186,7 @@ impl StandaloneRq<'_> {
         queue.consumer = index.wrapping_add(1);
         let (kind, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.rq, self.rqn, kind, 0, index, flushed);
-        // The RQ is in error already; an event of the CQ reports an overrun.
+        // The CQ reports an overrun by an event; the RQ is in the error state already.
         let _ = self.complete(completion);
         Some(())
     }

@@ -20,7 +20,7 @@ const TURNS_PER_SWEEP: u32 = 16;
 /// there is.
 const TURNS_PER_PROGRAM: u32 = 16;
 /// Packets taken in a row; their answers go out together.
-const ARRIVALS: u8 = 16;
+const ARRIVALS_PER_PHASE: u8 = 16;
 /// Kinds of [`Phase`]; the first one may come again.
 const PHASES: usize = 4;
 /// While queues are busy, one of this number of turns looks at QPs in the error state.
@@ -132,8 +132,8 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
     #[cfg(test)]
     assert!(!function.engine.faults.panic, "a test asked for a panic");
     if function.hca.fatal {
-        forget_plans(function);
-        doorbell::ignore(&function.hca);
+        discard_pending_work(function);
+        doorbell::discard(&function.hca);
         collect(locked, id);
         locked.functions[id].engine.ingress.clear();
         return false;
@@ -155,18 +155,18 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
     }
     // A busy engine still flushes failed queues.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {
-        worked |= flush::look_for_late(locked, id);
+        worked |= flush::find_late_receives(locked, id);
     }
     worked |= expire(&mut locked.functions[id], now);
     worked |= flush::turn(&mut locked.functions[id], now);
-    worked |= wait::look(locked, id);
+    worked |= wait::give_due_turns(locked, id);
     let engine = &locked.functions[id].engine;
     if engine.answering.is_empty() && engine.ingress.is_empty() && !locked.fabric().has_for(id, now)
     {
         let engine = &mut locked.functions[id].engine;
         // The packets that this turn sends are taken before the next turn.
-        engine.phase = Phase::Arrivals(ARRIVALS - 1);
-        return give_turn(locked, id, scratch) || worked || flush::look_for_late(locked, id);
+        engine.phase = Phase::Arrivals(ARRIVALS_PER_PHASE - 1);
+        return give_turn(locked, id, scratch) || worked || flush::find_late_receives(locked, id);
     }
     for _ in 0..PHASES {
         let phase = locked.functions[id].engine.phase;
@@ -176,14 +176,16 @@ fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool 
                 false => (false, Phase::Answers),
             },
             Phase::Answers => (answer(locked, id, scratch), Phase::Turns),
-            Phase::Turns => (give_turn(locked, id, scratch), Phase::Arrivals(ARRIVALS - 1)),
+            Phase::Turns => {
+                (give_turn(locked, id, scratch), Phase::Arrivals(ARRIVALS_PER_PHASE - 1))
+            }
         };
         locked.functions[id].engine.phase = next;
         if did {
             return true;
         }
     }
-    worked || flush::look_for_late(locked, id)
+    worked || flush::find_late_receives(locked, id)
 }
 
 /// Takes the next packet that has arrived for a function.
@@ -200,7 +202,7 @@ fn take_arrival(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) 
     true
 }
 
-/// Takes some of the packets that have arrived for a function, and gives buffers back.
+/// Takes some of the packets that have arrived for a function, and returns buffers.
 fn collect(locked: &mut LockedFunctions, id: usize) {
     let now = locked.clock.now;
     if !locked.fabric().has_for(id, now) {
@@ -210,7 +212,7 @@ fn collect(locked: &mut LockedFunctions, id: usize) {
     let engine = &mut locked.functions[id].engine;
     engine.spent.drain(..).for_each(|frame| fabric.recycle(frame));
     fabric.share_buffers(&mut engine.buffers);
-    for _ in 0..ARRIVALS {
+    for _ in 0..ARRIVALS_PER_PHASE {
         let Some(delivery) = fabric.take(now, id) else { break };
         engine.ingress.push_back(delivery);
     }
@@ -230,7 +232,7 @@ fn answer(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> boo
     true
 }
 
-/// Hands the packets that QPs of a function sent to its ports.
+/// Transmits the packets that QPs of a function sent.
 fn send_packets(locked: &mut LockedFunctions, id: usize) {
     if locked.functions[id].engine.egress.is_empty() {
         return;
@@ -249,15 +251,15 @@ fn send_packets(locked: &mut LockedFunctions, id: usize) {
 }
 
 /// Forgets the pending work of a dead function, so that it holds up no other function.
-fn forget_plans(function: &mut FunctionEngine) {
+fn discard_pending_work(function: &mut FunctionEngine) {
     function.engine.forget_queues();
     function.engine.held = Default::default();
 }
 
 /// Gives the queue at the head of a function's rotation its turn; false if there is none.
 ///
-/// Queues take turns, but one that has moved more than its share is passed over until the others
-/// have moved as much.
+/// Queues take turns, but one that has moved more bytes than others is skipped until they have
+/// moved as many.
 fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
     let function = &mut locked.functions[id];
     let Some(number) = function.next_in_rotation() else { return false };
@@ -270,15 +272,15 @@ fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> 
     let moved = function.engine.moved_bytes;
     match turn {
         // It has not begun yet.
-        Ok(Turn::Again) if locked.contended.is_some() => function.go_first(number),
-        Ok(Turn::Again) => function.go_on(number, moved),
+        Ok(Turn::Again) if locked.contended.is_some() => function.requeue_first(number),
+        Ok(Turn::Again) => function.requeue(number, moved),
         Ok(Turn::Sleep) => {}
         Err(missing) => tracing::error!(%missing, "a queue was destroyed before its turn"),
     }
     true
 }
 
-/// Gives an SQ its turn: executes one WQE, if its state lets it.
+/// Gives an SQ its turn: executes one WQE, if its state allows.
 fn sq_turn(
     locked: &mut LockedFunctions,
     id: usize,
@@ -292,7 +294,7 @@ fn sq_turn(
     Ok(turn)
 }
 
-/// Gives a QP its turn: executes one WQE, or a part of it, if its state lets it.
+/// Gives a QP its turn: executes one WQE, or a part of it, if its state allows.
 fn qp_turn(
     locked: &mut LockedFunctions,
     id: usize,

@@ -28,8 +28,8 @@ pub(crate) struct Scratch {
     pub remote: Vec<Sge>,
     /// Pages with pending doorbells.
     pub pages: Vec<u32>,
-    /// The function that has the next turn, if one thread moves all.
+    /// The function that has the next turn, if one thread serves all functions.
     pub next: usize,
-    /// Steps made so far.
+    /// Number of steps so far.
     pub steps: u32,
 }

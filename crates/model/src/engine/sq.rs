@@ -12,7 +12,7 @@ use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
 
 impl StandaloneSq<'_> {
-    /// Gives the SQ its turn: executes one WQE, if its state lets it.
+    /// Gives the SQ its turn: executes one WQE, if its state allows.
     pub(super) fn turn(&mut self, scratch: &mut Scratch) -> Turn {
         match self.sq.state {
             SqState::RDY => {}
@@ -36,12 +36,7 @@ impl StandaloneSq<'_> {
         let (work, execution) = match work {
             Ok(work) => work,
             Err(why) => {
-                tracing::info!(
-                    sqn = self.sqn,
-                    index,
-                    ?why,
-                    "an SQ does not do what a WQE asks for"
-                );
+                tracing::info!(sqn = self.sqn, index, ?why, "an SQ refuses a WQE");
                 self.fail(index, work::opcode(wqe), cqe_syndrome::LOCAL_QP_OPERATION);
                 return Turn::Sleep;
             }
@@ -79,7 +74,7 @@ impl StandaloneSq<'_> {
     fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) {
         let kind = cqe_opcode::REQUESTER_ERROR;
         let completion = Completion::error(self.sq, self.sqn, kind, opcode, index, syndrome);
-        // The SQ is about to be in error; an event of the CQ reports an overrun.
+        // An event of the CQ reports an overrun, and the SQ enters the error state anyway.
         let _ = self.complete(completion);
         self.enter_error();
     }
@@ -113,7 +108,7 @@ impl StandaloneSq<'_> {
         let (index, wqe_opcode) = self.sq.queue.skip(self.context.memory, record)?;
         let (kind, flushed) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.sq, self.sqn, kind, wqe_opcode, index, flushed);
-        // The SQ is in error already; an event of the CQ reports an overrun.
+        // The CQ reports an overrun by an event; the SQ is in the error state already.
         let _ = self.complete(completion);
         Some(())
     }

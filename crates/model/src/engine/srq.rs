@@ -1,8 +1,8 @@
 //! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes,
 //! or a ring of WQEs.
 //!
-//! Software links WQEs as they become free, so a list is not used in the order of its slots. A ring
-//! is, and the 16 bytes mean nothing; a pool may omit them.
+//! Software links WQEs as they become free, so the order of a list is not that of its slots. In a
+//! ring it is, and the 16 bytes have no meaning; the ring of an RMP may omit them.
 
 use super::events::Events;
 use super::ring::record;
@@ -14,7 +14,7 @@ use verbless_prm::hot::{self, SrqNextSegment, SrqRecord, event_type};
 /// log2 of the longest receive WQE.
 pub(super) const LOG_LONGEST_STRIDE: u32 = 12;
 
-/// The index of the next WQE, if one is posted, and with `wqe` a copy of its data segments.
+/// The index of the next posted WQE, if any; copies its data segments to `wqe`.
 pub(super) fn next(
     memory: &dyn HostMemory,
     queue: &Srq,
@@ -26,7 +26,7 @@ pub(super) fn next(
     }
     if let Some(wqe) = wqe {
         wqe.resize(1 << queue.log_stride.min(LOG_LONGEST_STRIDE), 0);
-        queue.memory.read_wrapping(memory, place(queue), wqe)?;
+        queue.memory.read_wrapping(memory, head_offset(queue), wqe)?;
         if has_next_segment(queue) {
             wqe.drain(..SrqNextSegment::BYTES);
         }
@@ -34,14 +34,14 @@ pub(super) fn next(
     Ok(Some(queue.head))
 }
 
-/// Uses up the next WQE: advances to the one that it names, and reports the limit event if software
-/// asked for it.
-pub(super) fn used(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
+/// Consumes the next WQE: advances to the one that it links to, and reports the limit event if
+/// software armed it.
+pub(super) fn consume(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
     let mut link = SrqNextSegment::zeroed();
     link.set_next_wqe_index(queue.head.wrapping_add(1));
     if !queue.cyclic
         && let Err(fault) =
-            queue.memory.read_wrapping(events.memory, place(queue), link.as_bytes_mut())
+            queue.memory.read_wrapping(events.memory, head_offset(queue), link.as_bytes_mut())
     {
         tracing::warn!(number, %fault, "the links of a shared receive queue cannot be read");
         return;
@@ -56,7 +56,7 @@ pub(super) fn used(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
     }
 }
 
-/// How many WQEs were posted.
+/// The producer counter of the doorbell record.
 fn posted(memory: &dyn HostMemory, queue: &Srq) -> Result<u16, Fault> {
     let word = record(
         memory,
@@ -73,6 +73,6 @@ fn has_next_segment(queue: &Srq) -> bool {
 }
 
 /// Byte offset of the next WQE in the queue; an index that is too large wraps.
-fn place(queue: &Srq) -> u64 {
+fn head_offset(queue: &Srq) -> u64 {
     (u64::from(queue.head) & ((1 << queue.log_size) - 1)) << queue.log_stride
 }

@@ -1,4 +1,4 @@
-//! The engine's state besides the objects that commands make.
+//! The engine's state besides the objects that commands create.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::hca::objects::Mkey;
 use crate::numbered::Numbered;
 use crate::watch::Outbox;
 
-/// Stray doorbells that are kept.
+/// Maximum number of stray doorbells that are recorded.
 pub(crate) const MAX_STRAYS: usize = 16;
 
 /// A key as it was before a UMR, for a request that does not wait for the UMR.
@@ -36,7 +36,7 @@ pub(crate) struct EngineState {
     pub moved_bytes: u64,
     /// The kind of work that is done next, if there is some.
     pub phase: Phase,
-    /// Turns made so far.
+    /// Number of turns so far.
     pub turns: u32,
     /// QPs with answers to send, each once.
     pub answering: VecDeque<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct EngineState {
     /// QPs and RQs in the error state: receives that are posted to them are flushed.
     pub errored: BTreeSet<u32>,
     /// The queue of `errored` that was checked last.
-    pub looked_at: u32,
+    pub last_checked: u32,
     /// Keys that the last requests of QPs changed, as they were before.
     pub unfenced: BTreeMap<u32, UnfencedKey>,
     /// Queues with a pending flush.
@@ -94,7 +94,7 @@ impl EngineState {
         self.moderated.clear();
     }
 
-    /// Takes back the timer of a QP that waited until `at`, if it did.
+    /// Cancels the timer of a QP that waited until `at`, if it did.
     pub(super) fn stop_timer(&mut self, at: Option<u64>, qpn: u32) {
         if let Some(at) = at {
             self.timers.remove(&(at, qpn));

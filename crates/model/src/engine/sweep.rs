@@ -20,8 +20,8 @@ pub(super) fn turn(function: &mut FunctionEngine, now: u64) -> bool {
     let mut rest = queues.into_iter().flat_map(|queues| queues.range(first..));
     for &number in rest.by_ref().take(BATCH) {
         match doorbell {
-            PageDoorbell::Send => doorbell::look(function, number),
-            PageDoorbell::Arm => doorbell::look_at_arm(function, number, now),
+            PageDoorbell::Send => doorbell::read_producer(function, number),
+            PageDoorbell::Arm => doorbell::read_arm_request(function, number, now),
         }
     }
     function.engine.sweeps.stop_before(rest.next().copied());

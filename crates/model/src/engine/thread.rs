@@ -58,7 +58,7 @@ pub(crate) fn spawn(shared: &Arc<SharedModel>) {
             .spawn(move || {
                 set_mover(number);
                 match number {
-                    0 => look(&shared, processors),
+                    0 => poll(&shared, processors),
                     _ => help(&shared, &waker, number),
                 }
             })
@@ -66,8 +66,8 @@ pub(crate) fn spawn(shared: &Arc<SharedModel>) {
     }
 }
 
-/// Polls for work, does it, and calls for help when there is much.
-fn look(shared: &Weak<SharedModel>, processors: usize) {
+/// Polls for work, does it, and wakes a helper when several functions have work.
+fn poll(shared: &Weak<SharedModel>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
         tracing::debug!(%errno, "the engine's thread sleeps with the system's timer slack");
     }
@@ -75,15 +75,16 @@ fn look(shared: &Weak<SharedModel>, processors: usize) {
     let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
     let mut sleep = MIN_SLEEP;
-    // Work that nothing announces is looked for after every sleep, and as often without sleep.
-    let mut looked = Instant::now();
+    // Every function is polled after each sleep, and as often without sleep: no hint announces some
+    // work.
+    let mut polled_all = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
-        let rings = shared.waker.wakes();
-        all |= looked.elapsed() > MAX_SLEEP;
+        let wakes = shared.waker.wakes();
+        all |= polled_all.elapsed() > MAX_SLEEP;
         let round = round(&shared, 0, all, &mut scratch);
         if all {
-            looked = Instant::now();
+            polled_all = Instant::now();
         }
         if round.busy > 1 {
             shared.waker.wake_helper();
@@ -97,11 +98,11 @@ fn look(shared: &Weak<SharedModel>, processors: usize) {
         if round.missed {
             // Another thread holds the function that has work: it does the work, or soon releases
             // the function.
-            shared.waker.sleep(rings, MIN_SLEEP);
+            shared.waker.sleep(wakes, MIN_SLEEP);
         }
         while !has_work(&shared) {
             if last_work.elapsed() > spin {
-                doze(&shared, rings, &mut sleep, last_work.elapsed());
+                sleep_until_due(&shared, wakes, &mut sleep, last_work.elapsed());
                 all = true;
                 break;
             }
@@ -110,7 +111,7 @@ fn look(shared: &Weak<SharedModel>, processors: usize) {
     }
 }
 
-/// Helps whenever it is called, for as long as there is work.
+/// Helps whenever it is woken, for as long as there is work.
 fn help(shared: &Weak<SharedModel>, waker: &EngineWaker, number: usize) {
     let mut scratch = Scratch::default();
     while waker.wait_for_call() {
@@ -133,7 +134,7 @@ struct RoundResult {
     worked: bool,
     /// Functions that have more to do at once.
     busy: usize,
-    /// Whether another thread has a function that may have work.
+    /// Whether another thread holds a function that may have work.
     missed: bool,
 }
 
@@ -144,7 +145,7 @@ fn round(shared: &SharedModel, first: usize, all: bool, scratch: &mut Scratch) -
     let mut found = RoundResult { worked: false, busy: 0, missed: false };
     let now = shared.clock().now;
     for id in (0..count).map(|at| (first + at) % count) {
-        if !all && !wants(shared, id, now) {
+        if !all && !may_have_work(shared, id, now) {
             continue;
         }
         match shared.work(id, scratch, |locked| run::run(locked, id, BATCH)) {
@@ -157,7 +158,7 @@ fn round(shared: &SharedModel, first: usize, all: bool, scratch: &mut Scratch) -
 }
 
 /// Whether a function may have work.
-fn wants(shared: &SharedModel, id: usize, now: u64) -> bool {
+fn may_have_work(shared: &SharedModel, id: usize, now: u64) -> bool {
     let slot = shared.slot(id);
     slot.busy.load(Ordering::Relaxed)
         || slot.bar.rung()
@@ -167,16 +168,16 @@ fn wants(shared: &SharedModel, id: usize, now: u64) -> bool {
 
 fn has_work(shared: &SharedModel) -> bool {
     let now = shared.clock().now;
-    (0..shared.count()).any(|id| wants(shared, id, now))
+    (0..shared.count()).any(|id| may_have_work(shared, id, now))
 }
 
-/// Sleeps until the next poll or timer is due or the bell wakes the thread; not at all if the bell
-/// rang since its count was `rings`.
-fn doze(shared: &SharedModel, rings: u64, sleep: &mut Duration, idle: Duration) {
+/// Sleeps until the next poll or timer is due or the waker wakes the thread; not at all if it did
+/// so since its count was `wakes`.
+fn sleep_until_due(shared: &SharedModel, wakes: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { MAX_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
     let due = timers.chain([shared.common.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
-    shared.waker.sleep(rings, timer.min(*sleep));
+    shared.waker.sleep(wakes, timer.min(*sleep));
     *sleep = (*sleep * 2).min(longest);
 }

@@ -48,7 +48,7 @@ fn copy(
     (target, written): (Sge, u64),
     length: u64,
 ) -> Result<(), TransferEnd> {
-    // The null key swallows writes.
+    // The null key discards writes.
     let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
     let to = spaces.get(space);
     let target = target.checked_add(written).ok_or(TransferEnd::Target)?;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn sges_of_unlike_sizes_line_up() {
+    fn transfer_copies_between_sges_of_different_lengths() {
         let memory = in_process();
         let spaces: Spaces = [memory.clone()].into_iter().collect();
         let source: Vec<u8> = (1..=20).collect();

@@ -19,7 +19,7 @@ use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::UnfencedKey;
 use super::transfer;
-use super::work::{Placed, Segment, segments};
+use super::work::{PostedWqe, Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::klm;
@@ -30,10 +30,10 @@ use crate::memory::Spaces;
 const CONTROL: usize = CtrlSegment::BYTES;
 const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
-/// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
-/// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
+/// The number of octowords (16 bytes) of entries, and their offset in the list, are multiples of
+/// this (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
-/// Maximum number of ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for
+/// Maximum number of octowords that the model keeps of one key's entries: pages of 4 KiB for
 /// 32 GiB.
 const MAX_KEPT_OCTOWORDS: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
@@ -42,29 +42,29 @@ const ABSENT: u64 = 1 << 63;
 const PRESENT: u64 = 3;
 /// The request is no UMR that this device supports.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
-/// The key refuses.
+/// The key does not allow the change.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
 /// Changes the key that a UMR names.
 #[inline(never)]
-pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Turn {
-    let asker = UmrRequester::of(pair.qpn, pair.qp);
-    let number = placed.work.immediate >> 8;
-    let request = placed.index.wrapping_add(placed.wqebbs);
+pub(super) fn execute(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Turn {
+    let requester = UmrRequester::of(pair.qpn, pair.qp);
+    let number = posted.work.immediate >> 8;
+    let request = posted.index.wrapping_add(posted.wqebbs);
     let followed = pair.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
     let before = followed.then(|| pair.context.mkeys.get(&number).cloned()).flatten();
-    let done = change(&mut pair.context, &asker, placed.work.immediate, scratch);
+    let done = change(&mut pair.context, &requester, posted.work.immediate, scratch);
     if let (Ok(()), Some(before)) = (done, before) {
         gather::keep_unfenced(pair, UnfencedKey { request, number, before });
     }
-    completion::finish(pair, placed, done)
+    completion::finish(pair, posted, done)
 }
 
 /// Changes a key as the UMR in `scratch.wqe` says; the error is the syndrome, and then the key has
 /// not changed.
 fn change(
     context: &mut Context<'_>,
-    asker: &UmrRequester,
+    requester: &UmrRequester,
     key: u32,
     scratch: &mut Scratch,
 ) -> Result<(), u8> {
@@ -74,12 +74,12 @@ fn change(
     let mkey = context.mkeys.get(&(key >> 8)).ok_or(REFUSED)?;
     let fields = ChangedFields::new(control.mkey_mask())?;
     let general = context.caps.general();
-    asker.check(mkey, key, &control, &fields, &new, general)?;
+    requester.check(mkey, key, &control, &fields, &new, general)?;
 
-    let entries = entries(general, mkey, &control, asker)?;
+    let entries = entries(general, mkey, &control, requester)?;
     if entries.is_some() && context.budget.is_full() {
         tracing::info!(
-            qpn = asker.qpn,
+            qpn = requester.qpn,
             key,
             "the memory budget allows no more translation entries"
         );
@@ -89,22 +89,22 @@ fn change(
     let mut wanted = mkey.context;
     fields.apply(&mut wanted, &new);
     let retranslates = !wanted.free() && (mkey.free || entries.is_some() || fields.moves());
-    if retranslates && !is_sound(&wanted, context.caps) {
+    if retranslates && !is_valid_range(&wanted, context.caps) {
         return Err(REFUSED);
     }
-    if !wanted.free() && !suits_atomics(&wanted, context.caps.largest_atomic()) {
-        tracing::info!(qpn = asker.qpn, key, "a key for atomics is not aligned to the largest");
+    if !wanted.free() && !is_aligned_for_atomics(&wanted, context.caps.largest_atomic()) {
+        tracing::info!(qpn = requester.qpn, key, "a key for atomics is not aligned to the largest");
         return Err(REFUSED);
     }
     if !bytes.is_empty() {
-        read_entries(context.keys(), context.spaces, asker, &control, &mut bytes, scratch)?;
+        read_entries(context.keys(), context.spaces, requester, &control, &mut bytes, scratch)?;
     }
 
     let mkey = context.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
     if let Some(table) = &mkey.table {
         let part = control.translation_offset_en();
         let table = match entries {
-            Some((at, _)) => context.budget.list(written(table, at, part, &bytes)),
+            Some((at, _)) => context.budget.list(merged(table, at, part, &bytes)),
             None => table.clone(),
         };
         if retranslates {
@@ -113,11 +113,11 @@ fn change(
         }
         mkey.table = Some(table);
     }
-    settle(mkey, wanted);
+    update_from_context(mkey, wanted);
     Ok(())
 }
 
-/// The QP that asks for the change.
+/// The QP that requests the change.
 pub(super) struct UmrRequester {
     qpn: u32,
     any_domain: bool,
@@ -152,8 +152,8 @@ impl UmrRequester {
         };
         // A UMR that makes a key valid under another variant names the key by the new variant.
         let renamed = fields.has(UmrMkeyMask::KEY) && !new.free();
-        let named = renamed || u32::from(mkey.variant) == key & 0xff;
-        let ours = self.any_domain || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
+        let right_variant = renamed || u32::from(mkey.variant) == key & 0xff;
+        let same_domain = self.any_domain || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
         let right_qp = !control.check_qpn() || [keys::ANY_QP, self.qpn].contains(&mkey.qpn);
         let supported = !(fields.has(UmrMkeyMask::A) && general.umr_modify_atomic_disabled()
             || fields.has(UmrMkeyMask::PAGE_SIZE) && general.umr_modify_entity_size_disabled()
@@ -164,7 +164,7 @@ impl UmrRequester {
             || fields.has(UmrMkeyMask::RELAXED_ORDERING_READ)
                 && !general.relaxed_ordering_read_umr());
         let movable = !fields.moves() || mkey.table.is_some();
-        let allowed = checked && named && ours && right_qp && supported && movable;
+        let allowed = checked && right_variant && same_domain && right_qp && supported && movable;
         if allowed && mkey.context.umr_en() && !mkey.is_null() {
             return Ok(());
         }
@@ -172,13 +172,13 @@ impl UmrRequester {
             qpn = self.qpn,
             key,
             checked,
-            named,
-            ours,
+            right_variant,
+            same_domain,
             right_qp,
             supported,
             movable,
             umr_en = mkey.context.umr_en(),
-            "a key refuses to be changed"
+            "a UMR that its key does not allow"
         );
         Err(REFUSED)
     }
@@ -271,7 +271,7 @@ fn entries(
     general: &HcaCap,
     mkey: &Mkey,
     control: &UmrCtrlSegment,
-    asker: &UmrRequester,
+    requester: &UmrRequester,
 ) -> Result<Option<(usize, usize)>, u8> {
     let count = u64::from(control.xlt_octowords());
     if count == 0 {
@@ -289,11 +289,11 @@ fn entries(
         return Err(MALFORMED);
     }
     let room = u64::from(mkey.context.translations_octword_size()).next_multiple_of(GRANULE);
-    let mine = match mode(&mkey.context) {
-        MkeyAccessMode::MTT => asker.fast_registration,
+    let may_set_entries = match mode(&mkey.context) {
+        MkeyAccessMode::MTT => requester.fast_registration,
         _ => !general.umr_indirect_mkey_disabled(),
     };
-    if !mine || mkey.table.is_none() || offset + count > room.min(MAX_KEPT_OCTOWORDS) {
+    if !may_set_entries || mkey.table.is_none() || offset + count > room.min(MAX_KEPT_OCTOWORDS) {
         return Err(REFUSED);
     }
     Ok(Some((offset as usize * OCTOWORD, count as usize * OCTOWORD)))
@@ -303,7 +303,7 @@ fn entries(
 fn read_entries(
     known: Keys<'_>,
     spaces: &Spaces,
-    asker: &UmrRequester,
+    requester: &UmrRequester,
     control: &UmrCtrlSegment,
     bytes: &mut [u8],
     scratch: &mut Scratch,
@@ -326,10 +326,10 @@ fn read_entries(
         // The kernel's own QP is in no domain: its pointers are in the domain of the key that they
         // name.
         let pd = match known.mkeys.get(&(lkey >> 8)) {
-            Some(mkey) if asker.any_domain => mkey.pd,
-            _ => asker.pd,
+            Some(mkey) if requester.any_domain => mkey.pd,
+            _ => requester.pd,
         };
-        let user = KeyUser { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };
+        let user = KeyUser { pd, qpn: requester.qpn, reserved_lkey: requester.reserved_lkey };
         let range = Range { key: lkey, address, length: here };
         known
             .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut scratch.local)
@@ -347,7 +347,7 @@ fn read_entries(
 }
 
 /// The table with the entries at their offset; without an offset they are the whole list.
-fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
+fn merged(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
     let end = at + bytes.len();
     let mut new = vec![0; if part { table.len().max(end) } else { end }];
     let kept = table.len().min(new.len());
@@ -357,7 +357,7 @@ fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a key's range and the size of its pages or entries are valid, as CREATE_MKEY requires.
-fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
+fn is_valid_range(context: &MkeyContext, caps: &Capabilities) -> bool {
     let log = u32::from(context.log_page_size());
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
     let sized = match mode(context) {
@@ -372,7 +372,7 @@ fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
 
 /// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect
 /// and allows atomics, as CREATE_MKEY requires.
-fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
+fn is_aligned_for_atomics(context: &MkeyContext, unit: u64) -> bool {
     let length = if context.length64() { 0 } else { context.len() };
     mode(context) == MkeyAccessMode::MTT
         || !context.a()
@@ -403,11 +403,13 @@ fn translation(
     }
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
     let translation = klm::translation(budget, table, log_entry_size, limits);
-    translation.inspect_err(|why| tracing::info!(why, "a UMR's entries make no sense")).ok()
+    translation
+        .inspect_err(|why| tracing::info!(why, "a UMR with invalid translation entries"))
+        .ok()
 }
 
 /// Updates the fields that the data path reads from the context.
-fn settle(mkey: &mut Mkey, context: MkeyContext) {
+fn update_from_context(mkey: &mut Mkey, context: MkeyContext) {
     mkey.variant = context.mkey_7_0();
     mkey.pd = context.pd();
     mkey.qpn = context.qpn();

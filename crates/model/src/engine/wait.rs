@@ -15,7 +15,7 @@ use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::{WaitingQueue, Waits};
 use super::transfer;
-use super::work::Placed;
+use super::work::PostedWqe;
 use crate::hca::objects::QpState;
 use crate::locked::LockedFunctions;
 
@@ -34,21 +34,21 @@ pub(super) fn check(wqe: &[u8]) -> Result<u64, u8> {
 
 /// Executes a WAIT WQE: continues if its condition holds, otherwise stops the queue.
 #[cold]
-pub(super) fn execute(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &Scratch) -> Turn {
+pub(super) fn execute(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &Scratch) -> Turn {
     let holds = Condition::of(&scratch.wqe)
         .ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
         .and_then(|condition| Ok((condition, holds(pair, &condition)?)));
     match holds {
         Ok((condition, false)) => {
             if let Some(sq) = pair.qp.sq.as_mut() {
-                sq.runtime.copies.put_back(placed.index, &scratch.wqe);
+                sq.runtime.copies.put_back(posted.index, &scratch.wqe);
             }
             pair.context.state.waits.add(pair.qpn, condition, pair.context.now);
             Turn::Sleep
         }
         done => {
             pair.context.state.waits.remove(pair.qpn);
-            completion::finish(pair, placed, done.map(drop))
+            completion::finish(pair, posted, done.map(drop))
         }
     }
 }
@@ -74,12 +74,12 @@ fn holds(pair: &QueuePair<'_>, condition: &Condition) -> Result<bool, u8> {
 /// Gives a turn to the send queues of a function that wait for data, if their words are due and may
 /// fulfil the condition; true if one had a turn.
 #[inline]
-pub(super) fn look(locked: &mut LockedFunctions, id: usize) -> bool {
-    !locked.functions[id].engine.waits.is_empty() && look_at_all(locked, id)
+pub(super) fn give_due_turns(locked: &mut LockedFunctions, id: usize) -> bool {
+    !locked.functions[id].engine.waits.is_empty() && give_all_due(locked, id)
 }
 
 #[cold]
-fn look_at_all(locked: &mut LockedFunctions, id: usize) -> bool {
+fn give_all_due(locked: &mut LockedFunctions, id: usize) -> bool {
     let now = locked.clock.now;
     let (function, others) = locked.functions.split(id);
     let mut worked = false;

@@ -35,8 +35,8 @@ pub(crate) struct Work {
     pub data: usize,
 }
 
-/// A WQE at its place in the ring.
-pub(crate) struct Placed {
+/// A decoded send WQE, with its index in the ring.
+pub(crate) struct PostedWqe {
     pub work: Work,
     pub index: u16,
     pub wqebbs: u16,

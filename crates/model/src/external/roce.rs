@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{External, Outside, option};
+use super::{External, ExternalSocket, option};
 use crate::fabric::Gateway;
 use crate::model::Model;
 use crate::profile::Link;
@@ -39,7 +39,7 @@ impl RoceUplink {
         for address in peers.iter().copied().chain([local]) {
             if !is_of_a_host(address) {
                 return Err(format!(
-                    "{address} is not an address of another host: give a unicast \
+                    "{address} is not an address of a host: give a unicast \
                      address that is neither link-local nor IPv4 in IPv6"
                 ));
             }
@@ -118,7 +118,7 @@ impl Socket {
         let socket = UdpSocket::bind((uplink.local, ROCE_PORT))?;
         socket.set_nonblocking(true)?;
         // A burst that exceeds the buffer is lost.
-        let room = make_room(&socket, RECEIVE_BUFFER)?;
+        let room = set_receive_buffer(&socket, RECEIVE_BUFFER)?;
         if room < RECEIVE_BUFFER {
             tracing::warn!(
                 bytes = room,
@@ -150,14 +150,14 @@ impl Socket {
 }
 
 /// Requests a receive buffer of `bytes` bytes; returns the size that the kernel grants.
-fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
+fn set_receive_buffer(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
     option::set(socket, level, name, bytes as i32)?;
     // The kernel doubles the granted size for its own overhead.
     Ok(option::get(socket, level, name)? as usize / 2)
 }
 
-impl Outside for Socket {
+impl ExternalSocket for Socket {
     fn send(&self, frame: &[u8], scratch: &mut Vec<u8>) {
         // The switch also sends broadcast frames here.
         if frame.get(..6) != Some(&self.uplink.mac().0) {
@@ -166,11 +166,11 @@ impl Outside for Socket {
         scratch.clear();
         scratch.extend_from_slice(frame);
         let Some((ends, payload)) = datagram::send(scratch) else {
-            tracing::debug!("a frame for the network is no RoCE v2 packet, and is lost");
+            tracing::debug!("the uplink drops a frame: it is not a RoCE v2 packet");
             return;
         };
         if ends.source != self.uplink.local || !self.is_peer(ends.destination) {
-            tracing::debug!(?ends, uplink = %self.uplink, "a packet of others is lost");
+            tracing::debug!(?ends, uplink = %self.uplink, "a packet has another source or target");
             return;
         }
         match self.socket.send_to(&scratch[payload..], (ends.destination, ROCE_PORT)) {
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn receive_buffer_size_is_reported_as_granted() {
         let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-        assert_eq!(make_room(&socket, 16 << 10).unwrap(), 16 << 10);
+        assert_eq!(set_receive_buffer(&socket, 16 << 10).unwrap(), 16 << 10);
         let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
         let Some(limit) = limit.and_then(|text| text.trim().parse::<usize>().ok()) else {
             let line = "skipped: the limit of receive buffers: no net.core.rmem_max here\n";
@@ -413,7 +413,7 @@ mod tests {
             return;
         };
         let most = i32::MAX as usize / 2;
-        assert_eq!(make_room(&socket, most).unwrap(), limit.min(most));
+        assert_eq!(set_receive_buffer(&socket, most).unwrap(), limit.min(most));
     }
 
     #[test]
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_from_text() {
+    fn uplink_parses_or_names_the_mistake() {
         for text in ["192.0.2.1,192.0.2.2", "2001:db8::1,2001:db8::2,2001:db8::3"] {
             assert_eq!(text.parse::<RoceUplink>().unwrap().to_string(), text);
         }
@@ -463,7 +463,7 @@ mod tests {
             ("192.0.2.1,host", "'192.0.2.1,host' has no IP address in 'host': "),
             ("192.0.2.1,::1", "192.0.2.1 and ::1 are not both IPv4 or both IPv6"),
             ("192.0.2.1,192.0.2.1", "192.0.2.1 is both the local address and a peer's"),
-            ("0.0.0.0,192.0.2.1", "0.0.0.0 is not an address of another host"),
+            ("0.0.0.0,192.0.2.1", "0.0.0.0 is not an address of a host"),
             ("fe80::1,2001:db8::2", "fe80::1 is not an address of"),
             ("::ffff:1.2.3.4,2001:db8::2", "::ffff:1.2.3.4 is not an address of"),
             ("192.0.2.1,224.0.0.1", "224.0.0.1 is not an address of"),

@@ -1,4 +1,4 @@
-//! The ways of frames: over links, through cards and the switch, to the vports that take them.
+//! The paths of frames: over links, through cards and the switch, to the vports that receive them.
 
 use super::address::{Addresses, Destination, source_mac};
 use super::frame::Frame;
@@ -11,7 +11,7 @@ use crate::profile::Link;
 pub(super) const MAX_LEARNED: usize = 4096;
 /// Maximum number of frames in flight; more are dropped.
 pub(super) const MAX_IN_FLIGHT: usize = 1 << 16;
-/// The shortest and the longest frame from outside.
+/// The range of lengths of frames from outside the model.
 const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
 
 impl Fabric {
@@ -25,7 +25,7 @@ impl Fabric {
         let (Some(port), Some(destination)) = (port, destination) else {
             return self.buffers.recycle(frame);
         };
-        self.see(now, port, true, &mut frame);
+        self.report(now, port, true, &mut frame);
         let members = &self.ports[port.0].members;
         let inside = match destination.is_group() {
             true => true,
@@ -43,13 +43,13 @@ impl Fabric {
         self.cross(now, Passage { port, direction, from: Some(from) }, frame);
     }
 
-    /// Takes any bytes as a frame from outside the model; drops bytes that are not a frame.
+    /// Receives a frame from outside the model; drops it if its length is out of range.
     pub(crate) fn receive_external(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
             let now = self.latest(now);
             self.advance(now);
             let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
-            self.see(now, from, true, &mut frame);
+            self.report(now, from, true, &mut frame);
             let passage = Passage { port: from, direction: Direction::Out, from: None };
             self.cross(now, passage, frame);
         }
@@ -89,7 +89,7 @@ impl Fabric {
         self.first().filter(|((at, _), _)| *at <= now).map(|(_, function)| function)
     }
 
-    /// Hands over the next frame that has arrived for a function.
+    /// Takes the next frame that has arrived for a function.
     pub(crate) fn take(&mut self, now: u64, function: usize) -> Option<Delivery> {
         self.advance(now);
         let (_, delivery) =
@@ -116,7 +116,7 @@ impl Fabric {
     /// Sends a frame over a link, or through a card, with the effects of its faults.
     fn cross(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, .. } = passage;
-        let outcome = self.ports[port.0].cable.disturb(direction, &frame);
+        let outcome = self.ports[port.0].cable.draw_faults(direction, &frame);
         if !outcome.lost {
             for _ in 0..outcome.copies {
                 let copy = self.buffers.copy(&frame);
@@ -161,7 +161,7 @@ impl Fabric {
     fn crossed(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, from } = passage;
         if direction == Direction::In {
-            self.see(now, port, false, &mut frame);
+            self.report(now, port, false, &mut frame);
         }
         let here = &mut self.ports[port.0];
         let Some(destination) = Destination::of(here.cable.kind(), frame.bytes()) else {
@@ -249,14 +249,14 @@ impl Fabric {
     ) {
         let takes = |(_, addresses): &&(Vport, Addresses)| addresses.take(destination);
         let members = &self.ports[port.0].members;
-        let takers = members.iter().filter(takes).count();
-        if self.in_flight() + takers > MAX_IN_FLIGHT {
+        let receivers = members.iter().filter(takes).count();
+        if self.in_flight() + receivers > MAX_IN_FLIGHT {
             self.ports[port.0].cable.overflow(Direction::In);
             return self.buffers.recycle(frame);
         }
         let mut frame = Some(frame);
         for (at, &(to, _)) in members.iter().filter(takes).enumerate() {
-            let copy = match at + 1 == takers {
+            let copy = match at + 1 == receivers {
                 true => frame.take(),
                 false => frame.as_ref().map(|frame| self.buffers.copy(frame)),
             };

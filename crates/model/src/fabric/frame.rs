@@ -97,7 +97,7 @@ impl Frame {
             Link::Infiniband => wire::seal_infiniband(self.bytes_mut()),
         };
         if let Err(malformed) = sealed {
-            tracing::error!(%malformed, "the engine sent a packet that no port takes");
+            tracing::error!(%malformed, "the engine sent a malformed packet");
         }
     }
 }
@@ -109,16 +109,16 @@ pub(crate) struct Buffers {
     free: Vec<Vec<u8>>,
 }
 
-/// Buffers that are kept; the rest is freed.
+/// Maximum number of free buffers; further ones are deallocated.
 const MAX_FREE: usize = 4096;
 /// The size of a new buffer: a packet of 4 KiB and its headers.
-const USUAL: usize = 4096 + 256;
+const NEW_BUFFER_BYTES: usize = 4096 + 256;
 
 impl Buffers {
     fn frame(&mut self, link: Link, length: usize, sealed: bool) -> Frame {
         let mut buffer = self.free.pop().unwrap_or_default();
         if buffer.len() < length {
-            buffer.resize(length.max(USUAL), 0);
+            buffer.resize(length.max(NEW_BUFFER_BYTES), 0);
         }
         Frame { link, sealed, domain: None, length, buffer }
     }

@@ -135,7 +135,7 @@ impl Cable {
     }
 
     /// Determines the effect of faults on a frame.
-    pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> FrameOutcome {
+    pub(super) fn draw_faults(&mut self, direction: Direction, frame: &Frame) -> FrameOutcome {
         let mut outcome = FrameOutcome::default();
         if direction != Direction::Inside || self.settings.loopback {
             self.faults.iter_mut().for_each(|it| it.apply(direction, frame, &mut outcome));

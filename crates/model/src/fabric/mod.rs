@@ -21,7 +21,7 @@
 //! next arrived frame. One queue orders all events by time and number, so that every run is the
 //! same.
 //!
-//! This file has the ports and their names, [`forward`] the ways of frames. Messages that are
+//! This file has the ports and their names, [`forward`] the paths of frames. Messages that are
 //! carried whole do not come here: `directory` finds the function with an address.
 
 pub(crate) mod address;
@@ -138,7 +138,7 @@ struct Port {
     gateway: Option<Gateway>,
 }
 
-/// A frame's way over the link of a port, or through the port's card.
+/// A frame's path over the link of a port, or through the port's card.
 #[derive(Clone, Copy)]
 struct Passage {
     port: PhysicalPort,
@@ -224,11 +224,11 @@ impl Fabric {
         };
         if *now != addresses {
             *now = addresses;
-            self.know();
+            self.update_known();
         }
     }
 
-    fn know(&mut self) {
+    fn update_known(&mut self) {
         self.known.clear();
         for (at, port) in self.ports.iter().enumerate() {
             for (_, addresses) in &port.members {
@@ -245,12 +245,12 @@ impl Fabric {
     }
 
     /// Reports frames to the observers of `outbox`.
-    pub(crate) fn show(&mut self, outbox: Arc<Outbox>) {
+    pub(crate) fn report_to(&mut self, outbox: Arc<Outbox>) {
         self.outbox = Some(outbox);
     }
 
     /// Reports a frame to the observers.
-    fn see(&self, now: u64, port: PhysicalPort, leaving: bool, frame: &mut Frame) {
+    fn report(&self, now: u64, port: PhysicalPort, leaving: bool, frame: &mut Frame) {
         let Some(outbox) = self.outbox.as_ref().filter(|it| it.frames.is_watched()) else { return };
         frame.seal();
         let Port { name, cable, .. } = &self.ports[port.0];

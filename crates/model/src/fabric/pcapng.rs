@@ -319,7 +319,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut capture = Pcapng::new(&mut bytes).unwrap();
         capture.frame(&seen(0, Link::Infiniband, 3_500_000_000, true, b"12345678")).unwrap();
-        // Behind the section and the interface, the block's header and its numbers.
+        // After the blocks of the section and the interface: the block's header and its numbers.
         let block = &bytes[52 + 40..];
         let record = &block[28..28 + 16 + 8 + 2];
         assert_eq!(bytes[52 + 8..][..2], [197, 0]);

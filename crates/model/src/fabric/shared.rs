@@ -1,5 +1,5 @@
-//! The fabric as several threads share it: in a lock, with hints beside it that they read
-//! before every turn.
+//! The fabric under a lock, with hints that the engine's threads read without the lock before every
+//! turn.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

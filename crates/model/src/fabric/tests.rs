@@ -195,7 +195,7 @@ fn infiniband_routes_by_lid_and_shared_lid_by_gid() {
 }
 
 #[test]
-fn fabrics_of_two_kinds_are_apart() {
+fn ethernet_broadcast_does_not_reach_infiniband() {
     let mut fabric = fabric(ETHERNET);
     fabric.add_card(Link::Infiniband, 1, [4]);
     fabric.set_addresses(vport(4), Addresses { lid: 3, ..Addresses::default() });
@@ -249,12 +249,16 @@ fn partition_and_down_link_pass_no_frames() {
         send(&mut fabric, 0, 0, to, 1);
     }
     let functions: Vec<_> = arrived(&mut fabric, 0).iter().map(|&(to, ..)| to).collect();
-    assert_eq!(functions, [3, 0, 1, 3], "function 2 is on an island");
+    assert_eq!(functions, [3, 0, 1, 3], "function 2 is in another partition");
     fabric.set_link(first, LinkSettings { up: false, ..LinkSettings::default() });
     send(&mut fabric, 0, 0, mac(4), 2);
     send(&mut fabric, 0, 3, mac(1), 3);
     send(&mut fabric, 0, 0, mac(2), 4);
-    assert_eq!(arrived(&mut fabric, 0), [(1, false, 4)], "the card itself switches on");
+    assert_eq!(
+        arrived(&mut fabric, 0),
+        [(1, false, 4)],
+        "the card still switches between its own functions"
+    );
     assert_eq!(fabric.traffic(first).map(|it| it.down), [1, 1]);
 }
 
@@ -294,7 +298,7 @@ fn fault(effect: FrameEffect, when: Occurrence) -> FrameFault {
     FrameFault { effect, select: FrameSelector::default(), when }
 }
 
-fn disturbed(faults: impl Into<Vec<FrameFault>>, seed: u64) -> LinkSettings {
+fn with_faults(faults: impl Into<Vec<FrameFault>>, seed: u64) -> LinkSettings {
     LinkSettings { faults: faults.into(), seed, ..LinkSettings::default() }
 }
 
@@ -319,11 +323,11 @@ fn chance_faults_repeat_for_the_same_seed() {
     let numbers = |settings: &LinkSettings| {
         run(settings).iter().map(|&(.., number)| number).collect::<Vec<_>>()
     };
-    let lost = numbers(&disturbed([fault(FrameEffect::Lose, chance)], 1));
+    let lost = numbers(&with_faults([fault(FrameEffect::Lose, chance)], 1));
     assert!((160..225).contains(&lost.len()) && lost.is_sorted(), "{}", lost.len());
-    let doubled = numbers(&disturbed([fault(FrameEffect::Duplicate, chance)], 1));
+    let doubled = numbers(&with_faults([fault(FrameEffect::Duplicate, chance)], 1));
     assert!((290..350).contains(&doubled.len()) && doubled.is_sorted());
-    let late = numbers(&disturbed([fault(delay, chance)], 1));
+    let late = numbers(&with_faults([fault(delay, chance)], 1));
     assert!(late.len() == 256 && !late.is_sorted());
     let mut sorted = late.clone();
     sorted.sort();
@@ -332,7 +336,7 @@ fn chance_faults_repeat_for_the_same_seed() {
         assert!(at.abs_diff(number.into()) <= 10, "{number} came as number {at}");
     }
     // The first fault selects the same frames, whatever fault follows it.
-    let all = disturbed(
+    let all = with_faults(
         [FrameEffect::Lose, FrameEffect::Duplicate, delay].map(|it| fault(it, chance)),
         1,
     );
@@ -345,7 +349,7 @@ fn chance_faults_repeat_for_the_same_seed() {
 #[test]
 fn each_link_has_its_own_chances() {
     let mut fabric = fabric(ETHERNET);
-    let settings = disturbed([fault(FrameEffect::Lose, Occurrence::Chance(0.5))], 7);
+    let settings = with_faults([fault(FrameEffect::Lose, Occurrence::Chance(0.5))], 7);
     for function in [2, 3] {
         let port = port(&fabric, function);
         fabric.set_link(port, settings.clone());
@@ -356,15 +360,15 @@ fn each_link_has_its_own_chances() {
     let all = arrived(&mut fabric, 0);
     let of = |function| all.iter().filter(move |it| it.0 == function).map(|it| it.2);
     assert!(!of(2).eq(of(3)));
-    assert_eq!(of(1).count(), 100, "inside the card nothing is lost");
+    assert_eq!(of(1).count(), 100, "nothing is lost inside the card");
 }
 
 #[test]
-fn finished_fault_disturbs_nothing() {
+fn finished_fault_has_no_effect() {
     let mut fabric = fabric(ETHERNET);
     let first = port(&fabric, 0);
     let once = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
-    fabric.set_link(first, disturbed(once.clone(), 0));
+    fabric.set_link(first, with_faults(once.clone(), 0));
     assert!(!fabric.is_undisturbed());
     send(&mut fabric, 0, 0, mac(2), 1);
     send(&mut fabric, 0, 2, mac(1), 2);
@@ -374,11 +378,11 @@ fn finished_fault_disturbs_nothing() {
     // Equal faults keep their state, others start anew.
     fabric.set_link(
         first,
-        LinkSettings { latency: Duration::from_nanos(1), ..disturbed(once.clone(), 0) },
+        LinkSettings { latency: Duration::from_nanos(1), ..with_faults(once.clone(), 0) },
     );
     send(&mut fabric, 0, 2, mac(1), 4);
     assert_eq!(arrived(&mut fabric, 1), [(0, false, 4)]);
-    fabric.set_link(first, LinkSettings { loopback: true, ..disturbed(once, 1) });
+    fabric.set_link(first, LinkSettings { loopback: true, ..with_faults(once, 1) });
     assert!(!fabric.is_undisturbed());
     let before = fabric.traffic_inside(first);
     send(&mut fabric, 1, 0, mac(2), 5);
@@ -394,7 +398,7 @@ fn lost_frame_occupies_link() {
     let first = port(&fabric, 0);
     let faults = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
     let bandwidth = Some(8_000_000_000);
-    fabric.set_link(first, LinkSettings { bandwidth, ..disturbed(faults, 0) });
+    fabric.set_link(first, LinkSettings { bandwidth, ..with_faults(faults, 0) });
     send(&mut fabric, 0, 0, mac(4), 1);
     send(&mut fabric, 0, 0, mac(4), 2);
     assert_eq!(fabric.next_due(), Some(2 * (64 + 24)));
@@ -406,7 +410,7 @@ fn corrupt_frame_arrives_beside_intact_copy() {
     let third = port(&fabric, 3);
     let always = Occurrence::Chance(1.0);
     let faults = [fault(FrameEffect::Corrupt(1), always), fault(FrameEffect::Duplicate, always)];
-    fabric.set_link(third, disturbed(faults, 0));
+    fabric.set_link(third, with_faults(faults, 0));
     let frame = frame(&mut fabric, mac(4), mac(1), 1);
     let sent = frame.bytes().to_vec();
     fabric.transmit(0, vport(0), frame);
@@ -437,7 +441,7 @@ fn undelivered_frames_are_bounded() {
 fn watcher_sees_sealed_frame_at_both_ports() {
     let mut fabric = fabric(ETHERNET);
     let outbox = Arc::<Outbox>::default();
-    fabric.show(outbox.clone());
+    fabric.report_to(outbox.clone());
     assert!(fabric.is_undisturbed(), "without an observer");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = seen.clone();

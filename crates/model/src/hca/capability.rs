@@ -1,4 +1,4 @@
-//! Capability pages, and the questions that commands ask of them.
+//! Capability pages, and the checks of commands against them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

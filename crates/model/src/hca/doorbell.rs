@@ -2,7 +2,7 @@
 
 use verbless_prm::hot::{CqArmDoorbell, CtrlWord};
 
-use crate::memory::{CQ_ARM, SEND, SEND_BUFFERS, SEND_STRIDE};
+use crate::memory::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, CQ_ARM};
 
 /// The doorbells of a UAR page; each word names a queue of that page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ pub(crate) enum PageDoorbell {
 
 impl PageDoorbell {
     /// The queue number in a word.
-    pub(crate) fn named(self, word: u64) -> u32 {
+    pub(crate) fn queue_number(self, word: u64) -> u32 {
         match self {
             Self::Send => CtrlWord::from_bits(word).qpn(),
             Self::Arm => {
@@ -27,10 +27,10 @@ impl PageDoorbell {
     /// Offsets of the doorbell's registers in a page.
     pub(crate) fn registers(self) -> impl Iterator<Item = u64> {
         let (first, count) = match self {
-            Self::Send => (SEND, SEND_BUFFERS),
+            Self::Send => (BLUEFLAME, BLUEFLAME_BUFFERS),
             Self::Arm => (CQ_ARM, 1),
         };
-        (0..count).map(move |k| first + k * SEND_STRIDE)
+        (0..count).map(move |k| first + k * BLUEFLAME_STRIDE)
     }
 }
 
@@ -41,8 +41,8 @@ mod tests {
     #[test]
     fn word_names_a_queue() {
         let wqe = CtrlWord::new().with_qpn(0x12_3456).with_wqe_index(0xffff).with_ds(0x3f);
-        assert_eq!(PageDoorbell::Send.named(wqe.into_bits()), 0x12_3456);
-        assert_eq!(PageDoorbell::Arm.named(0xffff_ffff_0065_4321), 0x65_4321);
+        assert_eq!(PageDoorbell::Send.queue_number(wqe.into_bits()), 0x12_3456);
+        assert_eq!(PageDoorbell::Arm.queue_number(0xffff_ffff_0065_4321), 0x65_4321);
         let registers: Vec<_> = PageDoorbell::Send.registers().collect();
         assert_eq!((registers[0], registers[7], registers.len()), (0x800, 0xf00, 8));
         assert_eq!(PageDoorbell::Arm.registers().collect::<Vec<_>>(), [0x20]);

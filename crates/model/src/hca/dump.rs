@@ -7,8 +7,9 @@ use verbless_dpa::CoreDump;
 use super::objects::QueueMemory;
 
 /// A core dump in progress.
-pub(crate) struct Dumping {
-    /// The object; it may be destroyed meanwhile, with its context.
+pub(crate) struct DumpInProgress {
+    /// The core dump object. It may be destroyed meanwhile; another of its number has another
+    /// `mark`.
     pub number: u32,
     pub mark: Arc<()>,
     pub file: CoreDump,

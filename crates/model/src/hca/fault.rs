@@ -1,7 +1,7 @@
 //! Faults at chosen occurrences of an operation.
 
-/// The future occurrences at which a fault happens: `count` in a row, from the nth on. A single
-/// number is that one occurrence; 1 is the next.
+/// The future occurrences of an operation at which a fault happens: `count` in a row, from the nth
+/// on. A plain number (`From<u32>`) is one occurrence; 1 is the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The first occurrence, from 1.
@@ -28,7 +28,7 @@ impl From<u32> for Times {
     }
 }
 
-/// Faults of type `T`, each at future occurrences that its `S` selects.
+/// Faults of type `T`, each at future occurrences of the operations that its `S` selects.
 #[derive(Debug)]
 pub(crate) struct Countdowns<S, T> {
     all: Vec<Countdown<S, T>>,
@@ -38,7 +38,7 @@ pub(crate) struct Countdowns<S, T> {
 struct Countdown<S, T> {
     of: S,
     /// Occurrences to skip first.
-    pass: u32,
+    skip: u32,
     /// Occurrences to fail after that; `None`: all.
     left: Option<u32>,
     what: T,
@@ -55,24 +55,24 @@ impl<S, T: Copy> Countdowns<S, T> {
     pub(crate) fn add(&mut self, of: S, when: impl Into<Times>, what: T) {
         let Times { nth, count } = when.into();
         if count != Some(0) {
-            self.all.push(Countdown { of, pass: nth.saturating_sub(1), left: count, what });
+            self.all.push(Countdown { of, skip: nth.saturating_sub(1), left: count, what });
         }
     }
 
-    /// Counts an occurrence for each `S` that satisfies `is_one`; returns at most one fault that is
-    /// due.
-    pub(crate) fn hit(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
+    /// Counts an occurrence for each `S` that satisfies `matches`; returns at most one fault that
+    /// is due.
+    pub(crate) fn hit(&mut self, mut matches: impl FnMut(&S) -> bool) -> Option<T> {
         let mut hit = None;
         self.all.retain_mut(|it| {
-            if !is_one(&it.of) {
+            if !matches(&it.of) {
                 return true;
             }
-            if it.pass == 0 && hit.is_none() {
+            if it.skip == 0 && hit.is_none() {
                 hit = Some(it.what);
                 it.left = it.left.map(|left| left - 1);
                 return it.left != Some(0);
             }
-            it.pass = it.pass.saturating_sub(1);
+            it.skip = it.skip.saturating_sub(1);
             true
         });
         hit

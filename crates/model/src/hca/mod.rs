@@ -28,7 +28,7 @@ mod tests;
 mod vport;
 
 pub(crate) use commands::{ForeignObject, cq_resized, reconfigure_key};
-pub(crate) use dump::Dumping;
+pub(crate) use dump::DumpInProgress;
 pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;
 pub use fault::Times;

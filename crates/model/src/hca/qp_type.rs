@@ -76,7 +76,7 @@ impl QpType {
     }
 
     /// Whether a failed request stops only the send queue, until SQERR2RTS.
-    pub(crate) fn goes_on_receiving(&self) -> bool {
+    pub(crate) fn stops_only_sending(&self) -> bool {
         self.service.is_some() && !self.reliable
     }
 }

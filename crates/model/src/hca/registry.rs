@@ -31,7 +31,7 @@ pub(crate) trait KindEntry: Listed {
     /// Whether an object takes a context, and so a part of a page from the driver.
     const TAKES_CONTEXT: bool = true;
     /// A reference that the data path may change, without [`Objects::change`].
-    const MOVING: Option<Moving<Self::Object>> = None;
+    const DATA_PATH_REFERENCE: Option<Reference<Self::Object>> = None;
 
     /// The allocator that the number of this owner's object comes from and returns to.
     fn numbers(all: &mut NumberAllocators, owner: Uid) -> &mut NumberAllocator;
@@ -55,7 +55,7 @@ pub(crate) trait KindEntry: Listed {
 }
 
 /// A reference of an object of type `O`: the kind that it leads to, and the number there.
-pub(crate) type Moving<O> = (ObjectKind, fn(&O) -> u32);
+pub(crate) type Reference<O> = (ObjectKind, fn(&O) -> u32);
 
 /// Reference count of each referenced object.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -164,8 +164,8 @@ macro_rules! registry {
             }
 
             /// Whether an object with references that the data path may change refers to this one.
-            fn is_moved_to(&self, kind: ObjectKind, number: u32) -> bool {
-                false $(|| moves_to(kind::$kind, self, (kind, number)))*
+            fn is_in_data_path_use(&self, kind: ObjectKind, number: u32) -> bool {
+                false $(|| data_path_refers_to(kind::$kind, self, (kind, number)))*
             }
 
             /// Rebuilds the indexes: a test may have created, moved or removed any object directly.
@@ -188,7 +188,8 @@ macro_rules! registry {
                 $(for (&number, object) in self.$map.iter() {
                     let mut to = Vec::new();
                     kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
-                    to.extend(kind::$kind::MOVING.map(|(target, of)| (target, of(object))));
+                    let reference = kind::$kind::DATA_PATH_REFERENCE;
+                    to.extend(reference.map(|(target, of)| (target, of(object))));
                     if kind::$kind::is_made(object) {
                         all.push(((ObjectKind::$kind, number.into()), to));
                     }
@@ -202,8 +203,12 @@ macro_rules! registry {
 kinds!(registry);
 
 /// Whether a reference of this kind that the data path may change leads to the object.
-fn moves_to<K: KindEntry>(_: K, objects: &Objects, (kind, number): (ObjectKind, u32)) -> bool {
-    match K::MOVING {
+fn data_path_refers_to<K: KindEntry>(
+    _: K,
+    objects: &Objects,
+    (kind, number): (ObjectKind, u32),
+) -> bool {
+    match K::DATA_PATH_REFERENCE {
         Some((target, of)) if target == kind => {
             K::map(objects).values().any(|object| of(object) == number)
         }
@@ -251,6 +256,6 @@ impl Objects {
 
     /// Whether another object refers to this one.
     pub(crate) fn is_used(&self, kind: ObjectKind, number: u32) -> bool {
-        self.uses.any(kind, number) || self.is_moved_to(kind, number)
+        self.uses.any(kind, number) || self.is_in_data_path_use(kind, number)
     }
 }

@@ -14,7 +14,7 @@ impl Hca {
             return;
         };
         if K::is_made(&object) {
-            K::numbers(&mut self.numbers, K::owner(&object)).give(number.into());
+            K::numbers(&mut self.numbers, K::owner(&object)).release(number.into());
         }
         if let Some((doorbell, page)) = K::doorbell(&object) {
             self.forget_doorbells(doorbell, page, number.into());
@@ -22,11 +22,11 @@ impl Hca {
         K::removed(self, number.into(), object);
     }
 
-    /// Clears the doorbells of a destroyed queue: the device has read them before the command. A
-    /// register that held one may have held another queue's before.
+    /// Clears the unread doorbells of a destroyed queue: a device reads doorbells before it
+    /// executes the command. A register that held one may have held another queue's before.
     fn forget_doorbells(&mut self, doorbell: PageDoorbell, page: u32, number: u32) {
         for register in doorbell.registers() {
-            if self.bar.forget64(page, register, |word| doorbell.named(word) == number) {
+            if self.bar.clear64_if(page, register, |word| doorbell.queue_number(word) == number) {
                 self.effects.push(Effect::DoorbellForgotten(doorbell, page));
             }
         }

@@ -10,7 +10,7 @@ use crate::fabric::address::Addresses;
 use crate::hca::allocators::NumberAllocators;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
@@ -146,7 +146,7 @@ pub(crate) struct Hca {
     /// The effects of the current command, for the engine.
     pub effects: Vec<Effect>,
     /// The core dump that the current command writes.
-    pub dumping: Option<Box<Dumping>>,
+    pub dumping: Option<Box<DumpInProgress>>,
 }
 
 /// The limits of a profile's DPA.
@@ -243,7 +243,7 @@ impl Hca {
     /// Counts a removed alias or crossing key to function `from`.
     pub(crate) fn remove_key_owner(&mut self, from: usize) {
         let Some(count) = self.key_owners.get_mut(&from) else {
-            tracing::error!(from, "no alias or crossing key leads to a function that one led to");
+            tracing::error!(from, "an alias or crossing key is removed that was not counted");
             return;
         };
         *count -= 1;

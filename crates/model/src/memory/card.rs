@@ -30,7 +30,7 @@ impl Heaps {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    /// Calls `f` with the heap of an address and the offset in it.
+    /// Calls `each` with the heap of an address and the offset in it.
     fn with<R>(
         &self,
         address: u64,
@@ -49,11 +49,13 @@ impl Heaps {
     }
 }
 
-/// A host's memory; if the card `has` its own memory, accesses go through that first, and the heaps
-/// are returned too.
-pub(crate) fn with_heaps(host: Arc<dyn HostMemory>, has: bool) -> (Arc<dyn HostMemory>, Heaps) {
+/// A host's memory, with the heaps of the card beside it if `has_heaps`; also returns the heaps.
+pub(crate) fn with_heaps(
+    host: Arc<dyn HostMemory>,
+    has_heaps: bool,
+) -> (Arc<dyn HostMemory>, Heaps) {
     let heaps = Heaps::default();
-    let memory = match has {
+    let memory = match has_heaps {
         true => Arc::new(WithCard::new(host, heaps.clone())),
         false => host,
     };

@@ -22,7 +22,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::host::{Fault, HostMemory, IOVA, copy_through};
 use super::mover;
-use super::pending::{NearBytes, Pending, RemoteSpace, Stretch};
+use super::pending::{LocalBytes, Pending, RemoteSpace, Stretch};
 use super::process::ProcessMemory;
 use super::remote::{RemoteMemory, settled_word};
 use crate::numbered::Numbered;
@@ -33,7 +33,7 @@ const ADDRESS_BITS: u32 = 48;
 /// card.
 const MAX_PROCESS: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
 /// Maximum number of stretches that a call moves (IOV_MAX).
-const STRETCHES: usize = 1024;
+const MAX_STRETCHES: usize = 1024;
 
 /// The memories of several processes as one DMA space.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub struct ClientMemory {
 #[derive(Debug, Default)]
 struct ClientTable {
     /// `None`: the process has ended, and memory keys still name its number.
-    taken: Numbered<u16, Option<RemoteMemory>>,
+    by_number: Numbered<u16, Option<RemoteMemory>>,
     /// The last number given. The next one differs, so that a leftover reference to a dead process
     /// does not reach a new one.
     last: u16,
@@ -67,8 +67,8 @@ pub fn dma_address(number: u16, address: u64) -> Option<u64> {
 
 /// The memory at a DMA address: of this process or of another.
 enum Backing {
-    Here(u64),
-    There(RemoteMemory, usize),
+    Local(u64),
+    Remote(RemoteMemory, usize),
 }
 
 impl ClientMemory {
@@ -78,8 +78,8 @@ impl ClientMemory {
         let last = processes.last;
         let mut others =
             (last..MAX_PROCESS).chain(0..last.min(MAX_PROCESS)).map(|before| before + 1);
-        let number = others.find(|number| !processes.taken.contains_key(number))?;
-        processes.taken.insert(number, Some(access));
+        let number = others.find(|number| !processes.by_number.contains_key(number))?;
+        processes.by_number.insert(number, Some(access));
         processes.last = number;
         Some(number)
     }
@@ -89,21 +89,21 @@ impl ClientMemory {
     /// process.
     pub fn remove(&self, number: u16) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = processes.taken.get_mut(&number) {
+        if let Some(known) = processes.by_number.get_mut(&number) {
             *known = None;
         }
     }
 
     /// Frees the number of a process, which no memory key names any more.
     pub fn free(&self, number: u16) {
-        self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
+        self.processes.write().unwrap_or_else(PoisonError::into_inner).by_number.remove(&number);
     }
 
     /// Changes the access path to a process's memory. A caller that has locked all functions knows
     /// that no access is in progress.
     pub fn set_remote_memory(&self, number: u16, access: RemoteMemory) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known @ Some(_)) = processes.taken.get_mut(&number) {
+        if let Some(known @ Some(_)) = processes.by_number.get_mut(&number) {
             *known = Some(access);
         }
     }
@@ -111,7 +111,7 @@ impl ClientMemory {
     /// The access path to the memory of a known process.
     pub fn remote(&self, number: u16) -> Option<RemoteMemory> {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        processes.taken.get(&number)?.clone()
+        processes.by_number.get(&number)?.clone()
     }
 
     fn resolve(&self, address: u64, length: u64) -> Result<Backing, Fault> {
@@ -120,14 +120,14 @@ impl ClientMemory {
         let within = address & ((1 << ADDRESS_BITS) - 1);
         within.checked_add(length).filter(|end| end >> ADDRESS_BITS == 0).ok_or(fault)?;
         if number == 0 {
-            return Ok(Backing::Here(within));
+            return Ok(Backing::Local(within));
         }
         let access = self.remote(number).ok_or(fault)?;
-        Ok(Backing::There(access, usize::try_from(within).map_err(|_| fault)?))
+        Ok(Backing::Remote(access, usize::try_from(within).map_err(|_| fault)?))
     }
 
     /// Whether it is memory of another process.
-    fn is_far(&self, address: u64) -> bool {
+    fn is_remote_process(&self, address: u64) -> bool {
         address >> ADDRESS_BITS != 0
     }
 
@@ -152,7 +152,7 @@ impl ClientMemory {
     /// Reads another process's memory at once, without carrying out the pending accesses.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
-        let Backing::There(access, base) = self.resolve(address, fault.length)? else {
+        let Backing::Remote(access, base) = self.resolve(address, fault.length)? else {
             return Err(fault);
         };
         let remote = RemoteIoVec { base, len: into.len() };
@@ -163,7 +163,7 @@ impl ClientMemory {
     }
 
     /// Carries out the pending accesses.
-    fn settle(&self) {
+    fn flush_pending(&self) {
         let mut waiting = self.waiting();
         if let Err(fault) = waiting.pending.carry_out(self) {
             tracing::info!(
@@ -175,9 +175,9 @@ impl ClientMemory {
 
     /// Carries out the pending accesses if one of them writes to the range that is about to be
     /// read.
-    fn settle_before_reading(&self, address: u64, length: usize) {
+    fn flush_before_reading(&self, address: u64, length: usize) {
         if self.waiting().pending.writes_over(address, length) {
-            self.settle();
+            self.flush_pending();
         }
     }
 }
@@ -186,12 +186,12 @@ impl RemoteSpace for ClientMemory {
     fn move_all(
         &self,
         stretches: &[Stretch],
-        mut bytes: NearBytes<'_>,
+        mut bytes: LocalBytes<'_>,
         missed: &mut dyn FnMut(usize),
     ) {
         let (mut first, mut done) = (0, 0);
         while let Some(stretch) = stretches.get(first) {
-            let Ok(Backing::There(access, _)) =
+            let Ok(Backing::Remote(access, _)) =
                 self.resolve(stretch.address, stretch.length as u64)
             else {
                 missed(first);
@@ -203,9 +203,9 @@ impl RemoteSpace for ClientMemory {
             let number = stretch.address >> ADDRESS_BITS;
             let remote: Vec<RemoteIoVec> = stretches[first..]
                 .iter()
-                .take(STRETCHES)
+                .take(MAX_STRETCHES)
                 .map_while(|of| match self.resolve(of.address, of.length as u64) {
-                    Ok(Backing::There(_, base)) if of.address >> ADDRESS_BITS == number => {
+                    Ok(Backing::Remote(_, base)) if of.address >> ADDRESS_BITS == number => {
                         Some(RemoteIoVec { base, len: of.length })
                     }
                     _ => None,
@@ -214,8 +214,8 @@ impl RemoteSpace for ClientMemory {
             let length: usize = remote.iter().map(|stretch| stretch.len).sum();
             let near = done..done + length;
             let moved = match &mut bytes {
-                NearBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
-                NearBytes::Write(bytes) => access.write(&bytes[near], &remote),
+                LocalBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
+                LocalBytes::Write(bytes) => access.write(&bytes[near], &remote),
             };
             // The stretch at which it stopped is skipped, and the next call begins after it.
             let mut rest = match moved {
@@ -247,10 +247,10 @@ impl HostMemory for ClientMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let length = into.len();
         match self.resolve(address, length as u64)? {
-            Backing::Here(address) => ProcessMemory.read(address, into),
-            Backing::There(_, _) if length == 0 => Ok(()),
-            Backing::There(..) => {
-                self.settle_before_reading(address, length);
+            Backing::Local(address) => ProcessMemory.read(address, into),
+            Backing::Remote(_, _) if length == 0 => Ok(()),
+            Backing::Remote(..) => {
+                self.flush_before_reading(address, length);
                 self.read_now(address, into)
             }
         }
@@ -258,11 +258,11 @@ impl HostMemory for ClientMemory {
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
         match self.resolve(address, from.len() as u64)? {
-            Backing::Here(address) => {
-                self.settle();
+            Backing::Local(address) => {
+                self.flush_pending();
                 ProcessMemory.write(address, from)
             }
-            Backing::There(..) => {
+            Backing::Remote(..) => {
                 let mut done = 0;
                 self.put(|pending| {
                     done += pending.write(address + done as u64, &from[done..]);
@@ -277,9 +277,9 @@ impl HostMemory for ClientMemory {
             return Err(Fault { address, length: 4 });
         }
         match self.resolve(address, 4)? {
-            Backing::Here(address) => ProcessMemory.load32(address),
-            Backing::There(access, base) => {
-                self.settle_before_reading(address, 4);
+            Backing::Local(address) => ProcessMemory.load32(address),
+            Backing::Remote(access, base) => {
+                self.flush_before_reading(address, 4);
                 let fault = Fault { address, length: 4 };
                 let word = settled_word(&access, base & !7).ok_or(fault)?.to_ne_bytes();
                 let half = word[base & 4..].first_chunk();
@@ -292,28 +292,28 @@ impl HostMemory for ClientMemory {
         if !address.is_multiple_of(4) {
             return Err(Fault { address, length: 4 });
         }
-        self.settle();
+        self.flush_pending();
         match self.resolve(address, 4)? {
-            Backing::Here(address) => ProcessMemory.store32(address, value),
-            Backing::There(..) => self.write(address, &value.to_ne_bytes()),
+            Backing::Local(address) => ProcessMemory.store32(address, value),
+            Backing::Remote(..) => self.write(address, &value.to_ne_bytes()),
         }
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
-        self.settle();
+        self.flush_pending();
         match self.resolve(address, 1)? {
-            Backing::Here(address) => ProcessMemory.store8(address, value),
-            Backing::There(..) => self.write(address, &[value]),
+            Backing::Local(address) => ProcessMemory.store8(address, value),
+            Backing::Remote(..) => self.write(address, &[value]),
         }
     }
 
     fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
         match self.resolve(address, entry.len() as u64)? {
-            Backing::Here(address) => {
-                self.settle();
+            Backing::Local(address) => {
+                self.flush_pending();
                 ProcessMemory.write_entry(address, entry)
             }
-            Backing::There(..) => self.put(|pending| pending.entry(address, entry)),
+            Backing::Remote(..) => self.put(|pending| pending.entry(address, entry)),
         }
     }
 
@@ -323,10 +323,10 @@ impl HostMemory for ClientMemory {
         if !address.is_multiple_of(8) {
             return Err(Fault { address, length: 8 });
         }
-        self.settle();
+        self.flush_pending();
         match self.resolve(address, 8)? {
-            Backing::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
-            Backing::There(access, base) => {
+            Backing::Local(address) => ProcessMemory.compare_exchange64(address, expected, new),
+            Backing::Remote(access, base) => {
                 let found = settled_word(&access, base).ok_or(Fault { address, length: 8 })?;
                 if found == expected {
                     self.write(address, &new.to_ne_bytes())?;
@@ -345,17 +345,17 @@ impl HostMemory for ClientMemory {
     ) -> Result<(), Fault> {
         self.resolve(address, length)?;
         let same = std::ptr::addr_eq(self, target);
-        if !same || !self.is_far(address) || !self.is_far(target_address) {
+        if !same || !self.is_remote_process(address) || !self.is_remote_process(target_address) {
             return copy_through(&mut [0; 4096], self, address, target, target_address, length);
         }
         self.resolve(target_address, length)?;
         // A program must not get a message without its bytes: its sender may have ended by the time
         // of a later read.
-        let ours = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
+        let same_process = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
         let (mut done, mut read) = (0, Ok(()));
         self.put(|pending| {
             let (from, to, rest) = (address + done, target_address + done, length - done);
-            if ours {
+            if same_process {
                 done += pending.copy(from, to, rest) as u64;
             } else {
                 match pending.copy_now(from, to, rest, |bytes| self.read_now(from, bytes)) {
@@ -370,15 +370,15 @@ impl HostMemory for ClientMemory {
 
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>> {
         match self.resolve(address, length) {
-            Ok(Backing::Here(address)) => ProcessMemory.direct(address, length),
+            Ok(Backing::Local(address)) => ProcessMemory.direct(address, length),
             _ => None,
         }
     }
 
     fn is_gone(&self, address: u64) -> bool {
         match self.resolve(address & !0xfff, 1) {
-            Ok(Backing::Here(_)) => false,
-            Ok(Backing::There(access, base)) => {
+            Ok(Backing::Local(_)) => false,
+            Ok(Backing::Remote(access, base)) => {
                 let remote = RemoteIoVec { base, len: 1 };
                 let read = access.read(&mut [0], &[remote]);
                 read == Err(Errno::ESRCH)
@@ -396,7 +396,7 @@ impl HostMemory for ClientMemory {
     }
 
     fn release(&self) {
-        self.settle();
+        self.flush_pending();
         self.waiting().held = false;
     }
 }
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn number_0_is_this_process_itself() {
+    fn process_number_0_is_this_process() {
         let (memory, _) = clients();
         let bytes = [1u8, 2, 3, 4, 5, 6, 7, 8];
         let mut back = [0; 8];
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn held_writes_are_visible_to_reads_at_once() {
+    fn pending_writes_are_visible_to_reads() {
         let (memory, number) = clients();
         let words: Vec<AtomicU64> = (0..64).map(AtomicU64::new).collect();
         let [from, to, entry] = [1, 9, 17].map(|word| at(number, &words[word..]));
@@ -529,7 +529,7 @@ mod tests {
         memory.release();
         assert_eq!((now(40), now(17), now(24)), (1, 0xabab_abab_abab_abab, 0xabab_abab_abab_abab));
         memory.copy_to(from, &memory, at(number, &words[41..]), 8).unwrap();
-        assert_eq!(now(41), 1, "nothing waits unless it is held");
+        assert_eq!(now(41), 1, "nothing is delayed after release");
     }
 
     #[test]

@@ -60,10 +60,10 @@ struct Range {
 /// The memory of an access.
 #[derive(Clone, Copy)]
 enum Pointer<'a> {
-    /// Memory that stays present while the range does.
-    Here(NonNull<u8>),
-    /// An address in our mapping that may have lost its memory.
-    Maybe(usize, &'a Mutex<()>),
+    /// Memory of a sealed file: it exists as long as the range.
+    Sealed(NonNull<u8>),
+    /// An address in our mapping of a file that may have shrunk, and the lock of its atomics.
+    Unsealed(usize, &'a Mutex<()>),
 }
 
 /// The memory of this process, accessed by system calls.
@@ -158,8 +158,8 @@ impl GuestMemory {
         }
         let pointer = range.mapping.as_ptr().wrapping_add(at as usize);
         let pointer = match NonNull::new(pointer).filter(|_| range.sealed) {
-            Some(pointer) => Pointer::Here(pointer),
-            None => Pointer::Maybe(pointer.expose_provenance(), &range.atomic),
+            Some(pointer) => Pointer::Sealed(pointer),
+            None => Pointer::Unsealed(pointer.expose_provenance(), &range.atomic),
         };
         Ok(each(pointer, room.min(length)))
     }
@@ -205,7 +205,7 @@ impl GuestMemory {
 }
 
 /// Writes memory that may be absent; `None` if it is.
-fn write_maybe(base: usize, bytes: &[u8]) -> Option<()> {
+fn write_unsealed(base: usize, bytes: &[u8]) -> Option<()> {
     let whole = RemoteIoVec { base, len: bytes.len() };
     (ourselves().write(bytes, &[whole]) == Ok(bytes.len())).then_some(())
 }
@@ -216,13 +216,13 @@ impl HostMemory for GuestMemory {
         self.by_range(address, length, false, |from, at, size| {
             let to = &mut into[at..at + size];
             match from {
-                Pointer::Here(from) => {
+                Pointer::Sealed(from) => {
                     // SAFETY: `in_range` guarantees the source while the closure runs; the target
                     // is ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
                 }
-                Pointer::Maybe(base, _) => {
+                Pointer::Unsealed(base, _) => {
                     ourselves().read(to, &[RemoteIoVec { base, len: size }]) == Ok(size)
                 }
             }
@@ -233,25 +233,25 @@ impl HostMemory for GuestMemory {
         self.by_range(address, from.len(), true, |to, at, size| {
             let from = &from[at..at + size];
             match to {
-                Pointer::Here(to) => {
+                Pointer::Sealed(to) => {
                     // SAFETY: as in `read`, the other way.
                     unsafe { racing_copy(from.as_ptr(), to.as_ptr(), size) };
                     true
                 }
-                Pointer::Maybe(base, _) => write_maybe(base, from).is_some(),
+                Pointer::Unsealed(base, _) => write_unsealed(base, from).is_some(),
             }
         })
     }
 
     fn load32(&self, address: u64) -> Result<u32, Fault> {
         self.word(address, 4, false, |at| match at {
-            Pointer::Here(at) => {
+            Pointer::Sealed(at) => {
                 // SAFETY: mapped and aligned, as `word` checked; our side accesses it by atomics
                 // only.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 Some(word.load(Ordering::Acquire))
             }
-            Pointer::Maybe(base, _) => {
+            Pointer::Unsealed(base, _) => {
                 let word = settled_word(&ourselves(), base & !7)?.to_ne_bytes();
                 word[base & 4..].first_chunk().map(|half| u32::from_ne_bytes(*half))
             }
@@ -260,31 +260,31 @@ impl HostMemory for GuestMemory {
 
     fn store32(&self, address: u64, value: u32) -> Result<(), Fault> {
         self.word(address, 4, true, |at| match at {
-            Pointer::Here(at) => {
+            Pointer::Sealed(at) => {
                 // SAFETY: as in `load32`.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 word.store(value, Ordering::Release);
                 Some(())
             }
-            Pointer::Maybe(base, _) => write_maybe(base, &value.to_ne_bytes()),
+            Pointer::Unsealed(base, _) => write_unsealed(base, &value.to_ne_bytes()),
         })
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
         self.word(address, 1, true, |at| match at {
-            Pointer::Here(at) => {
+            Pointer::Sealed(at) => {
                 // SAFETY: as in `load32`.
                 let byte = unsafe { AtomicU8::from_ptr(at.as_ptr()) };
                 byte.store(value, Ordering::Release);
                 Some(())
             }
-            Pointer::Maybe(base, _) => write_maybe(base, &[value]),
+            Pointer::Unsealed(base, _) => write_unsealed(base, &[value]),
         })
     }
 
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
         self.word(address, 8, true, |at| match at {
-            Pointer::Here(at) => {
+            Pointer::Sealed(at) => {
                 // SAFETY: as in `load32`.
                 let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
                 let order = (Ordering::AcqRel, Ordering::Acquire);
@@ -293,11 +293,11 @@ impl HostMemory for GuestMemory {
                         .unwrap_or_else(|found| found),
                 )
             }
-            Pointer::Maybe(base, atomic) => {
+            Pointer::Unsealed(base, atomic) => {
                 let _only = atomic.lock().unwrap_or_else(PoisonError::into_inner);
                 let found = settled_word(&ourselves(), base)?;
                 if found == expected {
-                    write_maybe(base, &new.to_ne_bytes())?;
+                    write_unsealed(base, &new.to_ne_bytes())?;
                 }
                 Some(found)
             }
@@ -312,7 +312,7 @@ impl HostMemory for GuestMemory {
         length: u64,
     ) -> Result<(), Fault> {
         let whole = self.in_range(address, length, false, |from, size| match from {
-            Pointer::Here(from) if size == length => Some(from),
+            Pointer::Sealed(from) if size == length => Some(from),
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
@@ -326,7 +326,7 @@ impl HostMemory for GuestMemory {
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
         self.in_range(address, length, true, |at, size| match at {
-            Pointer::Here(at) if size == length => Some(at),
+            Pointer::Sealed(at) if size == length => Some(at),
             _ => None,
         })
         .ok()
@@ -437,7 +437,11 @@ mod tests {
         ram.set_len(4096).unwrap();
         all_accesses_fault(&memory, 0x1_1000);
         ram.set_len(3 * 4096).unwrap();
-        assert_eq!(memory.load32(0x1_1000), Ok(0), "pages that come back are there again");
+        assert_eq!(
+            memory.load32(0x1_1000),
+            Ok(0),
+            "pages of a file that grows again are accessible"
+        );
     }
 
     #[test]
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_between_guests_span_pieces_intact() {
+    fn copies_between_guests_span_ranges() {
         let (from, to) = (guest(), guest());
         let sent: Vec<u8> = (0..0x2800).map(|i| (i * 7 % 251) as u8).collect();
         from.write(0x1_0100, &sent).unwrap();

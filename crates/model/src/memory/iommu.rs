@@ -24,7 +24,7 @@ struct IommuMaps {
     /// Mappings count as pages that are not adjacent.
     fragmented: bool,
     /// First memory address and length in bytes, by first bus address.
-    taken: BTreeMap<u64, (u64, u64)>,
+    mapped: BTreeMap<u64, (u64, u64)>,
     /// The end of the last mapping.
     next: u64,
 }
@@ -48,9 +48,10 @@ impl Iommu {
         let align = whole.checked_next_power_of_two().filter(|_| length > 0)?;
         let mut maps = self.maps();
         let from = maps.next.max(IOVA);
-        let first = maps.room(from, whole, align).or_else(|| maps.room(IOVA, whole, align))?;
+        let first =
+            maps.find_free(from, whole, align).or_else(|| maps.find_free(IOVA, whole, align))?;
         maps.next = first + whole;
-        maps.taken.insert(first, (address - offset, whole));
+        maps.mapped.insert(first, (address - offset, whole));
         Some(Mapped { iommu: self.clone(), fragmented: maps.fragmented, first, offset })
     }
 
@@ -63,7 +64,7 @@ impl Iommu {
     /// The memory address of `length` bytes from a bus address, if one mapping covers all of them.
     pub(crate) fn resolve(&self, bus: u64, length: u64) -> Option<u64> {
         let maps = self.maps();
-        let (&first, &(memory, whole)) = maps.taken.range(..=bus).next_back()?;
+        let (&first, &(memory, whole)) = maps.mapped.range(..=bus).next_back()?;
         let at = bus - first;
         at.checked_add(length).filter(|&end| end <= whole)?;
         Some(memory + at)
@@ -76,13 +77,13 @@ impl Iommu {
 
 impl IommuMaps {
     /// The first multiple of `align` from `from` on with `length` free bytes.
-    fn room(&self, from: u64, length: u64, align: u64) -> Option<u64> {
+    fn find_free(&self, from: u64, length: u64, align: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(align)?;
         loop {
             let end = at.checked_add(length).filter(|&end| end <= CARD)?;
-            let before = self.taken.range(..end).next_back();
+            let before = self.mapped.range(..end).next_back();
             match before.map(|(&first, &(_, whole))| first + whole).filter(|&end| end > at) {
-                Some(taken) => at = taken.checked_next_multiple_of(align)?,
+                Some(mapped) => at = mapped.checked_next_multiple_of(align)?,
                 None => return Some(at),
             }
         }
@@ -103,7 +104,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        self.iommu.maps().taken.remove(&self.first);
+        self.iommu.maps().mapped.remove(&self.first);
     }
 }
 

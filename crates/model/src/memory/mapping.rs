@@ -22,8 +22,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes from `offset` on. EINVAL if there are none, or if the offset is not a
-    /// multiple of the page size.
+    /// Maps `length` bytes from `offset` on. EINVAL if `length` is 0, or `offset` is not a multiple
+    /// of the page size.
     pub(super) fn of(
         file: impl AsFd,
         offset: u64,

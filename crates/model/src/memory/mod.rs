@@ -28,7 +28,7 @@ pub(crate) use mover::{MAX_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};
 pub use remote::{RemoteClient, RemoteMemory};
 pub(crate) use spaces::{Space, Spaces};
-pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};
+pub(crate) use uar::{BLUEFLAME, BLUEFLAME_BUFFERS, BLUEFLAME_STRIDE, CQ_ARM, EQ_ARM, EQ_CONSUMER};
 pub use uar::{UAR_PAGE, UarSpace};
 
 /// The memory of this process, as a device in the same process reaches it.

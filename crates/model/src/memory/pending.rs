@@ -17,7 +17,7 @@ use super::host::Fault;
 
 /// Maximum bytes of pending payload. With more, a message would wait long for others;
 /// with half as many, messages of 64 KiB move a tenth slower.
-const ROOM: usize = 256 << 10;
+const MAX_PAYLOAD_BYTES: usize = 256 << 10;
 /// Maximum number of pending stretches of a kind; a call takes 1024 (IOV_MAX).
 const MAX_PENDING: usize = 256;
 /// The longest queue entry.
@@ -26,21 +26,21 @@ const MAX_ENTRY_BYTES: usize = 128;
 /// The owner bit of an entry. The body, written some microseconds before the last byte, carries the
 /// wrong owner bit: a program that left zeros in its ring, where they mean "done", would take the
 /// half entry for a whole one. A card writes both at once.
-const NOT_YET: u8 = 1;
+const OWNER_BIT: u8 = 1;
 
 /// An address without memory.
-const NOWHERE: u64 = u64::MAX;
+const UNMAPPED: u64 = u64::MAX;
 
 /// Memory of other processes; one call moves many stretches.
 pub(super) trait RemoteSpace {
     /// Moves all stretches, in order, from or into the bytes. Reports the index of each stretch
     /// that failed, and moves the others.
-    fn move_all(&self, stretches: &[Stretch], bytes: NearBytes<'_>, missed: &mut dyn FnMut(usize));
+    fn move_all(&self, stretches: &[Stretch], bytes: LocalBytes<'_>, missed: &mut dyn FnMut(usize));
 }
 
-/// The near side of a move, of the total length of its stretches.
+/// The local side of a move, of the total length of its stretches.
 #[derive(Debug)]
-pub(super) enum NearBytes<'a> {
+pub(super) enum LocalBytes<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
 }
@@ -90,7 +90,7 @@ impl WriteBatch {
 
     fn write(&mut self, far: &dyn RemoteSpace, missed: &mut dyn FnMut(Stretch)) {
         if !self.stretches.is_empty() {
-            let bytes = NearBytes::Write(&self.bytes[..self.used]);
+            let bytes = LocalBytes::Write(&self.bytes[..self.used]);
             far.move_all(&self.stretches, bytes, &mut |index| missed(self.stretches[index]));
         }
         self.stretches.clear();
@@ -115,7 +115,7 @@ impl Default for Pending {
         Self {
             sources: Vec::with_capacity(MAX_PENDING),
             starts: Vec::with_capacity(MAX_PENDING),
-            payload: WriteBatch::new(ROOM),
+            payload: WriteBatch::new(MAX_PAYLOAD_BYTES),
             bodies: WriteBatch::new(MAX_PENDING * MAX_ENTRY_BYTES),
             owners: WriteBatch::new(MAX_PENDING),
         }
@@ -189,7 +189,7 @@ impl Pending {
         }
         let body = self.bodies.add(whole);
         body.copy_from_slice(bytes);
-        body[bytes.len() - 1] = owner ^ NOT_YET;
+        body[bytes.len() - 1] = owner ^ OWNER_BIT;
         let last = Stretch { address: address.wrapping_add(bytes.len() as u64 - 1), length: 1 };
         self.owners.add(last).copy_from_slice(&[owner]);
         true
@@ -220,11 +220,11 @@ impl Pending {
                 end += self.sources[last].length;
                 last += 1;
             }
-            let bytes = NearBytes::Read(&mut self.payload.bytes[start..end]);
+            let bytes = LocalBytes::Read(&mut self.payload.bytes[start..end]);
             far.move_all(&self.sources[first..last], bytes, &mut |index| {
                 missed(self.sources[first + index]);
                 let (target, _) = self.starts[first + index];
-                self.payload.stretches[target].address = NOWHERE;
+                self.payload.stretches[target].address = UNMAPPED;
             });
             first = last;
         }
@@ -260,10 +260,10 @@ mod tests {
         fn move_all(
             &self,
             stretches: &[Stretch],
-            mut bytes: NearBytes<'_>,
+            mut bytes: LocalBytes<'_>,
             missed: &mut dyn FnMut(usize),
         ) {
-            let kind = if matches!(bytes, NearBytes::Read(_)) { 'r' } else { 'w' };
+            let kind = if matches!(bytes, LocalBytes::Read(_)) { 'r' } else { 'w' };
             let addresses = stretches.iter().map(|stretch| stretch.address).collect();
             self.calls.borrow_mut().push((kind, addresses));
             let mut done = 0;
@@ -274,8 +274,8 @@ mod tests {
                 let far = usize::try_from(stretch.address).unwrap_or(usize::MAX);
                 let end = far.saturating_add(stretch.length);
                 match (memory.get_mut(far..end), &mut bytes) {
-                    (Some(far), NearBytes::Read(bytes)) => bytes[near].copy_from_slice(far),
-                    (Some(far), NearBytes::Write(bytes)) => far.copy_from_slice(&bytes[near]),
+                    (Some(far), LocalBytes::Read(bytes)) => bytes[near].copy_from_slice(far),
+                    (Some(far), LocalBytes::Write(bytes)) => far.copy_from_slice(&bytes[near]),
                     (None, _) => missed(index),
                 }
             }
@@ -310,7 +310,7 @@ mod tests {
     struct Watched(Fake, RefCell<Vec<u8>>);
 
     impl RemoteSpace for Watched {
-        fn move_all(&self, at: &[Stretch], bytes: NearBytes<'_>, missed: &mut dyn FnMut(usize)) {
+        fn move_all(&self, at: &[Stretch], bytes: LocalBytes<'_>, missed: &mut dyn FnMut(usize)) {
             self.0.move_all(at, bytes, missed);
             self.1.borrow_mut().push(self.0.at(0x903f, 1)[0]);
         }
@@ -366,7 +366,10 @@ mod tests {
     #[test]
     fn pending_bytes_and_entries_are_limited() {
         let mut pending = Pending::default();
-        assert_eq!(pending.copy(0, 1 << 20, ROOM as u64 - 100), ROOM - 100);
+        assert_eq!(
+            pending.copy(0, 1 << 20, MAX_PAYLOAD_BYTES as u64 - 100),
+            MAX_PAYLOAD_BYTES - 100
+        );
         assert_eq!(pending.copy(0, 2 << 20, 200), 100);
         assert_eq!(pending.copy(0, 3 << 20, 1), 0);
         let mut pending = Pending::default();

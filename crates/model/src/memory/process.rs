@@ -23,16 +23,16 @@ pub struct ProcessMemory;
 
 /// Addresses below this are never memory of a user process; a null page list entry or record is
 /// below it.
-const LOWEST: u64 = 0x1000;
+const USER_START: u64 = 0x1000;
 /// User addresses end here on both supported architectures (47 and 48 bits; the wider one).
-const HIGHEST: u64 = 1 << 48;
+const USER_END: u64 = 1 << 48;
 
 /// Refuses addresses outside user memory, so that a zeroed or wild page list is a fault and not a
 /// crash.
 #[inline]
-fn plausible(address: u64, length: u64) -> Result<(), Fault> {
+fn check_user_range(address: u64, length: u64) -> Result<(), Fault> {
     let end = address.checked_add(length);
-    if address >= LOWEST && end.is_some_and(|end| end <= HIGHEST) {
+    if address >= USER_START && end.is_some_and(|end| end <= USER_END) {
         Ok(())
     } else {
         Err(Fault { address, length })
@@ -41,7 +41,7 @@ fn plausible(address: u64, length: u64) -> Result<(), Fault> {
 
 #[inline]
 fn aligned(address: u64, size: u64) -> Result<(), Fault> {
-    plausible(address, size)?;
+    check_user_range(address, size)?;
     if address.is_multiple_of(size) { Ok(()) } else { Err(Fault { address, length: size }) }
 }
 
@@ -95,14 +95,14 @@ pub(super) unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
 
 impl HostMemory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        plausible(address, into.len() as u64)?;
+        check_user_range(address, into.len() as u64)?;
         // SAFETY: the range was probed at registration (module doc); `into` is ours.
         unsafe { racing_copy(address as *const u8, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        plausible(address, from.len() as u64)?;
+        check_user_range(address, from.len() as u64)?;
         // SAFETY: as in `read`.
         unsafe { racing_copy(from.as_ptr(), address as *mut u8, from.len()) };
         Ok(())
@@ -122,7 +122,7 @@ impl HostMemory for ProcessMemory {
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
-        plausible(address, 1)?;
+        check_user_range(address, 1)?;
         // SAFETY: as in `load32`.
         unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(value, Ordering::Release);
         Ok(())
@@ -144,7 +144,7 @@ impl HostMemory for ProcessMemory {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault> {
-        plausible(address, length)?;
+        check_user_range(address, length)?;
         if let Some(to) = target.direct(target_address, length) {
             // SAFETY: the source was probed at registration; `direct` guarantees the target.
             unsafe { racing_copy(address as *const u8, to.as_ptr(), length as usize) };
@@ -154,7 +154,7 @@ impl HostMemory for ProcessMemory {
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
-        plausible(address, length).ok()?;
+        check_user_range(address, length).ok()?;
         NonNull::new(address as *mut u8)
     }
 }
@@ -169,7 +169,7 @@ pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
     if length == 0 {
         return Err(fault);
     }
-    plausible(address, length)?;
+    check_user_range(address, length)?;
     // SAFETY: sysconf has no memory effects.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let first = address & !(page - 1);

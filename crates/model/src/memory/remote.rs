@@ -62,8 +62,8 @@ impl RemoteClient {
     }
 }
 
-/// Whether a file moves these stretches as fast as a call by number.
-fn suits_a_file(stretches: &[RemoteIoVec]) -> bool {
+/// Whether `/proc/PID/mem` copies these stretches as fast as `process_vm_readv` does.
+fn is_fast_by_file(stretches: &[RemoteIoVec]) -> bool {
     matches!(stretches, [one] if one.len <= PAGE)
 }
 
@@ -133,7 +133,7 @@ impl RemoteMemory {
         match self {
             &Self::Process(pid) => read_number(pid, into, from),
             Self::Program(file) => read_file(file, into, from),
-            Self::Client(client) if suits_a_file(from) => read_file(&client.memory, into, from),
+            Self::Client(client) if is_fast_by_file(from) => read_file(&client.memory, into, from),
             Self::Client(client) => {
                 let read = read_number(client.pid, into, from);
                 if client.has_ended() {
@@ -156,7 +156,7 @@ impl RemoteMemory {
         match self {
             &Self::Process(pid) => write_number(pid, from, to),
             Self::Program(file) => write_file(file, from, to),
-            Self::Client(client) if suits_a_file(to) => write_file(&client.memory, from, to),
+            Self::Client(client) if is_fast_by_file(to) => write_file(&client.memory, from, to),
             Self::Client(client) if client.has_ended() => Err(Errno::ESRCH),
             Self::Client(client) => {
                 finish(write_number(client.pid, from, to), from.len(), to, |done, rest| {
@@ -174,13 +174,13 @@ impl RemoteMemory {
 }
 
 /// Maximum number of reads of a word that changes while it is read.
-const TRIES: usize = 64;
+const MAX_READS: usize = 64;
 
 /// The aligned 64-bit word at an address: read twice until both agree, as the system may copy it
 /// byte by byte. `None` if it is not mapped.
 pub(super) fn settled_word(access: &RemoteMemory, base: usize) -> Option<u64> {
     let mut words = [0u8; 16];
-    for _ in 0..TRIES {
+    for _ in 0..MAX_READS {
         let remote = RemoteIoVec { base, len: 8 };
         if access.read(&mut words, &[remote, remote]) != Ok(16) {
             return None;
@@ -193,7 +193,7 @@ pub(super) fn settled_word(access: &RemoteMemory, base: usize) -> Option<u64> {
     words.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Moves stretches by `go`, which takes a range of the near bytes and an address, until one is
+/// Moves stretches by `go`, which takes a range of the local bytes and an address, until one is
 /// moved incompletely.
 fn each(
     stretches: &[RemoteIoVec],
@@ -238,26 +238,26 @@ mod tests {
     }
 
     /// This process, by each access path.
-    fn ways() -> ([RemoteMemory; 3], io::PipeWriter) {
+    fn access_paths() -> ([RemoteMemory; 3], io::PipeWriter) {
         let own = Pid::this();
         let (client, lives) = client(own, memory(own));
         ([RemoteMemory::Process(own), client, RemoteMemory::Program(memory(own))], lives)
     }
 
     #[test]
-    fn every_reach_stops_at_first_missing_stretch() {
+    fn every_access_path_stops_at_first_missing_stretch() {
         let source = [1u8, 2, 3, 4, 5, 6, 7, 8];
-        let (ways, _lives) = ways();
-        for access in ways {
+        let (access_paths, _lives) = access_paths();
+        for access in access_paths {
             let at =
                 |index: usize, len| RemoteIoVec { base: source.as_ptr() as usize + index, len };
-            let nothing = RemoteIoVec { base: 64, len: 2 };
+            let unmapped = RemoteIoVec { base: 64, len: 2 };
             let mut back = [0; 6];
             assert_eq!(access.read(&mut back, &[at(6, 2), at(0, 4)]), Ok(6));
             assert_eq!(back, [7, 8, 1, 2, 3, 4]);
-            assert_eq!(access.read(&mut back[..4], &[at(0, 2), nothing]), Ok(2));
-            assert_eq!(access.read(&mut back[..2], &[nothing]), Err(Errno::EFAULT));
-            assert_eq!(access.write(&[0; 2], &[nothing]), Err(Errno::EFAULT));
+            assert_eq!(access.read(&mut back[..4], &[at(0, 2), unmapped]), Ok(2));
+            assert_eq!(access.read(&mut back[..2], &[unmapped]), Err(Errno::EFAULT));
+            assert_eq!(access.write(&[0; 2], &[unmapped]), Err(Errno::EFAULT));
             let target: [AtomicU8; 4] = Default::default();
             let to = |index: usize| RemoteIoVec { base: target[index..].as_ptr() as usize, len: 2 };
             assert_eq!(access.write(&[1, 2, 3, 4], &[to(2), to(0)]), Ok(4));
@@ -282,7 +282,7 @@ mod tests {
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
-                let line = format!("skipped: memory::reach: python3: {error}\n");
+                let line = format!("skipped: memory::remote: python3: {error}\n");
                 return std::io::stderr().write_all(line.as_bytes()).expect("it is open");
             }
         };
@@ -298,8 +298,8 @@ mod tests {
                 .is_ok_and(|stat| stat.contains(") Z"))
         };
         (&input).write_all(b"\n").expect("it reads");
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !first_has_ended() && std::time::Instant::now() < patience {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !first_has_ended() && std::time::Instant::now() < deadline {
             std::thread::yield_now();
         }
         assert!(first_has_ended());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(unsafe_code, reason = "nothing but mprotect changes the protection of pages")]
+    #[allow(unsafe_code, reason = "only mprotect changes the protection of pages")]
     fn client_moves_pages_whatever_their_protection() {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
         const BYTES: usize = 5 * PAGE;
@@ -360,10 +360,10 @@ mod tests {
             let mut back = [0; 4 * PAGE];
             assert_eq!(access.read(&mut back, &all), Ok(4 * PAGE));
             assert!(back.iter().all(|&byte| byte == fill), "{protection:?}");
-            let beyond = RemoteIoVec { base: 64, len: 8 };
-            let some = [at(0, PAGE), at(PAGE, 8), beyond];
+            let unmapped = RemoteIoVec { base: 64, len: 8 };
+            let some = [at(0, PAGE), at(PAGE, 8), unmapped];
             assert_eq!(access.write(&[fill; PAGE + 16], &some), Ok(PAGE + 8));
-            assert_eq!(access.write(&[fill; 8], &[at(PAGE, 4), beyond]), Ok(4));
+            assert_eq!(access.write(&[fill; 8], &[at(PAGE, 4), unmapped]), Ok(4));
         }
         // SAFETY: the mapping is unused from here on.
         unsafe { munmap(pages, BYTES) }.expect("it is ours");

@@ -21,17 +21,17 @@ use super::mapping::Mapping;
 /// Bytes of one UAR page.
 pub const UAR_PAGE: u64 = 4096;
 
-/// Offsets of the 64-bit doorbell registers of a page: CQ arm, then the eight BlueFlame buffers,
-/// whose first word is the doorbell of an SQ.
+/// Offset of the 64-bit CQ arm doorbell in a page.
 pub(crate) const CQ_ARM: u64 = 0x20;
 /// EQ consumer index with arming: the first half of the register is significant.
 pub(crate) const EQ_ARM: u64 = 0x40;
 /// EQ consumer index without arming, as at [`EQ_ARM`].
 pub(crate) const EQ_CONSUMER: u64 = 0x48;
-/// First BlueFlame buffer; [`SEND_BUFFERS`] of them, [`SEND_STRIDE`] apart.
-pub(crate) const SEND: u64 = 0x800;
-pub(crate) const SEND_STRIDE: u64 = 0x100;
-pub(crate) const SEND_BUFFERS: u64 = 8;
+/// First BlueFlame buffer, of [`BLUEFLAME_BUFFERS`], [`BLUEFLAME_STRIDE`] apart. The first 64 bits
+/// of each are the doorbell of an SQ.
+pub(crate) const BLUEFLAME: u64 = 0x800;
+pub(crate) const BLUEFLAME_STRIDE: u64 = 0x100;
+pub(crate) const BLUEFLAME_BUFFERS: u64 = 8;
 
 /// The UAR pages of one function.
 #[derive(Debug)]
@@ -50,7 +50,8 @@ pub struct UarSpace {
 impl UarSpace {
     /// A space of `pages` pages (at least one) of zeros.
     ///
-    /// When the system provides no memfd or cannot map it.
+    /// # Panics
+    /// When the system provides no memfd, or cannot map it.
     pub fn new(pages: u32) -> Self {
         Self::try_new(pages.max(1)).expect("a memfd for the UAR pages")
     }
@@ -170,7 +171,7 @@ impl UarSpace {
     #[inline]
     pub(crate) fn page_rung(&self, page: u32) -> bool {
         let waiting = |offset| self.register64(page, offset).load(Ordering::Relaxed) != 0;
-        (0..SEND_BUFFERS).any(|k| waiting(SEND + k * SEND_STRIDE))
+        (0..BLUEFLAME_BUFFERS).any(|k| waiting(BLUEFLAME + k * BLUEFLAME_STRIDE))
             || waiting(CQ_ARM)
             || waiting(EQ_ARM)
             || waiting(EQ_CONSUMER)
@@ -188,7 +189,7 @@ impl UarSpace {
     }
 
     /// Clears a register if `which` holds for its value; true if it did.
-    pub(crate) fn forget64(&self, page: u32, offset: u64, which: impl Fn(u64) -> bool) -> bool {
+    pub(crate) fn clear64_if(&self, page: u32, offset: u64, which: impl Fn(u64) -> bool) -> bool {
         if page >= self.pages {
             return false;
         }
@@ -251,10 +252,10 @@ mod tests {
         space.set_allocated(2, true);
         assert!(!space.rung());
         for _ in 0..2 {
-            space.store64(2, SEND + 0x100, 0x1234_5678_9abc_def0);
+            space.store64(2, BLUEFLAME + 0x100, 0x1234_5678_9abc_def0);
             assert!(space.rung());
-            assert_eq!(space.take64(2, SEND + 0x100), 0x1234_5678_9abc_def0);
-            assert_eq!(space.take64(2, SEND + 0x100), 0);
+            assert_eq!(space.take64(2, BLUEFLAME + 0x100), 0x1234_5678_9abc_def0);
+            assert_eq!(space.take64(2, BLUEFLAME + 0x100), 0);
             assert!(!space.rung());
         }
     }

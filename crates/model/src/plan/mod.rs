@@ -116,7 +116,7 @@ impl fmt::Display for FaultPlanError {
 impl std::error::Error for FaultPlanError {}
 
 /// A QPN or a PSN.
-const MOST_24_BITS: u64 = 0xff_ffff;
+const MAX_24_BITS: u64 = 0xff_ffff;
 /// The sections of a plan.
 const SECTIONS: [&str; 6] = ["seed", "link", "fault", "command", "ioctl", "queue"];
 
@@ -204,7 +204,7 @@ impl FaultPlan {
         };
         let directions = [("out", true), ("in", false)];
         let leaving = entry.take("direction").map(|it| it.one_of(&directions)).transpose()?;
-        let qpn = integer(entry, "qpn", 0..=MOST_24_BITS)?.map(|it| it as u32);
+        let qpn = integer(entry, "qpn", 0..=MAX_24_BITS)?.map(|it| it as u32);
         let opcodes = entry.take("opcode").map(opcodes).transpose()?.unwrap_or_default();
         let psns = entry.take("psn").map(psns).transpose()?;
         let fatal_nak = entry.take("fatal_nak").map(|it| it.boolean()).transpose()?;
@@ -266,7 +266,7 @@ impl FaultPlan {
         let device = device(entry)?;
         let kinds = [("qp", QueueKind::Qp), ("cq", QueueKind::Cq)];
         let kind = entry.require("kind")?.one_of(&kinds)?;
-        let number = integer(entry, "number", 0..=MOST_24_BITS)?.map(|it| it as u32);
+        let number = integer(entry, "number", 0..=MAX_24_BITS)?.map(|it| it as u32);
         let when = times(entry)?;
         self.queues.push(QueueFault { device, kind, number, when });
         Ok(())
@@ -403,7 +403,7 @@ fn ioctl(item: Item<'_>) -> Result<Ioctl, FaultPlanError> {
 fn psns(item: Item<'_>) -> Result<(u32, u32), FaultPlanError> {
     let wrong = item.error("is a PSN or two, the first and the last: psn = [0, 99]");
     let all: Result<Vec<u64>, _> =
-        item.each().iter().map(|item| item.integer(0..=MOST_24_BITS)).collect();
+        item.each().iter().map(|item| item.integer(0..=MAX_24_BITS)).collect();
     match all?[..] {
         [only] => Ok((only as u32, only as u32)),
         [first, last] => Ok((first as u32, last as u32)),

@@ -38,7 +38,8 @@ pub(super) fn pages(
         for (&number, values) in &layer.0 {
             match pages.entry(number) {
                 Entry::Vacant(entry) => {
-                    let (info, current, max) = (values.info, values.alone(), values.alone());
+                    let (info, current, max) =
+                        (values.info, values.over_zeros(), values.over_zeros());
                     entry.insert(CapPage { info, current, max });
                 }
                 Entry::Occupied(mut entry) => {
@@ -52,7 +53,7 @@ pub(super) fn pages(
         for (&number, values) in &layer.0 {
             match pages.entry(number) {
                 Entry::Vacant(entry) => {
-                    let (info, max) = (values.info, values.alone());
+                    let (info, max) = (values.info, values.over_zeros());
                     entry.insert(CapPage { info, current: vec![0; max.len()].into(), max });
                 }
                 Entry::Occupied(mut entry) => values.apply(&mut entry.get_mut().max),
@@ -69,7 +70,7 @@ pub(super) fn registers(file: &File, by_link: &ByLink) -> BTreeMap<u16, Register
         for (&number, values) in &layer.0 {
             match registers.entry(number) {
                 Entry::Vacant(entry) => {
-                    entry.insert(Register { info: values.info, bytes: values.alone() });
+                    entry.insert(Register { info: values.info, bytes: values.over_zeros() });
                 }
                 Entry::Occupied(mut entry) => values.apply(&mut entry.get_mut().bytes),
             }

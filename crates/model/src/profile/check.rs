@@ -35,10 +35,10 @@ impl File {
             }
         }
         if self.device.contexts_per_page == 0 {
-            return wrong("device", "contexts_per_page", "is 0: a page holds something");
+            return wrong("device", "contexts_per_page", "is 0: a page holds at least one context");
         }
         if self.device.page_batch == 0 {
-            return wrong("device", "page_batch", "is 0: nothing would ever be asked for");
+            return wrong("device", "page_batch", "is 0: no page would ever be requested");
         }
         if self.device.vectors == 0 {
             return wrong("device", "vectors", "is 0, but commands and events need one");

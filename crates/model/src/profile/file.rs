@@ -236,7 +236,7 @@ sections! {
     pub struct KeyNumbers {
         /// The reserved lkey: all of memory, for the kernel's QPs.
         pub reserved_lkey: u32,
-        /// Reads give zeros, writes vanish.
+        /// Reads return zeros, writes are discarded.
         pub null_mkey: u32,
         /// Reads are dumped, for filling.
         pub dump_fill_mkey: u32,

@@ -153,9 +153,9 @@ impl Profile {
             side,
             pages: apply::pages(&file, by_link, file.by_side(side)),
             registers: apply::registers(&file, by_link),
-            nic_vport: file.nic_vport.alone(),
-            hca_vport: by_link.hca_vport.alone(),
-            lag: by_link.lag.alone(),
+            nic_vport: file.nic_vport.over_zeros(),
+            hca_vport: by_link.hca_vport.over_zeros(),
+            lag: by_link.lag.over_zeros(),
             file,
         }
     }

@@ -8,9 +8,9 @@ use super::{Link, Profile, Role, Side};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
-/// The error text after `from` in a good profile is replaced by `to`.
-fn mistake(from: &str, to: &str) -> String {
-    assert!(GOOD.contains(from), "the profile has no {from:?} to spoil");
+/// The error of the good profile in which `to` replaces `from`.
+fn error_of(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "the profile has no {from:?} to replace");
     match Profile::from_toml(&GOOD.replacen(from, to, 1)) {
         Ok(_) => panic!("{to:?} instead of {from:?} was accepted"),
         Err(error) => error.to_string(),
@@ -46,7 +46,7 @@ fn max_capabilities_cover_current_ones() {
 }
 
 #[test]
-fn every_mistake_is_named() {
+fn profile_errors_name_field_and_reason() {
     for (from, to, said) in [
         (
             "log_max_qp = 18",
@@ -138,7 +138,7 @@ fn every_mistake_is_named() {
             "[nic_vport] permanent_address is a structure",
         ),
     ] {
-        let error = mistake(from, to);
+        let error = error_of(from, to);
         assert!(error.contains(said), "{to:?} says {error:?}, not {said:?}");
     }
 }

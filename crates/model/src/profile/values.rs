@@ -27,7 +27,7 @@ impl Sparse {
     }
 
     /// The structure's bytes; what has no value is 0.
-    pub(super) fn alone(&self) -> Box<[u8]> {
+    pub(super) fn over_zeros(&self) -> Box<[u8]> {
         self.over_zeros.as_ref().into()
     }
 
@@ -76,7 +76,7 @@ impl<T: Structure> Values<T> {
     }
 
     /// The structure; what has no value is 0.
-    pub(super) fn alone(&self) -> T {
+    pub(super) fn over_zeros(&self) -> T {
         T::read(&self.0.over_zeros).expect("it has the structure's bytes")
     }
 }
@@ -230,8 +230,8 @@ mod tests {
             values.0.apply(found.as_bytes_mut());
             assert_eq!(found, expected);
         }
-        assert_eq!(values.alone().max_mtu(), 0x0f0f);
-        assert_eq!(*values.0.alone(), *values.alone().as_bytes());
+        assert_eq!(values.over_zeros().max_mtu(), 0x0f0f);
+        assert_eq!(*values.0.over_zeros(), *values.over_zeros().as_bytes());
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         let empty = Values::<PmtuReg>::none();
         let mut found: PmtuReg = filled(0xa5);
         empty.0.apply(found.as_bytes_mut());
-        assert_eq!((found, empty.alone()), (filled(0xa5), PmtuReg::zeroed()));
+        assert_eq!((found, empty.over_zeros()), (filled(0xa5), PmtuReg::zeroed()));
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         let nic = expected.flow_table_properties_nic_transmit_mut();
         nic.set_ft_support(true);
         nic.ft_field_support_mut().set_outer_dmac(true);
-        assert_eq!(values.alone(), expected);
+        assert_eq!(values.over_zeros(), expected);
     }
 
     #[test]

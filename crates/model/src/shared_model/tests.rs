@@ -164,7 +164,7 @@ fn invalid_device_or_port_panics_only_the_caller() {
     for (number, (named, mistake)) in mistakes.iter().enumerate() {
         let panic = catch_unwind(AssertUnwindSafe(|| mistake(&model)));
         let panic = panic.expect_err("there is no such device or port");
-        let text = panic.downcast_ref::<String>().expect("words");
+        let text = panic.downcast_ref::<String>().expect("a message");
         assert!(text.contains(named) && text.contains("from "), "mistake {number}: {text}");
     }
     assert!(answers(&model, 0) && answers(&model, 1), "the devices live");

@@ -23,9 +23,9 @@ use crate::numbered::Numbered;
 /// Maximum bytes of the events in one queue.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// Queued bytes above which senders wait; the rest is room for the events until they do.
-const ENOUGH_BYTES: usize = 4 << 20;
+const WAIT_ABOVE_BYTES: usize = 4 << 20;
 /// How long a sender waits while the watchers get no event.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+const SENDER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 thread_local! {
     /// Whether this thread is inside a watcher, its destructor, or the log on its behalf.
@@ -89,9 +89,9 @@ struct QueueState<T> {
 
 impl<T> QueueState<T> {
     /// Whether a sender must wait for a watcher.
-    fn has_much(&self) -> bool {
+    fn must_senders_wait(&self) -> bool {
         let lasts = |id| self.ends.get(id) == Some(&u64::MAX);
-        self.bytes > ENOUGH_BYTES
+        self.bytes > WAIT_ABOVE_BYTES
             && self.stalled != Some(self.delivered)
             && self.awaited.iter().any(lasts)
     }
@@ -162,15 +162,15 @@ impl<T> Queue<T> {
 
     /// Waits for the watchers that senders wait for, until few bytes are queued. The caller holds
     /// no lock. Another watcher may wait for the caller, so this returns when no event was
-    /// delivered for [`PATIENCE`], and does not wait again until one is.
+    /// delivered for [`SENDER_TIMEOUT`], and does not wait again until one is.
     pub(crate) fn wait_for_room(&self) {
         if !self.is_watched() || INSIDE.get() {
             return;
         }
         let mut state = self.state();
-        while state.has_much() {
+        while state.must_senders_wait() {
             let delivered = state.delivered;
-            let waited = self.delivered.wait_timeout(state, PATIENCE);
+            let waited = self.delivered.wait_timeout(state, SENDER_TIMEOUT);
             let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = back;
             if timeout.timed_out() && state.delivered == delivered {
@@ -459,7 +459,7 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         let mine = queue.clone();
-        let teller = thread::spawn(move || {
+        let deliverer = thread::spawn(move || {
             while mine.wait_for_work(id) {
                 mine.deliver();
             }
@@ -469,7 +469,7 @@ mod tests {
             assert_eq!(queue.push(number, BYTES), None, "{number}");
         }
         queue.remove(id);
-        teller.join().unwrap();
+        deliverer.join().unwrap();
         assert_eq!(delivered.load(Ordering::Relaxed), 50);
         assert_eq!(queue.lost_count().load(Ordering::Relaxed), 0);
     }
@@ -483,10 +483,13 @@ mod tests {
         assert_eq!(queue.push(16, 1), Some(16));
         let start = std::time::Instant::now();
         queue.wait_for_room();
-        assert!(start.elapsed() >= PATIENCE);
+        assert!(start.elapsed() >= SENDER_TIMEOUT);
         let start = std::time::Instant::now();
         queue.wait_for_room();
-        assert!(start.elapsed() < PATIENCE, "senders do not wait until the queue tells again");
+        assert!(
+            start.elapsed() < SENDER_TIMEOUT,
+            "senders do not wait until an event is delivered"
+        );
         queue.deliver();
         queue.remove(id);
         assert_eq!(queue.lost_count().load(Ordering::Relaxed), 1);
@@ -501,7 +504,7 @@ mod tests {
         (0..16).for_each(|number| _ = queue.push(number, 1 << 20));
         let start = std::time::Instant::now();
         queue.wait_for_room();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < SENDER_TIMEOUT);
     }
 
     #[test]
@@ -515,14 +518,14 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
         });
         let mine = queue.clone();
-        let teller = thread::spawn(move || {
+        let deliverer = thread::spawn(move || {
             mine.push(0, 1);
             mine.deliver();
         });
         both.wait();
         queue.remove(id);
         Arc::try_unwrap(state).expect("the watcher was dropped");
-        teller.join().unwrap();
+        deliverer.join().unwrap();
     }
 
     #[test]

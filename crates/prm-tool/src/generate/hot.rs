@@ -40,7 +40,7 @@ pub(super) fn module(description: &Description) -> String {
     for structure in nested {
         modules.entry(&structure.file).or_default().insert(type_name(&structure.name));
     }
-    // Each import names the structure's own module, so the modules form no circle.
+    // Each import names the structure's own module, so the modules form no cycle.
     for (file, names) in modules {
         let names: Vec<String> = names.into_iter().collect();
         let (gate, module) = (gate(file), stem(file));

@@ -101,7 +101,8 @@ pub struct RqConfig {
     pub keep_vlan: bool,
     /// Which frames that this domain sends are looped back to the queue.
     pub loopback: SelfLoopback,
-    /// Counts frames that find no receive ([`Rq::lost`]); this takes a Q counter.
+    /// Allocates a Q counter for this queue, which counts frames that find no posted receive
+    /// ([`Rq::lost`]).
     pub count_lost: bool,
 }
 
@@ -370,8 +371,12 @@ impl Rq {
         &self.device.side().tir
     }
 
-    /// QUERY_Q_COUNTER: frames that were steered here and found no receive; `None` without a
-    /// counter ([`RqConfig::count_lost`]).
+    /// QUERY_Q_COUNTER: frames that were steered here and found no posted receive; `None` without
+    /// a counter ([`RqConfig::count_lost`]).
+    ///
+    /// A Q counter counts for every queue whose context names it. This one is the queue's own,
+    /// unless you create another queue with it (`self.object().attr().counter`): the number then
+    /// includes the losses of both.
     ///
     /// # Errors
     /// The device's refusal.

@@ -33,8 +33,8 @@ classes! {
     Read,
     /// Atomics on memory of the peer.
     Atomic,
-    /// Changes of our own keys.
-    KeyChange,
+    /// UMR: changes and invalidations of mkeys of this device.
+    Umr,
     /// Copies of memory within the device.
     DmaMmo,
     /// Waits for data in memory of the device's host.

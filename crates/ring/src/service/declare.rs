@@ -30,7 +30,7 @@ pub trait Service:
 
 /// A service whose queue pairs have one peer each.
 pub trait Connected:
-    Service + Carries<class::Send> + Carries<class::Write> + Carries<class::KeyChange>
+    Service + Carries<class::Send> + Carries<class::Write> + Carries<class::Umr>
 {
 }
 

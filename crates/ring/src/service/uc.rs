@@ -6,7 +6,7 @@ super::declare::service! {
     /// a WRITE with immediate) and finds none posted. A WRITE needs no receive; its packets before
     /// the lost one may already be in the peer's memory. Later messages may arrive.
     Uc = UC, address_ds: 0,
-    carries: [Nop, Send, Write, KeyChange]
+    carries: [Nop, Send, Write, Umr]
 }
 
 impl super::declare::Connected for Uc {}

@@ -119,7 +119,7 @@ declared {
 
     /// Invalidates a local key that UMR may change. The next request waits until that is done.
     LocalInvalidate = "local invalidate" {
-        completes: Umr, op_mod: 0, class: KeyChange;
+        completes: Umr, op_mod: 0, class: Umr;
         /// Invalidates `rkey`.
         new(rkey: Rkey);
         control: u32 = rkey.0;
@@ -154,7 +154,7 @@ declared {
 
 elsewhere {
     Umr<'_> = "UMR" {
-        completes: Umr, op_mod: 0, class: KeyChange, needs: Umr;
+        completes: Umr, op_mod: 0, class: Umr, needs: Umr;
     }
 
     EthSend<'_, P: Payload> = "Ethernet frame" {

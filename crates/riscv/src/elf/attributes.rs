@@ -60,7 +60,7 @@ fn arch(subsections: &[u8]) -> Option<&str> {
     let rest = subsections.get(4..length)?.strip_prefix(b"riscv\0")?;
     let (tag, rest) = leb(rest)?;
     let rest = (tag == OF_FILE).then_some(rest)?;
-    // Behind the length of these attributes, which counts its tag.
+    // After the length of these attributes, which counts its tag.
     let mut rest = rest.get(4..)?;
     loop {
         let (tag, value) = leb(rest)?;

@@ -29,7 +29,7 @@ pub const MAX_NAME: usize = 64 << 10;
 /// of the file.
 pub const MAX_NAMES: usize = 64 << 20;
 /// The end of the addresses that programs may use: the lower half of the address space.
-const HIGHEST: u64 = 1 << 47;
+const ADDRESS_END: u64 = 1 << 47;
 
 /// Why a file is not a program for the core, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -318,9 +318,9 @@ fn segments(file: File<'_>, header: &Header<'_>) -> Result<Vec<Segment>> {
             LOAD if length > 0 => {}
             _ => continue,
         }
-        if address.checked_add(length).is_none_or(|end| end > HIGHEST) {
+        if address.checked_add(length).is_none_or(|end| end > ADDRESS_END) {
             return refused(format!(
-                "a segment of {length:#x} bytes at {address:#x} ends above {HIGHEST:#x}"
+                "a segment of {length:#x} bytes at {address:#x} ends above {ADDRESS_END:#x}"
             ));
         }
         let (at, of_file) = (entry.long(8), entry.long(32));
@@ -338,7 +338,7 @@ fn segments(file: File<'_>, header: &Header<'_>) -> Result<Vec<Segment>> {
         segments.push(Segment { address, length, bytes, permissions });
     }
     if segments.is_empty() {
-        return refused("it has nothing to load");
+        return refused("it has no segment to load");
     }
     segments.sort_by_key(|segment| segment.address);
     for pair in segments.windows(2) {
@@ -361,7 +361,7 @@ fn permissions(flags: u32, address: u64) -> Result<Permissions> {
         ));
     }
     if !(execute || write || read) {
-        return refused(format!("the segment at {address:#x} can be used for nothing"));
+        return refused(format!("the segment at {address:#x} has no permissions"));
     }
     Ok(Permissions { read: read || write, write, execute })
 }
@@ -377,7 +377,7 @@ fn tls(file: File<'_>, header: &Header<'_>) -> Result<Option<Tls>> {
     if initial > length || length > MAX_MEMORY || !alignment.is_power_of_two() || alignment > PAGE {
         return refused(format!(
             "thread-local storage of {length} bytes, {initial} of them in the file, aligned to \
-             {alignment}, cannot be"
+             {alignment}, is invalid"
         ));
     }
     Ok(Some(Tls { address: entry.long(16), initial, length, alignment }))
@@ -441,7 +441,7 @@ fn read_symbols(
                 continue;
             }
             let name: String = name(names, entry.word(0))?.chars().take(200).collect();
-            return refused(format!("{name:?} is used and defined nowhere: link what defines it"));
+            return refused(format!("{name:?} is undefined: link the object that defines it"));
         }
         let (address, length) = (entry.long(8), entry.long(16));
         // 0: no type, as labels of assembly have; 1: an object; 2: a function.

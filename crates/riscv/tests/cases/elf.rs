@@ -111,11 +111,11 @@ impl Elf {
 /// The attributes of a file that was compiled for `arch`.
 fn attributes(arch: &str) -> Vec<u8> {
     // Tag_RISCV_stack_align 16.
-    attributes_behind(&[4, 16], arch)
+    attributes_after(&[4, 16], arch)
 }
 
 /// The same, after other attributes.
-fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
+fn attributes_after(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
     let mut vendor = b"riscv\0\x01".to_vec();
@@ -184,10 +184,10 @@ fn invalid_files_are_rejected_with_reasons() {
         ("program headers are of 32 bytes", |elf| elf.bytes[54] = 32),
         ("program headers is outside", |elf| _ = elf.long(32, u64::MAX - 8)),
         ("section headers is outside", |elf| _ = elf.long(40, 1 << 40)),
-        ("nothing to load", |elf| elf.bytes[56] = 0),
+        ("no segment to load", |elf| elf.bytes[56] = 0),
         ("dynamically", |elf| _ = elf.word(PROGRAMS + 2 * 56, 2)),
         ("writable and executable", |elf| _ = elf.word(SEGMENT + 4, 7)),
-        ("for nothing", |elf| _ = elf.word(SEGMENT + 4, 0)),
+        ("no permissions", |elf| _ = elf.word(SEGMENT + 4, 0)),
         ("a segment is outside", |elf| _ = elf.long(SEGMENT + 8, 1 << 30)),
         ("in the file and", |elf| _ = elf.long(SEGMENT + 40, 7)),
         ("ends above", |elf| _ = elf.long(SEGMENT + 16, u64::MAX - 4)),
@@ -264,9 +264,9 @@ fn parse_limits_are_inclusive() {
         ("ends above", |elf| data(elf, HIGHEST - PAGE + 1, PAGE)),
         ("share a page", |elf| data(elf, CODE + PAGE - 1, 16)),
         ("share a page", |elf| data(elf, CODE - 1, 16)),
-        ("cannot be", |elf| tls(elf, 5, 4, 8)),
-        ("cannot be", |elf| tls(elf, 4, MAX_MEMORY + 1, 8)),
-        ("cannot be", |elf| tls(elf, 4, 12, 2 * PAGE)),
+        ("is invalid", |elf| tls(elf, 5, 4, 8)),
+        ("is invalid", |elf| tls(elf, 4, MAX_MEMORY + 1, 8)),
+        ("is invalid", |elf| tls(elf, 4, 12, 2 * PAGE)),
         ("in no segment", |elf| _ = elf.long(TLS_HEADER + 16, DATA + 16 + 4997)),
         ("1025 program headers, and may have 1024", |elf| headers(elf, 1025)),
         ("symbols: strip it", |elf| symbols(elf, MAX_SYMBOLS + 1)),
@@ -321,7 +321,7 @@ fn invalid_symbols_are_rejected_with_reasons() {
     assert!(elf.parse().unwrap_err().contains("a symbol's name"));
     let mut elf = Elf::new();
     elf.put(table(&Elf::new()) + 24 + 6, &[0, 0]);
-    assert!(elf.parse().unwrap_err().contains("\"start\" is used and defined nowhere"));
+    assert!(elf.parse().unwrap_err().contains("\"start\" is undefined"));
     let mut elf = Elf::new();
     elf.word(SECTIONS + 64 + 40, 9);
     assert!(elf.parse().unwrap_err().contains("names a section that is not there"));
@@ -376,7 +376,7 @@ fn load_skips_symbol_names() {
     let last = elf.bytes.len() - 24;
     elf.put(last + 6, &[0, 0]);
     let error = Program::load(&elf.bytes).unwrap_err().to_string();
-    assert!(error.contains("used and defined nowhere"), "{error}");
+    assert!(error.contains("is undefined"), "{error}");
 }
 
 #[test]
@@ -411,9 +411,9 @@ fn architecture_is_found_among_other_attributes() {
     // A number of two bytes; a text whose tag has two bytes, with the architecture's tag in the low
     // bits of the first; and an empty text of a single byte.
     let others = [&[4, 0x80, 1][..], &[0x85, 1], b"rv64gc\0", &[7, 0]].concat();
-    let error = with_attributes(attributes_behind(&others, "rv64i2p1_f2p2")).unwrap_err();
+    let error = with_attributes(attributes_after(&others, "rv64i2p1_f2p2")).unwrap_err();
     assert!(error.contains("\"f\""), "{error}");
-    assert_eq!(with_attributes(attributes_behind(&others, "rv64i2p1")), Ok(()));
+    assert_eq!(with_attributes(attributes_after(&others, "rv64i2p1")), Ok(()));
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn reserved_16_bit_encodings_trap_as_illegal() {
 }
 
 #[test]
-fn hints_do_nothing() {
+fn hint_instructions_have_no_effect() {
     let hints = [
         0x0000_1037,
         0x0000_1017,

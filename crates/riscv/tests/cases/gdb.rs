@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use verbless_riscv::gdb::{After, Ended, serve};
+use verbless_riscv::gdb::{AfterExit, SessionEnd, serve};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Ram, Region};
 
 const CODE: u64 = 0x4000_0000;
@@ -24,7 +24,7 @@ const COUNT: [u32; 6] = [
     0x0010_0073, // 14: ebreak
 ];
 
-/// A hart at the begin of the code, with a page of data.
+/// A hart at the start of the code, with a page of data.
 fn hart(code: &[u32]) -> Hart {
     let (text, data) = (Ram::new(4096), Ram::new(4096));
     let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -39,14 +39,14 @@ fn hart(code: &[u32]) -> Hart {
 }
 
 /// Serves a debugger on a thread; returns its port, and a handle to the outcome and the hart.
-fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<Ended>, Hart)>) {
+fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<SessionEnd>, Hart)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let ended = serve(stream, &mut hart, |hart, exit| match exit {
-            Exit::Ecall if hart.x(17) == 0 => After::Exited(hart.x(10) as u8),
-            _ => After::GoesOn,
+            Exit::Ecall if hart.x(17) == 0 => AfterExit::Exited(hart.x(10) as u8),
+            _ => AfterExit::Continues,
         });
         (ended, hart)
     });
@@ -61,8 +61,8 @@ fn gdb(test: &str, port: u16, commands: &[&str]) -> Option<String> {
     commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
     match gdb.stdin(Stdio::null()).output() {
         Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            Some(String::from_utf8_lossy(&said).into_owned())
+            let output = [output.stdout, output.stderr].concat();
+            Some(String::from_utf8_lossy(&output).into_owned())
         }
         Err(error) => {
             let line = format!("skipped: {test}: {GDB}: {error}\n");
@@ -103,7 +103,7 @@ fn gdb_steps_and_edits_registers_and_memory() {
         "x/1gx 0x90000000",
         "detach",
     ];
-    let Some(said) = gdb("steps", port, &commands) else { return };
+    let Some(output) = gdb("steps", port, &commands) else { return };
     let expected = [
         "add",
         "sd",
@@ -115,11 +115,11 @@ fn gdb_steps_and_edits_registers_and_memory() {
         "0x0000000000001234",
         "detached",
     ];
-    in_order(&said, &expected);
+    in_order(&output, &expected);
     // gdb prints it to standard error.
-    in_order(&said, &["Cannot access memory at address 0x90000000"]);
+    in_order(&output, &["Cannot access memory at address 0x90000000"]);
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert_eq!(ended.unwrap(), SessionEnd::Detached);
     assert_eq!((hart.x(10), hart.pc()), (42, CODE + 4));
 }
 
@@ -138,10 +138,10 @@ fn gdb_stops_at_breakpoints_and_sees_exit() {
         "delete",
         "continue",
     ];
-    let Some(said) = gdb("breakpoints", port, &commands) else { return };
-    in_order(&said, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
+    let Some(output) = gdb("breakpoints", port, &commands) else { return };
+    in_order(&output, &["Breakpoint 1", "$1 = 1", "$2 = 2", "$3 = 10", "exited with code 0144"]);
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Exited(100));
+    assert_eq!(ended.unwrap(), SessionEnd::Exited(100));
     assert_eq!(hart.x(10), 100);
 }
 
@@ -151,9 +151,11 @@ fn gdb_receives_signal_of_fatal_trap() {
         let mut hart = hart(&COUNT);
         hart.set_pc(CODE + at);
         let (port, thread) = served(hart);
-        let Some(said) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else { return };
-        in_order(&said, &[expected, &format!("{:#x}", CODE + at)]);
-        assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Killed);
+        let Some(output) = gdb("signals", port, &["continue", "print/x $pc", "kill"]) else {
+            return;
+        };
+        in_order(&output, &[expected, &format!("{:#x}", CODE + at)]);
+        assert_eq!(thread.join().unwrap().0.unwrap(), SessionEnd::Killed);
     }
 }
 
@@ -164,11 +166,11 @@ fn breakpoints_leave_with_gdb_and_calls_continue() {
     counting.set_x(17, 1);
     let (port, thread) = served(counting);
     let commands = ["break *0x40000004", "break *0x40000010", "continue", "delete 1", "continue"];
-    let Some(said) = gdb("leaves", port, &commands) else { return };
-    in_order(&said, &["Breakpoint 1", "Breakpoint 2"]);
+    let Some(output) = gdb("leaves", port, &commands) else { return };
+    in_order(&output, &["Breakpoint 1", "Breakpoint 2"]);
     let (ended, mut hart) = thread.join().unwrap();
     // At its end gdb may kill the program that it did not start, or leave it.
-    assert!(matches!(ended.unwrap(), Ended::Killed | Ended::Detached));
+    assert!(matches!(ended.unwrap(), SessionEnd::Killed | SessionEnd::Detached));
     assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "after the call");
     hart.set_pc(CODE);
     hart.set_x(10, 98);
@@ -184,17 +186,17 @@ fn running_program_is_interrupted() {
     stream.write_all(b"$c#63").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));
     stream.write_all(&[3]).unwrap();
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     // SIGINT is 2; GDB acknowledges, and leaves.
     stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-    while !String::from_utf8_lossy(&said).contains("$S02") {
+    while !String::from_utf8_lossy(&output).contains("$S02") {
         let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{said:?}");
-        said.extend(byte);
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "{output:?}");
+        output.extend(byte);
     }
     stream.write_all(b"+$D#44").unwrap();
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!(ended.unwrap(), Ended::Detached);
+    assert_eq!(ended.unwrap(), SessionEnd::Detached);
     assert_eq!(hart.pc(), CODE);
 }
 
@@ -226,15 +228,15 @@ impl Debugger {
     fn ask(&mut self, packet: &str) -> String {
         let sum = packet.bytes().fold(0, u8::wrapping_add);
         self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
-        let mut said = Vec::new();
-        while said.iter().rev().nth(2) != Some(&b'#') {
+        let mut output = Vec::new();
+        while output.iter().rev().nth(2) != Some(&b'#') {
             let mut byte = [0];
-            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "{packet}: {said:?}");
-            said.extend(byte);
+            assert_eq!(self.0.read(&mut byte).unwrap(), 1, "{packet}: {output:?}");
+            output.extend(byte);
         }
         self.0.write_all(b"+").unwrap();
-        let said = String::from_utf8(said).unwrap();
-        let answer = said.trim_start_matches('+').trim_start_matches('$');
+        let output = String::from_utf8(output).unwrap();
+        let answer = output.trim_start_matches('+').trim_start_matches('$');
         answer[..answer.len() - 3].to_owned()
     }
 }
@@ -268,7 +270,7 @@ fn each_debugger_request_is_answered() {
         let fits = if expected.is_empty() { answer.is_empty() } else { answer.contains(expected) };
         assert!(fits, "{packet}: {answer:?}, not {expected:?}");
     }
-    assert_eq!(thread.join().unwrap().0.unwrap(), Ended::Exited(100));
+    assert_eq!(thread.join().unwrap().0.unwrap(), SessionEnd::Exited(100));
 }
 
 #[test]
@@ -279,7 +281,7 @@ fn detach_removes_all_breakpoints() {
         assert_eq!(debugger.ask(packet), "OK", "{packet}");
     }
     let (ended, mut hart) = thread.join().unwrap();
-    assert_eq!((ended.unwrap(), hart.run(1000)), (Ended::Detached, Exit::Ecall));
+    assert_eq!((ended.unwrap(), hart.run(1000)), (SessionEnd::Detached, Exit::Ecall));
 }
 
 #[test]
@@ -296,7 +298,7 @@ fn debugger_can_rewrite_executed_code() {
     assert_eq!(debugger.ask("vCont;s"), "S05");
     assert_eq!(debugger.ask("D"), "OK");
     let (ended, hart) = thread.join().unwrap();
-    assert_eq!((ended.unwrap(), hart.x(10)), (Ended::Detached, 33));
+    assert_eq!((ended.unwrap(), hart.x(10)), (SessionEnd::Detached, 33));
 }
 
 #[test]
@@ -319,7 +321,7 @@ fn faults_are_reported_as_linux_signals() {
         let answer = debugger.ask("vCont;c");
         assert_eq!(answer.get(1..3), Some(signal), "{code:#x} at {address:#x}: {answer}");
         drop(debugger);
-        assert!(thread.join().unwrap().0.is_err(), "it went without a word");
+        assert!(thread.join().unwrap().0.is_err(), "it closed without a detach");
     }
 }
 
@@ -339,7 +341,7 @@ fn embedder_decides_where_execution_resumes() {
             if exit == Exit::Ecall {
                 hart.set_pc(hart.pc() + 8);
             }
-            After::GoesOn
+            AfterExit::Continues
         });
         (ended.unwrap(), exits, hart.x(10))
     });
@@ -347,5 +349,5 @@ fn embedder_decides_where_execution_resumes() {
     assert!(debugger.ask("vCont;c").contains("05"));
     assert_eq!(debugger.ask("D"), "OK");
     let exits = vec![(Exit::Wait, 4), (Exit::Pause, 8), (Exit::Ecall, 8)];
-    assert_eq!(thread.join().unwrap(), (Ended::Detached, exits, 0));
+    assert_eq!(thread.join().unwrap(), (SessionEnd::Detached, exits, 0));
 }

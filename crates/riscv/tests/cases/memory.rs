@@ -78,7 +78,7 @@ fn load_into_x0_still_accesses_memory() {
 #[test]
 fn fault_names_its_address_and_changes_nothing() {
     let last = DATA + SIZE - 8;
-    // Behind the region; without the permission; unmapped.
+    // Past the region; without the permission; unmapped.
     for (code, address, cause) in [
         (i(0x03, 3, A0, A1, 8), last, Cause::LoadAccess),
         (s(3, A1, A0, 8), last, Cause::StoreAccess),

@@ -197,7 +197,7 @@ fn external_code_write_needs_fence_or_flush() {
 }
 
 #[test]
-fn data_beside_code_is_stored_without_harm() {
+fn store_beside_code_keeps_code_valid() {
     // A counter in the page of the loop, but not in its line.
     let code = [
         i(0x03, 3, A0, A1, 0x200),

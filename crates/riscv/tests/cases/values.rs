@@ -72,7 +72,7 @@ fn translated_bytes_count_until_release() {
 }
 
 #[test]
-fn many_breakpoints_go_at_once() {
+fn remove_breakpoints_removes_all() {
     let mut machine = Machine::new(&[addi(A0, A0, 1), addi(A0, A0, 1), addi(A0, A0, 1), ECALL]);
     machine.hart.remove_breakpoints();
     machine.finish();
@@ -82,7 +82,7 @@ fn many_breakpoints_go_at_once() {
     assert_eq!((machine.hart.run(10), machine.hart.pc()), (Exit::Breakpoint, CODE + 4));
     machine.hart.remove_breakpoints();
     machine.finish();
-    assert!(!machine.hart.remove_breakpoint(CODE + 8), "it went with the others");
+    assert!(!machine.hart.remove_breakpoint(CODE + 8), "it was removed before");
     assert_eq!(machine.get(A0), 6);
 }
 

@@ -26,17 +26,17 @@ const ALTERNATE_STACK: u64 = 0x1_0000;
 const HANDLER: u64 = TEXT + 0x200;
 const FIRST: u64 = TEXT + 0x400;
 /// Bytes of code for each snippet.
-const ROOM: u64 = 512;
-/// Offset of a snippet's instructions in its room: after 30 loads.
+const SLOT: u64 = 512;
+/// Offset of a snippet's instructions in its slot: after 30 loads.
 const BODY: u64 = 4 * 30;
 /// Offset of the stores.
-const TAIL: u64 = ROOM - 4 * 31;
+const TAIL: u64 = SLOT - 4 * 31;
 
 const POINTER: u32 = 31;
 
 /// The address of the instructions of a snippet.
 pub fn body(index: usize) -> u64 {
-    FIRST + index as u64 * ROOM + BODY
+    FIRST + index as u64 * SLOT + BODY
 }
 
 /// `rd = value`, for a value of 31 bits.
@@ -64,7 +64,7 @@ pub struct Image {
 
 impl Image {
     pub fn new(snippets: &[Snippet]) -> Self {
-        let end = FIRST + snippets.len() as u64 * ROOM;
+        let end = FIRST + snippets.len() as u64 * SLOT;
         let mut image = Self {
             text: vec![0; (end + 0x200 - TEXT) as usize],
             states: Vec::new(),
@@ -107,29 +107,29 @@ impl Image {
     }
 
     fn put(&mut self, at: u64, words: &[u32], end: u64) {
-        assert!(at + 4 * words.len() as u64 <= end, "no room at {at:#x}");
+        assert!(at + 4 * words.len() as u64 <= end, "no slot at {at:#x}");
         let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_le_bytes()).collect();
         self.text[(at - TEXT) as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
 
     fn add(&mut self, index: usize, snippet: &Snippet) {
-        let room = FIRST + index as u64 * ROOM;
+        let slot = FIRST + index as u64 * SLOT;
         let load = |it: u32| i(0x03, 3, it, POINTER, 8 * (it as i32 - 1));
-        self.put(room, &(1..=30).map(load).collect::<Vec<_>>(), room + BODY);
+        self.put(slot, &(1..=30).map(load).collect::<Vec<_>>(), slot + BODY);
         let mut bytes: Vec<u8> = snippet.code.iter().flat_map(|it| it.to_le_bytes()).collect();
-        // Jumps over the rest of the room.
+        // Jumps over the rest of the slot.
         let left = (TAIL - BODY) as i32 - bytes.len() as i32;
-        assert!(left >= 4, "no room for {snippet:x?}");
+        assert!(left >= 4, "no slot for {snippet:x?}");
         bytes.extend(j(0, left).to_le_bytes());
-        self.text[(room + BODY - TEXT) as usize..][..bytes.len()].copy_from_slice(&bytes);
+        self.text[(slot + BODY - TEXT) as usize..][..bytes.len()].copy_from_slice(&bytes);
         let store = |it: u32| s(3, POINTER, it, 240 + 8 * (it as i32 - 1));
         let mut tail: Vec<_> = (1..=30).map(store).collect();
         tail.push(addi(POINTER, POINTER, STATE as i32));
-        self.put(room + TAIL, &tail, room + ROOM);
+        self.put(slot + TAIL, &tail, slot + SLOT);
 
         let mut state: Vec<u8> = snippet.registers.iter().flat_map(|it| it.to_le_bytes()).collect();
         state.resize(480, 0xa5);
-        state.extend((room + TAIL).to_le_bytes());
+        state.extend((slot + TAIL).to_le_bytes());
         state.resize(STATE as usize, 0);
         self.states.extend(state);
     }

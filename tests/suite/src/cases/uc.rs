@@ -1,5 +1,4 @@
-//! The unreliable connected service: as the reliable one, but without acknowledgements; a lost
-//! message stays lost.
+//! The unreliable connected service: no acknowledgements, so a lost message is not sent again.
 
 use verbless_command::{Mtu, RemoteAccess};
 use verbless_prm::QpState;
@@ -13,7 +12,7 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
 
 cases!(
     "uc",
-    "The unreliable connected service: no acknowledgements, and a lost message stays lost.",
+    "The unreliable connected service: no acknowledgements, no retransmission of lost messages.",
     needs [cap!(uc), crate::Need::Lossless]:
     messages_of_every_size_arrive_whole,
     every_path_mtu_up_to_port_mtu_works,
@@ -41,7 +40,7 @@ fn connected(lab: &Lab, options: &ConnectOptions) -> Result<Pair<Uc>, Stop> {
     Pair::connected_of(lab, &config(), 2 << 20, options)
 }
 
-/// A message from one side to the other, which must arrive.
+/// Sends a message from `a` to `b`, which must arrive.
 fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
     pair.b.fill(0, &vec![0; text.len()])?;
     pair.b.receive(0, text.len(), 7)?;
@@ -118,10 +117,10 @@ fn both_sides_send_concurrently(lab: &Lab) -> Result<(), Stop> {
 fn request_to_reset_peer_succeeds(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = pair.b.remote(0)?;
-    // The peer is back in RESET and receives nothing.
+    // A QP in RESET receives nothing.
     pair.b.qp.reset()?;
-    pair.a.perform(&Write::new(Inline(b"anybody?"), to).signaled())?;
-    pair.a.perform(&Send::new(Inline(b"no peer")).signaled())?;
+    pair.a.perform(&Write::new(Inline(b"no write"), to).signaled())?;
+    pair.a.perform(&Send::new(Inline(b"no send")).signaled())?;
     ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state of the sender");
     ensure_eq!(pair.b.bytes(0, 8)?, [0; 8], "the peer's memory");
     Ok(())
@@ -146,16 +145,16 @@ fn refused_write_is_lost(lab: &Lab) -> Result<(), Stop> {
         let mut pair = connected(lab, &ConnectOptions { access, ..Default::default() })?;
         let to = pair.b.remote(0)?;
         let to = RemoteAddr { rkey: Rkey(to.rkey.0 ^ wrong), ..to };
-        pair.a.perform(&Write::new(Inline(b"may I?"), to).signaled())?;
+        pair.a.perform(&Write::new(Inline(b"denied"), to).signaled())?;
         let Pair { a, b } = &mut pair;
         let changed = || b.bytes(0, 6).ok().filter(|bytes| bytes != &[0; 6]);
-        quiet(&format!("with {what} the memory changed"), changed)?;
+        quiet(&format!("a WRITE with {what} changed the memory"), changed)?;
         ensure_eq!(a.qp.object().state()?, QpState::RTS, format!("the sender's state, {what}"));
     }
     Ok(())
 }
 
-/// Makes a request of `a` fail, with another one queued behind it.
+/// Makes a request of `a` fail, with another one queued after it.
 fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     let sge = pair.a.sge(0, 64)?;
     let wrong = Sge { length: 4 << 20, ..sge };
@@ -163,7 +162,7 @@ fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     batch.post(&Send::new(wrong), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 1, "what failed");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 1, "the failed request");
     ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request after it");
     Ok(())
 }
@@ -174,7 +173,7 @@ fn bad_sge_stops_only_sends(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.post(&Nop::new().signaled(), 3)?;
     ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 3, "the later request");
-    // It still receives.
+    // SQER stops only the send queue.
     let Pair { a, b } = pair;
     message(&mut Pair { a: b, b: a }, b"one way")
 }

@@ -16,8 +16,8 @@ use super::sign;
 use crate::captured_log::captured_log;
 use verbless_model::memory::HostMemory;
 
-/// The command's output, which must have status OK.
-fn done<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8> {
+/// Sends a command, which must succeed; returns its output.
+fn run_ok<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8> {
     let bytes = <I::Output as Structure>::BYTES;
     let output = driver.send(&[input.as_bytes(), list].concat(), bytes.max(16)).unwrap();
     assert_eq!(output[0], 0, "{}: {output:02x?}", <I as CommandInput>::INFO.name);
@@ -26,7 +26,7 @@ fn done<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8>
 
 fn enabled() -> Driver {
     let mut driver = Driver::new();
-    done(&mut driver, &EnableHcaIn::new(), &[]);
+    run_ok(&mut driver, &EnableHcaIn::new(), &[]);
     driver
 }
 
@@ -41,14 +41,14 @@ fn up() -> Driver {
     let mut driver = enabled();
     let mut query = QueryPagesIn::new();
     query.set_op_mod(QueryPagesIn::INIT_PAGES);
-    let output = done(&mut driver, &query, &[]);
+    let output = run_ok(&mut driver, &query, &[]);
     let count = u32::from_be_bytes(output[12..16].try_into().unwrap());
     let pages: Vec<u8> =
         (0..u64::from(count)).flat_map(|page| ((1 << 40) + page * 4096).to_be_bytes()).collect();
     let mut give = ManagePagesIn::new();
     give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
-    done(&mut driver, &give, &pages);
-    done(&mut driver, &InitHcaIn::new(), &[]);
+    run_ok(&mut driver, &give, &pages);
+    run_ok(&mut driver, &InitHcaIn::new(), &[]);
     driver
 }
 
@@ -121,7 +121,7 @@ fn bad_entry_yields_delivery_status() {
         let answered = driver.ring(&entry);
         assert_eq!(answered.status(), status);
         assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
-        done(&mut driver, &EnableHcaIn::new(), &[]); // it was not executed before
+        run_ok(&mut driver, &EnableHcaIn::new(), &[]); // fails if the bad entry was executed
     }
 }
 
@@ -174,7 +174,7 @@ fn input_of_many_mailboxes_arrives_whole() {
     let mut set = SetHcaCapIn::new();
     let capability: &[u8; 0x1000] = output[16..].try_into().unwrap();
     set.set_capability(capability);
-    done(&mut driver, &set, &[]);
+    run_ok(&mut driver, &set, &[]);
     assert_eq!(driver.send(query_cap().as_bytes(), 0x1010).unwrap(), output);
 }
 
@@ -187,7 +187,7 @@ fn signatures_are_checked_once_they_are_enabled() {
     let general = HcaCap::from_prefix_mut(&mut capability).unwrap();
     general.set_cmdif_checksum(CmdifChecksum::ENABLED);
     set.set_capability(&capability);
-    done(&mut driver, &set, &[]);
+    run_ok(&mut driver, &set, &[]);
 
     let mut entry = driver.entry(NopIn::new().as_bytes(), 16);
     entry.set_signature(!xor8(entry.as_bytes()));
@@ -198,7 +198,11 @@ fn signatures_are_checked_once_they_are_enabled() {
 
     let mut entry = driver.entry(query_cap().as_bytes(), 0x1010);
     entry.set_signature(!xor8(entry.as_bytes()));
-    assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR, "the mailboxes' own");
+    assert_eq!(
+        driver.ring(&entry).status(),
+        DeliveryStatus::SIGNATURE_ERR,
+        "the mailboxes are not signed"
+    );
 
     // A mailbox has two signatures: of its control part, and of the whole.
     type Spoil = fn(&mut CommandMailbox);
@@ -246,7 +250,7 @@ fn length_above_16_mib_is_rejected_before_mailboxes() {
 }
 
 #[test]
-fn first_mailbox_is_aligned_to_512() {
+fn mailbox_at_512_byte_boundary_is_accepted() {
     let mut driver = enabled();
     let mut entry = driver.entry(query_cap().as_bytes(), 16 + 512);
     let at = entry.output_mailbox();
@@ -261,7 +265,7 @@ fn first_mailbox_is_aligned_to_512() {
 #[test]
 fn command_log_has_opcode_name_and_lengths() {
     let mut driver = Driver::new();
-    let text = captured_log(|| done(&mut driver, &EnableHcaIn::new(), &[]).clear());
+    let text = captured_log(|| run_ok(&mut driver, &EnableHcaIn::new(), &[]).clear());
     let expected = "0x104 ENABLE_HCA slot=0 uid=0 op_mod=0 input=16 output=16 status=0";
     assert!(text.contains(expected), "{text}");
     for (input, output, logged) in [(7, 1, false), (8, 1, true), (12, 1, true), (8, 0, false)] {
@@ -299,7 +303,7 @@ fn one_doorbell_serves_several_slots() {
 
 /// Creates an EQ of 32 entries for one event type; returns the address of its ring.
 fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
-    let output = done(driver, &AllocUarIn::new(), &[]);
+    let output = run_ok(driver, &AllocUarIn::new(), &[]);
     let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
     let ring = driver.allocate(0x1000);
     // Entries begin with owner bit 1; the device writes 0 in the first round.
@@ -309,7 +313,7 @@ fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
     let mut create = CreateEqIn::new();
     create.set_event_bitmask(0, 1 << kind);
     create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
-    done(driver, &create, &ring.to_be_bytes());
+    run_ok(driver, &create, &ring.to_be_bytes());
     ring
 }
 
@@ -322,7 +326,7 @@ fn completion_eqe_is_written_per_command_slot() {
         driver.memory.read(ring + 64 * index, &mut eqe).unwrap();
         eqe
     };
-    assert_eq!(eqe(&driver, 0)[63], 1, "the command that made the EQ is not reported there");
+    assert_eq!(eqe(&driver, 0)[63], 1, "CREATE_EQ itself is not reported to its EQ");
     for (index, slot) in [3_u32, 31, 0].into_iter().enumerate() {
         let entry = driver.entry(NopIn::new().as_bytes(), 16);
         driver.put(slot, &entry);
@@ -355,7 +359,7 @@ fn page_requests_follow_object_count() {
     assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
     let pds: Vec<u32> = (0..555)
         .map(|_| {
-            let output = done(&mut driver, &AllocPdIn::new(), &[]);
+            let output = run_ok(&mut driver, &AllocPdIn::new(), &[]);
             u32::from_be_bytes(output[8..12].try_into().unwrap())
         })
         .collect();
@@ -369,13 +373,13 @@ fn page_requests_follow_object_count() {
     give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(96);
     let pages: Vec<u8> =
         (0..96).flat_map(|page| ((2_u64 << 40) + page * 4096).to_be_bytes()).collect();
-    done(&mut driver, &give, &pages);
+    run_ok(&mut driver, &give, &pages);
     assert_eq!(page_requests(&driver, ring, 3), [0; 0]);
 
     for pd in &pds {
         let mut free = DeallocPdIn::new();
         free.set_pd(*pd);
-        done(&mut driver, &free, &[]);
+        run_ok(&mut driver, &free, &[]);
     }
     assert_eq!(page_requests(&driver, ring, 3), [-32], "one batch stays spare");
     let mut take = ManagePagesIn::new();
@@ -392,9 +396,9 @@ fn page_request_repeats_after_allocation_fail() {
     let ring = event_queue(&mut driver, 0x0b);
     let mut refuse = ManagePagesIn::new();
     refuse.set_op_mod(ManagePagesIn::ALLOCATION_FAIL);
-    done(&mut driver, &refuse, &[]);
+    run_ok(&mut driver, &refuse, &[]);
     assert_eq!(page_requests(&driver, ring, 1), [0; 0], "the refusal itself makes no request");
-    done(&mut driver, &AllocPdIn::new(), &[]);
+    run_ok(&mut driver, &AllocPdIn::new(), &[]);
     assert_eq!(page_requests(&driver, ring, 1), [32]);
 }
 
@@ -402,7 +406,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_entries_over_random_memory_break_nothing(
+    fn random_command_queue_entries_leave_device_healthy(
         entries in proptest::collection::vec(any::<[u8; 64]>(), 1..32),
         memory in proptest::collection::vec(any::<u8>(), 1..8192),
         pointers in proptest::collection::vec((0..8_u64, 0..8_u64), 32),
@@ -414,7 +418,7 @@ proptest! {
         for (slot, (bytes, (input, output))) in entries.iter().zip(&pointers).enumerate() {
             let mut entry = CommandQueueEntry::zeroed();
             *entry.as_bytes_mut() = *bytes;
-            // Mostly plausible, to reach the code after the checks.
+            // Three in four are plausible, to reach the code after the checks.
             if bytes[0] & 3 != 0 {
                 entry.set_type(CommandTransport::PCIE).set_ownership(CommandOwnership::HARDWARE);
                 entry.set_input_length(u32::from(bytes[5]) * 8);
@@ -430,7 +434,7 @@ proptest! {
     }
 
     #[test]
-    fn random_inputs_of_known_commands_break_nothing(
+    fn random_inputs_of_known_commands_are_answered(
         commands in proptest::collection::vec(
             (
                 any::<proptest::sample::Index>(),
@@ -445,7 +449,7 @@ proptest! {
         for (which, mut input, op_mod, sparse) in commands {
             let command = *which.get(verbless_prm::COMMANDS);
             if sparse {
-                // Zeros get further than noise.
+                // An input of mostly zeros passes more checks than random bytes.
                 for (at, byte) in input.iter_mut().skip(8).enumerate() {
                     if at % 7 != 0 {
                         *byte = 0;
@@ -472,8 +476,8 @@ fn command_queue_outside_memory_is_ignored() {
     }
 }
 
-/// The register with the low half of the queue's address and the NIC interface's state; and the
-/// state without a driver.
+/// The register of the initialisation segment with the low half of the queue's address and the NIC
+/// interface's state; and the state 'disabled'.
 const QUEUE_LOW: u64 = 0x14;
 const DISABLED: u32 = 1 << 8;
 
@@ -482,9 +486,9 @@ fn gracefully_closed_function_answers_commands() {
     let mut driver = up();
     let mut teardown = TeardownHcaIn::new();
     teardown.set_profile(TeardownProfile::GRACEFUL_CLOSE);
-    done(&mut driver, &teardown, &[]);
+    run_ok(&mut driver, &teardown, &[]);
     // A driver then reclaims its pages by commands.
-    done(&mut driver, &NopIn::new(), &[]);
+    run_ok(&mut driver, &NopIn::new(), &[]);
 }
 
 #[test]
@@ -495,13 +499,13 @@ fn closed_function_answers_commands_after_restart() {
         let mut driver = up();
         let mut teardown = TeardownHcaIn::new();
         teardown.set_profile(profile);
-        done(&mut driver, &teardown, &[]);
+        run_ok(&mut driver, &teardown, &[]);
         let nop = driver.entry(NopIn::new().as_bytes(), 16);
         assert_eq!(driver.ring(&nop), nop, "{profile:?}: no answer");
         for state in way {
             driver.write(QUEUE_LOW, QUEUE as u32 | state);
         }
-        done(&mut driver, &EnableHcaIn::new(), &[]);
-        done(&mut driver, &NopIn::new(), &[]);
+        run_ok(&mut driver, &EnableHcaIn::new(), &[]);
+        run_ok(&mut driver, &NopIn::new(), &[]);
     }
 }

@@ -23,7 +23,7 @@ impl Answerer {
         if !tree::leads_through(&whole) || tree::is_listing(&whole) {
             return Ok(None);
         }
-        self.may_give(call)?;
+        self.check_may_receive_files(call)?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         self.view.tree.open(&whole, flags).map(|fd| Some(fd.into()))
     }
@@ -47,7 +47,7 @@ impl Answerer {
         let mut installed = Err(Errno::ESRCH);
         let waits = || self.gate.is_waiting(call.id);
         let seized = Seized::new(call.tid, waits, || {
-            installed = self.gate.give(call.id, directory.as_fd(), None, true, false);
+            installed = self.gate.install_fd(call.id, directory.as_fd(), None, true, false);
             // The answer if the thread does not stop in time; else [`Seized::detach_with`] gives
             // another.
             self.gate.answer(call.id, Err(Errno::EIO));
@@ -60,7 +60,7 @@ impl Answerer {
                     changed
                 });
                 thread.detach_with(changed);
-                Answer::Given
+                Answer::Installed
             }
             // It has another tracer.
             Err(errno) => {

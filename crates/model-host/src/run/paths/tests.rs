@@ -14,7 +14,7 @@ use libc::{
 use nix::fcntl::{FcntlArg, fcntl};
 use verbless_model::{Model, Profile, Side};
 
-use super::super::rig::{Given, HERE, Program, at};
+use super::super::rig::{HERE, InstalledFd, Program, at};
 use super::super::shared::SharedRun;
 use super::super::sys::CallGate;
 use super::*;
@@ -39,7 +39,7 @@ fn open_honours_flags_and_close_on_exec() {
     let program = Program::new();
     for (flags, close_on_exec) in [(O_RDONLY, false), (O_RDONLY | O_CLOEXEC, true)] {
         let given = program.open(ATTRIBUTE, flags);
-        let Given { number, close_on_exec: closed, answer, .. } = given;
+        let InstalledFd { number, close_on_exec: closed, answer, .. } = given;
         assert_eq!((number, closed, answer), (None, close_on_exec, true));
         assert_eq!(given.text(), "1: CA\n");
         let given = program.open(DEVICE, flags | O_RDWR);
@@ -84,13 +84,13 @@ fn relative_path_resolves_from_its_directory() {
     };
     let [root, dev] = ["/", "/dev"].map(directory);
     let [root, dev] = [&root, &dev].map(|it| it.as_raw_fd() as u64);
-    assert_eq!(from(root, c"sys/class/infiniband/mlx5_0/node_type"), Answer::Given);
+    assert_eq!(from(root, c"sys/class/infiniband/mlx5_0/node_type"), Answer::Installed);
     assert_eq!(program.last_installed().text(), "1: CA\n");
-    assert_eq!(from(dev, c"infiniband/uverbs0"), Answer::Given);
+    assert_eq!(from(dev, c"infiniband/uverbs0"), Answer::Installed);
     assert_eq!(from(dev, c"infiniband/uverbs9"), refused(Errno::ENOENT));
     // Paths relative to a directory of the tree do not name the tree.
     let class = program.open(CLASS, O_RDONLY);
-    assert_eq!(from(class.descriptor(), c"mlx5_0/node_type"), Answer::Given);
+    assert_eq!(from(class.descriptor(), c"mlx5_0/node_type"), Answer::Installed);
     assert_eq!(from(class.descriptor(), c"../../../etc/passwd"), Answer::Kernel);
     assert_eq!(from(root, c"etc/passwd"), Answer::Kernel);
     assert_eq!(from(u64::from(u32::MAX - 9), c"infiniband/uverbs0"), Answer::Kernel);
@@ -107,11 +107,11 @@ fn path_follows_the_rules_of_openat2() {
     };
     let (beside, beneath) = (libc::RESOLVE_NO_XDEV, libc::RESOLVE_BENEATH);
     for (directory, path, rules, expected) in [
-        (HERE, ATTRIBUTE, 0, Answer::Given),
+        (HERE, ATTRIBUTE, 0, Answer::Installed),
         (HERE, ATTRIBUTE, beside, refused(Errno::EXDEV)),
         (sys, ATTRIBUTE, beside, refused(Errno::EXDEV)),
-        (sys, c"class/infiniband/mlx5_0/node_type", beside, Answer::Given),
-        (dev, c"infiniband/uverbs0", beneath, Answer::Given),
+        (sys, c"class/infiniband/mlx5_0/node_type", beside, Answer::Installed),
+        (dev, c"infiniband/uverbs0", beneath, Answer::Installed),
         (dev, c"../dev/infiniband/uverbs0", beneath, refused(Errno::EXDEV)),
         (HERE, ATTRIBUTE, libc::RESOLVE_NO_SYMLINKS, refused(Errno::ELOOP)),
         (HERE, c"/sys/class/infiniband/mlx5_0/../..", 4, refused(Errno::ELOOP)),
@@ -124,11 +124,11 @@ fn path_follows_the_rules_of_openat2() {
     let (zeros, more) = ([0u64; 513], [0u64, 0, 0, 1]);
     let (zeros, more) = (zeros.as_ptr() as u64, more.as_ptr() as u64);
     for (how, size, expected) in [
-        (zeros, 32, Answer::Given),
-        (zeros, 4096, Answer::Given),
+        (zeros, 32, Answer::Installed),
+        (zeros, 4096, Answer::Installed),
         (zeros, 4097, Answer::Kernel),
         (zeros, 16, Answer::Kernel),
-        (more, 24, Answer::Given),
+        (more, 24, Answer::Installed),
         (more, 32, Answer::Kernel),
         (0, 24, Answer::Kernel),
     ] {
@@ -144,11 +144,11 @@ fn device_open_takes_filtered_descriptor_if_free() {
     let count = || program.answerer.shared.opens().len();
     let full = [Errno::EMFILE, Errno::EBADF, Errno::EINVAL];
     program.gate.refuse(&full[..1]);
-    assert_eq!(open(), Answer::Given);
+    assert_eq!(open(), Answer::Installed);
     let second = program.last_installed();
     assert!(second.number.is_some_and(|number| (48..64).contains(&number)), "{second:?}");
     program.gate.refuse(&full[1..]);
-    let said = captured_log(|| assert_eq!(open(), Answer::Given));
+    let said = captured_log(|| assert_eq!(open(), Answer::Installed));
     let third = program.last_installed();
     assert_eq!((third.number, count()), (None, 2));
     assert!(said.contains("fstat shows a device's descriptor as a regular file"), "{said}");
@@ -213,7 +213,7 @@ struct Look {
 impl CallGate for Look {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
-    fn go_on(&self, _: u64) {}
+    fn continue_call(&self, _: u64) {}
 
     fn is_waiting(&self, _: u64) -> bool {
         let (sender, done) = std::sync::mpsc::channel();
@@ -228,7 +228,7 @@ impl CallGate for Look {
         true
     }
 
-    fn give(
+    fn install_fd(
         &self,
         _: u64,
         _: BorrowedFd<'_>,
@@ -365,7 +365,7 @@ fn path_syscall_variants_are_answered() {
         assert_eq!(stated(room.first_chunk().expect("room")).0 & libc::S_IFMT, libc::S_IFLNK);
         assert_eq!(program.call(libc::SYS_access, &[path, 2]), Answer::Ours(Ok(0)));
         assert_eq!(program.call(libc::SYS_access, &[path, 1]), refused(Errno::EACCES));
-        assert_eq!(program.call(libc::SYS_open, &[path, O_RDWR as u64]), Answer::Given);
+        assert_eq!(program.call(libc::SYS_open, &[path, O_RDWR as u64]), Answer::Installed);
         let answer = program.call(libc::SYS_readlink, &[link, buffer, 4]);
         assert_eq!((answer, room[0] as u32), (Answer::Ours(Ok(4)), u32::from_ne_bytes(*b"../.")));
     }

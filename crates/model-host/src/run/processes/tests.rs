@@ -48,7 +48,7 @@ fn exec_makes_new_process_entry() {
     child.kill().and_then(|()| child.wait()).expect("it is there");
     processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
-    processes.bury(pid);
+    processes.forget_if_ended(pid);
     let table = processes.table();
     assert!(table.known.is_empty() && table.leaving.is_empty() && table.execs.is_empty());
 }
@@ -136,11 +136,11 @@ fn execve_is_tracked_before_the_process_is_known() {
 #[test]
 fn early_execs_of_ended_threads_are_purged() {
     let (processes, thread) = (processes(), Thread::new());
-    processes.leaves(thread.0);
+    processes.note_early_execve(thread.0);
     // No thread has this tid.
-    (0..10_000).for_each(|number| processes.leaves((1 << 30) + number));
+    (0..10_000).for_each(|number| processes.note_early_execve((1 << 30) + number));
     let table = processes.table();
-    assert!(table.early.len() <= MANY && table.early.contains_key(&thread.0));
+    assert!(table.early.len() <= MIN_PURGE && table.early.contains_key(&thread.0));
     assert_eq!(table.early.len(), table.early_of.len());
 }
 
@@ -148,7 +148,7 @@ fn early_execs_of_ended_threads_are_purged() {
 fn early_execs_of_one_process_are_bounded() {
     let (processes, own) = (processes(), Pid::this());
     let threads: Vec<_> = (0..MAX_EARLY + 2).map(|_| Thread::new()).collect();
-    threads.iter().for_each(|thread| processes.leaves(thread.0));
+    threads.iter().for_each(|thread| processes.note_early_execve(thread.0));
     let count = || {
         let table = processes.table();
         (table.early.len(), table.early_of[&own].len())
@@ -159,7 +159,7 @@ fn early_execs_of_one_process_are_bounded() {
     assert!(!processes.table().early.contains_key(&last));
     let mut threads = threads;
     drop(threads.drain(..2));
-    processes.leaves(last);
+    processes.note_early_execve(last);
     assert!(processes.table().early.contains_key(&last));
     assert_eq!(count(), (MAX_EARLY - 1, MAX_EARLY - 1));
 }
@@ -241,7 +241,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     let tid = std::process::id();
     let before = processes.of_thread(tid, || true).expect("this process");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
-    // No descriptor is free: the process's places cannot be read, and it is forgotten.
+    // No descriptor is free: the process's files below /proc cannot be opened, and it is forgotten.
     setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
     processes.note_execve((own, tid), || (), || true);
     assert!(processes.table().known.is_empty());
@@ -249,7 +249,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     // Other processes are forgotten in the same state.
     let mut table = processes.table();
     let claims = before.claims.clone();
-    (1..=MANY as i32 + 1).for_each(|pid| {
+    (1..=MIN_PURGE as i32 + 1).for_each(|pid| {
         table.before.insert(Pid::from_raw(-pid), (0, claims.clone()));
     });
     table.known.insert(own, before.clone());
@@ -266,19 +266,20 @@ fn process_of_a_killed_caller_is_not_registered() {
     let processes = processes();
     let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
     let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
-    processes.guarded_as(GuardedProcesses::through(ours));
-    let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
+    processes.set_guarded(GuardedProcesses::through(ours));
+    let is_guarded =
+        || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
     let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
     let tid = stranger.id();
     let refused = processes.of_thread(tid, || false);
     assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
     assert!(
-        processes.table().known.is_empty() && processes.table().threads.is_empty() && !warded()
+        processes.table().known.is_empty() && processes.table().threads.is_empty() && !is_guarded()
     );
     assert!((1..=u16::MAX).all(|number| processes.memory.remote(number).is_none()));
     // A known process is not taken for the caller either, and its thread is not recorded.
     let known = processes.of_thread(std::process::id(), || true).expect("this process");
-    assert!(warded());
+    assert!(is_guarded());
     for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
         let refused = processes.of_thread(tid, || false);
         assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
@@ -292,7 +293,7 @@ fn process_of_a_killed_caller_is_not_registered() {
 }
 
 #[test]
-fn bury_drops_only_ended_processes() {
+fn forget_if_ended_keeps_live_processes() {
     let processes = processes();
     let own = std::process::id();
     let process = processes.of_thread(own, || true).expect("this process");
@@ -308,8 +309,8 @@ fn bury_drops_only_ended_processes() {
     child.wait().expect("it ends");
     assert!(gone.has_ended());
     assert!(processes.of_thread(child.id(), || true).is_err());
-    processes.bury(process.pid);
-    processes.bury(gone.pid);
+    processes.forget_if_ended(process.pid);
+    processes.forget_if_ended(gone.pid);
     assert_eq!(processes.table().known.len(), 1, "the live one is still known");
     assert!(processes.table().threads.values().all(|&of| of == process.pid), "with its threads");
 }
@@ -325,7 +326,7 @@ fn table_is_unlocked_during_process_check() {
         ProcFiles::of(pid, tid)
     };
     for _ in 0..2 {
-        processes.looked_at(own, &pool, is_free, open).expect("the lock is free");
+        processes.find_or_register(own, &pool, is_free, open).expect("the lock is free");
     }
     assert_eq!(looks.into_inner(), 1, "it is known then");
 }
@@ -339,7 +340,7 @@ fn table_is_unlocked_while_guardian_receives_nothing() {
     let (ours, theirs) = pair.expect("a pair");
     while send(ours.as_raw_fd(), b"p", MsgFlags::MSG_DONTWAIT).is_ok() {}
     let (processes, mut child) = (processes(), shell());
-    processes.guarded_as(GuardedProcesses::through(ours));
+    processes.set_guarded(GuardedProcesses::through(ours));
     std::thread::scope(|scope| {
         let known = scope.spawn(|| processes.of_thread(child.id(), || true).map(drop));
         std::thread::sleep(std::time::Duration::from_millis(200));

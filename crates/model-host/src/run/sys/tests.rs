@@ -31,11 +31,11 @@ fn stat_flags_match_linux() {
         (1, false, false),
         (AT_EMPTY_PATH | 1 << 30, false, false),
     ] {
-        assert_eq!(plain.may_be_asked(flags), of_plain, "{flags:#x}");
-        assert_eq!(extended.may_be_asked(flags), of_extended, "{flags:#x}");
+        assert_eq!(plain.accepts_flags(flags), of_plain, "{flags:#x}");
+        assert_eq!(extended.accepts_flags(flags), of_extended, "{flags:#x}");
     }
     for (mask, expected) in [(0, true), (u32::MAX >> 1, true), (1 << 31, false)] {
-        assert_eq!(Stat::Extended(mask, 0).may_be_asked(0), expected, "{mask:#x}");
+        assert_eq!(Stat::Extended(mask, 0).accepts_flags(0), expected, "{mask:#x}");
     }
 }
 
@@ -72,7 +72,7 @@ fn adopt_orphans_sets_child_subreaper() {
 #[test]
 fn short_turn_thread_gets_highest_priority() {
     let stat = std::thread::spawn(|| {
-        take_short_turns(gettid().as_raw());
+        shorten_time_slices(gettid().as_raw());
         ProcStat::read("thread-self").expect("our own")
     });
     let stat = stat.join().expect("it ends");
@@ -93,7 +93,7 @@ pub(in super::super) fn limit_descriptors(pid: u32, limit: libc::rlimit) {
 }
 
 #[test]
-fn stop_of_a_traced_child_is_no_end() {
+fn stopped_traced_child_has_not_ended() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
     let pid = child.id() as i32;
     let (none, zero) = (std::ptr::null_mut::<libc::c_void>(), 0_usize);

@@ -11,14 +11,14 @@ use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::super::work::Work;
 use super::super::{arrivals, gather};
-use super::requester::{goes_on, retire};
+use super::requester::{retire, schedule_send};
 use super::retry;
 use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet};
 
-/// Takes an answer of the peer.
-pub(in crate::engine) fn take(
+/// Handles an acknowledgement or a response of the peer.
+pub(in crate::engine) fn handle(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,
     opcode: Opcode,
@@ -29,21 +29,23 @@ pub(in crate::engine) fn take(
     }
     let transport = &packet.headers.transport;
     let psn = transport.bth.psn();
-    let Some(place) = pair.qp.runtime.connection().window.place(psn) else {
-        tracing::debug!(qpn = pair.qpn, psn, "an answer to nothing that is on its way");
+    let Some(position) = pair.qp.runtime.connection().window.position(psn) else {
+        tracing::debug!(qpn = pair.qpn, psn, "an answer to no outstanding packet");
         return;
     };
     let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
     let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
     let progress = match opcode.message {
-        Message::Acknowledge if kind == 0 => acknowledged(pair, place),
-        Message::Acknowledge => refused(pair, place, kind, value),
+        Message::Acknowledge if kind == 0 => handle_ack(pair, position),
+        Message::Acknowledge => handle_nak(pair, position, kind, value),
         // Malformed: data and a NAK at once.
         _ if kind != 0 => false,
-        Message::ReadResponse => read_arrived(pair, place, opcode, packet.payload, scratch),
+        Message::ReadResponse => {
+            handle_read_response(pair, position, opcode, packet.payload, scratch)
+        }
         Message::AtomicAcknowledge => {
             let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
-            atomic_arrived(pair, place, value, scratch)
+            handle_atomic_response(pair, position, value, scratch)
         }
         _ => false,
     };
@@ -53,7 +55,7 @@ pub(in crate::engine) fn take(
         requester.rnr_retries_left = requester.rnr_retry_limit;
         pair.qp.runtime.connection().window.forget_loss();
         if pair.qp.runtime.connection().window.timer == Timer::Acknowledge {
-            retry::progressed(pair);
+            retry::stop_timer_on_progress(pair);
         }
     }
     retire(pair);
@@ -61,35 +63,35 @@ pub(in crate::engine) fn take(
         if pair.qp.runtime.connection().window.oldest().is_some() {
             retry::start_timer(pair);
         }
-        goes_on(pair);
+        schedule_send(pair);
     }
 }
 
 /// Handles an ACK: everything up to the packet has arrived.
-fn acknowledged(pair: &mut QueuePair<'_>, place: PsnPosition) -> bool {
+fn handle_ack(pair: &mut QueuePair<'_>, position: PsnPosition) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
-    let through = PsnPosition { packet: place.packet + 1, ..place };
+    let through = PsnPosition { packet: position.packet + 1, ..position };
     let before = window.oldest();
     if let Err(missing) = window.acknowledge_before(through) {
-        retry::response_lost(pair, missing, place);
+        retry::handle_lost_response(pair, missing, position);
     }
     pair.qp.runtime.connection().window.oldest() != before
 }
 
 /// Handles a NAK: everything before the packet has arrived, and the packet has not.
-fn refused(pair: &mut QueuePair<'_>, place: PsnPosition, kind: u8, value: u8) -> bool {
+fn handle_nak(pair: &mut QueuePair<'_>, position: PsnPosition, kind: u8, value: u8) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
     let before = window.oldest();
-    if let Err(missing) = window.acknowledge_before(place) {
-        retry::response_lost(pair, missing, place);
+    if let Err(missing) = window.acknowledge_before(position) {
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
     let progress = pair.qp.runtime.connection().window.oldest() != before;
     match (kind, AethNak(value)) {
-        (1, _) => retry::not_ready(pair, place, value),
+        (1, _) => retry::handle_rnr_nak(pair, position, value),
         // The receiver dropped these packets while it was not ready: they are not lost.
         (3, AethNak::PSN_SEQUENCE) if retry::waits_for_receiver(pair.qp) => {}
-        (3, AethNak::PSN_SEQUENCE) => retry::lost(pair, place, Count::SequenceNak),
+        (3, AethNak::PSN_SEQUENCE) => retry::lost(pair, position, Count::SequenceNak),
         (3, why) => {
             let syndrome = match why {
                 AethNak::INVALID_REQUEST => cqe_syndrome::REMOTE_INVALID_REQUEST,
@@ -97,7 +99,7 @@ fn refused(pair: &mut QueuePair<'_>, place: PsnPosition, kind: u8, value: u8) ->
                 AethNak::REMOTE_OPERATION => cqe_syndrome::REMOTE_OPERATION,
                 _ => cqe_syndrome::BAD_RESPONSE,
             };
-            retry::decide_at(pair.qp, pair.qpn, place.request, syndrome);
+            retry::fail_request(pair.qp, pair.qpn, position.request, syndrome);
         }
         _ => {}
     }
@@ -105,9 +107,9 @@ fn refused(pair: &mut QueuePair<'_>, place: PsnPosition, kind: u8, value: u8) ->
 }
 
 /// Takes a packet of a READ response; true if it is the next one.
-fn read_arrived(
+fn handle_read_response(
     pair: &mut QueuePair<'_>,
-    place: PsnPosition,
+    position: PsnPosition,
     opcode: Opcode,
     payload: &[u8],
     scratch: &mut Scratch,
@@ -115,71 +117,71 @@ fn read_arrived(
     let log_mtu = pair.log_mtu();
     let window = &mut pair.qp.runtime.connection().window;
     // Requests before it are complete: the peer answers in order.
-    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-        retry::response_lost(pair, missing, place);
+    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..position }) {
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
-    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
-    if request.failed.is_some() || place.packet < request.done {
+    let request = &mut pair.qp.runtime.connection().window.requests[position.request];
+    if request.failed.is_some() || position.packet < request.done {
         return false;
     }
     if request.response != Response::Read {
-        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
-    if place.packet > request.done {
-        let missing = PsnPosition { packet: request.done, ..place };
-        retry::response_lost(pair, missing, place);
+    if position.packet > request.done {
+        let missing = PsnPosition { packet: request.done, ..position };
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
-    let at = u64::from(place.packet) << log_mtu;
+    let at = u64::from(position.packet) << log_mtu;
     let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
-    let ends = place.packet + 1 == request.packets;
-    let places = if request.in_parts {
-        !ends || opcode.place.ends()
+    let ends = position.packet + 1 == request.packets;
+    let is_in_place = if request.in_parts {
+        !ends || opcode.position.ends()
     } else {
-        opcode.place.begins() == (place.packet == 0) && opcode.place.ends() == ends
+        opcode.position.begins() == (position.packet == 0) && opcode.position.ends() == ends
     };
-    if payload.len() as u64 != expected || !places {
-        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+    if payload.len() as u64 != expected || !is_in_place {
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
-    put_response(pair, place, at, payload, scratch)
+    put_response(pair, position, at, payload, scratch)
 }
 
 /// Stores the old value that an atomic returned.
-fn atomic_arrived(
+fn handle_atomic_response(
     pair: &mut QueuePair<'_>,
-    place: PsnPosition,
+    position: PsnPosition,
     value: u64,
     scratch: &mut Scratch,
 ) -> bool {
     let window = &mut pair.qp.runtime.connection().window;
-    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-        retry::response_lost(pair, missing, place);
+    if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..position }) {
+        retry::handle_lost_response(pair, missing, position);
         return false;
     }
-    let request = &pair.qp.runtime.connection().window.requests[place.request];
+    let request = &pair.qp.runtime.connection().window.requests[position.request];
     if request.is_over() {
         return false;
     }
     if request.response != Response::Atomic {
-        retry::decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::BAD_RESPONSE);
+        retry::fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::BAD_RESPONSE);
         return false;
     }
-    put_response(pair, place, 0, &value.to_ne_bytes(), scratch)
+    put_response(pair, position, 0, &value.to_ne_bytes(), scratch)
 }
 
 /// Writes a part of a response to the memory that the WQE names.
 fn put_response(
     pair: &mut QueuePair<'_>,
-    place: PsnPosition,
+    position: PsnPosition,
     at: u64,
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> bool {
     let room = u64::from(pair.qp.requester_inline);
-    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
+    let request = &mut pair.qp.runtime.connection().window.requests[position.request];
     let (index, length) = (request.index, request.length);
     std::mem::swap(&mut scratch.wqe, &mut request.wqe);
     let general = pair.context.caps.general();
@@ -200,14 +202,14 @@ fn put_response(
         );
         Ok(false)
     });
-    let request = &mut pair.qp.runtime.connection().window.requests[place.request];
+    let request = &mut pair.qp.runtime.connection().window.requests[position.request];
     std::mem::swap(&mut scratch.wqe, &mut request.wqe);
     match put {
         Ok(in_cqe) => {
             if in_cqe {
                 request.inline[at as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            request.done = place.packet + 1;
+            request.done = position.packet + 1;
             request.sent = request.sent.max(request.done);
             true
         }

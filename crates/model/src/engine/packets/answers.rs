@@ -1,5 +1,5 @@
 //! The responder's answers to a requester: ACKs, NAKs, READ responses and atomic responses, in the
-//! order of the requests. A repeated request gets its answer again.
+//! order of the requests. A repeated request is answered again.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 
@@ -26,7 +26,7 @@ pub(super) const NAK: u8 = 0x60;
 /// The credit count of an ACK without credit information.
 const NO_CREDITS: u8 = 0x1f;
 
-/// Handles a packet that was executed before and comes again: its answer was lost.
+/// Handles a duplicate of an executed request, whose answer was lost.
 pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode) {
     let transport = &packet.headers.transport;
     let psn = transport.bth.psn();
@@ -35,8 +35,8 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
     let Some(remote) = Remote::of(opcode.message) else { return };
     match remote.response() {
         Response::Acknowledgement => {
-            // Not with the PSN of a READ or atomic that was executed since: only its own response
-            // acknowledges it.
+            // The ACK must not carry the PSN of a READ or atomic that was executed since: only
+            // their own responses acknowledge those.
             let Some(psn) = arriving.executed else {
                 tracing::debug!(
                     qpn = pair.qpn,
@@ -78,7 +78,7 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
             });
             match found {
                 Some(answer) => queue(pair, answer),
-                // The requester asks again until its retries are used up.
+                // The requester sends the request again until it has no retries left.
                 None => {
                     tracing::debug!(qpn = pair.qpn, psn, "an atomic that is not remembered")
                 }
@@ -89,10 +89,10 @@ pub(super) fn take_duplicate(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opco
 
 pub(super) fn refuse(pair: &mut QueuePair<'_>, psn: u32, syndrome: u8) {
     let msn = pair.qp.runtime.msn;
-    queue(pair, Answer::Refuse { psn, msn, syndrome });
+    queue(pair, Answer::Nak { psn, msn, syndrome });
 }
 
-/// Queues an answer behind those that wait.
+/// Queues an answer after those that wait; a repeated one at its place in the PSN order.
 pub(super) fn queue(pair: &mut QueuePair<'_>, answer: Answer) {
     let connection = pair.qp.runtime.connection();
     match answer {
@@ -114,7 +114,7 @@ pub(in crate::engine) fn send(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -
         };
         let over = match answer {
             Answer::Acknowledge { psn, msn } => emit_aeth(pair, psn, msn, NO_CREDITS),
-            Answer::Refuse { psn, msn, syndrome } => emit_aeth(pair, psn, msn, syndrome),
+            Answer::Nak { psn, msn, syndrome } => emit_aeth(pair, psn, msn, syndrome),
             Answer::Atomic { psn, msn, value, .. } => emit_atomic(pair, psn, msn, value),
             Answer::Read { .. } => emit_read(pair, answer, scratch),
         };
@@ -139,7 +139,7 @@ fn emit_aeth(pair: &mut QueuePair<'_>, psn: u32, msn: u32, syndrome: u8) -> bool
     emit_without_payload(pair, &out)
 }
 
-/// Sends an answer without payload, so that no memory can be missing; none of it is left then.
+/// Sends an answer without payload, which reads no memory; true, since nothing of it is left.
 fn emit_without_payload(pair: &mut QueuePair<'_>, out: &Outgoing) -> bool {
     if let Err(end) = egress::send(pair, out, false, |_| Ok(())) {
         tracing::error!(qpn = pair.qpn, ?end, "an answer without a payload was not sent");
@@ -164,7 +164,7 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     let log_mtu = pair.log_mtu();
     let at = u64::from(sent) << log_mtu;
     let here = (length - at.min(length)).min(1 << log_mtu);
-    let place = match (sent == 0, sent + 1 == packets) {
+    let position = match (sent == 0, sent + 1 == packets) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
         (false, false) => Position::Middle,
@@ -174,16 +174,16 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     let psn = advance(psn, sent);
     if let Err(nak) = access::range(pair, key, from, here, AccessRight::RemoteRead, scratch) {
         if again {
-            // A requester that still waits for the response asks once more; one that has it may
-            // have closed the key.
+            // A requester that still waits for the response repeats the READ; one that has the
+            // response may have destroyed its mkey.
             return true;
         }
         pair.qp.runtime.connection().arriving.answers.clear();
         fail_responder(pair, psn, nak);
         return false;
     }
-    let aeth = (place != Position::Middle).then_some((msn, NO_CREDITS));
-    let out = response(Message::ReadResponse, place, psn, aeth, here as usize);
+    let aeth = (position != Position::Middle).then_some((msn, NO_CREDITS));
+    let out = response(Message::ReadResponse, position, psn, aeth, here as usize);
     let spaces = pair.context.spaces;
     let remote = &scratch.remote;
     let emitted =
@@ -199,7 +199,7 @@ fn emit_read(pair: &mut QueuePair<'_>, answer: Answer, scratch: &mut Scratch) ->
     {
         *sent += 1;
     }
-    place.ends()
+    position.ends()
 }
 
 /// Fails the QP because it cannot execute a request, and sends the requester a NAK with the reason.
@@ -227,13 +227,13 @@ pub(super) fn fail_responder(pair: &mut QueuePair<'_>, psn: u32, nak: Nak) {
 /// A response packet; `aeth`: MSN and syndrome.
 fn response(
     message: Message,
-    place: Position,
+    position: Position,
     psn: u32,
     aeth: Option<(u32, u8)>,
     payload: usize,
 ) -> Outgoing {
     let opcode =
-        Opcode { service: Service::Rc, message, place, immediate: false, invalidate: false };
+        Opcode { service: Service::Rc, message, position, immediate: false, invalidate: false };
     let mut bth = Bth::zeroed();
     bth.set_opcode(opcode.bits().expect("RC has all responses")).set_psn(psn);
     let aeth = aeth.map(|(msn, syndrome)| {

@@ -13,7 +13,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
-use super::super::work::{Placed, address_vector};
+use super::super::work::{PostedWqe, address_vector};
 use super::super::{arrivals, completion, receive};
 use super::egress;
 use super::path::{Hop, slid};
@@ -29,26 +29,25 @@ const GRH: usize = Grh::BYTES;
 /// A Q_Key in a request with this bit selects the QP's own.
 const OWN_KEY: u32 = 1 << 31;
 
-/// Sends a request that is ready. It completes when it has left, whether or not a receiver takes
-/// it.
+/// Sends a request that is ready. It completes once it is sent, whether or not a receiver takes it.
 pub(in crate::engine) fn send(
     pair: &mut QueuePair<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     scratch: &mut Scratch,
 ) -> Turn {
-    let sent = emit(pair, placed, scratch);
-    completion::finish(pair, placed, sent)
+    let sent = emit(pair, posted, scratch);
+    completion::finish(pair, posted, sent)
 }
 
-fn emit(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+fn emit(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Result<(), u8> {
     const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
     let (vector, _) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
-    if placed.length > 1 << pair.qp.log_mtu {
+    if posted.length > 1 << pair.qp.log_mtu {
         return Err(cqe_syndrome::LOCAL_LENGTH);
     }
     let route = pair.context.addresses.route(pair.qp.port, &Hop::from(&vector));
     let Some(route) = route else {
-        tracing::info!(qpn = pair.qpn, ?vector, "an address vector that leads nowhere");
+        tracing::info!(qpn = pair.qpn, ?vector, "there is no route for an address vector");
         return Err(MALFORMED);
     };
     let number = pair.qp.qp_type.datagrams.and_then(|datagrams| datagrams.number);
@@ -61,11 +60,11 @@ fn emit(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Res
     let mut deth = Deth::zeroed();
     deth.set_queue_key(if own { pair.qp.context.q_key() } else { vector.q_key() })
         .set_source_qp(source);
-    let immediate = placed.work.operation.immediate;
+    let immediate = posted.work.operation.immediate;
     let opcode = Opcode {
         service: Service::Ud,
         message: Message::Send,
-        place: Position::Only,
+        position: Position::Only,
         immediate,
         invalidate: false,
     };
@@ -73,14 +72,14 @@ fn emit(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Res
     pair.qp.requester.psn = advance(psn, 1);
     let mut bth = Bth::zeroed();
     bth.set_opcode(opcode.bits().ok_or(MALFORMED)?)
-        .set_solicited(placed.work.solicited)
+        .set_solicited(posted.work.solicited)
         .set_migrated(true)
         .set_partition_key(DEFAULT_PKEY)
         .set_destination_qp(vector.dqp_dct())
         .set_psn(psn & PSN_MASK);
     let immdt = immediate.then(|| {
         let mut immdt = Immdt::zeroed();
-        immdt.set_immediate(placed.work.immediate);
+        immdt.set_immediate(posted.work.immediate);
         immdt
     });
     let extensions = Extensions { deth: Some(deth), immdt, ..Extensions::default() };
@@ -88,13 +87,13 @@ fn emit(pair: &mut QueuePair<'_>, placed: &Placed, scratch: &mut Scratch) -> Res
     let spaces = pair.context.spaces;
     let Scratch { local, wqe, .. } = scratch;
     let transport = Transport { bth, extensions };
-    egress::send_to(pair, Some(route), transport, placed.length as usize, lost, |into| {
+    egress::send_to(pair, Some(route), transport, posted.length as usize, lost, |into| {
         transfer::gather(spaces, local, wqe, into)
     })
     .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
 }
 
-/// Takes a datagram, if it is for this QP.
+/// Receives a datagram.
 pub(in crate::engine) fn take(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,
@@ -123,7 +122,7 @@ pub(in crate::engine) fn take(
     let route = &packet.headers.route;
     let whole = &mut scratch.wqe;
     whole.clear();
-    whole.extend_from_slice(&front(route));
+    whole.extend_from_slice(&grh_bytes(route));
     whole.extend_from_slice(packet.payload);
     if transfer::scatter(pair.context.spaces, &scratch.remote, whole).is_err() {
         receive::fail(pair, index, cqe_syndrome::LOCAL_PROTECTION);
@@ -157,7 +156,8 @@ pub(in crate::engine) fn take(
     let _ = receive::complete(pair, &of, None);
 }
 
-/// Whether a QP takes datagrams with this Q_Key. A QP that takes no datagrams has no Q_Key.
+/// Whether a QP accepts a packet with this Q_Key; true for a QP that takes no datagrams, since it
+/// has no Q_Key.
 pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     match qp.qp_type.datagrams.map(|datagrams| datagrams.q_key) {
         Some(QKey::Context) => qp.context.q_key() == sent,
@@ -166,16 +166,16 @@ pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     }
 }
 
-/// The bytes in front of the message at the receiver.
-fn front(route: &Route) -> [u8; GRH] {
+/// The 40 bytes in front of the message at the receiver.
+fn grh_bytes(route: &Route) -> [u8; GRH] {
     const START: usize = GRH - Ipv4Header::BYTES;
     match route {
         Route::Local(_) => [0; GRH],
         Route::Global(_, grh) | Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _) => *grh.as_bytes(),
         Route::Ipv4(_, ip, _) => {
-            let mut front = [0; GRH];
-            front[START..].copy_from_slice(ip.as_bytes());
-            front
+            let mut bytes = [0; GRH];
+            bytes[START..].copy_from_slice(ip.as_bytes());
+            bytes
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn send_to(
     let state = &mut pair.context.state;
     state.moved_bytes += payload as u64;
     let Some(route) = route else {
-        tracing::debug!(qpn = pair.qpn, "a path that leads nowhere");
+        tracing::debug!(qpn = pair.qpn, "a packet is dropped: its path has no route");
         return fill(&mut vec![0; payload]);
     };
     let headers = Headers { route, transport };

@@ -29,7 +29,7 @@ pub(super) fn send(
     scratch: &mut Scratch,
 ) -> Result<(), Nak> {
     let payload = packet.payload;
-    let message = match opcode.place.begins() {
+    let message = match opcode.position.begins() {
         true => None,
         false => pair.qp.runtime.connection().arriving.message.take(),
     };
@@ -49,7 +49,7 @@ pub(super) fn send(
     }
     // A message of one packet may fit into its CQE.
     let room = u64::from(pair.qp.responder_inline);
-    let in_cqe = opcode.place == Position::Only && length > 0 && length <= room;
+    let in_cqe = opcode.position == Position::Only && length > 0 && length <= room;
     if let Err(syndrome) = receive::scatter(pair, at, length, scratch) {
         return Err(receive::refuse_part(pair, index, syndrome));
     }
@@ -66,7 +66,7 @@ pub(super) fn send(
             &scratch.remote,
         );
     }
-    if !opcode.place.ends() {
+    if !opcode.position.ends() {
         receive::keep(pair.qp, index, bytes, scratch);
         arrived(pair.qp, 1, false);
         return Ok(());
@@ -88,7 +88,7 @@ pub(super) fn send(
     let value = immediate.or(invalidated).unwrap_or(0);
     arrived(pair.qp, 1, true);
     if pair.qp.srq.is_none() {
-        receive::use_up(pair, index)?;
+        receive::consume(pair, index)?;
     }
     let inline = in_cqe.then_some(payload);
     message_complete(pair, packet, index, kind, value, bytes, inline)
@@ -119,7 +119,7 @@ pub(super) fn write(
             _ => return Err(access::invalid(pair.qpn, InvalidReason::OutOfOrder)),
         };
     let bytes = at + length;
-    if bytes > whole || opcode.place.ends() && bytes != whole {
+    if bytes > whole || opcode.position.ends() && bytes != whole {
         return Err(access::invalid(pair.qpn, InvalidReason::OutOfOrder));
     }
     let immediate = extensions.immdt.map(|immdt| immdt.immediate());
@@ -140,7 +140,7 @@ pub(super) fn write(
             &scratch.remote,
         );
     }
-    if !opcode.place.ends() {
+    if !opcode.position.ends() {
         let into = Target::Range { key, address: start, length: whole };
         pair.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
         arrived(pair.qp, 1, false);
@@ -150,7 +150,7 @@ pub(super) fn write(
     match (index, immediate) {
         (Some(index), Some(value)) => {
             let kind = cqe_opcode::RESPONDER_WRITE_IMM;
-            receive::use_up(pair, index)?;
+            receive::consume(pair, index)?;
             message_complete(pair, packet, index, kind, value, whole, None)
         }
         _ => Ok(()),
@@ -227,7 +227,7 @@ fn check_answers(pair: &mut QueuePair<'_>) -> Result<(), Nak> {
     }
 }
 
-/// Writes the CQE of a complete message, whose receive WQE is used up.
+/// Writes the CQE of a complete message, whose receive WQE was consumed.
 fn message_complete(
     pair: &mut QueuePair<'_>,
     packet: &Packet<'_>,
@@ -250,7 +250,7 @@ fn message_complete(
     receive::report(pair, &of, inline)
 }
 
-/// Advances the expected PSN behind an executed packet.
+/// Advances the expected PSN past an executed packet.
 fn arrived(qp: &mut QpObject, packets: u32, ends: bool) {
     qp.responder.psn = advance(qp.responder.psn, packets);
     if ends {

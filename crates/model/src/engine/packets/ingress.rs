@@ -56,7 +56,7 @@ pub(in crate::engine) fn arrive(
         to_group((function, others), (&packet, opcode), (port, own), now, scratch);
         return;
     }
-    let Some(qpn) = number(&function.hca.objects, port, to) else {
+    let Some(qpn) = local_number(&function.hca.objects, port, to) else {
         tracing::debug!(port, to, "a packet for a management QP that does not exist");
         return;
     };
@@ -113,7 +113,7 @@ fn keys_fit(hca: &Hca, qp: &QpObject, packet: &Packet<'_>) -> Result<(), WrongKe
     let transport = &packet.headers.transport;
     let sent = transport.bth.partition_key();
     let index = qp.context.primary_address_path().pkey_index();
-    let pkey_fits = hca.pkey(index.into()).is_ok_and(|own| agree(own, sent));
+    let pkey_fits = hca.pkey(index.into()).is_ok_and(|own| pkeys_match(own, sent));
     let q_key_fits = transport.extensions.deth.is_none_or(|deth| has_q_key(qp, deth.queue_key()));
     let key = match (pkey_fits, q_key_fits) {
         (true, true) => return Ok(()),
@@ -142,12 +142,12 @@ fn count_wrong_key(hca: &mut Hca, qpn: u32, wrong: WrongKey) {
 }
 
 /// Whether two members may communicate: they are of one partition, and not both limited.
-fn agree(own: u16, sent: u16) -> bool {
+fn pkeys_match(own: u16, sent: u16) -> bool {
     let partition = own & !FULL;
     partition != 0 && partition == sent & !FULL && (own | sent) & FULL != 0
 }
 
-/// Gives a datagram to all QPs of a function that joined its group.
+/// Delivers a datagram to all QPs of a function that joined its group.
 fn to_group(
     (function, others): (&mut FunctionEngine, OtherFunctions<'_>),
     (packet, opcode): (&Packet<'_>, Opcode),
@@ -172,8 +172,8 @@ fn to_group(
             continue;
         };
         // The QP may block its own multicast packets.
-        let deaf = qp.context.block_lb_mc() && own && source == Some(qpn);
-        if deaf || qp.port != port {
+        let blocks_own = qp.context.block_lb_mc() && own && source == Some(qpn);
+        if blocks_own || qp.port != port {
             continue;
         }
         if let Err(wrong) = keys_fit(&function.hca, qp, packet) {
@@ -190,7 +190,7 @@ fn to_group(
 }
 
 /// The function's number of the QP that a packet names: each port has a QP 0 and a QP 1 of its own.
-fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
+fn local_number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
     const MANAGEMENT: std::ops::RangeInclusive<u32> = 0..=1;
     if !MANAGEMENT.contains(&qpn) {
         return Some(qpn);
@@ -202,7 +202,7 @@ fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::agree;
+    use super::pkeys_match;
 
     #[test]
     fn pkeys_match_unless_both_are_limited() {
@@ -217,7 +217,7 @@ mod tests {
             (0x0000, 0x8000, false),
             (0x8000, 0x8000, false),
         ] {
-            assert_eq!(agree(own, sent), may, "{own:#x} and {sent:#x}");
+            assert_eq!(pkeys_match(own, sent), may, "{own:#x} and {sent:#x}");
         }
     }
 }

@@ -13,7 +13,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::requester::{self, TurnStart};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::{self, Placed, Work};
+use super::super::work::{self, PostedWqe, Work};
 use super::super::{completion, failure, gather};
 use super::requests::{Attempt, send_next};
 use super::retry;
@@ -59,7 +59,7 @@ pub(in crate::engine) fn turn(
             Timer::Acknowledge if waits => {}
             Timer::Acknowledge => {
                 pair.qp.runtime.resume_at = None;
-                retry::expired(pair);
+                retry::handle_timeout(pair);
             }
         }
     }
@@ -122,11 +122,11 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
         && !may_follow(pair.qp, work, &scratch.wqe)
     {
         // The WQE is fetched again when there is room for it.
-        unfetch(pair.qp, pair.qpn, index, scratch);
+        put_back(pair.qp, pair.qpn, index, scratch);
         return Ok(Fetched::Waits);
     }
     if work.as_ref().is_ok_and(|(work, _)| work.operation.remote().is_none()) {
-        unfetch(pair.qp, pair.qpn, index, scratch);
+        put_back(pair.qp, pair.qpn, index, scratch);
         return Ok(Fetched::InRing);
     }
     let sq = pair.qp.sq.as_mut().ok_or(Missing::SendQueue(pair.qpn))?;
@@ -153,7 +153,7 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
         Ok((work, _)) => measure(pair, &work, &mut request, scratch).err(),
         Err(why) => {
             let (qpn, opcode) = (pair.qpn, work::opcode(&scratch.wqe));
-            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
+            tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP refuses a WQE");
             Some(cqe_syndrome::LOCAL_QP_OPERATION)
         }
     };
@@ -163,7 +163,7 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
     }
     pair.qp.runtime.connection().window.requests.push_back(request);
     if pair.context.state.faults.fails_queue_pair(pair.qpn) {
-        failure::catastrophe(pair);
+        failure::fail_with_event(pair);
     }
     Ok(Fetched::Done)
 }
@@ -177,8 +177,8 @@ fn next_in_ring(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Turn,
     }
 }
 
-/// Leaves a WQE for later; puts its BlueFlame copy back, if it came by one.
-fn unfetch(qp: &mut QpObject, qpn: u32, index: u16, scratch: &Scratch) {
+/// Leaves a fetched WQE for a later turn, and puts its BlueFlame copy back, if it had one.
+fn put_back(qp: &mut QpObject, qpn: u32, index: u16, scratch: &Scratch) {
     match qp.sq.as_mut() {
         Some(sq) => sq.runtime.copies.put_back(index, &scratch.wqe),
         None => completion::no_send_queue(qpn),
@@ -234,13 +234,18 @@ pub(super) fn retire(pair: &mut QueuePair<'_>) {
                 let qp_type = pair.qp.qp_type;
                 match Work::parse(&request.wqe, pair.qpn, index, qp_type, general) {
                     Ok(work) => {
-                        report(pair, &Placed { work, index, wqebbs, length }, &request);
+                        report(pair, &PostedWqe { work, index, wqebbs, length }, &request);
                     }
                     // The WQE was valid when it was fetched, and capabilities have changed since.
                     Err(why) => {
                         retry::stop_timer(pair);
                         let opcode = work::opcode(&request.wqe);
-                        tracing::info!(qpn = pair.qpn, index, ?why, "a WQE is no longer carried");
+                        tracing::info!(
+                            qpn = pair.qpn,
+                            index,
+                            ?why,
+                            "a capability that a WQE needs was removed"
+                        );
                         completion::fail(pair, index, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
                     }
                 }
@@ -257,16 +262,16 @@ pub(super) fn retire(pair: &mut QueuePair<'_>) {
 }
 
 /// Writes the CQE of a completed request, if one is requested.
-fn report(pair: &mut QueuePair<'_>, placed: &Placed, request: &Request) {
+fn report(pair: &mut QueuePair<'_>, posted: &PostedWqe, request: &Request) {
     let (length, room) = (request.length, u64::from(pair.qp.requester_inline));
-    let in_cqe = request.responds() && placed.work.signaled && length > 0 && length <= room;
+    let in_cqe = request.responds() && posted.work.signaled && length > 0 && length <= room;
     let bytes = if request.responds() { length as u32 } else { 0 };
     let inline = in_cqe.then(|| &request.inline[..length as usize]);
-    completion::report(pair, placed, bytes, inline);
+    completion::report(pair, posted, bytes, inline);
 }
 
-/// Gives the send side a turn, since it may have work.
-pub(super) fn goes_on(pair: &mut QueuePair<'_>) {
+/// Puts the send queue into the rotation, since it may have work.
+pub(super) fn schedule_send(pair: &mut QueuePair<'_>) {
     let Some(sq) = pair.qp.sq.as_mut() else { return completion::no_send_queue(pair.qpn) };
     if !std::mem::replace(&mut sq.runtime.queued, true) {
         pair.context.state.active.push_back(pair.qpn);

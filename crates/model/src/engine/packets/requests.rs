@@ -19,7 +19,7 @@ use verbless_wire::{Extensions, Opcode, Position};
 /// PSNs that a requester sends before the first one is acknowledged.
 const MAX_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MAX_IN_FLIGHT < PSN_MASK / 2);
-/// Packets of a long response that a repeated request asks for at once.
+/// Packets of a long response that one repeated request requests.
 const PACKETS_OF_PART: u32 = 128;
 /// A requester requests an acknowledgement at least once in this number of packets.
 const PACKETS_PER_REQUEST: u32 = 16;
@@ -117,7 +117,7 @@ fn send_packet(
     let operation = work.operation;
     let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
     let scatters = operation.scatters();
-    let place = match (first, last) {
+    let position = match (first, last) {
         _ if scatters => Position::Only,
         (true, true) => Position::Only,
         (true, false) => Position::First,
@@ -126,10 +126,10 @@ fn send_packet(
     };
     let remote = operation.remote().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
     let message = remote.message();
-    let invalidate = place.ends() && operation.invalidate;
-    let immediate = place.ends() && operation.immediate && !invalidate;
+    let invalidate = position.ends() && operation.invalidate;
+    let immediate = position.ends() && operation.immediate && !invalidate;
     let service = pair.qp.qp_type.service.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-    let kind = Opcode { service, message, place, immediate, invalidate };
+    let kind = Opcode { service, message, position, immediate, invalidate };
     let opcode = kind.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
     let rest = part.end.saturating_sub(part.at);
     let mut extensions = Extensions::default();
@@ -159,17 +159,17 @@ fn send_packet(
         ieth.set_rkey(work.immediate);
         extensions.ieth = Some(ieth);
     }
-    let asks = place.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
+    let asks = position.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
     let mut bth = Bth::zeroed();
     bth.set_opcode(opcode)
-        .set_solicited(place.ends() && work.solicited)
+        .set_solicited(position.ends() && work.solicited)
         .set_acknowledge(pair.qp.qp_type.reliable && asks)
         .set_psn(part.psn);
     let bytes = if scatters { 0 } else { rest.min(1 << pair.log_mtu()) as usize };
     if !scatters {
         gather::part(pair, work, part.at, bytes as u64, scratch)?;
     }
-    let lost = place.begins() && pair.context.state.faults.loses_message(pair.qpn);
+    let lost = position.begins() && pair.context.state.faults.loses_message(pair.qpn);
     let out = Outgoing { bth, extensions, payload: bytes };
     let spaces = pair.context.spaces;
     let Scratch { local, wqe, .. } = scratch;

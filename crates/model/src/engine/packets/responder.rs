@@ -99,7 +99,7 @@ pub(in crate::engine) fn take_unreliable(
     let psn = packet.headers.transport.bth.psn();
     let gap = distance(pair.qp.responder.psn, psn) != Distance::Same;
     pair.qp.responder.psn = psn;
-    if gap || opcode.place.begins() {
+    if gap || opcode.position.begins() {
         receive::cut_message(pair.qp);
     }
     if !fits(pair, packet, opcode) || execute(pair, packet, opcode, scratch).is_err() {
@@ -113,11 +113,11 @@ fn fits(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode) -> bool {
     let mtu = 1_usize << pair.log_mtu();
     let arriving = &pair.qp.runtime.connection().arriving;
     let follows = match &arriving.message {
-        Some(Incoming { into, .. }) => into.is_of(opcode.message) && !opcode.place.begins(),
-        None => opcode.place.begins(),
+        Some(Incoming { into, .. }) => into.is_of(opcode.message) && !opcode.position.begins(),
+        None => opcode.position.begins(),
     };
     let length = packet.payload.len();
-    let has_length = match opcode.place {
+    let has_length = match opcode.position {
         Position::First | Position::Middle => length == mtu,
         Position::Last => (1..=mtu).contains(&length),
         Position::Only => length <= mtu,
@@ -140,7 +140,7 @@ fn execute(
         Remote::Read => execute::read(pair, packet, scratch),
         Remote::Atomic(atomic) => execute::atomic(pair, packet, atomic, scratch),
     };
-    if (done.is_err() || opcode.place.ends())
+    if (done.is_err() || opcode.position.ends())
         && let Some(what) = counted(remote, done.err())
     {
         pair.counters().count(what);

@@ -11,16 +11,16 @@ use crate::clock::rnr_timer;
 use crate::connection::{Distance, PsnPosition, Timer, Window, distance};
 use crate::hca::objects::QpObject;
 
-/// The RNR retry limit without end.
-const FOR_EVER: u8 = 7;
-/// Unit of the ACK timeout: 4.096 µs.
+/// The RNR retry limit that stands for no limit.
+const UNLIMITED_RNR_RETRIES: u8 = 7;
+/// Unit of the ACK timeout in nanoseconds: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
 /// Minimum time in nanoseconds for which a requester waits for the rest of a response that has
 /// begun.
 const MIN_RESPONSE_WAIT: u64 = 1_000_000;
 
 /// Ends a request with this syndrome.
-pub(super) fn decide_at(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u8) {
+pub(super) fn fail_request(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u8) {
     match qp.runtime.connection().window.requests.get_mut(request) {
         Some(request) => request.failed = Some(syndrome),
         None => tracing::error!(qpn, request, syndrome, "a failing request is not outstanding"),
@@ -29,7 +29,11 @@ pub(super) fn decide_at(qp: &mut QpObject, qpn: u32, request: usize, syndrome: u
 
 /// Handles an answer at `arrived` that reveals a missing response to an earlier packet: requests
 /// that response again.
-pub(super) fn response_lost(pair: &mut QueuePair<'_>, missing: PsnPosition, arrived: PsnPosition) {
+pub(super) fn handle_lost_response(
+    pair: &mut QueuePair<'_>,
+    missing: PsnPosition,
+    arrived: PsnPosition,
+) {
     let window = &mut pair.qp.runtime.connection().window;
     let psn = window.psn(arrived);
     let before = std::mem::replace(&mut window.revealed, psn);
@@ -48,7 +52,7 @@ pub(super) fn response_lost(pair: &mut QueuePair<'_>, missing: PsnPosition, arri
 
 /// Sends a packet again that is missing, or whose response is, unless its loss was reported before.
 pub(super) fn lost(pair: &mut QueuePair<'_>, missing: PsnPosition, what: Count) {
-    if is_news(&mut pair.qp.runtime.connection().window, missing) {
+    if is_new_loss(&mut pair.qp.runtime.connection().window, missing) {
         pair.counters().count(what);
         send_again(pair, missing);
     }
@@ -56,18 +60,23 @@ pub(super) fn lost(pair: &mut QueuePair<'_>, missing: PsnPosition, what: Count) 
 
 /// Whether the loss of this packet, or of its response, is new; else the packet is sent again
 /// already, and a timeout reports its next loss.
-fn is_news(window: &mut Window, missing: PsnPosition) -> bool {
+fn is_new_loss(window: &mut Window, missing: PsnPosition) -> bool {
     let psn = window.psn(missing);
     std::mem::replace(&mut window.missed, psn) != psn
 }
 
-/// Sends the packets from `place` on again, if a retry is left.
-pub(super) fn send_again(pair: &mut QueuePair<'_>, place: PsnPosition) {
+/// Sends the packets from `position` on again, if a retry is left.
+pub(super) fn send_again(pair: &mut QueuePair<'_>, position: PsnPosition) {
     if pair.qp.requester.retries_left == 0 {
-        return decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED);
+        return fail_request(
+            pair.qp,
+            pair.qpn,
+            position.request,
+            cqe_syndrome::TRANSPORT_RETRY_EXCEEDED,
+        );
     }
     pair.qp.requester.retries_left -= 1;
-    pair.qp.runtime.connection().window.go_back(place);
+    pair.qp.runtime.connection().window.go_back(position);
 }
 
 /// Whether the receiver was not ready and its time still runs.
@@ -77,19 +86,19 @@ pub(super) fn waits_for_receiver(qp: &mut QpObject) -> bool {
 }
 
 /// RNR NAK: sends again after the receiver's RNR timer.
-pub(super) fn not_ready(pair: &mut QueuePair<'_>, place: PsnPosition, timer: u8) {
+pub(super) fn handle_rnr_nak(pair: &mut QueuePair<'_>, position: PsnPosition, timer: u8) {
     if waits_for_receiver(pair.qp) {
         return;
     }
     let requester = &mut pair.qp.requester;
-    let ends = requester.rnr_retry_limit != FOR_EVER;
+    let ends = requester.rnr_retry_limit != UNLIMITED_RNR_RETRIES;
     if ends && requester.rnr_retries_left == 0 {
-        return decide_at(pair.qp, pair.qpn, place.request, cqe_syndrome::RNR_RETRY_EXCEEDED);
+        return fail_request(pair.qp, pair.qpn, position.request, cqe_syndrome::RNR_RETRY_EXCEEDED);
     }
     requester.rnr_retries_left -= u8::from(ends);
     pair.counters().count(Count::RnrNak);
     let window = &mut pair.qp.runtime.connection().window;
-    window.go_back(place);
+    window.go_back(position);
     window.timer = Timer::NotReady;
     wait_for(pair, rnr_timer(timer));
 }
@@ -108,29 +117,29 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     window.timer = Timer::Acknowledge;
     (window.since, window.expires) = (now, now.saturating_add(time));
     let begun = window.response_has_begun();
-    window.patience = begun.then(|| MIN_RESPONSE_WAIT.max(window.slowest.saturating_mul(2)));
+    window.response_wait = begun.then(|| MIN_RESPONSE_WAIT.max(window.slowest.saturating_mul(2)));
     window.repeated = false;
-    let first = window.patience.unwrap_or(time).min(time);
+    let first = window.response_wait.unwrap_or(time).min(time);
     wait_for(pair, first);
 }
 
-/// Handles the expired timer: sends again from the oldest packet that is not acknowledged. The rest
+/// Handles an expired timer: sends again from the oldest packet that is not acknowledged. The rest
 /// of a response that has begun is requested before the ACK timer expires, at no retry; the next
 /// time after twice as long.
-pub(super) fn expired(pair: &mut QueuePair<'_>) {
+pub(super) fn handle_timeout(pair: &mut QueuePair<'_>) {
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;
     window.forget_loss();
     let oldest = window.oldest();
-    match window.patience {
-        Some(patience) if now < window.expires => {
-            let patience = patience.saturating_mul(2);
+    match window.response_wait {
+        Some(response_wait) if now < window.expires => {
+            let response_wait = response_wait.saturating_mul(2);
             let left = window.expires - now;
-            (window.patience, window.repeated) = (Some(patience), true);
+            (window.response_wait, window.repeated) = (Some(response_wait), true);
             if let Some(oldest) = oldest {
                 window.go_back(oldest);
             }
-            wait_for(pair, patience.min(left));
+            wait_for(pair, response_wait.min(left));
         }
         _ => {
             pair.counters().count(Count::Timeout);
@@ -142,7 +151,7 @@ pub(super) fn expired(pair: &mut QueuePair<'_>) {
 }
 
 /// Stops the ACK timer since an acknowledgement came, and measures how long that took.
-pub(super) fn progressed(pair: &mut QueuePair<'_>) {
+pub(super) fn stop_timer_on_progress(pair: &mut QueuePair<'_>) {
     let now = pair.context.now;
     let runs = pair.qp.runtime.resume_at.is_some();
     let window = &mut pair.qp.runtime.connection().window;

@@ -22,11 +22,11 @@ fn copy(rig: &mut Rig, register: u64, wqe: &[u8]) {
 }
 
 /// Puts a NOP without a CQE into the ring, and returns the same NOP with one, for a copy.
-fn place(rig: &mut Rig, end: &mut Endpoint) -> Vec<u8> {
+fn write_wqe(rig: &mut Rig, end: &mut Endpoint) -> Vec<u8> {
     let mut copied = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
     copied.resize(64, 0);
     let quiet = Request::new(opcode::NOP).unsignaled().wqe(end.qpn, end.posted);
-    rig.place(end, &quiet);
+    rig.write_wqe(end, &quiet);
     copied
 }
 
@@ -37,7 +37,7 @@ fn fully_copied_wqes_run_from_their_copies_in_order() {
         let (mut a, _) = rig.pair();
         let mut seen = Vec::new();
         for turn in 0..4 {
-            let copied = place(&mut rig, &mut a);
+            let copied = write_wqe(&mut rig, &mut a);
             copy(&mut rig, REGISTER + turn % 2 * 0x100, &copied);
             if !queued {
                 seen.push(rig.one(0, a.send_cq).index());
@@ -52,13 +52,13 @@ fn fully_copied_wqes_run_from_their_copies_in_order() {
 fn lone_8_byte_store_becomes_a_doorbell() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let copied = place(&mut rig, &mut a);
+    let copied = write_wqe(&mut rig, &mut a);
     store(&mut rig, REGISTER, &copied[..8]);
     rig.advance(Duration::from_millis(10));
-    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "it may go on yet");
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "the copy may still continue");
     rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
-    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP wants no CQE");
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP requests no CQE");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn only_nop_doorbell_is_held_back() {
     let (mut a, mut b) = rig.pair();
     rig.receive(&mut b, &[]);
     let wqe = Request::send().wqe(a.qpn, a.posted);
-    rig.place(&mut a, &wqe);
+    rig.write_wqe(&mut a, &wqe);
     store(&mut rig, REGISTER, &wqe[..8]);
     rig.advance(Duration::from_millis(1));
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
@@ -77,19 +77,19 @@ fn only_nop_doorbell_is_held_back() {
 fn nop_copy_may_pause_10_ms_between_stores() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let copied = place(&mut rig, &mut a);
+    let copied = write_wqe(&mut rig, &mut a);
     for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
         rig.advance(Duration::from_millis(10));
         store(&mut rig, REGISTER + at, bytes);
     }
-    assert_eq!(rig.one(0, a.send_cq).index(), 0, "the copy wants a CQE");
+    assert_eq!(rig.one(0, a.send_cq).index(), 0, "the copy requests a CQE");
 }
 
 #[test]
 fn partial_copy_becomes_a_doorbell() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let copied = place(&mut rig, &mut a);
+    let copied = write_wqe(&mut rig, &mut a);
     for at in (0..32).step_by(8) {
         store(&mut rig, REGISTER + at as u64, &copied[at..at + 8]);
     }
@@ -106,12 +106,12 @@ fn partial_copy_becomes_a_doorbell() {
 fn copy_with_wrong_index_or_page_is_not_executed() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let mut copied = place(&mut rig, &mut a);
+    let mut copied = write_wqe(&mut rig, &mut a);
     copied[2] = 9; // the index's low byte
     copy(&mut rig, REGISTER, &copied);
     rig.none(0, a.send_cq);
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
-    let copied = place(&mut rig, &mut a);
+    let copied = write_wqe(&mut rig, &mut a);
     copy(&mut rig, REGISTER + UAR_PAGE, &copied);
     rig.none(0, a.send_cq);
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "a page that the QP does not ring on");
@@ -122,15 +122,15 @@ fn copy_with_wrong_index_or_page_is_not_executed() {
 fn interleaved_doorbell_runs_the_mixed_copy() {
     let mut rig = Rig::new();
     let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
-    let copied = place(&mut rig, &mut a);
-    let doorbell = place(&mut rig, &mut b);
+    let copied = write_wqe(&mut rig, &mut a);
+    let doorbell = write_wqe(&mut rig, &mut b);
     for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
         if at == 32 {
             store(&mut rig, REGISTER, &doorbell[..8]);
         }
         store(&mut rig, REGISTER + at, bytes);
     }
-    assert_eq!(rig.one(0, b.send_cq).index(), 0, "its own NOP wants no CQE");
+    assert_eq!(rig.one(0, b.send_cq).index(), 0, "its own NOP requests no CQE");
     rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
 }
@@ -145,7 +145,7 @@ fn copy_of_multi_wqebb_wqe_is_awaited() {
     assert!(wqe.len() > 64);
     let mut stale = wqe.clone();
     stale[40..].fill(0);
-    rig.place(&mut a, &stale);
+    rig.write_wqe(&mut a, &stale);
     let mut copied = wqe;
     copied.resize(copied.len().next_multiple_of(64), 0);
     copy(&mut rig, REGISTER, &copied);
@@ -155,10 +155,10 @@ fn copy_of_multi_wqebb_wqe_is_awaited() {
 }
 
 #[test]
-fn stores_anywhere_break_nothing() {
+fn copy_of_any_bytes_at_any_offset_is_survived() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    place(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut a);
     for offset in (0..2 * UAR_PAGE).step_by(4) {
         store(&mut rig, PAGE as u64 * UAR_PAGE + offset, &[0xff; 4]);
     }
@@ -174,7 +174,7 @@ fn copy_longer_than_posted_is_an_operation_error() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let copied = Request::new(opcode::NOP).bytes(&[0; 64]).wqe(a.qpn, 0);
-    rig.place(&mut a, &copied);
+    rig.write_wqe(&mut a, &copied);
     copy(&mut rig, REGISTER, &copied.iter().copied().chain([0; 48]).collect::<Vec<u8>>());
     let record = rig.qp(&a).record;
     rig.memory().store32(record + 4, 1u32.to_be()).unwrap();

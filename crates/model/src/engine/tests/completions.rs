@@ -54,7 +54,7 @@ fn cq_overrun_fails_cq_and_its_qp() {
     assert_eq!((data.cqn(), data.syndrome()), (cq, CqErrorSyndrome::OVERRUN));
     assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC_ERROR]);
     assert_eq!(rig.qp(&a).state, QpState::Error);
-    assert_eq!(rig.all(0, cq).len(), 2, "what was there stays");
+    assert_eq!(rig.all(0, cq).len(), 2, "earlier CQEs stay");
     nop(&mut rig, &mut a);
     rig.none(0, cq);
     assert!(rig.events(0).is_empty());
@@ -160,7 +160,7 @@ fn unarmed_event_does_not_consume_an_arm() {
         assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "overwritten: {overwritten}");
         rig.arm(0, a.send_cq, 2);
         nop(&mut rig, &mut a);
-        assert!(completion_events(&mut rig, 0).is_empty(), "this one was asked for and answered");
+        assert!(completion_events(&mut rig, 0).is_empty(), "this request was answered already");
     }
 }
 
@@ -210,7 +210,7 @@ fn armed_eq_interrupts_once() {
     event(&mut rig);
     assert!(raised(&mut rig).is_empty());
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
-    assert_eq!(raised(&mut rig), [1], "it is behind: at once");
+    assert_eq!(raised(&mut rig), [1], "an unread EQE interrupts at once");
     event(&mut rig);
     assert!(raised(&mut rig).is_empty());
     assert_eq!(rig.events(0).len(), 2);
@@ -229,7 +229,7 @@ fn full_eq_drops_events_until_room_is_reported() {
     }
     assert_eq!(rig.events(0).len(), 16);
     rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
-    assert_eq!(rig.events(0).len(), 0, "the device was not told of the room");
+    assert_eq!(rig.events(0).len(), 0, "software has not updated the consumer index");
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, false);
     rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 1);
@@ -319,7 +319,7 @@ fn every_cqe_has_user_index() {
 }
 
 #[test]
-fn lying_record_behind_delayed_cqe_flushes_promptly() {
+fn wrong_record_after_delayed_cqe_flushes_promptly() {
     let mut rig = Rig::new();
     let (a, _) = rig.pair();
     let record = rig.qp(&a).record;

@@ -98,11 +98,11 @@ fn invalid_copy_fails_with_its_syndrome() {
             head.inline(&[0; 8]).sge(at, 8, key)
         }),
         // The target, or the opaque buffer, is not writable.
-        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
-            copy((at, key), (at, 8, key), (at, 8, fixed))
+        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, read_only_key| {
+            copy((at, key), (at, 8, key), (at, 8, read_only_key))
         }),
-        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
-            copy((at, fixed), (at, 8, key), (at, 8, key))
+        (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, read_only_key| {
+            copy((at, read_only_key), (at, 8, key), (at, 8, key))
         }),
         // A QP without copies enabled.
         (cqe_syndrome::LOCAL_QP_OPERATION, |rig, at, key, _| {
@@ -113,8 +113,8 @@ fn invalid_copy_fails_with_its_syndrome() {
     for (number, (syndrome, build)) in cases.into_iter().enumerate() {
         let (mut rig, mut end) = rig();
         let (at, key) = rig.region(0, 4096);
-        let fixed = rig.mkey(0, at, 4096, read_only);
-        let request = build(&mut rig, at, key, fixed);
+        let read_only_key = rig.mkey(0, at, 4096, read_only);
+        let request = build(&mut rig, at, key, read_only_key);
         rig.post(&mut end, request);
         assert_eq!(rig.one(0, end.send_cq).syndrome(), syndrome, "case {number}");
     }

@@ -203,7 +203,7 @@ fn invalid_ud_request_puts_only_sq_in_error() {
         rig.post(&mut a, request);
         assert_eq!(rig.one(0, a.send_cq).syndrome(), syndrome);
         assert_eq!(rig.qp(&a).state, QpState::SqError);
-        // A WQE posted after the error is flushed; a message that arrives is taken.
+        // A WQE posted after the error is flushed; a message that arrives is received.
         rig.post(&mut a, Request::new(opcode::NOP));
         assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::FLUSHED);
         buffer(&mut rig, &mut a, 64);
@@ -351,7 +351,7 @@ fn ud_qp_failing_on_itself_completes_requests_once() {
     let vector = vector(&rig, &a, a.qpn);
     for _ in 0..3 {
         let wqe = request(opcode::SEND, &vector).inline(b"too long").wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     let sent = rig.all(0, a.send_cq);

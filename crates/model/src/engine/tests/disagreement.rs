@@ -22,7 +22,7 @@ fn run(rig: &mut Rig) {
             return;
         }
     }
-    panic!("it does not come to an end");
+    panic!("the model does not become idle");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn reads_above_max_dest_rd_atomic_are_invalid() {
             it.opcode() == cqe_opcode::REQUESTER_ERROR
                 && it.syndrome() == cqe_syndrome::REMOTE_INVALID_REQUEST
         });
-        assert_eq!(refused, fails, "{outstanding} to one that remembers {most}");
+        assert_eq!(refused, fails, "{outstanding} READs, max_dest_rd_atomic {most}");
         assert_eq!(rig.qp(&b).state == QpState::Error, fails);
     }
 }
@@ -99,5 +99,5 @@ fn packets_from_wrong_address_are_not_answered() {
     let error = (cqe_opcode::REQUESTER_ERROR, index, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED);
     assert_eq!(rig.one(0, a.send_cq).error(), error);
     assert_eq!(rig.bytes(to, 9), [0; 9]);
-    assert_eq!(rig.qp(&b).state, QpState::Rts, "the other end heard nothing");
+    assert_eq!(rig.qp(&b).state, QpState::Rts, "the responder ignored the packets");
 }

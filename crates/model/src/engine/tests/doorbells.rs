@@ -18,20 +18,20 @@ fn strays(rig: &Rig) -> usize {
     rig.locked.functions[0].engine.strays.len()
 }
 
-fn place(rig: &mut Rig, end: &mut Endpoint) {
+fn write_wqe(rig: &mut Rig, end: &mut Endpoint) {
     let wqe = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
-    rig.place(end, &wqe);
+    rig.write_wqe(end, &wqe);
 }
 
 #[test]
 fn wqe_without_doorbell_hangs() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    place(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut a);
     rig.none(0, a.send_cq);
     rig.ring(&a);
     rig.one(0, a.send_cq);
-    place(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut a);
     rig.none(0, a.send_cq);
 }
 
@@ -42,7 +42,7 @@ fn store_to_any_blueflame_buffer_is_a_doorbell() {
         let (mut a, _) = rig.pair();
         // Twice each: a doorbell that equals the one before counts, too.
         for offset in (0x800..0x1000).step_by(0x100).flat_map(|it| [it; 2]) {
-            place(&mut rig, &mut a);
+            write_wqe(&mut rig, &mut a);
             let at = u64::from(PAGE) * UAR_PAGE + offset;
             match trapped {
                 true => {
@@ -59,7 +59,7 @@ fn store_to_any_blueflame_buffer_is_a_doorbell() {
 fn misplaced_or_half_doorbell_store_wakes_no_queue() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    place(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut a);
     let at = u64::from(PAGE) * UAR_PAGE;
     for (offset, bytes) in [(0x808, 8), (0x8f8, 8), (0x7f8, 8), (0x800, 4)] {
         engine::mmio_write(&mut rig.locked, 0, at + offset, &word(a.qpn).to_be_bytes()[..bytes]);
@@ -73,7 +73,7 @@ fn misplaced_or_half_doorbell_store_wakes_no_queue() {
 fn doorbell_on_other_uar_page_wakes_no_queue() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    place(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut a);
     rig.locked.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
     rig.none(0, a.send_cq);
     rig.locked.functions[1].hca.bar.store64(PAGE, 0x800, word(a.qpn));
@@ -166,7 +166,7 @@ fn eq_doorbell_second_half_is_ignored() {
 }
 
 #[test]
-fn stores_to_no_doorbell_are_nothing() {
+fn store_outside_doorbells_is_ignored() {
     let mut rig = Rig::new();
     for (offset, length) in
         [(0, 8), (0x21, 8), (0x20, 4), (0x40, 2), (0x801, 8), (u64::MAX, 8), (0x7000, 0)]
@@ -182,8 +182,8 @@ fn stores_to_no_doorbell_are_nothing() {
 fn two() -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
     let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
-    place(&mut rig, &mut a);
-    place(&mut rig, &mut b);
+    write_wqe(&mut rig, &mut a);
+    write_wqe(&mut rig, &mut b);
     (rig, a, b)
 }
 
@@ -216,7 +216,7 @@ fn overwritten_doorbell_is_found_despite_busy_queue() {
     }
     let (mut turns, mut done) = (0, [0, 0]);
     while done[0] == 0 {
-        place(&mut rig, &mut b);
+        write_wqe(&mut rig, &mut b);
         rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
         assert!(engine::step(&mut rig.locked));
         done[1] += rig.cqes(0, b.send_cq);
@@ -238,7 +238,7 @@ fn sweep_checks_few_queues_per_turn() {
     let to = rig.end(1);
     for end in &mut ends {
         rig.connect(&end.clone(), &to);
-        place(&mut rig, end);
+        write_wqe(&mut rig, end);
     }
     let bar = rig.locked.functions[0].hca.bar.clone();
     bar.store64(PAGE, 0x800, word(ends[99].qpn));
@@ -251,7 +251,7 @@ fn sweep_checks_few_queues_per_turn() {
         // Each doorbell requests a sweep, but the queues are checked no faster.
         bar.store64(PAGE, 0x800, word(ends[99].qpn));
         let now = awake(&rig);
-        assert!(now <= before + 33, "{before}, then {now} queues were looked at");
+        assert!(now <= before + 33, "{before}, then {now} queues were checked");
         before = now;
         if rig.cq_mut(0, send).producer == 100 {
             break;

@@ -1,4 +1,4 @@
-//! How long a run of the DPA holds its function.
+//! Runs of the DPA: how long one holds its function, what one that fails leaves, and core dumps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
-use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, reach_all};
+use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, serve_window_requests};
 use crate::hca::objects::{Klm, Translation};
 
 /// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
@@ -48,7 +48,7 @@ fn file_of(code: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A run that loads from an address of a key repeatedly, at its first access.
+/// A run that repeatedly loads from an address of a key, stopped at its first access.
 fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, DeviceRequest) {
     let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file(), 0, 0).expect("a process");
@@ -59,8 +59,8 @@ fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, DeviceRequest) {
     start.arguments[..3].copy_from_slice(&[WINDOWS | window << 48 | address, key.into(), config]);
     dpa.add(RunnerId::Call(1), 1, start).expect("a call");
     let turn = dpa.turn().expect("its turn");
-    let asked = dpa.run(turn);
-    let (turn, request) = asked.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
+    let run = dpa.run(turn);
+    let (turn, request) = run.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
     assert!(matches!(request, DeviceRequest::RemoteMemory { size: 8, .. }), "{request:?}");
     (dpa, turn, request)
 }
@@ -71,8 +71,8 @@ fn event_for_absent_thread_is_logged() {
     let (address, key) = rig.region(0, 64);
     let (dpa, turn, request) = loads(&rig, key, address);
     let logged = errors(|| dpa.event(0x77));
-    one_error(&logged, &["an event is for", "119"]);
-    dpa.take_away(RunnerId::Call(1));
+    one_error(&logged, &["the runner of an event", "119"]);
+    dpa.remove_runner(RunnerId::Call(1));
     let logged = errors(|| assert!(dpa.answer(turn, &request, DeviceAnswer::Refused).is_none()));
     assert_eq!(logged, [""; 0]);
 }
@@ -86,15 +86,15 @@ fn core_dump_omits_trailing_zeros_of_regions() {
     let end = (1 << 20) + 100;
     heap.write(end - 8, b"the last");
     let mut dump = dpa.core_dump(1).expect("a core dump");
-    let mut looks = 1;
+    let mut calls_of_measure = 1;
     let length = loop {
         match dump.measure() {
             Some(length) => break length,
-            None => looks += 1,
+            None => calls_of_measure += 1,
         }
     };
     // The heap's zeros, and the contexts of 256 threads.
-    assert_eq!(looks, ((2 << 20) + (1 << 20)) / CHUNK + 1);
+    assert_eq!(calls_of_measure, ((2 << 20) + (1 << 20)) / CHUNK + 1);
     let mut whole = vec![0; length as usize];
     dump.read(0, &mut whole);
     let mut parts = vec![0; length as usize];
@@ -114,9 +114,9 @@ fn core_dump_omits_trailing_zeros_of_regions() {
 }
 
 /// Memory that panics.
-struct Mistake;
+struct PanickingDevice;
 
-impl Device for Mistake {
+impl Device for PanickingDevice {
     fn load(&self, _: u64, _: u64) -> Result<u64, verbless_riscv::Refused> {
         panic!("a mistake of the model's")
     }
@@ -136,7 +136,7 @@ fn halt_does_not_wait_for_panicked_run() {
     let mut turn = dpa.turn().expect("its turn");
     // The program's first access is to address 0.
     let code = turn.hart().space().region(CODE).expect("the code").clone();
-    let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(Mistake))]);
+    let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(PanickingDevice))]);
     turn.hart().set_space(Arc::new(space.expect("they lie apart")));
     let run = catch_unwind(AssertUnwindSafe(|| dpa.run(turn).is_some()));
     assert!(run.is_err(), "it executed");
@@ -145,7 +145,7 @@ fn halt_does_not_wait_for_panicked_run() {
         dpa.halt();
         sender.send(())
     });
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "it is waited for");
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "`halt` waits for it");
 }
 
 /// Jumps over jumps: each is a block of its own.
@@ -166,8 +166,8 @@ fn translated_code_is_bounded_across_harts() {
     let mut most = 0;
     // A turn executes all jumps; the first calls get a second turn.
     for _ in 0..calls + 4 {
-        let turn = dpa.turn().expect("all go on");
-        assert!(dpa.run(turn).is_none(), "it asks for nothing");
+        let turn = dpa.turn().expect("all can continue");
+        assert!(dpa.run(turn).is_none(), "it makes no request");
         most = most.max(dpa.translated());
     }
     let each = JUMPS * size_of::<[u64; 5]>();
@@ -175,7 +175,7 @@ fn translated_code_is_bounded_across_harts() {
     assert!(most <= MAX_TRANSLATED_BYTES, "{most} bytes of {MAX_TRANSLATED_BYTES}");
     assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
     for call in 0..calls {
-        dpa.take_away(RunnerId::Call(call));
+        dpa.remove_runner(RunnerId::Call(call));
     }
     assert_eq!(dpa.translated(), 0);
 }
@@ -216,9 +216,9 @@ fn run_work_is_bounded_for_any_klm_list_length() {
         (mkey.start, mkey.length) = (0, Some(u64::from(entries) + 8));
         let (dpa, turn, request) = loads(&rig, list, entries.into());
         let mut hold = HoldLimit::default();
-        let served = reach_all(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
+        let served = serve_window_requests(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
         assert!(
-            matches!(served, ServeResult::Asks(_, DeviceRequest::RemoteMemory { .. })),
+            matches!(served, ServeResult::Requests(_, DeviceRequest::RemoteMemory { .. })),
             "{entries} entries"
         );
         let access = ACCESS + entries + 1;

@@ -89,7 +89,7 @@ fn failed_request_completes_before_later_flushes() {
 }
 
 #[test]
-fn sq_and_rq_flush_later_and_lose_by_reset() {
+fn sq_and_rq_flush_later_unless_reset() {
     for resets in [false, true] {
         let mut rig = Rig::new();
         let mut sq = rig.sq(0);
@@ -118,7 +118,7 @@ fn sq_and_rq_flush_later_and_lose_by_reset() {
 }
 
 #[test]
-fn last_wqe_reached_comes_behind_the_flush() {
+fn last_wqe_reached_follows_the_flush() {
     let mut rig = Rig::new();
     let (_, mut b) = rig.pair();
     SrqRig::new(&mut rig);
@@ -185,14 +185,14 @@ fn flush_after_ring_by_index_ignores_record() {
     let record = rig.qp(&a).record;
     nops(&mut rig, &mut a, 3);
     rig.memory().store32(record + 4, 0).unwrap();
-    engine::doorbell::ring_one(&mut rig.locked.functions[0], a.qpn, 3);
+    engine::doorbell::ring_at_index(&mut rig.locked.functions[0], a.qpn, 3);
     assert_eq!(rig.all(0, a.send_cq).len(), 3);
     // Two more WQEs without a doorbell, a sweep by another queue's doorbell, and an error.
     nops(&mut rig, &mut a, 2);
     rig.memory().store32(record + 4, 0).unwrap();
-    engine::doorbell::look(&mut rig.locked.functions[0], a.qpn);
+    engine::doorbell::read_producer(&mut rig.locked.functions[0], a.qpn);
     rig.none(0, a.send_cq);
-    engine::doorbell::ring_one(&mut rig.locked.functions[0], a.qpn, 5);
+    engine::doorbell::ring_at_index(&mut rig.locked.functions[0], a.qpn, 5);
     rig.effect(0, Effect::QpToError(a.qpn));
     let flushed: Vec<_> = rig.all(0, a.send_cq).iter().map(|entry| entry.syndrome()).collect();
     assert_eq!(flushed, [cqe_syndrome::FLUSHED; 2]);

@@ -15,18 +15,18 @@ use crate::memory::{Fault, HostMemory};
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
 /// Memory that is absent, because its program has ended or because it never existed.
-struct Nothing {
+struct AbsentMemory {
     /// Addresses of memory whose program has ended.
     gone: Range<u64>,
 }
 
-impl Nothing {
+impl AbsentMemory {
     fn fault<T>(address: u64, length: u64) -> Result<T, Fault> {
         Err(Fault { address, length })
     }
 }
 
-impl HostMemory for Nothing {
+impl HostMemory for AbsentMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         Self::fault(address, into.len() as u64)
     }
@@ -62,12 +62,12 @@ enum Gone {
     NoProgram,
     /// The program that owns the key's memory, not that of the QP.
     Owner,
-    Everybody,
+    BothPrograms,
 }
 
 /// The requester's CQE, and the number of timeouts before it, when the memory of the other side is
 /// absent.
-fn received(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
+fn failure(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (local, lkey) = rig.region(0, 64);
@@ -77,9 +77,9 @@ fn received(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (
     let gone = match gone {
         Gone::NoProgram => 0..0,
         Gone::Owner => remote..remote + length,
-        Gone::Everybody => 0..u64::MAX,
+        Gone::BothPrograms => 0..u64::MAX,
     };
-    rig.set_memory(1, Arc::new(Nothing { gone }));
+    rig.set_memory(1, Arc::new(AbsentMemory { gone }));
     rig.post(&mut a, request(remote, rkey, DataSegment::new(8, lkey, local)));
     for timeouts in 0..16 {
         rig.run();
@@ -90,7 +90,7 @@ fn received(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (
         }
         rig.advance(TIMEOUT);
     }
-    panic!("the sender hears nothing");
+    panic!("the requester gets no completion");
 }
 
 type Make = fn(u64, u32, DataSegment) -> Request;
@@ -115,11 +115,11 @@ fn request_to_gone_memory_fails_after_its_retries() {
     let (retries, operation) =
         (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, cqe_syndrome::REMOTE_OPERATION);
     for (what, gone, expected) in [
-        ("dead peer program", Gone::Everybody, (retries, 3)),
+        ("dead peer program", Gone::BothPrograms, (retries, 3)),
         ("unmapped memory", Gone::NoProgram, (operation, 0)),
     ] {
         for request in REQUESTS {
-            let (entry, timeouts) = received(request, gone);
+            let (entry, timeouts) = failure(request, gone);
             assert_eq!((entry.syndrome(), timeouts), expected, "{what}");
         }
     }
@@ -129,12 +129,12 @@ fn request_to_gone_memory_fails_after_its_retries() {
 fn memory_of_dead_owner_is_a_remote_access_error() {
     let [send, write, write_imm, read, add] = REQUESTS;
     for request in [write, read, add] {
-        let (entry, timeouts) = received(request, Gone::Owner);
+        let (entry, timeouts) = failure(request, Gone::Owner);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_ACCESS, 0));
     }
     // A receive buffer of the QP's own program, also absent, gives a remote operation error.
     for request in [send, write_imm] {
-        let (entry, _) = received(request, Gone::Owner);
+        let (entry, _) = failure(request, Gone::Owner);
         assert_eq!(entry.syndrome(), cqe_syndrome::REMOTE_OPERATION);
     }
 }

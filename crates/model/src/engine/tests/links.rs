@@ -16,7 +16,11 @@ fn port(rig: &Rig, function: usize) -> PhysicalPort {
     rig.locked.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
 }
 
-fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurrence)>, seed: u64) {
+fn set_faults(
+    rig: &mut Rig,
+    faults: impl IntoIterator<Item = (FrameEffect, Occurrence)>,
+    seed: u64,
+) {
     let select = FrameSelector::default();
     let faults = faults
         .into_iter()
@@ -88,7 +92,7 @@ fn exchange(rig: &mut Rig) {
 }
 
 #[test]
-fn messages_go_whole_again_once_nothing_disturbs_them() {
+fn messages_are_carried_whole_once_link_faults_end() {
     let mut rig = Rig::new();
     rig.locked.in_packets = false;
     let frames = |rig: &Rig| {
@@ -97,7 +101,7 @@ fn messages_go_whole_again_once_nothing_disturbs_them() {
     };
     exchange(&mut rig);
     assert_eq!(frames(&rig), 0);
-    disturb(&mut rig, [(FrameEffect::Lose, Occurrence::Nth { skip: 3, count: 2 })], 0);
+    set_faults(&mut rig, [(FrameEffect::Lose, Occurrence::Nth { skip: 3, count: 2 })], 0);
     exchange(&mut rig);
     let so_far = frames(&rig);
     assert!(so_far > 0);
@@ -117,7 +121,7 @@ fn link_changes_do_not_interrupt_connection() {
     let (to, rkey) = rig.region(1, 64);
     for turn in 0..6_u8 {
         match turn % 2 {
-            0 => disturb(&mut rig, [], 0),
+            0 => set_faults(&mut rig, [], 0),
             _ => (0..2).for_each(|function| {
                 let port = port(&rig, function);
                 rig.locked.fabric().lock().set_link(port, LinkSettings::default());
@@ -137,11 +141,11 @@ fn partition_exceeds_transport_retries() {
     rig.locked.in_packets = false;
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
-    let island = port(&rig, 1);
+    let isolated = port(&rig, 1);
     rig.locked
         .fabric()
         .lock()
-        .set_link(island, LinkSettings { partition: 1, ..LinkSettings::default() });
+        .set_link(isolated, LinkSettings { partition: 1, ..LinkSettings::default() });
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost"));
     run(&mut rig);
     let entry = rig.one(0, a.send_cq);
@@ -175,7 +179,7 @@ fn message_time_follows_latency_and_bandwidth() {
 }
 
 #[test]
-fn stepped_model_trace_depends_on_seed_alone() {
+fn stepped_model_trace_depends_only_on_seed() {
     // Time, port, direction, and the parts of a frame without memory addresses: opcode, QPN, PSN.
     type Trace = Vec<(Duration, usize, bool, usize, Vec<u8>)>;
     let mut kept = Vec::new();
@@ -190,7 +194,7 @@ fn stepped_model_trace_depends_on_seed_alone() {
         });
         let chance = Occurrence::Chance(0.1);
         let late = FrameEffect::Delay(Duration::from_micros(3));
-        disturb(&mut rig, [(FrameEffect::Lose, chance), (late, chance)], seed);
+        set_faults(&mut rig, [(FrameEffect::Lose, chance), (late, chance)], seed);
         exchange(&mut rig);
         rig.locked.outbox().frames.deliver();
         // The next rig must have its memory elsewhere.
@@ -201,5 +205,5 @@ fn stepped_model_trace_depends_on_seed_alone() {
     let [first, second, other] = [5, 5, 6].map(trace);
     assert!(first.len() > 50, "{} frames", first.len());
     assert!(first == second, "two runs differ");
-    assert!(first != other, "the seed does nothing");
+    assert!(first != other, "the seed has no effect");
 }

@@ -17,7 +17,7 @@ use crate::hca::objects::QpState;
 const REGION: u64 = 1 << 14;
 
 /// Sets the faults of the links.
-fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
+fn set_faults(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
     rig.locked.in_packets = true;
     for function in 0..2 {
         let port = rig.locked.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap();
@@ -37,7 +37,7 @@ fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
 }
 
 /// Steps, and advances the time, until no work is left, or `done`.
-fn run_on(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
+fn run_until(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
     for _ in 0..200_000 {
         if done(rig) {
             return;
@@ -49,10 +49,10 @@ fn run_on(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
     panic!("it does not come to an end");
 }
 
-/// A small generator: its seed determines a run.
-struct Dice(u64);
+/// A pseudo-random generator: its seed determines a run.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -80,12 +80,12 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
         qp.requester.psn = 0xff_fff0;
         qp.responder.psn = 0xff_fff0;
     }
-    disturb(&mut rig, effects, seed);
-    let mut dice = Dice(seed);
+    set_faults(&mut rig, effects, seed);
+    let mut random = Random(seed);
     let (remote, rkey) = rig.region(1, REGION);
     let (word, word_key) = rig.region(1, 8);
     // The peer's memory as the requests must leave it.
-    let mut there = vec![0; REGION as usize];
+    let mut peer_memory = vec![0; REGION as usize];
     let mut adds = 0;
     let mut expected = VecDeque::new();
     let mut receives: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
@@ -93,25 +93,26 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
     while posted < 60 {
         while expected.len() < 12 && posted < 60 {
             posted += 1;
-            let length = if dice.below(3) == 0 { dice.below(3000) } else { dice.below(300) };
-            let at = dice.below(REGION - length);
-            let bytes: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
-            let (request, expect) = match dice.below(4) {
+            let length = if random.below(3) == 0 { random.below(3000) } else { random.below(300) };
+            let at = random.below(REGION - length);
+            let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+            let (request, expect) = match random.below(4) {
                 0 => {
                     let from = rig.alloc(length.max(1));
                     let key = rig.mkey(0, from, length.max(1), ALL);
                     rig.fill(from, &bytes);
-                    there[at as usize..][..length as usize].copy_from_slice(&bytes);
+                    peer_memory[at as usize..][..length as usize].copy_from_slice(&bytes);
                     // A READ is answered from memory at its turn: without a fence its data may
                     // include a WRITE after it.
-                    let sge = Request::write(remote + at, rkey).fenced();
-                    let sge = if length == 0 { sge } else { sge.sge(from, length as u32, key) };
-                    (sge, Expected::Nothing)
+                    let write = Request::write(remote + at, rkey).fenced();
+                    let write =
+                        if length == 0 { write } else { write.sge(from, length as u32, key) };
+                    (write, Expected::Nothing)
                 }
                 1 => {
                     let into = rig.alloc(length.max(1));
                     let key = rig.mkey(0, into, length.max(1), ALL);
-                    let bytes = there[at as usize..][..length as usize].to_vec();
+                    let bytes = peer_memory[at as usize..][..length as usize].to_vec();
                     let read = Request::read(remote + at, rkey).sge(into, length as u32, key);
                     if length == 0 {
                         (Request::read(remote, rkey), Expected::Nothing)
@@ -148,7 +149,7 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
         }
         let mut entries = Vec::new();
         let wanted = expected.len();
-        run_on(&mut rig, |rig| {
+        run_until(&mut rig, |rig| {
             entries.extend(std::iter::from_fn(|| rig.poll(0, a.send_cq)));
             entries.len() >= wanted
         });
@@ -178,11 +179,11 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
         assert!(receives.is_empty(), "every message arrived");
     }
     // No completion comes late.
-    run_on(&mut rig, |_| false);
+    run_until(&mut rig, |_| false);
     rig.none(0, a.send_cq);
     rig.none(1, b.receive_cq);
     assert_eq!(rig.bytes(word, 8), u64::to_ne_bytes(adds));
-    assert!(rig.bytes(remote, REGION as usize) == there);
+    assert!(rig.bytes(remote, REGION as usize) == peer_memory);
     assert_eq!((rig.qp(&a).state, rig.qp(&b).state), (QpState::Rts, QpState::Rts));
 }
 
@@ -212,11 +213,11 @@ fn requests_complete_with_heavy_loss_and_without_any() {
 fn total_loss_exceeds_transport_retries() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    disturb(&mut rig, &[(FrameEffect::Lose, 1.0)], 1);
+    set_faults(&mut rig, &[(FrameEffect::Lose, 1.0)], 1);
     let first = rig.post(&mut a, Request::write(0, 0));
     let second = rig.post(&mut a, Request::write(0, 0));
     let mut entries = Vec::new();
-    run_on(&mut rig, |rig| {
+    run_until(&mut rig, |rig| {
         entries.extend(std::iter::from_fn(|| rig.poll(0, a.send_cq)));
         entries.len() == 2
     });
@@ -233,7 +234,7 @@ fn lossy_uc_loses_only_whole_messages() {
         let qp = rig.qp(end);
         (qp.qp_type, qp.log_mtu) = (UC, 8);
     }
-    disturb(&mut rig, &[(FrameEffect::Lose, 0.1)], 3);
+    set_faults(&mut rig, &[(FrameEffect::Lose, 0.1)], 3);
     let (buffer, key) = rig.region(1, 1024);
     let (source, lkey) = rig.region(0, 1024);
     let mut arrived = 0;
@@ -243,7 +244,7 @@ fn lossy_uc_loses_only_whole_messages() {
             rig.receive(&mut b, &[DataSegment::new(1024, key, buffer)]);
         }
         rig.post(&mut a, Request::send().sge(source, 1024, lkey));
-        run_on(&mut rig, |_| false);
+        run_until(&mut rig, |_| false);
         assert_eq!(rig.poll(0, a.send_cq).unwrap().opcode(), cqe_opcode::REQUESTER);
         if let Some(entry) = rig.poll(1, b.receive_cq) {
             assert_eq!(entry.bytes(), 1024);
@@ -255,10 +256,10 @@ fn lossy_uc_loses_only_whole_messages() {
 }
 
 #[test]
-fn requests_behind_a_local_failure_are_not_sent() {
+fn requests_after_a_local_failure_are_not_sent() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
-    disturb(&mut rig, &[], 1);
+    set_faults(&mut rig, &[], 1);
     let (buffer, key) = rig.region(1, 64);
     rig.receive(&mut b, &[DataSegment::new(64, key, buffer)]);
     let (from, lkey) = rig.region(0, 64);
@@ -269,14 +270,14 @@ fn requests_behind_a_local_failure_are_not_sent() {
     ];
     for request in wqes {
         let wqe = request.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
-    run_on(&mut rig, |_| false);
+    run_until(&mut rig, |_| false);
     let done: Vec<u8> = rig.all(0, a.send_cq).iter().map(Entry::opcode).collect();
     let error = cqe_opcode::REQUESTER_ERROR;
     assert_eq!(done, [cqe_opcode::REQUESTER, error, error]);
-    assert!(rig.poll(1, b.receive_cq).is_none(), "the peer hears nothing of the last one");
+    assert!(rig.poll(1, b.receive_cq).is_none(), "no packet of the last one is sent");
 }
 
 #[test]
@@ -288,16 +289,16 @@ fn multipacket_sends_take_separate_srq_receives() {
     for end in [&a, &b, &c, &d] {
         rig.qp(end).log_mtu = 8;
     }
-    disturb(&mut rig, &[], 1);
+    set_faults(&mut rig, &[], 1);
     for end in [&b, &d] {
         let qp = rig.qp(end);
         (qp.srq, qp.rq) = (Some(super::srqs::NUMBER), None);
         qp.context.set_cqn_rcv(end.receive_cq);
     }
     let (buffer, key) = rig.region(1, 8192);
-    for (place, next) in [(0, 1), (1, 2)] {
-        let at = buffer + 4096 * u64::from(place);
-        shared.fill(&rig, place, next, DataSegment::new(4096, key, at));
+    for (slot, next) in [(0, 1), (1, 2)] {
+        let at = buffer + 4096 * u64::from(slot);
+        shared.fill(&rig, slot, next, DataSegment::new(4096, key, at));
     }
     let (from, lkey) = rig.region(0, 8192);
     rig.fill(from, &[1; 4096]);
@@ -305,7 +306,7 @@ fn multipacket_sends_take_separate_srq_receives() {
     let (first, second) = (Request::send(), Request::send());
     rig.post(&mut a, first.sge(from, 4096, lkey));
     rig.post(&mut c, second.sge(from + 4096, 4096, lkey));
-    run_on(&mut rig, |_| false);
+    run_until(&mut rig, |_| false);
     let mut taken = [b, d].map(|end| rig.poll(1, end.receive_cq).expect("a message").index());
     let bytes = taken.map(|index| rig.bytes(buffer + 4096 * u64::from(index), 4096));
     assert!(bytes[0] == [1; 4096] && bytes[1] == [2; 4096]);
@@ -318,7 +319,7 @@ fn long_read_is_requested_again_in_parts() {
     const PACKETS: u64 = 2048;
     const LENGTH: u64 = PACKETS << 8;
     let mut rig = Rig::new();
-    disturb(&mut rig, &[(FrameEffect::Lose, 0.02)], 3);
+    set_faults(&mut rig, &[(FrameEffect::Lose, 0.02)], 3);
     let (mut a, b) = rig.pair();
     for end in [&a, &b] {
         let qp = rig.qp(end);
@@ -330,7 +331,7 @@ fn long_read_is_requested_again_in_parts() {
     let data: Vec<u8> = (0..LENGTH).map(|at| (at * 7 + at / 251) as u8).collect();
     rig.fill(from, &data);
     rig.post(&mut a, Request::read(from, rkey).sge(to, LENGTH as u32, lkey));
-    run_on(&mut rig, |_| false);
+    run_until(&mut rig, |_| false);
     let entry = rig.poll(0, a.send_cq).expect("a completion");
     assert_eq!((entry.opcode(), u64::from(entry.bytes())), (cqe_opcode::REQUESTER, LENGTH));
     assert!(rig.bytes(to, LENGTH as usize) == data);
@@ -347,7 +348,7 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
     const LENGTH: u64 = 1024 << 8;
     let time = |seed: u64| {
         let mut rig = Rig::new();
-        disturb(&mut rig, &[(FrameEffect::Lose, 0.01)], 2 * seed);
+        set_faults(&mut rig, &[(FrameEffect::Lose, 0.01)], 2 * seed);
         let (mut a, b) = rig.pair();
         for end in [&a, &b] {
             let qp = rig.qp(end);
@@ -362,7 +363,7 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
         let start = rig.locked.clock.now;
         rig.post(&mut a, Request::read(from, rkey).sge(to, LENGTH as u32, lkey));
         let mut over = false;
-        run_on(&mut rig, |rig| {
+        run_until(&mut rig, |rig| {
             if let Some(entry) = rig.poll(0, a.send_cq) {
                 assert_eq!(entry.opcode(), cqe_opcode::REQUESTER);
                 over = true;
@@ -379,8 +380,8 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
 
 #[test]
 fn started_long_read_never_waits_for_ack_timer() {
-    // 17 READs waited for it up to three times, because nothing else revealed the second loss of a
-    // packet, and the loss of the end of a part.
+    // If only the timer revealed the second loss of a packet, and the loss of the end of a part, 17
+    // of the 20 READs would wait up to three times.
     for max_rd_atomic in [1, 16] {
         let times = times_of_a_long_read(max_rd_atomic);
         let waited = |bound| times.iter().filter(|time| **time > bound).count();

@@ -221,7 +221,7 @@ fn ring_and_wqe_index_wrap() {
 }
 
 #[test]
-fn receives_wrap_too() {
+fn receive_index_wraps() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -323,7 +323,7 @@ fn cqe_128_carries_32_bytes_in_second_half() {
 }
 
 #[test]
-fn indirect_keys_lead_to_the_pieces_they_name() {
+fn indirect_mkey_access_reaches_its_entries_ranges() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (first, key1) = rig.region(1, 64);
@@ -354,7 +354,7 @@ fn many_qps_take_turns() {
     for end in [&mut a, &mut c] {
         for _ in 0..3 {
             let wqe = Request::write(to, rkey).inline(&[1]).wqe(end.qpn, end.posted);
-            rig.place(end, &wqe);
+            rig.write_wqe(end, &wqe);
         }
     }
     rig.ring(&a);

@@ -25,10 +25,10 @@ fn blank(code: u8, service: &'static QpType) -> Request {
 
 /// The outcome of a WQE on a QP of this service: success, or opcode, index and syndrome of its
 /// error CQE.
-fn outcome(service: &'static QpType, op_mod: u8, code: u8, able: bool) -> Option<(u8, u16, u8)> {
+fn outcome(service: &'static QpType, op_mod: u8, code: u8, capable: bool) -> Option<(u8, u16, u8)> {
     let mut rig = Rig::new();
     let general = rig.locked.functions[0].hca.caps.general_mut();
-    general.set_atomic(able).set_dma_mmo_qp(able).set_wait_on_data(able);
+    general.set_atomic(capable).set_dma_mmo_qp(capable).set_wait_on_data(capable);
     let mut end = rig.end(0);
     let peer = rig.end(1);
     rig.connect(&end, &peer);
@@ -44,7 +44,7 @@ const REFUSED: Option<(u8, u16, u8)> =
     Some((cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_QP_OPERATION));
 
 #[test]
-fn uncarried_operation_is_a_qp_operation_error() {
+fn unsupported_operation_is_local_qp_operation_error() {
     for entry in &TABLE {
         for service in SERVICES {
             if !entry.carriers.has(service) {
@@ -54,10 +54,10 @@ fn uncarried_operation_is_a_qp_operation_error() {
         }
         let service = SERVICES.iter().find(|service| entry.carriers.has(service)).unwrap();
         let other = outcome(service, entry.op_mod + 1, entry.opcode, true);
-        assert_eq!(other, REFUSED, "{} with op_mod", entry.name);
+        assert_eq!(other, REFUSED, "{} with another op_mod", entry.name);
         if entry.needs.is_some() {
-            let unable = outcome(service, entry.op_mod, entry.opcode, false);
-            assert_eq!(unable, REFUSED, "{} lacks", entry.name);
+            let incapable = outcome(service, entry.op_mod, entry.opcode, false);
+            assert_eq!(incapable, REFUSED, "{} without its capability", entry.name);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Long messages that are carried whole go in parts: other queues have turns in between, and the
-//! state of one part carries over to the next.
+//! Long messages that are carried whole go in parts: other queues have turns between the parts, and
+//! each part continues where the one before it ended.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
@@ -44,7 +44,7 @@ fn whole_mode_shares_bytes_between_queues() {
     rig.post(&mut a, Request::write(to, rkey).sge(from, length, lkey));
     for _ in 0..15 {
         let wqe = Request::write(to, rkey).sge(from, 1024, lkey).wqe(c.qpn, c.posted);
-        rig.place(&mut c, &wqe);
+        rig.write_wqe(&mut c, &wqe);
     }
     rig.ring(&c);
     // The long message has moved as many bytes when all short ones are done.
@@ -72,10 +72,11 @@ fn packet_mode_shares_bytes_between_queues() {
     rig.post(&mut a, Request::write(to, rkey).sge(from, length, lkey));
     for _ in 0..15 {
         let wqe = Request::write(other, other_key).sge(from, 4096, lkey).wqe(c.qpn, c.posted);
-        rig.place(&mut c, &wqe);
+        rig.write_wqe(&mut c, &wqe);
     }
     rig.ring(&c);
-    // Before the last short ones are in flight, and the long one gets all turns.
+    // Stops before the last short messages are in flight: from then on, the long one gets all
+    // turns.
     let mut done = 0;
     while done < 12 {
         assert!(engine::step(&mut rig.locked));
@@ -112,7 +113,7 @@ fn uc_write_with_bad_first_part_writes_nothing() {
             rig.bytes(to, MESSAGE_BYTES as usize).iter().all(|&byte| byte == 0),
             "lost: {lost}"
         );
-        // The QP takes the next one.
+        // The QP executes the next request.
         rig.post(&mut a, Request::write(to, rkey).sge(from, 5000, lkey));
         rig.one(0, a.send_cq);
         assert!(rig.bytes(to, 5000) == pattern(5000));
@@ -169,6 +170,6 @@ fn receiver_loss_between_parts_fails_the_request() {
         assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, syndrome));
         assert_eq!(rig.qp(&a).state, QpState::Error);
         assert_eq!(rig.qp(&a).runtime.carried, 0);
-        assert_eq!(rig.bytes(to, 1), pattern(1), "the first part is there");
+        assert_eq!(rig.bytes(to, 1), pattern(1), "the first part arrived");
     }
 }

@@ -231,7 +231,7 @@ fn wqes_behind_failure_flush_in_order_once() {
     ];
     for request in requests {
         let wqe = request.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     let errors: Vec<_> = rig.all(0, a.send_cq).iter().map(|entry| entry.error()).collect();

@@ -54,13 +54,13 @@ fn frames_lost(rig: &Rig) -> u64 {
 }
 
 /// Whether work was left.
-fn goes_on(rig: &mut Rig) -> bool {
+fn step(rig: &mut Rig) -> bool {
     engine::step(&mut rig.locked) || engine::jump(&mut rig.locked)
 }
 
 fn run(rig: &mut Rig) {
     for _ in 0..1_000_000 {
-        if !goes_on(rig) {
+        if !step(rig) {
             return;
         }
     }
@@ -80,7 +80,7 @@ fn requests_before_a_local_failure_are_resent() {
     ];
     for request in wqes {
         let wqe = request.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     }
     rig.ring(&a);
     run(&mut rig);
@@ -129,9 +129,9 @@ fn long_read(lost: &[LostPackets]) -> Vec<BthOpcode> {
 #[test]
 fn read_with_lost_request_is_resent_part_by_part() {
     let seen = long_read(&[LostPackets { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 }]);
-    let (asks, ends) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
+    let (request, last) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
     // The lost request; three parts of 128 packets at most; the second READ.
-    assert_eq!(seen, [asks, asks, ends, asks, ends, asks, ends, asks, ends]);
+    assert_eq!(seen, [request, request, last, request, last, request, last, request, last]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn wrong_packet_size_drops_its_uc_message() {
             1 => 9,
             _ => 8,
         };
-        while goes_on(&mut rig) {
+        while step(&mut rig) {
             rig.qp(&b).log_mtu = sizes(&mut rig);
         }
     }

@@ -156,7 +156,7 @@ fn delayed_completion_moves_to_new_buffer() {
 }
 
 #[test]
-fn arming_goes_on_across_a_resize() {
+fn resize_cqe_counts_as_next_cqe_for_arming() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     nop(&mut rig, &mut end);

@@ -51,7 +51,7 @@ fn send_without_receive_exceeds_rnr_retries() {
 }
 
 #[test]
-fn seven_rnr_retries_are_for_ever() {
+fn rnr_retry_count_7_is_unlimited() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let requester = &mut rig.qp(&a).requester;
@@ -67,7 +67,7 @@ fn seven_rnr_retries_are_for_ever() {
 }
 
 #[test]
-fn other_doorbells_do_not_shorten_the_wait() {
+fn doorbell_does_not_shorten_rnr_wait() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.post(&mut a, Request::send());
@@ -80,7 +80,7 @@ fn other_doorbells_do_not_shorten_the_wait() {
 }
 
 #[test]
-fn silence_is_retried_and_then_exceeds_the_retries() {
+fn unanswered_request_exceeds_transport_retries() {
     let changes: [fn(&mut Rig, &Endpoint, &Endpoint); 7] = [
         |rig, a, _| rig.qp(a).requester.psn = 3,
         |rig, a, _| rig.qp(a).remote = Some(Address::Lid(99)),
@@ -150,7 +150,7 @@ fn lost_message_is_sent_again() {
     rig.none(0, a.send_cq);
     rig.advance(TIMEOUT);
     rig.one(0, a.send_cq);
-    assert_eq!(rig.qp(&a).requester.retries_left, 2, "success gives the retries back");
+    assert_eq!(rig.qp(&a).requester.retries_left, 2, "success restores the retries");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn gid_reaches_peer_like_a_lid() {
 }
 
 #[test]
-fn fatal_device_does_nothing() {
+fn fatal_device_executes_no_wqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.locked.functions[0].hca.fatal = true;
@@ -199,7 +199,7 @@ fn fatal_device_does_nothing() {
 }
 
 #[test]
-fn dead_device_is_silent_and_blocks_no_other() {
+fn dead_device_is_silent_and_delays_no_other() {
     let mut rig = Rig::new();
     let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
     let peer = rig.end(1);
@@ -268,14 +268,14 @@ fn retries_naks_and_errors_count_on_both_sides() {
     rig.post(&mut a, Request::send().inline(b"no one waits"));
     for tries in 1..=2 {
         rig.run();
-        let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
-        assert_eq!((mine.rnr_nak_retry_err(), theirs.out_of_buffer()), (tries, tries));
+        let (requester, responder) = (counters(&rig, 0), counters(&rig, 1));
+        assert_eq!((requester.rnr_nak_retry_err(), responder.out_of_buffer()), (tries, tries));
         rig.advance(RNR);
     }
     error(&mut rig, &a, cqe_syndrome::RNR_RETRY_EXCEEDED);
-    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
-    assert_eq!((mine.rnr_nak_retry_err(), theirs.out_of_buffer()), (2, 3));
-    assert_eq!((mine.req_rnr_retries_exceeded(), mine.req_cqe_error()), (1, 1));
+    let (requester, responder) = (counters(&rig, 0), counters(&rig, 1));
+    assert_eq!((requester.rnr_nak_retry_err(), responder.out_of_buffer()), (2, 3));
+    assert_eq!((requester.req_rnr_retries_exceeded(), requester.req_cqe_error()), (1, 1));
 
     let (mut a, b) = rig.pair();
     counting(&mut rig, [&a, &b]);
@@ -289,11 +289,11 @@ fn retries_naks_and_errors_count_on_both_sides() {
     rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"no key"));
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.run();
-    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
-    assert_eq!((mine.local_ack_timeout_err(), mine.req_remote_access_errors()), (1, 1));
-    assert_eq!((mine.req_cqe_flush_error(), mine.req_cqe_error()), (1, 2));
-    assert_eq!((theirs.rx_write_requests(), theirs.rx_read_requests()), (1, 1));
-    assert_eq!(theirs.resp_remote_access_errors(), 1);
+    let (requester, responder) = (counters(&rig, 0), counters(&rig, 1));
+    assert_eq!((requester.local_ack_timeout_err(), requester.req_remote_access_errors()), (1, 1));
+    assert_eq!((requester.req_cqe_flush_error(), requester.req_cqe_error()), (1, 2));
+    assert_eq!((responder.rx_write_requests(), responder.rx_read_requests()), (1, 1));
+    assert_eq!(responder.resp_remote_access_errors(), 1);
 
     let (mut a, b) = rig.pair();
     counting(&mut rig, [&a, &b]);
@@ -303,10 +303,10 @@ fn retries_naks_and_errors_count_on_both_sides() {
         rig.run();
         rig.advance(TIMEOUT);
     }
-    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
+    let (requester, responder) = (counters(&rig, 0), counters(&rig, 1));
     // The NAK names a PSN that was never sent: the requester ignores it, and it is not repeated.
-    assert_eq!((mine.packet_seq_err(), theirs.out_of_sequence()), (0, 1));
-    assert_eq!(mine.req_transport_retries_exceeded(), 1);
+    assert_eq!((requester.packet_seq_err(), responder.out_of_sequence()), (0, 1));
+    assert_eq!(requester.req_transport_retries_exceeded(), 1);
 }
 
 #[test]

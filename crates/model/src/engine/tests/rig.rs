@@ -47,7 +47,7 @@ pub(super) struct Rig {
     rings: u64,
 }
 
-/// A QP, or an SQ, as its owner sees it.
+/// A QP, an SQ or an RQ, as software sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Endpoint {
     pub hca: usize,
@@ -60,7 +60,7 @@ pub(super) struct Endpoint {
     pub received: u16,
 }
 
-/// A completion as its owner sees it.
+/// A CQE, as software reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) cqe: Cqe,
@@ -176,7 +176,8 @@ impl Rig {
         let index = self.eq_index[hca][eqn as usize];
         let at = eq.ring.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
         let eqe = *Eqe::from_prefix(&self.bytes(at, 64)).unwrap();
-        // A fresh EQ is zeros: software marks every entry as the device's before it creates one.
+        // The owner bit alone does not show a new entry: this EQ begins as zeros, where a driver
+        // marks every entry as the device's.
         let mine = eq.ring.producer != index;
         if mine {
             assert_eq!(u32::from(eqe.owner()), index >> LOG_EQ & 1);
@@ -247,11 +248,11 @@ impl Rig {
         let resize = Resize { cqn, memory, log_size, context, umems };
         self.try_effect(hca, Effect::CqResize(Box::new(resize)))?;
         let mut index = u32::from_be(self.memory().load32(record).unwrap());
-        let place = |base: u64, log: u32, index: u32| {
+        let entry_at = |base: u64, log: u32, index: u32| {
             (base + u64::from(index % (1 << log)) * entry, (index >> log & 1) as u8)
         };
         loop {
-            let (at, owner) = place(old, old_log, index);
+            let (at, owner) = entry_at(old, old_log, index);
             let mut cqe = self.bytes(at, entry as usize);
             let op_own = cqe.last_mut().unwrap();
             assert_eq!(*op_own & 1, owner, "entry {index} of the old buffer is software's");
@@ -259,7 +260,7 @@ impl Rig {
                 break;
             }
             index += 1;
-            let (at, owner) = place(new, log_size, index);
+            let (at, owner) = entry_at(new, log_size, index);
             *op_own = *op_own & !1 | owner;
             self.fill(at, &cqe);
         }
@@ -493,7 +494,7 @@ impl Rig {
     }
 
     /// Writes a WQE into the ring and the new index into the record, without a doorbell.
-    pub(super) fn place(&mut self, end: &mut Endpoint, wqe: &[u8]) {
+    pub(super) fn write_wqe(&mut self, end: &mut Endpoint, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let sender = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
@@ -530,7 +531,7 @@ impl Rig {
     pub(super) fn post(&mut self, end: &mut Endpoint, request: Request) -> u16 {
         let index = end.posted;
         let wqe = request.wqe(end.qpn, index);
-        self.place(end, &wqe);
+        self.write_wqe(end, &wqe);
         self.ring(end);
         index
     }
@@ -553,7 +554,7 @@ impl Rig {
         index
     }
 
-    /// Steps until there is nothing to do at the present time.
+    /// Steps until no work is left at the current time.
     pub(super) fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !engine::step(&mut self.locked) {
@@ -576,11 +577,13 @@ impl Rig {
         entry
     }
 
+    /// Runs, and takes all CQEs.
     pub(super) fn all(&mut self, hca: usize, cqn: u32) -> Vec<Entry> {
         self.run();
         std::iter::from_fn(|| self.poll(hca, cqn)).collect()
     }
 
+    /// Runs, and expects no CQE.
     pub(super) fn none(&mut self, hca: usize, cqn: u32) {
         self.run();
         assert_eq!(self.poll(hca, cqn), None);

@@ -16,12 +16,12 @@ fn nop() -> Request {
 
 /// Posts a NOP as Linux's write-combining test does: without a CQE in the ring, with one in the
 /// copy.
-fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
+fn post_write_combining_probe(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
     let mut copied = nop().wqe(sq.qpn, sq.posted);
     copied.resize(64, 0);
-    let placed = if last { nop() } else { nop().unsignaled() };
-    let placed = placed.wqe(sq.qpn, sq.posted);
-    rig.place(sq, &placed);
+    let written = if last { nop() } else { nop().unsignaled() };
+    let written = written.wqe(sq.qpn, sq.posted);
+    rig.write_wqe(sq, &written);
     let register = REGISTER + u64::from(sq.posted % 2) * 0x100;
     for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
         engine::trapped_write(&mut rig.locked, 0, register + at, bytes);
@@ -48,7 +48,7 @@ fn write_combining_test_sees_copies_executed() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     for turn in 0..16 {
-        post_as_the_kernel_tests_it(&mut rig, &mut sq, turn == 15);
+        post_write_combining_probe(&mut rig, &mut sq, turn == 15);
     }
     let indexes: Vec<u16> = rig.all(0, sq.send_cq).iter().map(|done| done.index()).collect();
     assert_eq!(
@@ -75,7 +75,7 @@ fn unsupported_opcode_fails_sq_and_flushes_rest() {
     let mut sq = rig.sq(0);
     for request in [nop().unsignaled(), Request::send(), nop().unsignaled(), nop()] {
         let wqe = request.wqe(sq.qpn, sq.posted);
-        rig.place(&mut sq, &wqe);
+        rig.write_wqe(&mut sq, &wqe);
     }
     rig.ring(&sq);
     let errors: Vec<_> = rig.all(0, sq.send_cq).iter().map(|done| done.error()).collect();
@@ -104,7 +104,7 @@ fn wqe_with_wrong_sqn_or_index_fails() {
         let mut rig = Rig::new();
         let mut sq = rig.sq(0);
         let wqe = nop().wqe(sq.qpn + other, index);
-        rig.place(&mut sq, &wqe);
+        rig.write_wqe(&mut sq, &wqe);
         rig.ring(&sq);
         assert_eq!(rig.one(0, sq.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
     }
@@ -146,9 +146,9 @@ fn doorbell_on_shared_page_wakes_sqs_and_qps() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     let (mut qp, _) = rig.pair();
-    let (mine, its) = (nop().wqe(sq.qpn, 0), nop().wqe(qp.qpn, 0));
-    rig.place(&mut sq, &mine);
-    rig.place(&mut qp, &its);
+    let (sq_wqe, qp_wqe) = (nop().wqe(sq.qpn, 0), nop().wqe(qp.qpn, 0));
+    rig.write_wqe(&mut sq, &sq_wqe);
+    rig.write_wqe(&mut qp, &qp_wqe);
     rig.none(0, sq.send_cq);
     rig.ring(&qp);
     rig.one(0, qp.send_cq);

@@ -47,12 +47,12 @@ impl SrqRig {
         Self { ring, record, posted: 0 }
     }
 
-    /// Fills the WQE at `place`, which names `next` as the next one.
-    pub(super) fn fill(&mut self, rig: &Rig, place: u16, next: u16, segment: DataSegment) {
+    /// Fills the WQE at `slot`, which names `next` as the next one.
+    pub(super) fn fill(&mut self, rig: &Rig, slot: u16, next: u16, segment: DataSegment) {
         let mut wqe = [0; STRIDE as usize];
         wqe[2..4].copy_from_slice(&next.to_be_bytes());
         wqe[16..].copy_from_slice(segment.as_bytes());
-        rig.fill(self.ring + u64::from(place) * STRIDE, &wqe);
+        rig.fill(self.ring + u64::from(slot) * STRIDE, &wqe);
         self.posted += 1;
         rig.memory().store32(self.record, self.posted.to_be()).unwrap();
     }
@@ -71,9 +71,9 @@ fn messages_take_wqes_in_link_order_across_qps() {
     }
     let (buffer, key) = rig.region(1, 256);
     let links = [(0, 2), (2, 1), (1, 3)];
-    for (place, next) in links {
-        let at = buffer + 64 * u64::from(place);
-        shared.fill(&rig, place, next, DataSegment::new(64, key, at));
+    for (slot, next) in links {
+        let at = buffer + 64 * u64::from(slot);
+        shared.fill(&rig, slot, next, DataSegment::new(64, key, at));
     }
     rig.post(&mut a, Request::send().inline(b"first"));
     rig.post(&mut c, Request::send().inline(b"second"));
@@ -119,8 +119,8 @@ fn srq_limit_event_fires_once() {
     (qp.srq, qp.rq) = (Some(NUMBER), None);
     qp.context.set_cqn_rcv(b.receive_cq);
     let (buffer, key) = rig.region(1, 64);
-    for place in 0..4 {
-        shared.fill(&rig, place, place + 1, DataSegment::new(64, key, buffer));
+    for slot in 0..4 {
+        shared.fill(&rig, slot, slot + 1, DataSegment::new(64, key, buffer));
     }
     rig.locked.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().limit = 3;
     for expected in [0, 1, 0, 0] {
@@ -173,15 +173,15 @@ fn cyclic_srq_uses_wqes_in_ring_order() {
         qp.context.set_cqn_rcv(b.receive_cq);
         let (buffer, key) = rig.region(1, 256);
         for index in 0..6_u16 {
-            let place = index % 4;
-            let at = buffer + 64 * u64::from(place);
+            let slot = index % 4;
+            let at = buffer + 64 * u64::from(slot);
             let segment = DataSegment::new(64, key, at);
             // The link field holds no valid index.
-            shared.fill(&rig, place, 0xffff, segment);
+            shared.fill(&rig, slot, 0xffff, segment);
             if bare {
                 let mut wqe = segment.as_bytes().to_vec();
                 wqe.extend_from_slice(DataSegment::END.as_bytes());
-                rig.fill(shared.ring + u64::from(place) * STRIDE, &wqe);
+                rig.fill(shared.ring + u64::from(slot) * STRIDE, &wqe);
             }
             rig.post(&mut a, Request::send().inline(&[b'a' + index as u8]));
             let entry = rig.one(1, b.receive_cq);

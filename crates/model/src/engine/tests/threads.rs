@@ -21,18 +21,18 @@ struct Client {
     rig: Rig,
     page: Arc<UarSpace>,
     queue: Queue,
-    /// Executes the world as long as it exists.
-    moves: Weak<SharedModel>,
+    /// The model, as long as it exists.
+    model: Weak<SharedModel>,
 }
 
 impl Drop for Client {
-    /// Drop the world's handle first: the memory goes with this, and a thread that was executing
+    /// Drop the handle of the model first: this frees the memory, and a thread that was executing
     /// may still use it.
     fn drop(&mut self) {
         let start = Instant::now();
-        while self.moves.strong_count() > 0 {
+        while self.model.strong_count() > 0 {
             if start.elapsed() > Duration::from_secs(20) {
-                eprintln!("the model still moves: its memory goes under it");
+                eprintln!("the model still executes, and its memory is about to be freed");
                 std::process::abort();
             }
             std::thread::yield_now();
@@ -41,14 +41,14 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// A rig with a running world.
+    /// A rig with a running model.
     fn new() -> (Self, Arc<SharedModel>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
         Self::of(rig, &end)
     }
 
-    /// A client of a QP of `rig`, with a running world.
+    /// A client of a QP of `rig`, with a running model.
     fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedModel>) {
         let queue = Queue::of(&mut rig, end);
         let empty = LockedFunctions::new(vec![], false);
@@ -57,13 +57,13 @@ impl Client {
         let page = locked.functions[0].hca.bar.clone();
         let shared = SharedModel::new(locked, false);
         engine::spawn(&shared);
-        let moves = Arc::downgrade(&shared);
-        (Self { rig, page, queue, moves }, shared)
+        let model = Arc::downgrade(&shared);
+        (Self { rig, page, queue, model }, shared)
     }
 
     /// Posts a NOP and waits for its completion.
     fn nop(&mut self) {
-        self.queue.place(&self.rig);
+        self.queue.write_wqe(&self.rig);
         self.page.store64(PAGE, 0x800, self.queue.doorbell());
         self.queue.wait(&self.rig);
     }
@@ -93,7 +93,7 @@ impl Queue {
     }
 
     /// Puts a NOP into the ring, and counts it in the record.
-    fn place(&mut self, rig: &Rig) {
+    fn write_wqe(&mut self, rig: &Rig) {
         let index = self.posted;
         self.posted += 1;
         let wqe = Request::new(opcode::NOP).wqe(self.qpn, index as u16);
@@ -124,7 +124,7 @@ fn overwritten_doorbells_are_all_served() {
     let (client, shared) = Client::of(rig, &ends[0]);
     for round in 0..300 {
         for queue in &mut queues {
-            queue.place(&client.rig);
+            queue.write_wqe(&client.rig);
             client.page.store64(PAGE, 0x800, queue.doorbell());
         }
         queues.iter().for_each(|queue| queue.wait(&client.rig));
@@ -149,13 +149,13 @@ fn threaded_model_ends_with_its_last_handle() {
     drop(shared);
     let start = Instant::now();
     while weak.upgrade().is_some() {
-        assert!(start.elapsed() < Duration::from_secs(20), "the thread holds on");
+        assert!(start.elapsed() < Duration::from_secs(20), "the thread does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn commands_get_in_while_the_data_path_is_busy() {
+fn commands_execute_while_data_path_is_busy() {
     let (mut client, shared) = Client::new();
     let stop = Arc::new(AtomicBool::new(false));
     let busy = std::thread::spawn({

@@ -156,7 +156,7 @@ fn kernel_umr_maps_and_unmaps_cached_mkey() {
 }
 
 #[test]
-fn long_klm_list_is_mapped_in_parts() {
+fn long_mtt_list_is_mapped_in_parts() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 8);
     let mut q = umr_qp(&mut rig);
@@ -189,7 +189,7 @@ fn offset_high_bits_address_far_entries() {
     assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
     assert!(writes(&mut rig, FAR, key, b"far"));
     assert_eq!(rig.bytes(base + 7 * PAGE, 3), b"far");
-    assert!(!writes(&mut rig, 0, key, b"near"), "no entry says where");
+    assert!(!writes(&mut rig, 0, key, b"near"), "no entry covers it");
 }
 
 #[test]
@@ -235,14 +235,14 @@ fn forbidden_umr_leaves_mkey_unchanged() {
     let operation = cqe_syndrome::LOCAL_QP_OPERATION;
     let cases: [(&str, Edit, u8); 12] = [
         (
-            "umr_en",
+            "a key without umr_en",
             |rig, key, _, _, _| {
                 rig.mkey_mut(0, key).context.set_umr_en(false);
             },
             bind,
         ),
         (
-            "it is free",
+            "check for a free key",
             |_, _, _, control, _| {
                 control.set_check(verbless_prm::UmrCheck::FREE);
             },
@@ -293,7 +293,7 @@ fn forbidden_umr_leaves_mkey_unchanged() {
             bind,
         ),
         (
-            "half a granule",
+            "half a unit of 64 bytes",
             |_, _, _, control, _| {
                 control.set_xlt_octowords(3);
             },
@@ -338,29 +338,29 @@ fn forbidden_umr_leaves_mkey_unchanged() {
 }
 
 #[test]
-fn capability_bars_each_umr_field_alone() {
-    type Bar = fn(&mut verbless_prm::HcaCap, bool);
-    let cases: [(&str, Mask, Bar); 4] = [
-        ("atomic", Mask::A, |caps, barred| {
-            caps.set_umr_modify_atomic_disabled(barred);
+fn each_umr_field_has_its_own_capability() {
+    type SetCapability = fn(&mut verbless_prm::HcaCap, bool);
+    let cases: [(&str, Mask, SetCapability); 4] = [
+        ("atomic", Mask::A, |caps, disabled| {
+            caps.set_umr_modify_atomic_disabled(disabled);
         }),
-        ("page size", Mask::PAGE_SIZE, |caps, barred| {
-            caps.set_umr_modify_entity_size_disabled(barred);
+        ("page size", Mask::PAGE_SIZE, |caps, disabled| {
+            caps.set_umr_modify_entity_size_disabled(disabled);
         }),
-        ("relaxed writes", Mask::RELAXED_ORDERING_WRITE, |caps, barred| {
-            caps.set_relaxed_ordering_write_umr(!barred);
+        ("relaxed writes", Mask::RELAXED_ORDERING_WRITE, |caps, disabled| {
+            caps.set_relaxed_ordering_write_umr(!disabled);
         }),
-        ("relaxed reads", Mask::RELAXED_ORDERING_READ, |caps, barred| {
-            caps.set_relaxed_ordering_read_umr(!barred);
+        ("relaxed reads", Mask::RELAXED_ORDERING_READ, |caps, disabled| {
+            caps.set_relaxed_ordering_read_umr(!disabled);
         }),
     ];
-    for barred in [false, true] {
+    for disabled in [false, true] {
         for (at, (name, mask, _)) in cases.iter().enumerate() {
             let mut rig = Rig::new();
-            for (other, (.., bar)) in cases.iter().enumerate() {
+            for (other, (.., set_capability)) in cases.iter().enumerate() {
                 let general = rig.locked.functions[0].hca.caps.general_mut();
                 // The condition of another field does not refuse this one.
-                bar(general, (other == at) == barred);
+                set_capability(general, (other == at) == disabled);
             }
             let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
             let mut q = umr_qp(&mut rig);
@@ -371,8 +371,8 @@ fn capability_bars_each_umr_field_alone() {
             rig.post(&mut q, umr(key, &control, &context));
             let entry = rig.one(0, q.send_cq);
             let refused = entry.opcode() == cqe_opcode::REQUESTER_ERROR;
-            assert_eq!(refused, barred, "{name}");
-            if barred {
+            assert_eq!(refused, disabled, "{name}");
+            if disabled {
                 assert_eq!(entry.syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND, "{name}");
             }
         }
@@ -434,7 +434,7 @@ fn entries_need_a_readable_lkey() {
 
 proptest::proptest! {
     #[test]
-    fn random_umrs_are_survived(
+    fn random_umrs_leave_device_alive(
         bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 47..60),
         mask: u64,
     ) {
@@ -570,7 +570,7 @@ fn umr_offset_is_a_multiple_of_four_octowords() {
 }
 
 /// The first of two requests makes a key valid, the second sends from its memory: how that ends.
-fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
+fn send_after_umr(fm: u8, together: bool) -> u8 {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (address, lkey) = rig.region(0, 64);
@@ -586,7 +586,7 @@ fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
     let send = Request::send().sge(address, 8, lkey).fence_mode(fm);
     if together {
         let wqe = map.wqe(a.qpn, a.posted);
-        rig.place(&mut a, &wqe);
+        rig.write_wqe(&mut a, &wqe);
     } else {
         rig.post(&mut a, map);
         rig.run();
@@ -597,7 +597,7 @@ fn send_behind_a_umr(fm: u8, together: bool) -> u8 {
 }
 
 #[test]
-fn unfenced_request_behind_umr_sees_old_mapping() {
+fn unfenced_request_after_umr_sees_old_mapping() {
     use verbless_prm::hot::fence;
     let refused = cqe_syndrome::LOCAL_PROTECTION;
     for (fm, together, expected) in [
@@ -608,6 +608,6 @@ fn unfenced_request_behind_umr_sees_old_mapping() {
         (fence::FENCE_AND_INITIATOR_SMALL, true, 0),
         (fence::NONE, false, 0),
     ] {
-        assert_eq!(send_behind_a_umr(fm, together), expected, "mode {fm}, together: {together}");
+        assert_eq!(send_after_umr(fm, together), expected, "mode {fm}, together: {together}");
     }
 }

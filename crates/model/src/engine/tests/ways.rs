@@ -16,7 +16,7 @@ const BYTES: u64 = 5000;
 
 /// An action of a program.
 #[derive(Debug, Clone)]
-enum Act {
+enum Action {
     Receive {
         length: u32,
         bad_key: bool,
@@ -70,28 +70,28 @@ fn how() -> impl Strategy<Value = How> {
     ]
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn action() -> impl Strategy<Value = Action> {
     let length = || {
         prop_oneof![Just(0_u32), 1..70_u32, 200..1100_u32, 1900..BYTES as u32, Just(BYTES as u32)]
     };
     prop_oneof![
         4 => (length(), prop::bool::weighted(0.05))
-            .prop_map(|(length, bad_key)| Act::Receive { length, bad_key }),
-        4 => (length(), how()).prop_map(|(length, how)| Act::Send { length, how }),
+            .prop_map(|(length, bad_key)| Action::Receive { length, bad_key }),
+        4 => (length(), how()).prop_map(|(length, how)| Action::Send { length, how }),
         4 => (0..64_u64, length(), how())
-            .prop_map(|(at, length, how)| Act::Write { at, length, how }),
+            .prop_map(|(at, length, how)| Action::Write { at, length, how }),
         3 => (0..64_u64, length(), how())
-            .prop_map(|(at, length, how)| Act::Read { at, length, how }),
+            .prop_map(|(at, length, how)| Action::Read { at, length, how }),
         2 => (any::<bool>(), 0..17_u64, any::<u64>())
-            .prop_map(|(add, at, value)| Act::Atomic { add, at, value }),
-        1 => Just(Act::Nop),
-        1 => (0..3_u8).prop_map(Act::Forbid),
+            .prop_map(|(add, at, value)| Action::Atomic { add, at, value }),
+        1 => Just(Action::Nop),
+        1 => (0..3_u8).prop_map(Action::Forbid),
     ]
 }
 
 /// The results of the requests.
 #[derive(Debug, PartialEq)]
-struct Remaining {
+struct Outcome {
     cqes: Vec<Vec<u8>>,
     events: [Vec<u8>; 2],
     memory: [Vec<u8>; 2],
@@ -99,7 +99,7 @@ struct Remaining {
     states: Vec<(QpState, Option<(u32, u32)>)>,
 }
 
-fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) -> Remaining {
+fn run(program: &[Action], service: &'static QpType, inline: u8, in_packets: bool) -> Outcome {
     let mut rig = Rig::new();
     rig.locked.in_packets = in_packets;
     let (mut a, mut b) = rig.pair();
@@ -119,9 +119,9 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
     let fill: Vec<u8> = (0..BYTES + 64).map(|at| (at * 7 % 251) as u8).collect();
     rig.fill(local, &fill);
     let mut cqes = Vec::new();
-    for act in program {
-        let wanted = |how: How| if how == How::BadRemoteKey { rkey ^ 0x100 } else { rkey };
-        let own = |how: How| if how == How::BadLocalKey { lkey ^ 1 } else { lkey };
+    for action in program {
+        let remote_key = |how: How| if how == How::BadRemoteKey { rkey ^ 0x100 } else { rkey };
+        let local_key = |how: How| if how == How::BadLocalKey { lkey ^ 1 } else { lkey };
         let finish = |request: Request, length: u32, how: How| {
             let request = match how {
                 How::Unsignaled => request.unsignaled(),
@@ -131,18 +131,18 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
             match (length, how) {
                 (0, _) => request,
                 (_, How::Inline) => request.inline(&fill[..length.min(200) as usize]),
-                _ => request.sge(local, length, own(how)),
+                _ => request.sge(local, length, local_key(how)),
             }
         };
-        let request = match *act {
-            Act::Receive { length, bad_key } => {
+        let request = match *action {
+            Action::Receive { length, bad_key } => {
                 if b.received.wrapping_sub(rig.qp(&b).rq.as_ref().unwrap().consumer) < 15 {
                     let key = if bad_key { receive_key ^ 1 } else { receive_key };
                     rig.receive(&mut b, &[DataSegment::new(length.max(1), key, received)]);
                 }
                 None
             }
-            Act::Send { length, how } => {
+            Action::Send { length, how } => {
                 let request = match how {
                     How::Immediate => Request::new(opcode::SEND_IMM).imm(0x1234_5678),
                     How::Invalidate => Request::new(opcode::SEND_INVALIDATE).imm(rkey ^ 0x100),
@@ -150,30 +150,30 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
                 };
                 Some(finish(request, length, how))
             }
-            Act::Write { at, length, how } => {
+            Action::Write { at, length, how } => {
                 // In packets only the last one needs the receive: the earlier ones are written.
                 let waits = rig.qp(&b).rq.as_ref().unwrap().consumer != b.received;
                 let cut = how == How::Immediate && !waits;
                 let length = if cut { length.min(256) } else { length };
                 let request = match how {
                     How::Immediate => Request::new(opcode::WRITE_IMM)
-                        .remote(remote + at, wanted(how))
+                        .remote(remote + at, remote_key(how))
                         .imm(0x9abc_def0),
-                    _ => Request::write(remote + at, wanted(how)),
+                    _ => Request::write(remote + at, remote_key(how)),
                 };
                 Some(finish(request, length, how))
             }
-            Act::Read { at, length, how } if how != How::Inline => {
-                Some(finish(Request::read(remote + at, wanted(how)), length, how))
+            Action::Read { at, length, how } if how != How::Inline => {
+                Some(finish(Request::read(remote + at, remote_key(how)), length, how))
             }
-            Act::Read { .. } => None,
-            Act::Atomic { add, at, value } => {
+            Action::Read { .. } => None,
+            Action::Atomic { add, at, value } => {
                 let code = if add { opcode::FETCH_ADD } else { opcode::COMPARE_SWAP };
                 let request = Request::atomic(code, remote + at, rkey, value, value >> 1);
                 Some(request.sge(local, 8, lkey))
             }
-            Act::Nop => Some(Request::new(opcode::NOP)),
-            Act::Forbid(what) => {
+            Action::Nop => Some(Request::new(opcode::NOP)),
+            Action::Forbid(what) => {
                 let key = rig.mkey_mut(1, rkey);
                 let Access { remote_read, remote_write, atomic, .. } = &mut key.access;
                 *[remote_read, remote_write, atomic][usize::from(what)] = false;
@@ -195,18 +195,18 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
     let ends = [a, b];
     // The PSNs of a failed connection may differ, and so may the memory of a message that failed
     // halfway.
-    let works = ends.iter().all(|end| rig.qp(end).state == QpState::Rts);
+    let connected = ends.iter().all(|end| rig.qp(end).state == QpState::Rts);
     let state = |rig: &mut Rig, end: &Endpoint| {
         let qp = rig.qp(end);
-        (qp.state, Some((qp.requester.psn, qp.responder.psn)).filter(|_| works))
+        (qp.state, Some((qp.requester.psn, qp.responder.psn)).filter(|_| connected))
     };
-    Remaining {
+    Outcome {
         cqes,
         events: [rig.events(0), rig.events(1)],
         memory: [rig.bytes(local, size), {
-            let mut there = rig.bytes(remote, size);
-            there.extend(rig.bytes(received, size));
-            there
+            let mut bytes = rig.bytes(remote, size);
+            bytes.extend(rig.bytes(received, size));
+            bytes
         }],
         counters: [0, 1].map(|hca| rig.locked.functions[hca].hca.objects.counters[&7].values),
         states: vec![state(&mut rig, &a), state(&mut rig, &b)],
@@ -218,7 +218,7 @@ proptest! {
 
     #[test]
     fn whole_and_packet_modes_leave_same_state(
-        program in prop::collection::vec(act(), 1..14),
+        program in prop::collection::vec(action(), 1..14),
         service in prop_oneof![2 => Just(RC), 1 => Just(UC)],
         inline in prop_oneof![Just(0), Just(32)],
     ) {
@@ -228,7 +228,7 @@ proptest! {
         prop_assert_eq!(&whole.cqes, &packets.cqes);
         prop_assert_eq!(&whole.events, &packets.events);
         prop_assert_eq!(&whole.counters, &packets.counters);
-        let works = whole.states.iter().all(|(state, _)| *state == QpState::Rts);
-        prop_assert!(!works || whole == packets, "the memory differs");
+        let connected = whole.states.iter().all(|(state, _)| *state == QpState::Rts);
+        prop_assert!(!connected || whole == packets, "the memory differs");
     }
 }

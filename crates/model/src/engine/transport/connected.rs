@@ -12,7 +12,7 @@ use super::super::requester::{self, TurnStart};
 use super::super::responder::{MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::Placed;
+use super::super::work::PostedWqe;
 use super::super::{completion, gather};
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
@@ -27,7 +27,7 @@ const MAX_TURN_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 /// How a part of a request is carried whole.
 pub(in crate::engine) type Carry =
-    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
+    fn(&mut Carrier<'_>, &PostedWqe, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
 
 /// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
@@ -59,7 +59,7 @@ impl<'a> Carrier<'a> {
                     if !self.locked.lock(peer) {
                         return Ok(false);
                     }
-                    // Looks once more, now that the address cannot change.
+                    // Looks it up again, now that the address cannot change.
                 }
                 Some(peer) => return Ok(self.locked.lock_owners(peer)),
                 None => return Ok(true),
@@ -74,22 +74,22 @@ impl<'a> Carrier<'a> {
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
         let pair = &mut self.pair()?;
-        let placed = match requester::begin(pair, scratch)? {
+        let posted = match requester::begin(pair, scratch)? {
             TurnStart::Over(turn) => return Ok(turn),
-            TurnStart::Request(placed) => placed,
+            TurnStart::Request(posted) => posted,
         };
-        let part = next_part(pair, &placed);
-        if part.length < placed.length
-            && let Err(syndrome) = gather::part(pair, &placed.work, part.at, part.length, scratch)
+        let part = next_part(pair, &posted);
+        if part.length < posted.length
+            && let Err(syndrome) = gather::part(pair, &posted.work, part.at, part.length, scratch)
         {
-            return Ok(completion::finish(pair, &placed, Err(syndrome)));
+            return Ok(completion::finish(pair, &posted, Err(syndrome)));
         }
         let QpObject { port, remote_qpn, qp_type, remote: to, .. } = *pair.qp;
         let packets = part.length.div_ceil(1 << pair.log_mtu()).max(1) as u32;
         let psn = pair.qp.requester.psn;
         let qp_type = Some(qp_type);
         self.sender = Sender { port, to, to_qpn: remote_qpn, qp_type, psn, packets };
-        carry(self, &placed, part, scratch)
+        carry(self, &posted, part, scratch)
     }
 
     /// The QP itself.
@@ -103,7 +103,7 @@ impl<'a> Carrier<'a> {
     #[inline]
     pub(super) fn exchange(
         &mut self,
-        placed: &Placed,
+        posted: &PostedWqe,
         part: MessagePart,
         scratch: &mut Scratch,
         receive: Receive,
@@ -123,7 +123,7 @@ impl<'a> Carrier<'a> {
             return Ok(silence);
         };
         let message =
-            WholeRequest { slid, psn, packets, work: &placed.work, length: placed.length, part };
+            WholeRequest { slid, psn, packets, work: &posted.work, length: posted.length, part };
         let pair = &mut locked.functions.pair(target, to_qpn, locked.clock.now)?;
         let mut answer = receive(pair, &message, scratch);
         // An error that the requester finds by itself needs no answer.
@@ -151,12 +151,12 @@ pub(super) fn failed_meanwhile(qp: &QpObject) -> bool {
 }
 
 /// The part of a request that is carried next.
-fn next_part(pair: &QueuePair<'_>, placed: &Placed) -> MessagePart {
+fn next_part(pair: &QueuePair<'_>, posted: &PostedWqe) -> MessagePart {
     let at = pair.qp.runtime.carried;
-    let rest = placed.length.saturating_sub(at);
+    let rest = posted.length.saturating_sub(at);
     // All parts but the last consist of whole packets.
     let most = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
-    MessagePart { at, length: rest.min(most), whole: placed.length }
+    MessagePart { at, length: rest.min(most), whole: posted.length }
 }
 
 /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.
@@ -186,7 +186,7 @@ pub(super) enum Reply {
     Silence,
 }
 
-/// A request that went out, and the peer's answer.
+/// A request that was sent, and the peer's answer.
 pub(super) struct Exchange {
     pub answer: Reply,
     /// The QP that the message reached.

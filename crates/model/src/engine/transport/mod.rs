@@ -1,5 +1,5 @@
-//! QP types: one module for each transport service and each special use of one. It says which users
-//! may create it, and how its messages travel: carried whole or in packets.
+//! QP types: a module for each transport service and each special use of one. A module says which
+//! users may create the type, and how its messages travel: carried whole or in packets.
 //!
 //! To add one, write its module, and name it in [`TRANSPORTS`] and in the operations that it
 //! carries (`operation`).
@@ -23,12 +23,12 @@ use crate::hca::qp_type::QpType;
 pub(super) static TRANSPORTS: [&Transport; 6] =
     [&rc::RC, &uc::UC, &ud::UD, &management::QP0, &management::QP1, &umr::REG_UMR];
 
-/// The QP type of a number, if the model has it.
+/// The QP type with this `st`, if the model has it.
 pub(crate) fn qp_type(st: ServiceType) -> Option<&'static QpType> {
     find(st).map(|transport| &transport.qp_type)
 }
 
-/// How the messages of a QP type of this number travel.
+/// The transport of the QP type with this `st`.
 #[inline]
 pub(super) fn find(st: ServiceType) -> Option<&'static Transport> {
     TRANSPORTS.iter().copied().find(|transport| transport.qp_type.st == st)

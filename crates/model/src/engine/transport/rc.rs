@@ -1,9 +1,9 @@
-//! Reliable connection: every request is answered, or sent again until it is answered or the
-//! retries are used up.
+//! Reliable connection: the requester sends a request again until it is acknowledged or no retries
+//! are left.
 //!
-//! This is the way of messages that are carried whole; `packets` is the other one. The PSN counts
-//! the packets of what is carried, but none is sent. A QP has one request in flight at a time, so
-//! that requests complete in order and a fence has nothing to wait for.
+//! This module carries messages whole; `packets` sends them in packets. The PSN advances by the
+//! packets that a message would take, though none is sent. A QP has one request in flight at a
+//! time, so that requests complete in order and a fence has nothing to wait for.
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
@@ -19,7 +19,7 @@ use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
-use super::super::work::Placed;
+use super::super::work::PostedWqe;
 use super::super::{arrivals, completion, failure};
 use super::connected::{Carrier, Exchange, PSN, QpId, Reply, carried, failed_meanwhile};
 use super::service::Transport;
@@ -29,11 +29,11 @@ use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet, Service};
 
-/// A PSN less than this far ahead is ahead; any other lies behind.
+/// A PSN less than this distance ahead counts as ahead; any other counts as behind.
 const PSN_HALF: u32 = 1 << 23;
-/// The RNR retry limit without end.
-const FOR_EVER: u8 = 7;
-/// Unit of the ACK timeout: 4.096 µs.
+/// The RNR retry limit that stands for no limit.
+const UNLIMITED_RNR_RETRIES: u8 = 7;
+/// Unit of the ACK timeout in nanoseconds: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
 
 pub(super) static RC: Transport = Transport {
@@ -53,11 +53,11 @@ pub(super) static RC: Transport = Transport {
     take,
 };
 
-/// Takes a packet of the requester or of the responder.
+/// Handles a packet for the requester or the responder.
 fn take(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
     match opcode.message {
         Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
-            acknowledge::take(pair, packet, opcode, scratch);
+            acknowledge::handle(pair, packet, opcode, scratch);
         }
         // The model has no congestion control: the rate stays.
         Message::Congestion | Message::RoceCongestion => {}
@@ -65,40 +65,40 @@ fn take(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode, scratch: 
     }
 }
 
-/// Sends a request that is ready, and handles the answer.
+/// Sends a request that is ready, and handles the reply.
 fn send(
     carrier: &mut Carrier<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     part: MessagePart,
     scratch: &mut Scratch,
 ) -> Result<Turn, Missing> {
-    let Exchange { answer, peer, packets } = carrier.exchange(placed, part, scratch, receive)?;
+    let Exchange { answer, peer, packets } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
     if failed_meanwhile(pair.qp) {
         return Ok(Turn::Sleep);
     }
     let original = match answer {
         Reply::Done { original } => original,
-        Reply::Failed(syndrome) => return Ok(completion::finish(pair, placed, Err(syndrome))),
-        Reply::NotReady { timer } => return Ok(receiver_not_ready(pair, placed, timer)),
+        Reply::Failed(syndrome) => return Ok(completion::finish(pair, posted, Err(syndrome))),
+        Reply::NotReady { timer } => return Ok(receiver_not_ready(pair, posted, timer)),
         Reply::Silence => return Ok(unanswered(pair)),
     };
-    if !placed.work.operation.scatters() {
+    if !posted.work.operation.scatters() {
         return Ok(match carried(pair.qp, part, packets) {
-            true => completion::succeed(pair, placed, 0, None),
+            true => completion::succeed(pair, posted, 0, None),
             false => Turn::Again,
         });
     }
-    match take_response(pair, placed, part, original, scratch) {
+    match take_response(pair, posted, part, original, scratch) {
         Ok(inline) if carried(pair.qp, part, packets) => {
-            let inline = inline.as_ref().map(|inline| &inline[..placed.length as usize]);
-            Ok(completion::succeed(pair, placed, placed.length as u32, inline))
+            let inline = inline.as_ref().map(|inline| &inline[..posted.length as usize]);
+            Ok(completion::succeed(pair, posted, posted.length as u32, inline))
         }
         Ok(_) => Ok(Turn::Again),
         Err(TransferEnd::Target) => {
-            Ok(completion::finish(pair, placed, Err(cqe_syndrome::LOCAL_PROTECTION)))
+            Ok(completion::finish(pair, posted, Err(cqe_syndrome::LOCAL_PROTECTION)))
         }
-        Err(TransferEnd::Source) => peer_failed(carrier, peer, placed, scratch),
+        Err(TransferEnd::Source) => peer_failed(carrier, peer, posted, scratch),
     }
 }
 
@@ -107,7 +107,7 @@ fn send(
 fn peer_failed(
     carrier: &mut Carrier<'_>,
     peer: Option<QpId>,
-    placed: &Placed,
+    posted: &PostedWqe,
     scratch: &Scratch,
 ) -> Result<Turn, Missing> {
     let now = carrier.locked.clock.now;
@@ -124,21 +124,21 @@ fn peer_failed(
         Nak::Access => cqe_syndrome::REMOTE_ACCESS,
         _ => cqe_syndrome::REMOTE_OPERATION,
     };
-    Ok(completion::finish(pair, placed, Err(syndrome)))
+    Ok(completion::finish(pair, posted, Err(syndrome)))
 }
 
 /// Writes a response (an atomic's old value, or the memory in `Scratch::remote`) to the memory that
 /// the WQE names, or returns it if that is the CQE.
 fn take_response(
     pair: &mut QueuePair<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     part: MessagePart,
     original: Option<u64>,
     scratch: &Scratch,
 ) -> Result<Option<[u8; 64]>, TransferEnd> {
     let length = part.whole;
     let room = u64::from(pair.qp.requester_inline);
-    let in_cqe = placed.work.signaled && length > 0 && length <= room;
+    let in_cqe = posted.work.signaled && length > 0 && length <= room;
     let mut inline = [0; 64];
     let bytes = &mut inline[..if in_cqe { length as usize } else { 0 }];
     let (spaces, Scratch { local, remote, .. }) = (pair.context.spaces, scratch);
@@ -161,19 +161,19 @@ fn take_response(
 }
 
 /// RNR NAK: tries again after the receiver's RNR timer.
-fn receiver_not_ready(pair: &mut QueuePair<'_>, placed: &Placed, timer: u8) -> Turn {
+fn receiver_not_ready(pair: &mut QueuePair<'_>, posted: &PostedWqe, timer: u8) -> Turn {
     let requester = &mut pair.qp.requester;
-    let ends = requester.rnr_retry_limit != FOR_EVER;
+    let ends = requester.rnr_retry_limit != UNLIMITED_RNR_RETRIES;
     if ends && requester.rnr_retries_left == 0 {
-        return completion::finish(pair, placed, Err(cqe_syndrome::RNR_RETRY_EXCEEDED));
+        return completion::finish(pair, posted, Err(cqe_syndrome::RNR_RETRY_EXCEEDED));
     }
     requester.rnr_retries_left -= u8::from(ends);
     pair.counters().count(Count::RnrNak);
     wait(pair, rnr_timer(timer))
 }
 
-/// Handles a request without an answer: it counts as lost only when its timeout expires, even
-/// without a retry left.
+/// Handles a request without a reply: it counts as lost only when its timeout expires, even without
+/// a retry left.
 fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     pair.qp.runtime.overdue = true;
     let time = match pair.qp.requester.ack_timeout {
@@ -183,7 +183,7 @@ fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     wait(pair, time)
 }
 
-/// Waits for this time before the next turn; `u64::MAX` means no end.
+/// Delays the next turn by this time; `u64::MAX`: for ever.
 fn wait(pair: &mut QueuePair<'_>, time: u64) -> Turn {
     let at = pair.context.now.saturating_add(time);
     pair.qp.runtime.resume_at = Some(at);
@@ -193,8 +193,8 @@ fn wait(pair: &mut QueuePair<'_>, time: u64) -> Turn {
     Turn::Sleep
 }
 
-/// Fails the receiving QP because of an invalid message, and reports it.
-fn broken(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> Reply {
+/// Puts the receiving QP in error because of an invalid message, and reports that.
+fn fail_receiver(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> Reply {
     if let Some(event) = event {
         pair.context.events.qp(event, pair.qpn);
     }
@@ -203,7 +203,7 @@ fn broken(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> Reply {
     if gone { Reply::Silence } else { Reply::Failed(syndrome) }
 }
 
-/// Takes a message, if it is the one expected.
+/// Executes a message, if its PSN is the expected one.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
     let ahead = message.psn.wrapping_sub(expected) & PSN;
@@ -231,15 +231,15 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
         Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },
         Err(Nak::Source) => Reply::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(Nak::Access) => {
-            broken(pair, Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
+            fail_receiver(pair, Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
         }
         Err(Nak::InvalidRequest) => {
             // The CQE of a receive WQE that was too short has reported it already; else an event
             // does.
             let reported = pair.qp.state == QpState::Error;
             let event = (!reported).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
-            broken(pair, event, cqe_syndrome::REMOTE_INVALID_REQUEST)
+            fail_receiver(pair, event, cqe_syndrome::REMOTE_INVALID_REQUEST)
         }
-        Err(Nak::Operation) => broken(pair, None, cqe_syndrome::REMOTE_OPERATION),
+        Err(Nak::Operation) => fail_receiver(pair, None, cqe_syndrome::REMOTE_OPERATION),
     }
 }

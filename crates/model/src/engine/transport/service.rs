@@ -5,7 +5,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::requester::{self, TurnStart};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::Placed;
+use super::super::work::PostedWqe;
 use super::connected::Carry;
 use crate::hca::qp_type::QpType;
 use verbless_wire::{Opcode, Packet};
@@ -25,10 +25,10 @@ pub(in crate::engine) struct Transport {
 pub(super) fn one_by_one(
     pair: &mut QueuePair<'_>,
     scratch: &mut Scratch,
-    send: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
+    send: fn(&mut QueuePair<'_>, &PostedWqe, &mut Scratch) -> Turn,
 ) -> Result<Turn, Missing> {
     Ok(match requester::begin(pair, scratch)? {
         TurnStart::Over(turn) => turn,
-        TurnStart::Request(placed) => send(pair, &placed, scratch),
+        TurnStart::Request(posted) => send(pair, &posted, scratch),
     })
 }

@@ -1,5 +1,5 @@
-//! Unreliable connection: no answer comes, so a request completes when it has left; a lost message
-//! is not sent again.
+//! Unreliable connection: the responder acknowledges nothing, so a request completes once it is
+//! sent, and a lost message is not sent again.
 
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
@@ -12,7 +12,7 @@ use super::super::queue_pair::QueuePair;
 use super::super::responder::{self, MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
-use super::super::work::Placed;
+use super::super::work::PostedWqe;
 use super::super::{completion, receive};
 use super::connected::{Carrier, Exchange, PSN, Reply, carried, failed_meanwhile};
 use super::service::Transport;
@@ -39,28 +39,28 @@ pub(super) static UC: Transport = Transport {
 /// Sends a request that is ready.
 fn send(
     carrier: &mut Carrier<'_>,
-    placed: &Placed,
+    posted: &PostedWqe,
     part: MessagePart,
     scratch: &mut Scratch,
 ) -> Result<Turn, Missing> {
-    let Exchange { answer, packets, .. } = carrier.exchange(placed, part, scratch, receive)?;
+    let Exchange { answer, packets, .. } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
     if failed_meanwhile(pair.qp) {
         return Ok(Turn::Sleep);
     }
     if let Reply::Failed(syndrome) = answer {
-        return Ok(completion::finish(pair, placed, Err(syndrome)));
+        return Ok(completion::finish(pair, posted, Err(syndrome)));
     }
     Ok(match carried(pair.qp, part, packets) {
-        true => completion::succeed(pair, placed, 0, None),
+        true => completion::succeed(pair, posted, 0, None),
         false => Turn::Again,
     })
 }
 
-/// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes
-/// the next one.
+/// Executes a message. The responder ignores a PSN gap before it, and drops a message that it
+/// refuses: neither stops the QP.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
-    // A part that does not follow the one before it is lost with its message.
+    // A new message drops an unfinished one; a part that follows no earlier part is dropped.
     if message.part.begins() {
         receive::cut_message(pair.qp);
     }

@@ -22,8 +22,8 @@ pub(super) static REG_UMR: Transport = Transport {
     carry: None,
     turn: |pair, scratch| {
         // A UMR is executed where the request begins; nothing is left to send.
-        one_by_one(pair, scratch, |pair, placed, _| {
-            completion::finish(pair, placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))
+        one_by_one(pair, scratch, |pair, posted, _| {
+            completion::finish(pair, posted, Err(cqe_syndrome::LOCAL_QP_OPERATION))
         })
     },
     // No packet names this QP: it has no service.

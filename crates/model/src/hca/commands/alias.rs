@@ -32,11 +32,11 @@ impl ForeignObject {
     /// The object of another function that a command names, if any.
     pub(crate) fn by(input: &[u8]) -> Option<Self> {
         let head = CreateGeneralObjectIn::from_prefix(input)?;
-        let asks = head.opcode() == CREATE_GENERAL_OBJECT.opcode
+        let is_alias = head.opcode() == CREATE_GENERAL_OBJECT.opcode
             && head.obj_type() == GeneralObjectType::MKEY
             && head.alias_object();
         let context = AliasContext::from_prefix(input.get(CreateGeneralObjectIn::BYTES..)?)?;
-        asks.then(|| Self {
+        is_alias.then(|| Self {
             vhca_id: context.vhca_id_to_be_accessed(),
             index: context.object_id_to_be_accessed(),
         })
@@ -86,7 +86,7 @@ pub(in crate::hca) fn create(
 ) -> Outcome {
     let answer = call.hca_mut().answer.take();
     let supported = call.hca().caps.general_2().cross_vhca_object_to_object_supported();
-    // Other commands create keys themselves.
+    // Only aliases of keys are general objects: CREATE_MKEY creates keys.
     if !input.alias_object()
         || supported & CrossVhcaReference::MKEY_TO_MKEY.0 == 0
         || input.log_obj_range() != 0
@@ -100,7 +100,7 @@ pub(in crate::hca) fn create(
     if view.nonzero_reserved().is_some() {
         return Err(Refusal::Reserved);
     }
-    // No function has a number chosen by software.
+    // vhca_id_type selects numbers chosen by software, which no function has.
     if context.vhca_id_type() {
         return Err(Refusal::Unsupported);
     }

@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         object: K::Object,
     ) -> Result<K::Number, Refusal> {
         let numbers = K::numbers(&mut self.hca.numbers, K::owner(&object));
-        let number = numbers.take().ok_or(Refusal::NoNumber)?;
+        let number = numbers.allocate().ok_or(Refusal::NoNumber)?;
         let number = K::Number::try_from(number).map_err(|_| Refusal::NoNumber)?;
         self.hca.objects.add(kind, number, object);
         Ok(number)
@@ -96,7 +96,7 @@ impl<'a> Call<'a> {
         self.hca.objects.change(kind, number, change).ok_or(K::ABSENT)
     }
 
-    /// Destroys an object of the sender without references.
+    /// Destroys an object of the sender that no other object refers to.
     pub(crate) fn destroy<K: ObjectCommands>(&mut self, kind: K, number: K::Number) -> Outcome {
         self.find(kind, number)?;
         match K::IN_USE {
@@ -146,16 +146,16 @@ impl<'a> Call<'a> {
     ) -> Outcome {
         let mut typed = I::default();
         let layouts = (<I as CommandInput>::INFO, <I as Structure>::INFO);
-        self.take(layouts, least, typed.as_mut_bytes(), <I::Output as Structure>::BYTES)?;
+        self.parse_inbox(layouts, least, typed.as_mut_bytes(), <I::Output as Structure>::BYTES)?;
         let mut answer = I::Output::default();
         handler(self, &typed, &mut answer)?;
-        self.give(answer.as_bytes());
+        self.write_outbox(answer.as_bytes());
         Ok(())
     }
 
-    /// Checks an inbox and copies its head to `typed`; the list follows the head. It is compiled
-    /// once, for all commands.
-    fn take(
+    /// Checks an inbox, copies its fixed part to `typed` and sets `list` to the rest. Not generic,
+    /// so that it is compiled once for all commands.
+    fn parse_inbox(
         &mut self,
         (command, layout): (&CommandInfo, &'static StructInfo),
         least: usize,
@@ -171,7 +171,7 @@ impl<'a> Call<'a> {
             return Err(Refusal::OutputTooShort);
         }
         typed[..fixed.len()].copy_from_slice(fixed);
-        // Any command may be stamped with a uid, even if its layout shows none.
+        // Every command may carry a uid, even if its layout has no field for it.
         typed[..4].fill(0);
         if let Some((bit, width)) = View::new(layout, typed).nonzero_reserved() {
             return Err(
@@ -184,14 +184,14 @@ impl<'a> Call<'a> {
     }
 
     /// Writes the answer to the outbox, cut to its length.
-    fn give(&mut self, answer: &[u8]) {
+    fn write_outbox(&mut self, answer: &[u8]) {
         let length = answer.len().min(self.output.len());
         self.output[..length].copy_from_slice(&answer[..length]);
     }
 }
 
-/// The fewest bytes of an outbox. Capability pages grew over the years: a caller with an older,
-/// shorter outbox gets as much as it holds.
+/// The shortest legal outbox. Capability pages grew over the years: an older driver's shorter
+/// outbox gets the beginning of the page.
 fn shortest_answer(command: &CommandInfo, whole: usize) -> usize {
     if command.opcode == prm::QUERY_HCA_CAP.opcode { 0x10 } else { whole }
 }

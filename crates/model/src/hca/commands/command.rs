@@ -8,12 +8,12 @@ use crate::hca::state::Hca;
 
 /// The commands on a kind of object, the second part of its entry.
 pub(in crate::hca) trait ObjectCommands: KindEntry {
-    /// The commands. One about a general object type also needs the type's bit in
-    /// `hca_cap.general_obj_types` of the profiles, and no other type has one, but for the types
-    /// from 0xff00 on: those are aliases of objects that have commands of their own.
+    /// The commands. One on a general object type needs the type's bit in
+    /// `hca_cap.general_obj_types` of the profiles, which have the bits of no other types. Types
+    /// from 0xff00 on have no bit: they are aliases of objects that have commands of their own.
     const COMMANDS: &'static [Command];
 
-    /// Carries out what else the removal of an object does.
+    /// Carries out the further effects of the removal of an object.
     fn removed(_: &mut Hca, _number: u32, _: Self::Object) {}
 }
 
@@ -49,8 +49,8 @@ pub(in crate::hca) struct Command {
     /// Whether a driver may stamp it with `SHARED_UID`, to create and destroy objects that all may
     /// use.
     pub(super) is_shared: bool,
-    /// An inbox may end after so many bytes; the rest is taken as 0.
-    least: usize,
+    /// Minimum bytes of an inbox; bytes after its end count as 0.
+    min_input_bytes: usize,
     handler: &'static dyn Handle,
 }
 
@@ -61,12 +61,12 @@ pub(in crate::hca) struct Run<I: CommandInput>(
 
 /// A handler of any command.
 trait Handle: Sync {
-    fn run(&self, call: &mut Call<'_>, least: usize) -> Outcome;
+    fn run(&self, call: &mut Call<'_>, min_input_bytes: usize) -> Outcome;
 }
 
 impl<I: CommandInput> Handle for Run<I> {
-    fn run(&self, call: &mut Call<'_>, least: usize) -> Outcome {
-        call.run::<I>(least, self.0)
+    fn run(&self, call: &mut Call<'_>, min_input_bytes: usize) -> Outcome {
+        call.run::<I>(min_input_bytes, self.0)
     }
 }
 
@@ -92,7 +92,7 @@ const fn command<I: CommandInput>(privilege: Privilege, handler: &'static Run<I>
         life: RequiredLife::Up,
         privilege,
         is_shared: false,
-        least: usize::MAX,
+        min_input_bytes: usize::MAX,
         handler,
     }
 }
@@ -108,9 +108,9 @@ impl Command {
         Self { is_shared: true, ..self }
     }
 
-    /// An inbox of only so many bytes is allowed; the rest is taken as 0.
-    pub(in crate::hca) const fn least(self, bytes: usize) -> Self {
-        Self { least: bytes, ..self }
+    /// Allows a shorter inbox, of at least this many bytes; bytes after its end count as 0.
+    pub(in crate::hca) const fn min_input_bytes(self, bytes: usize) -> Self {
+        Self { min_input_bytes: bytes, ..self }
     }
 
     /// The command is legal from ENABLE_HCA on.
@@ -125,6 +125,6 @@ impl Command {
 
     /// Executes the command.
     pub(super) fn run(&self, call: &mut Call<'_>) -> Outcome {
-        self.handler.run(call, self.least)
+        self.handler.run(call, self.min_input_bytes)
     }
 }

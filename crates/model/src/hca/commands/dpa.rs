@@ -12,7 +12,7 @@ use verbless_prm::{
 use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::objects::{self, DpaEventTarget, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{ObjectKind, kind};
@@ -89,7 +89,11 @@ fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTar
         let process = it.context.process_serial();
         let function = function_of(process);
         let dpa = call.hca().reaching_dpas.get(&function)?.upgrade()?;
-        dpa.has_thread(process, thread).then_some(DpaEventTarget::Far { function, process, thread })
+        dpa.has_thread(process, thread).then_some(DpaEventTarget::OtherContext {
+            function,
+            process,
+            thread,
+        })
     })
 }
 
@@ -173,7 +177,7 @@ pub(in crate::hca) fn query_process(
         }
     }
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// MODIFY_GENERAL_OBJECT of a process: sets its error handler.
@@ -261,7 +265,7 @@ pub(in crate::hca) fn create_thread(
     dpa.add(RunnerId::Thread(number), context.process_id(), start)
         .map_err(|refused| call.refused(refused))?;
     let made = call.make(kind::DpaThread, objects::DpaThread { uid: call.uid, context });
-    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Thread(number)))?);
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_runner(RunnerId::Thread(number)))?);
     Ok(())
 }
 
@@ -274,14 +278,13 @@ pub(in crate::hca) fn modify_thread(
     let number = input.obj_id();
     let context: DpaThread = call.body()?;
     let argument = context.argument();
-    let only = DpaThread::default();
-    let mut given = context;
-    given.set_argument(0);
-    if given.as_bytes() != only.as_bytes() {
+    let mut rest = context;
+    rest.set_argument(0);
+    if rest.as_bytes() != DpaThread::default().as_bytes() {
         return Err(Refusal::Unsupported);
     }
     call.find(kind::DpaThread, number)?;
-    call.dpa()?.let_run(number, argument).map_err(|refused| call.refused(refused))?;
+    call.dpa()?.unhold_thread(number, argument).map_err(|refused| call.refused(refused))?;
     call.change(kind::DpaThread, number, |thread| {
         thread.context.set_argument(argument).set_held(false);
     })
@@ -303,7 +306,7 @@ pub(in crate::hca) fn query_thread(
     context.set_events(shown.events);
     context.set_unit(shown.unit.into());
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of a call; the call starts at once.
@@ -330,7 +333,7 @@ pub(in crate::hca) fn create_call(
     dpa.add(RunnerId::Call(number), context.process_id(), start)
         .map_err(|refused| call.refused(refused))?;
     let made = call.make(kind::DpaCall, objects::DpaCall { uid: call.uid, context });
-    output.set_obj_id(made.inspect_err(|_| dpa.take_away(RunnerId::Call(number)))?);
+    output.set_obj_id(made.inspect_err(|_| dpa.remove_runner(RunnerId::Call(number)))?);
     Ok(())
 }
 
@@ -348,7 +351,7 @@ pub(in crate::hca) fn query_call(
     context.set_result(shown.result);
     context.set_status(status);
     output.set_obj_id(number);
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of an outbox.
@@ -374,8 +377,8 @@ pub(in crate::hca) fn create_outbox(
     Ok(())
 }
 
-/// Whether a thread or call of a process starts with an outbox or window.
-fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
+/// Whether a thread or call of a process starts with an outbox or window that `names` selects.
+fn is_initial_config(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
     let objects = &call.hca().objects;
     let threads = objects.dpa_threads.values().map(|it| &it.context);
     let threads = threads.filter(|it| it.process_id() == process);
@@ -394,7 +397,7 @@ pub(in crate::hca) fn destroy_outbox(
     _: &mut DestroyGeneralObjectOut,
 ) -> Outcome {
     let outbox = call.find(kind::DpaOutbox, input.obj_id())?.context;
-    if begins_with(call, outbox.process_id(), |id, _| id == outbox.config_id()) {
+    if is_initial_config(call, outbox.process_id(), |id, _| id == outbox.config_id()) {
         return Err(Refusal::DpaConfigInUse);
     }
     call.destroy(kind::DpaOutbox, input.obj_id())
@@ -426,13 +429,13 @@ pub(in crate::hca) fn destroy_window(
     _: &mut DestroyGeneralObjectOut,
 ) -> Outcome {
     let window = call.find(kind::DpaWindow, input.obj_id())?.context;
-    if begins_with(call, window.process_id(), |_, ids| ids.contains(&window.config_id())) {
+    if is_initial_config(call, window.process_id(), |_, ids| ids.contains(&window.config_id())) {
         return Err(Refusal::DpaConfigInUse);
     }
     call.destroy(kind::DpaWindow, input.obj_id())
 }
 
-/// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`Dumping`]).
+/// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`DumpInProgress`]).
 pub(in crate::hca) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -452,21 +455,22 @@ pub(in crate::hca) fn create_core_dump(
     let dump = objects::DpaCoreDump { uid: call.uid, context, mark: mark.clone() };
     let number = call.make(kind::DpaCoreDump, dump)?;
     output.set_obj_id(number);
-    call.hca_mut().dumping = Some(Box::new(Dumping { number, mark, file, room, written: 0 }));
+    call.hca_mut().dumping =
+        Some(Box::new(DumpInProgress { number, mark, file, room, written: 0 }));
     Ok(())
 }
 
 /// Ends a call.
 pub(in crate::hca) fn call_removed(hca: &mut Hca, number: u32, _: objects::DpaCall) {
     if let Some(dpa) = &hca.dpa {
-        dpa.take_away(RunnerId::Call(number));
+        dpa.remove_runner(RunnerId::Call(number));
     }
 }
 
 /// Ends a thread.
 pub(in crate::hca) fn thread_removed(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     if let Some(dpa) = &hca.dpa {
-        dpa.take_away(RunnerId::Thread(number));
+        dpa.remove_runner(RunnerId::Thread(number));
     }
 }
 

@@ -1,19 +1,19 @@
-//! Writes a core dump of a DPA process chunk by chunk, so that other threads can take the function
-//! between two chunks. The command completes with the last chunk.
+//! The core dump of a DPA process. One command writes it chunk by chunk, so that other threads can
+//! lock the function between two chunks; it completes with the last.
 
 use std::sync::Arc;
 
 use verbless_dpa::CHUNK;
 
 use super::dpa::parts;
-use crate::hca::dump::Dumping;
+use crate::hca::dump::DumpInProgress;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-impl Dumping {
-    /// Writes the next chunk; returns whether the dump is complete. A refused dump is undone.
-    pub(crate) fn go_on(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
+impl DumpInProgress {
+    /// Writes the next chunk; returns whether the dump is complete. A refusal removes the dump.
+    pub(crate) fn write_next_chunk(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
         let dumps = &hca.objects.dpa_core_dumps;
         if hca.fatal {
             return Err(Refusal::DeviceFatal);

@@ -15,7 +15,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 /// Mask of EQ indexes that programs write: 26 bits.
-const COUNTER: u32 = 0x3ff_ffff;
+const INDEX_MASK: u32 = 0x3ff_ffff;
 /// Maximum number of vectors of an emulated device; its context holds their counts.
 const MAX_VECTORS: u16 = 64;
 
@@ -56,7 +56,7 @@ pub(in crate::hca) fn create_eq(
         memory,
         log_size: context.log_eq_size().into(),
         overrun_ignore: context.overrun(),
-        counter: COUNTER,
+        counter: INDEX_MASK,
         producer: 0,
         consumer: 0,
         armed: false,
@@ -77,10 +77,10 @@ pub(in crate::hca) fn query_eq(
     let mut context = eq.context;
     context
         .set_armed(eq.ring.armed)
-        .set_consumer(eq.ring.consumer & COUNTER)
-        .set_producer(eq.ring.producer & COUNTER);
+        .set_consumer(eq.ring.consumer & INDEX_MASK)
+        .set_producer(eq.ring.producer & INDEX_MASK);
     output.set_obj_id(input.obj_id());
-    call.show(&context)
+    call.write_context(&context)
 }
 
 /// CREATE_GENERAL_OBJECT of an emulated device.

@@ -51,11 +51,11 @@ pub(in crate::hca) fn create(
     call.find(kind::Uar, context.uar_page())?;
     let bitmask: [u64; 4] = std::array::from_fn(|word| input.event_bitmask(word));
     let known = |kind: u32| EventType(kind as u8).name().is_some();
-    let asked = |kind: u32| bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1;
-    let taken = |kind: u32| {
+    let requested = |kind: u32| bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1;
+    let mapped = |kind: u32| {
         hca.objects.eqs.values().any(|eq| eq.bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1)
     };
-    if (0..256).any(|kind| asked(kind) && (!known(kind) || taken(kind))) {
+    if (0..256).any(|kind| requested(kind) && (!known(kind) || mapped(kind))) {
         return Err(Refusal::EqEvents);
     }
     let spec = BufferSpec {

@@ -27,7 +27,7 @@ static COMMANDS: &[Command] = &[
     kernel::<DisableHcaIn>(&Run(lifecycle::disable)).enabled(),
     kernel::<QueryPagesIn>(&Run(pages::query)).enabled(),
     kernel::<ManagePagesIn>(&Run(pages::manage)).enabled(),
-    kernel::<InitHcaIn>(&Run(lifecycle::init)).least(0x10).enabled(),
+    kernel::<InitHcaIn>(&Run(lifecycle::init)).min_input_bytes(0x10).enabled(),
     kernel::<TeardownHcaIn>(&Run(lifecycle::teardown)).enabled(),
     user::<QueryIssiIn>(&Run(lifecycle::query_issi)).enabled(),
     kernel::<SetIssiIn>(&Run(lifecycle::set_issi)).enabled(),

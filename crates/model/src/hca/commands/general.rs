@@ -1,5 +1,5 @@
-//! Code shared by the commands on general objects: after the head of each is a context of the
-//! object type.
+//! Code that the commands on general objects share: a context of the object type follows the head
+//! of each.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{CreateGeneralObjectIn, QueryGeneralObjectIn, QueryGeneralObjectOut, Structure};
@@ -29,8 +29,8 @@ impl Call<'_> {
         Ok(context)
     }
 
-    /// Shows a context after the head of QUERY_GENERAL_OBJECT's output.
-    pub(super) fn show<S: Structure>(&mut self, context: &S) -> Outcome {
+    /// Writes a context after the head of QUERY_GENERAL_OBJECT's output.
+    pub(super) fn write_context<S: Structure>(&mut self, context: &S) -> Outcome {
         let at = QueryGeneralObjectOut::BYTES..QueryGeneralObjectOut::BYTES + S::BYTES;
         let room = self.output.get_mut(at).ok_or(Refusal::OutputTooShort)?;
         room.copy_from_slice(context.as_bytes());
@@ -47,6 +47,6 @@ impl Call<'_> {
     ) -> Outcome {
         let context = context(self.find(kind, input.obj_id())?);
         output.set_obj_id(input.obj_id());
-        self.show(&context)
+        self.write_context(&context)
     }
 }

@@ -184,15 +184,15 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
     response.put(DATA + 20, &port.cap_mask1.to_be_bytes());
     response.put(DATA + 28, &[index as u8 + 1, widths[0], widths[1], numbers.active_width]);
     response
-        .put(DATA + 32, &[supported.slow() << 4 | state, physical << 4 | POLLING, context.lmc()]);
-    response.put(DATA + 35, &[active.slow_one() << 4 | enabled.slow()]);
+        .put(DATA + 32, &[supported.legacy() << 4 | state, physical << 4 | POLLING, context.lmc()]);
+    response.put(DATA + 35, &[active.legacy_active() << 4 | enabled.legacy()]);
     response.put(DATA + 36, &[mtu(numbers.active_mtu) << 4 | context.sm_sl()]);
     response.put(DATA + 37, &[lanes.vl_hw_cap() << 4]);
     response.put(DATA + 41, &[mtu(numbers.max_mtu), 0, lanes.vl_operational() << 4]);
     response.put(DATA + 46, &port.violations.pkey.to_be_bytes());
     response.put(DATA + 48, &port.violations.qkey.to_be_bytes());
     response.put(DATA + 50, &[hca.caps.gids() as u8, context.subnet_timeout()]);
-    response.put(DATA + 62, &[active.fast() << 4 | supported.fast(), enabled.fast()]);
+    response.put(DATA + 62, &[active.extended() << 4 | supported.extended(), enabled.extended()]);
 }
 
 /// A register of the profile; all 0 if the profile has none.
@@ -218,18 +218,18 @@ struct PtysSpeeds(u16);
 
 impl PtysSpeeds {
     /// LinkSpeedSupported and LinkSpeedEnabled: SDR, DDR, QDR.
-    fn slow(self) -> u8 {
+    fn legacy(self) -> u8 {
         self.0 as u8 & 7
     }
 
     /// LinkSpeedActive, which is QDR if LinkSpeedExtActive gives a higher speed.
-    fn slow_one(self) -> u8 {
+    fn legacy_active(self) -> u8 {
         const QDR: u8 = 4;
-        if self.0 & !7 == 0 { self.slow() } else { QDR }
+        if self.0 & !7 == 0 { self.legacy() } else { QDR }
     }
 
     /// LinkSpeedExt: FDR, EDR, HDR, NDR.
-    fn fast(self) -> u8 {
+    fn extended(self) -> u8 {
         (self.0 >> 4) as u8 & 0xf
     }
 }

@@ -56,7 +56,7 @@ pub(in crate::hca) fn create(
     call.find(kind::Pd, context.pd())?;
     call.check_count(call.hca().objects.keys(), general.log_max_mkey())?;
     call.only(context, &KNOWN)?;
-    // No capability lets software choose.
+    // No modelled capability lets software choose the index.
     if input.input_mkey_index() != 0 {
         return Err(Refusal::Unsupported);
     }
@@ -71,7 +71,7 @@ pub(in crate::hca) fn create(
         || (context.relaxed_ordering_read()
             && !general.relaxed_ordering_read()
             && !general.relaxed_ordering_read_pci_enabled())
-        || !orders_reads(general, context.order_read_after_write())
+        || !allows_read_order(general, context.order_read_after_write())
     {
         return Err(Refusal::Unsupported);
     }
@@ -113,7 +113,7 @@ pub(in crate::hca) fn create(
 
 /// Whether a key may have this read-after-write order. A firmware that creates only keys with
 /// relaxed writes requires relaxed reads after them too (DPDK 5003eaab7e).
-fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
+fn allows_read_order(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
     match order {
         MkeyReadAfterWrite::RELAXED => general.mkc_order_read_after_write(),
         MkeyReadAfterWrite::SAME_ADDRESS | MkeyReadAfterWrite::STRICT => {
@@ -127,7 +127,7 @@ fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
     }
 }
 
-/// The translation entries of a key whose range UMR may change; pages in a UMEM stay there.
+/// The translation entries of a key whose range UMR may change; `None` for any other key.
 fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<ChargedList<u8>> {
     let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
     if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
@@ -149,7 +149,7 @@ fn translation(
     if context.start_addr().checked_add(length.unwrap_or(0)).is_none() {
         return Err(Refusal::MkeyLength);
     }
-    // A key for UMR to fill has room for entries, and none so far.
+    // A free key has no entries until UMR writes some.
     if context.free() {
         if !context.umr_en() || input.mkey_umem_valid() {
             return Err(Refusal::MkeyMode);
@@ -303,9 +303,9 @@ fn entries(
 /// because of it (mlx5_ib `set_cache_mkc`).
 fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
     let unit = hca.caps.largest_atomic();
-    let whole = context.start_addr().is_multiple_of(unit)
+    let is_aligned = context.start_addr().is_multiple_of(unit)
         && length.is_none_or(|length| length.is_multiple_of(unit));
-    if whole { Ok(()) } else { Err(Refusal::MkeyAtomic) }
+    if is_aligned { Ok(()) } else { Err(Refusal::MkeyAtomic) }
 }
 
 /// Moves a key to another PD and gives it other access rights, as the kernel does by UMR on a queue

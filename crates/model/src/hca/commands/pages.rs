@@ -93,7 +93,7 @@ pub(super) fn manage(
             output.set_output_num_entries(take_back(call, entries)?);
             Ok(())
         }
-        // The driver has no memory to give.
+        // ALLOCATION_FAIL: the driver has no memory.
         _ => {
             let pages = &mut call.hca_mut().pages;
             pages.pending = pages.pending.min(0);

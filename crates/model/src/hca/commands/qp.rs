@@ -230,8 +230,8 @@ pub(in crate::hca) fn create(
     Ok(())
 }
 
-/// Whether a QP has any queue. One without queues belongs to the device, and has neither CQs nor a
-/// record.
+/// Whether a QP has any queue. One without queues is for the device itself, and has neither CQs nor
+/// a record.
 ///
 /// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) creates such QPs
 /// for `vdpa`; it sets no pm_state in them.
@@ -335,7 +335,7 @@ pub(in crate::hca) fn query(
         context.set_sw_sq_wqebb_counter(sq.producer);
     }
     if let Some(rq) = &qp.rq {
-        // As the device last read them; an unreadable record is the owner's own trouble.
+        // The indexes as the device last read them. A record that cannot be read counts as 0.
         let word = call.hca().memory.load32(
             qp.record.wrapping_add(offset_of!(hot::QpDoorbellRecord, qp_record_receive) as u64),
         );

@@ -61,13 +61,13 @@ fn vuids(hca: &Hca, vhca_id: u16, vfs: bool) -> Result<Vec<[u8; VUID_BYTES]>, Re
         return Ok(vec![hca.identity.vuid()]);
     }
     let named = |it: &&HostFunction| it.caps.general().vhca_id() == vhca_id;
-    let asked = hca.host_functions.iter().find(named).ok_or(Refusal::NoSuchFunction)?;
-    let has_vfs = vfs && asked.on_card.role == Role::Pf;
+    let named_function = hca.host_functions.iter().find(named).ok_or(Refusal::NoSuchFunction)?;
+    let has_vfs = vfs && named_function.on_card.role == Role::Pf;
     let mut vf_list: Vec<_> =
         hca.host_functions.iter().filter(|it| it.on_card.role == Role::Vf).collect();
     vf_list.sort_unstable_by_key(|it| it.on_card.number);
     let vf_list = vf_list.into_iter().filter(|_| has_vfs);
-    Ok(std::iter::once(asked).chain(vf_list).map(|it| it.vuid).collect())
+    Ok(std::iter::once(named_function).chain(vf_list).map(|it| it.vuid).collect())
 }
 
 /// QUERY_ESW_FUNCTIONS: the host's PF at the embedded switch that this function manages.

@@ -1,5 +1,5 @@
-//! Registers: those of the profile, with their values there, and a few that the driver may write;
-//! `units` holds those of the DPA.
+//! ACCESS_REGISTER: the registers of the profile, of which a driver may write two. `units` has the
+//! registers of the DPA.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};
@@ -8,25 +8,26 @@ use super::call::{Call, Outcome};
 use super::units;
 use crate::hca::refusal::Refusal;
 
-/// Fields with which a reader selects what to read; they are returned unchanged.
+/// Fields that select what the register shows; they are returned unchanged.
 const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
 
 /// Registers that read back what the driver wrote.
 const WRITABLE: [RegisterId; 2] = [RegisterId::HOST_ENDIANNESS, RegisterId::NODE_DESC];
 
-pub(super) fn show(call: &mut Call<'_>, from: usize, value: &[u8]) -> Outcome {
+/// Writes a register's value to the outbox at offset `from`.
+pub(super) fn write_output(call: &mut Call<'_>, from: usize, value: &[u8]) -> Outcome {
     let room = call.output.get_mut(from..from + value.len()).ok_or(Refusal::OutputTooShort)?;
     room.copy_from_slice(value);
     Ok(())
 }
 
 /// The refusal for a register that the device lacks.
-pub(super) fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
+pub(super) fn no_such_register(call: &Call<'_>, id: RegisterId) -> Refusal {
     call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
 }
 
 /// Refuses ACCESS_REGISTER_USER on a device without it.
-pub(super) fn user_may(call: &Call<'_>) -> Outcome {
+pub(super) fn require_user_access(call: &Call<'_>) -> Outcome {
     match call.hca().caps.general().access_register_user() {
         true => Ok(()),
         false => Err(call.about(Refusal::Unsupported, "access_register_user is 0")),
@@ -44,26 +45,27 @@ pub(super) fn access(
         return outcome;
     }
     let Some(register) = call.hca().profile.registers().get(&id.0) else {
-        return Err(absent(call, id));
+        return Err(no_such_register(call, id));
     };
     let info = register.info;
-    let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
+    let requested = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
     let mut value = call.hca().registers.get(&id.0).unwrap_or(&register.bytes).clone();
     if call.op_mod == AccessRegisterIn::WRITE {
         if !WRITABLE.contains(&id) {
             return Err(Refusal::RegisterReadOnly);
         }
-        value.copy_from_slice(asked);
+        value.copy_from_slice(requested);
         call.hca_mut().registers.insert(id.0, value.clone());
     }
     for name in INDEXES {
-        if let (Some(field), Some(index)) = (info.field(name), View::new(info, asked).get(name)) {
+        if let (Some(field), Some(index)) = (info.field(name), View::new(info, requested).get(name))
+        {
             bits::set(&mut value, field.bit(0), field.width as usize, index);
         }
     }
     let ports = call.hca().ports.len() as u64;
-    if View::new(info, asked).get("local_port").is_some_and(|port| port > ports) {
+    if View::new(info, requested).get("local_port").is_some_and(|port| port > ports) {
         return Err(Refusal::NoSuchPort);
     }
-    show(call, AccessRegisterOut::BYTES, &value)
+    write_output(call, AccessRegisterOut::BYTES, &value)
 }

@@ -108,7 +108,7 @@ pub(in crate::hca) fn modify(
 ) -> Outcome {
     let (number, new) = (input.rqn(), input.ctx());
     let (from, to) = (call.find(kind::Rq, number)?.state, new.state());
-    if input.rq_state() != from || !wq::is_legal(wq::as_sq(from), wq::as_sq(to)) {
+    if input.rq_state() != from || !wq::is_legal_transition(wq::as_sq(from), wq::as_sq(to)) {
         return Err(Refusal::RqState);
     }
     let select = input.modify_bitmask();

@@ -95,8 +95,8 @@ impl Call<'_> {
             Some(uctx) => uctx.cap & RAW_TX != 0,
             None => self.uid == 0,
         };
-        let asked = hca.caps.general().uctx_cap() & RAW_TX != 0;
-        if may || !asked { Ok(()) } else { Err(Refusal::RawTransmit) }
+        let offered = hca.caps.general().uctx_cap() & RAW_TX != 0;
+        if may || !offered { Ok(()) } else { Err(Refusal::RawTransmit) }
     }
 }
 
@@ -116,7 +116,7 @@ pub(in crate::hca) fn modify(
     let number = input.sqn();
     let new = input.ctx();
     let (from, to) = (call.find(kind::Sq, number)?.state, new.state());
-    if input.sq_state() != from || !wq::is_legal(from, to) {
+    if input.sq_state() != from || !wq::is_legal_transition(from, to) {
         return Err(Refusal::SqState);
     }
     let select = input.modify_bitmask();

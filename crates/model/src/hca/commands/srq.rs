@@ -198,9 +198,9 @@ pub(in crate::hca) fn create_rmp(
         WqType::CYCLIC => true,
         _ => return Err(Refusal::Unsupported),
     };
-    // The next segment holds the links.
-    let bare = context.basic_cyclic_rcv_wqe();
-    if bare && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
+    // Such WQEs have no next segment, which holds the links of a list.
+    let without_next_segment = context.basic_cyclic_rcv_wqe();
+    if without_next_segment && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
         return Err(Refusal::Unsupported);
     }
     let wanted = SrqSpec {

@@ -36,33 +36,33 @@ macro_rules! request {
 }
 
 impl TransitionRequest<'_> {
-    /// Refuses the transition unless the QP is in `from` and every optional field is in `takes`.
-    fn check(&self, call: &Call<'_>, from: QpState, takes: u32) -> Outcome {
+    /// Refuses the transition unless the QP is in `from` and every optional field is in `accepted`.
+    fn check(&self, call: &Call<'_>, from: QpState, accepted: u32) -> Outcome {
         if call.find(kind::Qp, self.qpn)?.state != from {
             return Err(Refusal::QpState);
         }
-        if self.optional & !takes != 0 {
+        if self.optional & !accepted != 0 {
             return Err(Refusal::QpOptional);
         }
         if self.ece != 0 && !call.hca().caps.general().ece_support() {
             return Err(Refusal::Unsupported);
         }
-        if self.takes(OptParamMask::PM_STATE) {
+        if self.selects(OptParamMask::PM_STATE) {
             check_migration(self.context)?;
         }
-        if self.takes(OptParamMask::ALT_ADDR_PATH) && !call.hca().caps.general().apm() {
+        if self.selects(OptParamMask::ALT_ADDR_PATH) && !call.hca().caps.general().apm() {
             return Err(Refusal::Unsupported);
         }
-        if self.takes(OptParamMask::LAG_TX_AFF) {
+        if self.selects(OptParamMask::LAG_TX_AFF) {
             check_lag_port(call, self.context)?;
         }
-        if self.takes(OptParamMask::PKEY_INDEX) {
+        if self.selects(OptParamMask::PKEY_INDEX) {
             check_pkey(call, self.context)?;
         }
-        if self.takes(OptParamMask::PRI_PORT) {
+        if self.selects(OptParamMask::PRI_PORT) {
             check_port(call, self.context)?;
         }
-        if self.takes(OptParamMask::COUNTER_SET_ID) {
+        if self.selects(OptParamMask::COUNTER_SET_ID) {
             call.check_counter(self.context.counter_set_id())?;
         }
         Ok(())
@@ -73,48 +73,48 @@ impl TransitionRequest<'_> {
         Ok(options(call.find(kind::Qp, self.qpn)?.qp_type, step))
     }
 
-    fn takes(&self, field: OptParamMask) -> bool {
+    fn selects(&self, field: OptParamMask) -> bool {
         self.optional & field.0 != 0
     }
 
     /// Copies the selected optional fields; `check` must have passed.
-    fn take_optional(&self, qp: &mut QpObject) {
+    fn copy_selected(&self, qp: &mut QpObject) {
         let new = self.context;
-        if self.takes(OptParamMask::RRE) {
+        if self.selects(OptParamMask::RRE) {
             qp.context.set_rre(new.rre());
         }
-        if self.takes(OptParamMask::RWE) {
+        if self.selects(OptParamMask::RWE) {
             qp.context.set_rwe(new.rwe());
         }
-        if self.takes(OptParamMask::RAE) {
+        if self.selects(OptParamMask::RAE) {
             qp.context.set_rae(new.rae()).set_atomic_mode(new.atomic_mode());
         }
-        if self.takes(OptParamMask::Q_KEY) {
+        if self.selects(OptParamMask::Q_KEY) {
             qp.context.set_q_key(new.q_key());
         }
-        if self.takes(OptParamMask::LAG_TX_AFF) {
+        if self.selects(OptParamMask::LAG_TX_AFF) {
             qp.context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
         }
-        if self.takes(OptParamMask::RNR_TIMEOUT) {
+        if self.selects(OptParamMask::RNR_TIMEOUT) {
             qp.context.set_min_rnr_nak(new.min_rnr_nak());
         }
-        if self.takes(OptParamMask::COUNTER_SET_ID) {
+        if self.selects(OptParamMask::COUNTER_SET_ID) {
             qp.context.set_counter_set_id(new.counter_set_id());
         }
         let path = new.primary_address_path();
-        let mine = qp.context.primary_address_path_mut();
-        if self.takes(OptParamMask::PKEY_INDEX) {
-            mine.set_pkey_index(path.pkey_index());
+        let own_path = qp.context.primary_address_path_mut();
+        if self.selects(OptParamMask::PKEY_INDEX) {
+            own_path.set_pkey_index(path.pkey_index());
         }
-        if self.takes(OptParamMask::PRI_PORT) {
-            mine.set_vhca_port_num(path.vhca_port_num());
+        if self.selects(OptParamMask::PRI_PORT) {
+            own_path.set_vhca_port_num(path.vhca_port_num());
         }
-        settle(qp);
+        update_from_context(qp);
     }
 }
 
 /// Updates the data path's values from the context.
-fn settle(qp: &mut QpObject) {
+fn update_from_context(qp: &mut QpObject) {
     let context = &qp.context;
     qp.port = context.primary_address_path().vhca_port_num();
     qp.remote_qpn = context.remote_qpn();
@@ -195,15 +195,15 @@ pub(in crate::hca) fn rst2init(
     call.check_counter(new.counter_set_id())?;
     call.change(kind::Qp, request.qpn, |qp| {
         let path = new.primary_address_path();
-        let mine = qp.context.primary_address_path_mut();
-        mine.set_pkey_index(path.pkey_index()).set_vhca_port_num(path.vhca_port_num());
+        let own_path = qp.context.primary_address_path_mut();
+        own_path.set_pkey_index(path.pkey_index()).set_vhca_port_num(path.vhca_port_num());
         let context = &mut qp.context;
         context.set_rre(new.rre()).set_rwe(new.rwe()).set_rae(new.rae());
         context.set_atomic_mode(new.atomic_mode());
         context.set_q_key(new.q_key());
         context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
         context.set_counter_set_id(new.counter_set_id());
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.state = QpState::Init;
     })?;
     output.set_ece(request.ece);
@@ -220,7 +220,7 @@ pub(in crate::hca) fn init2init(
     request.check(call, QpState::Init, request.options(call, Transition::Init2Init)?)?;
     let mmo = extension(call, request.qpn, input)?;
     call.change(kind::Qp, request.qpn, |qp| {
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.mmo = mmo.unwrap_or(qp.mmo);
     })?;
     output.set_ece(request.ece);
@@ -287,7 +287,7 @@ pub(in crate::hca) fn init2rtr(
         context.set_remote_qpn(new.remote_qpn()).set_next_rcv_psn(new.next_rcv_psn());
         context.set_min_rnr_nak(new.min_rnr_nak()).set_log_rra_max(new.log_rra_max());
         context.set_atomic_mode(new.atomic_mode());
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.log_mtu = log_mtu;
         qp.remote = remote;
         qp.responder.psn = new.next_rcv_psn();
@@ -316,7 +316,7 @@ pub(in crate::hca) fn rtr2rts(
         context.set_log_ack_req_freq(new.log_ack_req_freq());
         let ack_timeout = new.primary_address_path().ack_timeout();
         context.primary_address_path_mut().set_ack_timeout(ack_timeout);
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.requester.psn = new.next_send_psn();
         qp.state = QpState::Rts;
     })?;
@@ -332,13 +332,13 @@ pub(in crate::hca) fn rts2rts(
     output: &mut Rts2rtsQpOut,
 ) -> Outcome {
     let request = request!(input);
-    let mut takes = request.options(call, Transition::Rts2Rts)?;
+    let mut accepted = request.options(call, Transition::Rts2Rts)?;
     if call.hca().caps.general().rts2rts_qp_counters_set_id() {
-        takes |= OptParamMask::COUNTER_SET_ID.0;
+        accepted |= OptParamMask::COUNTER_SET_ID.0;
     }
-    request.check(call, QpState::Rts, takes)?;
+    request.check(call, QpState::Rts, accepted)?;
     no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
-    call.change(kind::Qp, request.qpn, |qp| request.take_optional(qp))?;
+    call.change(kind::Qp, request.qpn, |qp| request.copy_selected(qp))?;
     output.set_ece(request.ece);
     Ok(())
 }
@@ -357,7 +357,7 @@ pub(in crate::hca) fn sqerr2rts(
     };
     request.check(call, QpState::SqError, request.options(call, Transition::Recover)?)?;
     call.change(kind::Qp, request.qpn, |qp| {
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.state = QpState::Rts;
     })?;
     call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
@@ -378,7 +378,7 @@ pub(in crate::hca) fn sqd2rts(
     };
     request.check(call, QpState::SqDrained, request.options(call, Transition::Recover)?)?;
     call.change(kind::Qp, request.qpn, |qp| {
-        request.take_optional(qp);
+        request.copy_selected(qp);
         qp.state = QpState::Rts;
     })?;
     call.hca_mut().effects.push(Effect::SenderReady(request.qpn));

@@ -41,9 +41,9 @@ pub(in crate::hca) fn create_tis(
 /// is for functions with ports that can be bonded.
 fn check_lag_port(call: &Call<'_>, context: &TisContext) -> Outcome {
     let general = call.hca().caps.general();
-    let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
+    let max_port = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
     let strict = context.strict_lag_tx_port_affinity() && general.num_lag_ports() < 2;
-    match context.lag_tx_port_affinity() <= most && !strict {
+    match context.lag_tx_port_affinity() <= max_port && !strict {
         true => Ok(()),
         false => Err(Refusal::TisLagPort),
     }

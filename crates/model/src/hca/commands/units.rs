@@ -14,7 +14,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::register::{absent, show, user_may};
+use super::register::{no_such_register, require_user_access, write_output};
 use crate::hca::refusal::Refusal;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
@@ -29,9 +29,9 @@ pub(super) fn access_user(
     input: &AccessRegisterUserIn,
     _: &mut AccessRegisterUserOut,
 ) -> Outcome {
-    user_may(call)?;
+    require_user_access(call)?;
     let id = input.register_id();
-    access(call, id).unwrap_or_else(|| Err(absent(call, id)))
+    access(call, id).unwrap_or_else(|| Err(no_such_register(call, id)))
 }
 
 // Both commands have the register at the same offset, and the same op_mods.
@@ -69,7 +69,7 @@ pub(super) fn access(call: &mut Call<'_>, id: RegisterId) -> Option<Outcome> {
 fn exchange<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
     let mut register = R::read(call.list).ok_or(Refusal::InputTooShort)?;
     each(&mut register)?;
-    show(call, AccessRegisterUserOut::BYTES, register.as_bytes())
+    write_output(call, AccessRegisterUserOut::BYTES, register.as_bytes())
 }
 
 fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {

@@ -57,9 +57,9 @@ pub(super) struct WqMemory {
 }
 
 impl Call<'_> {
-    /// Refuses fields of a `wq` other than those that all queues accept, and `own`.
-    pub(super) fn only_wq(&self, wq: &WqContext, own: &str) -> Outcome {
-        self.only(wq, &[&KNOWN[..], &[own]].concat())
+    /// Refuses fields of a `wq` other than those that all queues accept, and `extra`.
+    pub(super) fn only_wq(&self, wq: &WqContext, extra: &str) -> Outcome {
+        self.only(wq, &[&KNOWN[..], &[extra]].concat())
     }
 
     /// Finds the doorbell record, and the ring of `length` bytes, which starts at a multiple of
@@ -81,9 +81,9 @@ impl Call<'_> {
     }
 }
 
-/// Whether an SQ or RQ may go from one state to another: it leaves ERR only to RST, where its
+/// Whether an SQ or RQ may change from one state to another: it leaves ERR only to RST, where its
 /// counters start at 0.
-pub(super) fn is_legal(from: SqState, to: SqState) -> bool {
+pub(super) fn is_legal_transition(from: SqState, to: SqState) -> bool {
     match to {
         SqState::RDY => from != SqState::ERR,
         SqState::RST | SqState::ERR => true,

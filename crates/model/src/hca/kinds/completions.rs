@@ -30,7 +30,7 @@ impl KindEntry for kind::Cq {
             EventTarget::Dpa(DpaEventTarget::Thread(thread)) => to(ObjectKind::DpaThread, thread),
             EventTarget::Dpa(DpaEventTarget::Eq(eqn)) => to(ObjectKind::DpaEq, eqn),
             // Only the other context can destroy the thread; later events are dropped.
-            EventTarget::Dpa(DpaEventTarget::Far { .. }) => {}
+            EventTarget::Dpa(DpaEventTarget::OtherContext { .. }) => {}
         }
         to(ObjectKind::Uar, cq.uar_page);
         cq.umems.iter().for_each(|&umem| to(ObjectKind::Umem, umem));

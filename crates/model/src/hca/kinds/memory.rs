@@ -11,13 +11,13 @@ use crate::hca::commands::{alias, mkey, umem};
 use crate::hca::numbers::NumberAllocator;
 use crate::hca::objects::{Alias, Mkey, Uid, Umem};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::{KindEntry, Moving, ObjectKind, kind};
+use crate::hca::registry::{KindEntry, ObjectKind, Reference, kind};
 use crate::hca::state::Hca;
 
 impl KindEntry for kind::Mkey {
     const ABSENT: Refusal = Refusal::NoSuchMkey;
     // UMR on a queue of the kernel moves a key to another PD.
-    const MOVING: Option<Moving<Mkey>> = Some((ObjectKind::Pd, |mkey| mkey.pd));
+    const DATA_PATH_REFERENCE: Option<Reference<Mkey>> = Some((ObjectKind::Pd, |mkey| mkey.pd));
 
     fn numbers(all: &mut NumberAllocators, _: Uid) -> &mut NumberAllocator {
         &mut all.mkey

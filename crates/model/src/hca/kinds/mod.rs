@@ -4,7 +4,7 @@
 //! end of a user context destroys kinds in the order of the list: users before the objects that
 //! they use. An entry, in the file of the kind's family, has two parts: a [`KindEntry`] is what an
 //! object is and uses; an [`ObjectCommands`] is the commands on objects of the kind, with their
-//! handlers, and what else their removal does. Both traits explain their items.
+//! handlers, and the further effects of their removal. Both traits explain their items.
 //!
 //! Besides its row and its entry, a new kind needs
 //! - its structure, in a module of `objects`;

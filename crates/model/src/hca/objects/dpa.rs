@@ -74,7 +74,7 @@ pub(crate) enum DpaEventTarget {
     /// An event queue.
     Eq(u32),
     /// A thread of a process of another device context; the CQ's UAR page is extended to it.
-    Far {
+    OtherContext {
         /// The number in the model of the process's function.
         function: usize,
         /// The process's serial number.

@@ -38,7 +38,7 @@ pub(crate) enum Translation {
     Indirect { entries: ChargedList<Klm>, log_entry_size: Option<u32> },
     /// KLM entries that repeat in turn.
     Interleaved(Interleaved),
-    /// The null key: reads give zeros, writes vanish.
+    /// The null key: reads return zeros, writes are discarded.
     Null,
     /// A key of a function, this one or another of its card; addresses are those of that key.
     Crossing { function: usize, key: u32 },

@@ -7,7 +7,7 @@ use verbless_prm::{
 };
 
 use super::rig::{Rig, UMEM, User, program};
-use crate::engine::{begin, go_on};
+use crate::engine::{begin, resume};
 use crate::hca::Refusal;
 use crate::profile::Link;
 
@@ -41,13 +41,13 @@ fn context_may_end_during_core_dump() {
     let mut rest = begin(&mut rig.locked, 0, &input, &mut output);
     for _ in 0..16 {
         let dumping = rest.expect("there is more to look at");
-        rest = go_on(&mut rig.locked, 0, dumping, &input, &mut output);
+        rest = resume(&mut rig.locked, 0, dumping, &input, &mut output);
     }
     assert_eq!(rig.counts().dpa_core_dumps, 1);
     rig.send::<DestroyUctxIn>(0, |input| _ = input.set_uid(user.uid)).unwrap();
     // Another object may have the number meanwhile.
     let other = rig.user();
-    let rest = go_on(&mut rig.locked, 0, rest.expect("more"), &input, &mut output);
+    let rest = resume(&mut rig.locked, 0, rest.expect("more"), &input, &mut output);
     assert!(rest.is_none());
     assert_eq!(output[0], CommandStatus::BAD_RES.0);
     assert_eq!(rig.counts().dpa_core_dumps, 0);

@@ -111,7 +111,7 @@ fn doorbell_is_unique_per_queue_and_counts_rings() {
     };
     assert_eq!(ring(&mut rig, &of(2, 7)), Ok(()));
     assert_eq!(ring(&mut rig, &of(2, 9)), Ok(()));
-    assert_eq!(ring(&mut rig, &of(1, 5)), Ok(()), "no program listens");
+    assert_eq!(ring(&mut rig, &of(1, 5)), Ok(()), "no program uses the doorbell");
     assert_eq!(ring(&mut rig, &of(3, 5)), Err(Refusal::EmulatedDeviceParts));
     assert_eq!(ring(&mut rig, &|it| _ = it.set_queues(1)), Err(Refusal::Unsupported));
     let (value, rings, _) = state(&mut rig, last);

@@ -37,7 +37,7 @@ impl Rig {
         made.map(|output| output.tisn())
     }
 
-    /// An RQ of 16 receives of one entry at 192 KiB of the user's UMEM.
+    /// An RQ of 16 WQEs of one data segment each, at offset 192 KiB of the user's UMEM.
     pub(super) fn rq(
         &mut self,
         user: User,
@@ -98,7 +98,7 @@ impl Rig {
         made.map(|output| output.group_id())
     }
 
-    /// Entry 3: it forwards to a destination.
+    /// Sets entry 3, which forwards to a destination.
     pub(super) fn entry(
         &mut self,
         (uid, table, group): (u16, u32, u32),
@@ -126,7 +126,13 @@ impl Rig {
     }
 }
 
-fn go(rig: &mut Rig, user: User, rq: u32, from: RqState, to: RqState) -> Result<(), Refusal> {
+fn modify_state(
+    rig: &mut Rig,
+    user: User,
+    rq: u32,
+    from: RqState,
+    to: RqState,
+) -> Result<(), Refusal> {
     rig.send::<ModifyRqIn>(user.uid, |input| {
         input.set_rqn(rq).set_rq_state(from).ctx_mut().set_state(to);
     })
@@ -141,7 +147,7 @@ fn state(rig: &mut Rig, user: User, rq: u32) -> RqState {
 }
 
 #[test]
-fn every_mistake_in_an_rq_is_refused() {
+fn create_rq_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateRqIn);
     macro_rules! context {
         ($set:ident($value:expr)) => {
@@ -199,15 +205,19 @@ fn rq_leaves_err_only_to_rst() {
         for to in all {
             let rq = rig.rq(user, |_| {}).unwrap();
             if from != S::RST {
-                go(&mut rig, user, rq, S::RST, from).unwrap();
+                modify_state(&mut rig, user, rq, S::RST, from).unwrap();
             }
             let legal = (from, to) != (S::ERR, S::RDY);
-            assert_eq!(go(&mut rig, user, rq, from, to).is_ok(), legal, "{from:?} to {to:?}");
+            assert_eq!(
+                modify_state(&mut rig, user, rq, from, to).is_ok(),
+                legal,
+                "{from:?} to {to:?}"
+            );
             assert_eq!(state(&mut rig, user, rq), if legal { to } else { from });
             let wrong = if from == S::RST { S::ERR } else { S::RST };
             let now = state(&mut rig, user, rq);
             if now != wrong {
-                assert_eq!(go(&mut rig, user, rq, wrong, S::RST), Err(Refusal::RqState));
+                assert_eq!(modify_state(&mut rig, user, rq, wrong, S::RST), Err(Refusal::RqState));
             }
         }
     }
@@ -248,7 +258,7 @@ fn vlan_stripping_needs_vlan_cap() {
     strips(&mut rig).expect("the device has vlan_cap");
     rig.locked.functions[0].hca.caps.ethernet_mut().set_vlan_cap(false);
     assert_eq!(strips(&mut rig), Err(Refusal::Unsupported));
-    let rq = rig.rq(user, |_| {}).expect("it keeps the tags");
+    let rq = rig.rq(user, |_| {}).expect("an RQ that keeps the tags");
     let mut modify = |vsd| {
         let changed = rig.send::<ModifyRqIn>(user.uid, |input| {
             input.set_rqn(rq).set_modify_bitmask(RqModifyField::VSD.0).ctx_mut().set_vsd(vsd);
@@ -293,7 +303,7 @@ fn tis_lag_port_must_exist() {
         let td = rig.td(user);
         let general = rig.locked.functions[0].hca.caps.general_mut();
         general.set_lag_tx_port_affinity(affinity).set_num_lag_ports(ports);
-        let changed = rig.tis(user, td, |_| {}).expect("one that names no port");
+        let changed = rig.tis(user, td, |_| {}).expect("a TIS that names no port");
         for port in 0..4 {
             let made = rig.tis(user, td, |it| _ = it.ctx_mut().set_lag_tx_port_affinity(port));
             let modified = rig.send::<ModifyTisIn>(user.uid, |it| {
@@ -339,7 +349,7 @@ fn sq_uses_one_tis_of_its_owner() {
 #[test]
 fn sq_with_tis_needs_raw_transmit_right() {
     let mut rig = Rig::up(LINK);
-    let uid = rig.uctx_that_may(2);
+    let uid = rig.uctx_with_caps(2);
     let user = rig.user_of(uid);
     let td = rig.td(user);
     let tis = rig.tis(user, td, |_| {}).unwrap();
@@ -347,9 +357,9 @@ fn sq_with_tis_needs_raw_transmit_right() {
         rig.sq(user, |input| _ = input.ctx_mut().set_tis_lst_sz(1).set_tis_num_0(tis)).map(|_| ())
     };
     assert_eq!(with_tis(&mut rig), Err(Refusal::RawTransmit));
-    assert!(rig.sq(user, |_| {}).is_ok(), "one that sends nothing");
+    assert!(rig.sq(user, |_| {}).is_ok(), "an SQ without a TIS sends nothing");
     rig.locked.functions[0].hca.caps.general_mut().set_uctx_cap(2);
-    assert_eq!(with_tis(&mut rig), Ok(()), "where the device does not ask for the right");
+    assert_eq!(with_tis(&mut rig), Ok(()), "the device does not require the right");
 }
 
 #[test]
@@ -370,7 +380,7 @@ fn rq_holds_q_counter_of_its_owner() {
 }
 
 #[test]
-fn every_mistake_in_a_flow_table_is_refused() {
+fn create_flow_table_refuses_each_invalid_field() {
     let mut rig = Rig::up(LINK);
     let uid = rig.user().uid;
     type Edit = fn(&mut CreateFlowTableIn);
@@ -397,11 +407,11 @@ fn every_mistake_in_a_flow_table_is_refused() {
     assert_eq!(rig.counts().flow_tables, 0);
     let mut infiniband = Rig::up(Link::Infiniband);
     let refused = infiniband.table(KERNEL, |_| {});
-    assert_eq!(refused, Err(Refusal::Unsupported), "nothing is steered there");
+    assert_eq!(refused, Err(Refusal::Unsupported), "InfiniBand ports have no flow tables");
 }
 
 #[test]
-fn flow_table_miss_goes_up_and_holds_its_target() {
+fn flow_table_miss_needs_table_of_higher_level() {
     let mut rig = Rig::up(LINK);
     let uid = rig.user().uid;
     let miss = |table: u32| {
@@ -556,7 +566,7 @@ fn flow_entry_modify_changes_only_selected_fields() {
 }
 
 #[test]
-fn kernel_alone_sets_flow_table_root() {
+fn only_kernel_sets_flow_table_root() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let (table, other) = (rig.table(KERNEL, |_| {}).unwrap(), rig.table(KERNEL, |_| {}).unwrap());
@@ -567,10 +577,10 @@ fn kernel_alone_sets_flow_table_root() {
     rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
     assert_eq!(root(&rig), Some(table));
     rig.root(SetFlowTableRootIn::DISCONNECT, other).unwrap();
-    assert_eq!(root(&rig), Some(table), "another one than the root");
+    assert_eq!(root(&rig), Some(table), "the table is not the root");
     rig.root(SetFlowTableRootIn::DISCONNECT, table).unwrap();
     assert_eq!(root(&rig), None);
     rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
     rig.send::<DestroyFlowTableIn>(KERNEL, |input| _ = input.set_table_id(table)).unwrap();
-    assert_eq!(root(&rig), None, "it went with its table");
+    assert_eq!(root(&rig), None, "the destroyed table is no root");
 }

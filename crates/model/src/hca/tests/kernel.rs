@@ -170,7 +170,7 @@ fn srq_in_use_by_a_qp_cannot_be_destroyed() {
 }
 
 #[test]
-fn shared_uid_objects_are_freed_by_kernel_alone() {
+fn only_kernel_destroys_shared_uid_objects() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let counter = rig.send::<AllocQCounterIn>(SHARED, |_| {}).unwrap().counter_set_id();

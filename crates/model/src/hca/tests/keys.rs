@@ -216,11 +216,11 @@ fn mkey_start_matches_umem_in_every_offset_bit() {
         assert_eq!(askew, Err(Refusal::MkeyOffset), "bit {bit} of the start");
         with(&mut rig, 0x7000_0000 | 1 << bit, 0x1000 | 1 << bit).unwrap();
     }
-    with(&mut rig, 0x7000_1000, 0x2000).expect("pages differ as they like");
+    with(&mut rig, 0x7000_1000, 0x2000).expect("only the offsets within a page must agree");
 }
 
 #[test]
-fn every_mistake_in_a_key_is_refused() {
+fn create_mkey_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateMkeyIn);
     let cases: &[(Edit, Refusal)] = &[
         (
@@ -359,7 +359,7 @@ fn every_mistake_in_a_key_is_refused() {
 }
 
 #[test]
-fn indirect_keys_take_their_entries_from_the_command() {
+fn create_mkey_lists_entries_of_indirect_mkey() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let entry = |length: u32, key: u32, address: u64| {

@@ -1,4 +1,4 @@
-//! A function's life, its pages and capabilities, and the checks that all commands share.
+//! A function's life cycle, its pages and capabilities, and the checks that all commands share.
 
 use verbless_prm::{
     AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn, DisableHcaIn,
@@ -15,7 +15,7 @@ use crate::profile::{Link, Profile, Side};
 const LINK: Link = Link::Infiniband;
 
 #[test]
-fn commands_wait_for_the_state_they_need() {
+fn command_is_refused_outside_its_function_states() {
     let mut rig = Rig::new(LINK);
     assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::NotEnabled));
     assert_eq!(rig.send::<InitHcaIn>(0, |_| {}), Err(Refusal::NotEnabled));
@@ -45,7 +45,7 @@ fn init_hca_accepts_short_input() {
 }
 
 #[test]
-fn pages_are_asked_for_given_once_and_taken_back() {
+fn pages_are_requested_given_once_and_reclaimed() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
     let lacking = |rig: &mut Rig, kind| {
@@ -157,8 +157,8 @@ fn embedded_cpu_flag_must_match_function_side() {
             })
         };
         assert_eq!(query(&mut rig, !embedded).map(drop), other);
-        let (asked, _) = query(&mut rig, embedded).unwrap();
-        assert_eq!((asked.embedded_cpu_function(), asked.num_pages()), (embedded, 6));
+        let (answer, _) = query(&mut rig, embedded).unwrap();
+        assert_eq!((answer.embedded_cpu_function(), answer.num_pages()), (embedded, 6));
         let give = |rig: &mut Rig, embedded| {
             let list: Vec<u8> = (1..=6_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
             rig.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
@@ -322,7 +322,7 @@ fn refusal_log_names_the_offending_field() {
         input.qpc_mut().set_st(ServiceType::MLX);
     });
     assert_eq!(made, Err(Refusal::TransportService));
-    assert_eq!(detail(&rig), Some("MLX, asked for by a user"));
+    assert_eq!(detail(&rig), Some("MLX, requested by a user"));
     let made = rig.qp(user, |input| {
         input.qpc_mut().set_atomic_like_write_en(true);
     });

@@ -49,7 +49,7 @@ fn group_exists_while_a_qp_is_attached() {
 }
 
 #[test]
-fn only_datagram_qps_join_and_only_multicast_groups() {
+fn attach_needs_ud_qp_and_multicast_gid() {
     let mut rig = Rig::up(Link::Infiniband);
     let (user, other) = (rig.user(), rig.user());
     let (rc, qpn) = (rig.qp(user, |_| {}).unwrap(), ud(&mut rig, user));

@@ -52,15 +52,15 @@ fn objects_of_other_contexts_are_invisible() {
         Qp2errIn set_qpn(qp) => NoSuchQp;
     }
     // Nor can another context's objects use them.
-    let thief = |pick: fn(&mut super::rig::User, super::rig::User)| {
+    let with_foreign = |pick: fn(&mut super::rig::User, super::rig::User)| {
         let mut user = other;
         pick(&mut user, mine);
         user
     };
-    let pd = thief(|user, mine| user.pd = mine.pd);
-    let uar = thief(|user, mine| user.uar = mine.uar);
-    let umem = thief(|user, mine| user.umem = mine.umem);
-    let cq = thief(|user, mine| user.cq = mine.cq);
+    let pd = with_foreign(|user, mine| user.pd = mine.pd);
+    let uar = with_foreign(|user, mine| user.uar = mine.uar);
+    let umem = with_foreign(|user, mine| user.umem = mine.umem);
+    let cq = with_foreign(|user, mine| user.cq = mine.cq);
     assert_eq!(rig.qp(pd, |_| {}), Err(Refusal::NoSuchPd));
     assert_eq!(rig.qp(uar, |_| {}), Err(Refusal::NoSuchUar));
     assert_eq!(rig.qp(umem, |_| {}), Err(Refusal::NoSuchUmem));
@@ -78,7 +78,7 @@ fn objects_of_other_contexts_are_invisible() {
 }
 
 #[test]
-fn only_the_kernel_makes_eqs_and_user_contexts() {
+fn only_kernel_creates_eqs_and_user_contexts() {
     let mut rig = Rig::up(LINK);
     let uid = rig.uctx();
     assert_eq!(refused::<CreateUctxIn>(&mut rig, uid, |_| {}), Some(Refusal::KernelOnly));
@@ -136,7 +136,7 @@ fn objects_in_use_cannot_be_destroyed() {
 }
 
 #[test]
-fn destroyed_uctx_takes_all_its_objects() {
+fn destroy_uctx_destroys_its_objects() {
     let mut rig = Rig::up(LINK);
     let bystander = rig.user();
     let before = rig.counts();

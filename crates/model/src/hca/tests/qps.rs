@@ -44,7 +44,7 @@ fn qp_without_queues_needs_no_cq_or_memory() {
 }
 
 #[test]
-fn every_mistake_in_a_qp_is_refused() {
+fn create_qp_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateQpIn);
     let cases: &[(Edit, Refusal)] = &[
         (
@@ -235,7 +235,7 @@ fn every_mistake_in_a_qp_is_refused() {
     }
     assert_eq!(rig.counts().qps, 0);
     let hca = &rig.locked.functions[0].hca;
-    assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a QP that was refused uses it");
+    assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a refused QP uses it");
     rig.qp(user, |_| {}).unwrap();
 }
 

@@ -26,7 +26,7 @@ fn one_entry_cq_must_be_collapsed() {
 }
 
 #[test]
-fn every_mistake_in_a_cq_is_refused() {
+fn create_cq_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateCqIn);
     let cases: &[(Edit, Refusal)] = &[
         (
@@ -327,7 +327,7 @@ fn modify_cq_changes_only_selected_fields() {
 }
 
 #[test]
-fn every_mistake_in_a_resize_is_refused() {
+fn resize_cq_refuses_each_invalid_field() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let all = CqResizeField::LOG_CQ_SIZE.0
@@ -434,7 +434,7 @@ fn event_type_belongs_to_one_eq() {
 }
 
 #[test]
-fn every_mistake_in_an_eq_is_refused() {
+fn create_eq_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateEqIn);
     let cases: &[(Edit, Refusal)] = &[
         (

@@ -17,20 +17,20 @@ use crate::hca::registry::{KindEntry, ObjectKind, kind};
 use crate::profile::Link;
 
 /// The registry's data of a kind.
-struct Said {
+struct KindInfo {
     commands: &'static [Command],
     absent: Refusal,
     in_use: Option<Refusal>,
 }
 
-macro_rules! said {
+macro_rules! kind_info {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
         /// The names of each kind in code: of its objects, and of their map.
         const NAMES: &[[&str; 2]] = &[$([stringify!($kind), stringify!($map)]),*];
 
-        fn said(kind: ObjectKind) -> Said {
+        fn kind_info(kind: ObjectKind) -> KindInfo {
             match kind {
-                $(ObjectKind::$kind => Said {
+                $(ObjectKind::$kind => KindInfo {
                     commands: kind::$kind::COMMANDS,
                     absent: kind::$kind::ABSENT,
                     in_use: kind::$kind::IN_USE,
@@ -40,21 +40,21 @@ macro_rules! said {
     };
 }
 
-kinds!(said);
+kinds!(kind_info);
 
 /// Sends the command that destroys an object. All have the number in their third dword. Flow tables
 /// lose their groups first here. A kind with two such commands refuses the command for the other
 /// sort.
 fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refusal> {
-    let said = said(kind);
+    let kind_info = kind_info(kind);
     if kind == ObjectKind::FlowTable {
         return destroy_table(rig, number);
     }
     let ends = |command: &&Command| {
         ["DESTROY_", "DEALLOC_"].iter().any(|verb| command.info.name.starts_with(verb))
     };
-    let mut result = Err(said.absent);
-    for command in said.commands.iter().filter(ends) {
+    let mut result = Err(kind_info.absent);
+    for command in kind_info.commands.iter().filter(ends) {
         let mut input = vec![0; command.info.input.bytes];
         input[..2].copy_from_slice(&command.info.opcode.to_be_bytes());
         if let Some(object_type) = command.object_type {
@@ -62,7 +62,7 @@ fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refus
         }
         input[8..12].copy_from_slice(&number.to_be_bytes());
         result = rig.raw(&input, &mut vec![0; command.info.output.bytes]);
-        if result != Err(said.absent) {
+        if result != Err(kind_info.absent) {
             break;
         }
     }
@@ -205,7 +205,8 @@ fn used_objects_of_every_kind_stay_until_unused() {
         }
         for &(object, _) in all.iter().filter(|(object, _)| used.contains(object)) {
             let (kind, number) = object;
-            let expected = said(kind).in_use.expect("a kind that others refer to has a refusal");
+            let expected =
+                kind_info(kind).in_use.expect("a kind that others refer to has a refusal");
             assert_eq!(destroy(&mut rig, object), Err(expected), "{kind:?} {number:#x}");
             refused.insert(kind);
         }
@@ -222,12 +223,16 @@ fn used_objects_of_every_kind_stay_until_unused() {
             break;
         };
         assert_eq!(destroy(&mut rig, object), Ok(()), "{object:x?}, which nothing uses any more");
-        assert_eq!(destroy(&mut rig, object), Err(said(object.0).absent), "{object:x?}, twice");
+        assert_eq!(
+            destroy(&mut rig, object),
+            Err(kind_info(object.0).absent),
+            "{object:x?}, twice"
+        );
         destroyed.insert(object.0);
     }
     let every: BTreeSet<ObjectKind> = ObjectKind::ALL.iter().copied().collect();
     assert_eq!(destroyed, every, "there was no object of some kind");
-    let with_users = every.into_iter().filter(|&kind| said(kind).in_use.is_some());
+    let with_users = every.into_iter().filter(|&kind| kind_info(kind).in_use.is_some());
     assert_eq!(refused, with_users.collect(), "some kind had no users");
     assert_eq!(rig.counts(), Default::default());
 }

@@ -259,11 +259,11 @@ impl Rig {
     }
 
     pub(super) fn uctx(&mut self) -> u16 {
-        self.uctx_that_may(1)
+        self.uctx_with_caps(1)
     }
 
     /// A user context with these capabilities.
-    pub(super) fn uctx_that_may(&mut self, cap: u32) -> u16 {
+    pub(super) fn uctx_with_caps(&mut self, cap: u32) -> u16 {
         let made = self.send::<CreateUctxIn>(0, |input| _ = input.uctx_mut().set_cap(cap));
         made.expect("a user context").uid()
     }
@@ -391,9 +391,9 @@ impl Rig {
         Ok(output.mkey_index())
     }
 
-    /// Reads a register; `asked` is the register in the input.
-    pub(super) fn register(&mut self, id: u16, asked: &[u8]) -> Result<Vec<u8>, Refusal> {
-        self.call::<AccessRegisterIn>(0, AccessRegisterIn::READ, asked, asked.len(), |input| {
+    /// Reads a register; `input` is the register in the inbox.
+    pub(super) fn register(&mut self, id: u16, input: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.call::<AccessRegisterIn>(0, AccessRegisterIn::READ, input, input.len(), |input| {
             input.set_register_id(verbless_prm::RegisterId(id));
         })
         .map(|(_, register)| register)

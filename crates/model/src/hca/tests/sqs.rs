@@ -27,7 +27,7 @@ fn state(rig: &mut Rig, user: User, sq: u32) -> SqState {
 }
 
 #[test]
-fn every_mistake_in_an_sq_is_refused() {
+fn create_sq_refuses_each_invalid_field() {
     type Edit = fn(&mut CreateSqIn);
     macro_rules! context {
         ($set:ident($value:expr)) => {

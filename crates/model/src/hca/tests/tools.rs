@@ -1,5 +1,5 @@
-//! Registers, by sender: the kernel, contexts with TOOLS_RESOURCES, and all other contexts, which
-//! have a command of their own.
+//! Access to registers by sender: the kernel, contexts with TOOLS_RESOURCES, and other contexts,
+//! which must use ACCESS_REGISTER_USER.
 
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, InitHcaIn, NicCapExtReg,
@@ -39,8 +39,8 @@ fn access<I: CommandInput>(
     rig.call::<I>(uid, op_mod, asked, asked.len(), |input| *input = head).map(|(_, it)| it)
 }
 
-/// The numbers of the DPA, as a sender reads them.
-fn numbers<I: CommandInput>(rig: &mut Rig, uid: u16) -> Result<DpaCap, Refusal> {
+/// The DPA's capabilities, as a sender reads them.
+fn dpa_cap<I: CommandInput>(rig: &mut Rig, uid: u16) -> Result<DpaCap, Refusal> {
     let mut asked = NicCapExtReg::default();
     asked.set_cap_group(1);
     let answer = read::<I>(rig, uid, RegisterId::NIC_CAP_EXT, asked.as_bytes())?;
@@ -51,12 +51,12 @@ fn numbers<I: CommandInput>(rig: &mut Rig, uid: u16) -> Result<DpaCap, Refusal> 
 #[test]
 fn access_register_needs_kernel_or_tools_resources() {
     let mut rig = rig("bluefield3");
-    let [plain, tools] = [0, TOOLS].map(|cap| rig.uctx_that_may(cap));
-    let units = numbers::<AccessRegisterIn>(&mut rig, 0).unwrap();
+    let [plain, tools] = [0, TOOLS].map(|cap| rig.uctx_with_caps(cap));
+    let units = dpa_cap::<AccessRegisterIn>(&mut rig, 0).unwrap();
     assert!(units.max_num_dpa_eu() > 1);
-    assert_eq!(numbers::<AccessRegisterIn>(&mut rig, tools), Ok(units));
-    assert_eq!(numbers::<AccessRegisterIn>(&mut rig, plain), Err(Refusal::ToolsOnly));
-    assert_eq!(numbers::<AccessRegisterUserIn>(&mut rig, plain), Ok(units));
+    assert_eq!(dpa_cap::<AccessRegisterIn>(&mut rig, tools), Ok(units));
+    assert_eq!(dpa_cap::<AccessRegisterIn>(&mut rig, plain), Err(Refusal::ToolsOnly));
+    assert_eq!(dpa_cap::<AccessRegisterUserIn>(&mut rig, plain), Ok(units));
     // Registers of ports are refused too.
     let mut asked = [0; 0x40];
     asked[1] = 1;
@@ -65,25 +65,25 @@ fn access_register_needs_kernel_or_tools_resources() {
     let refused = read::<AccessRegisterIn>(&mut rig, plain, RegisterId::PMTU, &asked);
     assert_eq!(refused, Err(Refusal::ToolsOnly));
     let unknown = read::<AccessRegisterUserIn>(&mut rig, plain, RegisterId::PMTU, &asked);
-    assert_eq!(unknown, Err(Refusal::NoSuchRegister), "which are not those of users");
+    assert_eq!(unknown, Err(Refusal::NoSuchRegister), "PMTU is not a register of users");
 }
 
 #[test]
 fn missing_access_register_user_is_rejected() {
     let mut rig = rig("bluefield3-fwctl");
-    let tools = rig.uctx_that_may(TOOLS);
-    assert_eq!(numbers::<AccessRegisterUserIn>(&mut rig, tools), Err(Refusal::Unsupported));
-    assert!(numbers::<AccessRegisterIn>(&mut rig, tools).unwrap().max_num_dpa_eu() > 1);
+    let tools = rig.uctx_with_caps(TOOLS);
+    assert_eq!(dpa_cap::<AccessRegisterUserIn>(&mut rig, tools), Err(Refusal::Unsupported));
+    assert!(dpa_cap::<AccessRegisterIn>(&mut rig, tools).unwrap().max_num_dpa_eu() > 1);
 }
 
 #[test]
 fn device_without_dpa_has_no_dpa_registers() {
     let mut rig = rig("connectx6dx");
-    let refused = numbers::<AccessRegisterIn>(&mut rig, 0);
+    let refused = dpa_cap::<AccessRegisterIn>(&mut rig, 0);
     assert_eq!(refused, Err(Refusal::NoSuchRegister));
 }
 
-/// Makes a group with the unit of this number; returns the group's number.
+/// Creates a group of one execution unit; returns the group's number.
 fn make_group(rig: &mut Rig, uid: u16, unit: u16) -> Result<u16, Refusal> {
     let mut register = NicDpaEugReg::default();
     register.set_operation(NicDpaOperation::CREATE);
@@ -103,7 +103,7 @@ fn read_group(rig: &mut Rig, id: u16) -> Result<(), Refusal> {
 #[test]
 fn teardown_removes_all_dpa_unit_groups() {
     let mut rig = rig("bluefield3");
-    let tools = rig.uctx_that_may(TOOLS);
+    let tools = rig.uctx_with_caps(TOOLS);
     let made = [(0, 1), (tools, 2)].map(|(uid, unit)| make_group(&mut rig, uid, unit).unwrap());
     let again = make_group(&mut rig, 0, 2);
     assert_eq!(again, Err(Refusal::DpaUnitTaken), "a unit that is in a group");

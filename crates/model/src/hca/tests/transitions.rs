@@ -11,17 +11,17 @@ use crate::hca::Refusal;
 use crate::hca::objects::{Address, QpState};
 use crate::profile::{Link, Profile};
 
-/// One transition of the mover's QP.
-type Move = fn(&mut Mover) -> Result<(), Refusal>;
+/// A transition of the QP.
+type Transition = fn(&mut QpRig) -> Result<(), Refusal>;
 
-/// A QP with commands to move it.
-struct Mover {
+/// A QP, and the commands that change its state.
+struct QpRig {
     rig: Rig,
     user: User,
     qpn: u32,
 }
 
-macro_rules! moves {
+macro_rules! transitions {
     ($($name:ident = $input:ident, $start:expr;)*) => {$(
         fn $name(
             &mut self,
@@ -38,7 +38,7 @@ macro_rules! moves {
     )*};
 }
 
-impl Mover {
+impl QpRig {
     fn new(link: Link) -> Self {
         Self::of(link, ServiceType::RC)
     }
@@ -53,27 +53,27 @@ impl Mover {
         Self { rig, user, qpn }
     }
 
-    moves! {
-        init = Rst2initQpIn, |qpc: &mut QpContext| {
+    transitions! {
+        rst2init = Rst2initQpIn, |qpc: &mut QpContext| {
             qpc.set_pm_state(verbless_prm::PathMigrationState::MIGRATED).set_rwe(true);
             qpc.primary_address_path_mut().set_vhca_port_num(1);
         };
-        init_again = Init2initQpIn, |_| {};
-        rtr = Init2rtrQpIn, |qpc: &mut QpContext| {
+        init2init = Init2initQpIn, |_| {};
+        init2rtr = Init2rtrQpIn, |qpc: &mut QpContext| {
             qpc.set_mtu(PathMtu::MTU_1024).set_log_msg_max(30).set_remote_qpn(0x99);
             qpc.set_next_rcv_psn(0x1234).set_min_rnr_nak(12).set_log_rra_max(2);
             qpc.primary_address_path_mut().set_vhca_port_num(1).set_rlid(7);
         };
-        rts = Rtr2rtsQpIn, |qpc: &mut QpContext| {
+        rtr2rts = Rtr2rtsQpIn, |qpc: &mut QpContext| {
             qpc.set_next_send_psn(0x4321).set_retry_count(7).set_rnr_retry(6).set_log_sra_max(3);
             qpc.primary_address_path_mut().set_ack_timeout(14);
         };
-        rts_again = Rts2rtsQpIn, |_| {};
-        sqerr = Sqerr2rtsQpIn, |_| {};
-        sqd = SqdRtsQpIn, |_| {};
+        rts2rts = Rts2rtsQpIn, |_| {};
+        sqerr2rts = Sqerr2rtsQpIn, |_| {};
+        sqd2rts = SqdRtsQpIn, |_| {};
     }
 
-    fn error(&mut self) -> Result<(), Refusal> {
+    fn move_to_error(&mut self) -> Result<(), Refusal> {
         let qpn = self.qpn;
         self.rig
             .send::<Qp2errIn>(self.user.uid, |input| {
@@ -82,7 +82,7 @@ impl Mover {
             .map(|_| ())
     }
 
-    fn reset(&mut self) -> Result<(), Refusal> {
+    fn move_to_reset(&mut self) -> Result<(), Refusal> {
         let qpn = self.qpn;
         self.rig
             .send::<Qp2rstIn>(self.user.uid, |input| {
@@ -104,20 +104,20 @@ impl Mover {
     }
 
     /// Brings a QP in RST to `state`.
-    fn bring(&mut self, state: QpState) {
+    fn bring_to(&mut self, state: QpState) {
         let steps = match state {
             QpState::Reset => 0,
             QpState::Init => 1,
             QpState::Rtr => 2,
             _ => 3,
         };
-        let moves: [Move; 3] =
-            [|it| it.init(0, |_| {}), |it| it.rtr(0, |_| {}), |it| it.rts(0, |_| {})];
-        for step in &moves[..steps] {
+        let transitions: [Transition; 3] =
+            [|it| it.rst2init(0, |_| {}), |it| it.init2rtr(0, |_| {}), |it| it.rtr2rts(0, |_| {})];
+        for step in &transitions[..steps] {
             step(self).unwrap();
         }
         if state == QpState::Error {
-            self.error().unwrap();
+            self.move_to_error().unwrap();
         }
         assert_eq!(self.state(), state);
     }
@@ -126,119 +126,119 @@ impl Mover {
 #[test]
 fn each_transition_needs_its_start_state() {
     use QpState::{Error, Init, Reset, Rtr, Rts, SqDrained, SqError};
-    let moves: [(QpState, QpState, Move); 7] = [
-        (Reset, Init, |it| it.init(0, |_| {})),
-        (Init, Init, |it| it.init_again(0, |_| {})),
-        (Init, Rtr, |it| it.rtr(0, |_| {})),
-        (Rtr, Rts, |it| it.rts(0, |_| {})),
-        (Rts, Rts, |it| it.rts_again(0, |_| {})),
-        (SqError, Rts, |it| it.sqerr(0, |_| {})),
-        (SqDrained, Rts, |it| it.sqd(0, |_| {})),
+    let transitions: [(QpState, QpState, Transition); 7] = [
+        (Reset, Init, |it| it.rst2init(0, |_| {})),
+        (Init, Init, |it| it.init2init(0, |_| {})),
+        (Init, Rtr, |it| it.init2rtr(0, |_| {})),
+        (Rtr, Rts, |it| it.rtr2rts(0, |_| {})),
+        (Rts, Rts, |it| it.rts2rts(0, |_| {})),
+        (SqError, Rts, |it| it.sqerr2rts(0, |_| {})),
+        (SqDrained, Rts, |it| it.sqd2rts(0, |_| {})),
     ];
     for start in [Reset, Init, Rtr, Rts, Error] {
-        for (from, to, step) in moves {
-            let mut mover = Mover::new(Link::Infiniband);
-            mover.bring(start);
-            let outcome = step(&mut mover);
+        for (from, to, step) in transitions {
+            let mut qp_rig = QpRig::new(Link::Infiniband);
+            qp_rig.bring_to(start);
+            let outcome = step(&mut qp_rig);
             if start == from {
                 outcome.unwrap();
-                assert_eq!(mover.state(), to);
+                assert_eq!(qp_rig.state(), to);
             } else {
                 assert_eq!(outcome, Err(Refusal::QpState), "{start:?}, {from:?} to {to:?}");
-                assert_eq!(mover.state(), start);
+                assert_eq!(qp_rig.state(), start);
             }
         }
-        let mut mover = Mover::new(Link::Infiniband);
-        mover.bring(start);
-        mover.error().unwrap();
-        assert_eq!(mover.state(), Error);
-        mover.reset().unwrap();
-        assert_eq!(mover.state(), Reset);
-        mover.bring(Rts);
+        let mut qp_rig = QpRig::new(Link::Infiniband);
+        qp_rig.bring_to(start);
+        qp_rig.move_to_error().unwrap();
+        assert_eq!(qp_rig.state(), Error);
+        qp_rig.move_to_reset().unwrap();
+        assert_eq!(qp_rig.state(), Reset);
+        qp_rig.bring_to(Rts);
     }
 }
 
 #[test]
 fn transition_changes_only_its_own_fields() {
-    let mut mover = Mover::new(Link::Infiniband);
-    mover
-        .init(0, |qpc| {
+    let mut qp_rig = QpRig::new(Link::Infiniband);
+    qp_rig
+        .rst2init(0, |qpc| {
             qpc.set_remote_qpn(0x55);
         })
         .unwrap();
-    let context = mover.query();
+    let context = qp_rig.query();
     assert_eq!(
         (context.state(), context.rwe(), context.rre()),
         (QpState::Init.to_prm(), true, false)
     );
     assert_eq!((context.remote_qpn(), context.log_sq_size()), (0, 6));
     // An unselected option is ignored.
-    mover
-        .init_again(OptParamMask::RRE.0, |qpc| {
+    qp_rig
+        .init2init(OptParamMask::RRE.0, |qpc| {
             qpc.set_rre(true).set_rwe(false);
         })
         .unwrap();
-    assert!(mover.query().rre() && mover.query().rwe());
-    mover
-        .rtr(OptParamMask::RWE.0, |qpc| {
+    assert!(qp_rig.query().rre() && qp_rig.query().rwe());
+    qp_rig
+        .init2rtr(OptParamMask::RWE.0, |qpc| {
             qpc.set_rwe(false).set_rre(false);
         })
         .unwrap();
-    let context = mover.query();
+    let context = qp_rig.query();
     assert!(context.rre() && !context.rwe());
     assert_eq!((context.mtu(), context.remote_qpn()), (PathMtu::MTU_1024, 0x99));
     assert_eq!((context.next_rcv_psn(), context.min_rnr_nak()), (0x1234, 12));
     assert_eq!(context.primary_address_path().rlid(), 7);
-    mover
-        .rts(OptParamMask::RNR_TIMEOUT.0, |qpc| {
+    qp_rig
+        .rtr2rts(OptParamMask::RNR_TIMEOUT.0, |qpc| {
             qpc.set_min_rnr_nak(3);
         })
         .unwrap();
-    let context = mover.query();
+    let context = qp_rig.query();
     assert_eq!(
         (context.next_send_psn(), context.retry_count(), context.rnr_retry()),
         (0x4321, 7, 6)
     );
     assert_eq!((context.min_rnr_nak(), context.primary_address_path().ack_timeout()), (3, 14));
-    let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
+    let qp = &qp_rig.rig.locked.functions[0].hca.objects.qps[&qp_rig.qpn];
     assert_eq!((qp.requester.psn, qp.responder.psn, qp.remote_qpn), (0x4321, 0x1234, 0x99));
     assert_eq!((qp.requester.max_rd_atomic, qp.responder.max_dest_rd_atomic), (8, 4));
     assert_eq!((qp.log_mtu, qp.remote), (10, Some(Address::Lid(7))));
     assert!(qp.responder.allow_read && !qp.responder.allow_write && !qp.responder.allow_atomic);
-    mover
-        .rts_again(OptParamMask::RWE.0, |qpc| {
+    qp_rig
+        .rts2rts(OptParamMask::RWE.0, |qpc| {
             qpc.set_rwe(true);
         })
         .unwrap();
-    assert!(mover.query().rwe());
+    assert!(qp_rig.query().rwe());
 }
 
 #[test]
 fn transition_rejects_foreign_optional_params() {
     let none = |_: &mut QpContext| {};
-    let mut mover = Mover::new(Link::Infiniband);
+    let mut qp_rig = QpRig::new(Link::Infiniband);
     let refused = Err(Refusal::QpOptional);
-    assert_eq!(mover.init(OptParamMask::RWE.0, none), refused);
-    mover.init(0, none).unwrap();
-    assert_eq!(mover.init_again(OptParamMask::RNR_TIMEOUT.0, none), refused);
-    let nowhere = mover.init_again(OptParamMask::PRI_PORT.0, |qpc| {
+    assert_eq!(qp_rig.rst2init(OptParamMask::RWE.0, none), refused);
+    qp_rig.rst2init(0, none).unwrap();
+    assert_eq!(qp_rig.init2init(OptParamMask::RNR_TIMEOUT.0, none), refused);
+    let other_port = qp_rig.init2init(OptParamMask::PRI_PORT.0, |qpc| {
         qpc.primary_address_path_mut().set_vhca_port_num(2);
     });
-    assert_eq!(nowhere, Err(Refusal::PathPort));
-    assert_eq!(mover.rtr(OptParamMask::ACK_TIMEOUT.0, none), refused);
-    assert_eq!(mover.rtr(OptParamMask::ALT_ADDR_PATH.0, none), Err(Refusal::Unsupported));
-    mover.rtr(0, none).unwrap();
-    assert_eq!(mover.rts(OptParamMask::PKEY_INDEX.0, none), refused);
-    assert_eq!(mover.rts(OptParamMask::PM_STATE.0, none), Err(Refusal::QpMigration));
-    mover.rts(0, none).unwrap();
-    assert_eq!(mover.rts_again(OptParamMask::Q_KEY.0, none), refused);
-    assert_eq!(mover.rts_again(0x8000_0000, none), refused);
+    assert_eq!(other_port, Err(Refusal::PathPort));
+    assert_eq!(qp_rig.init2rtr(OptParamMask::ACK_TIMEOUT.0, none), refused);
+    assert_eq!(qp_rig.init2rtr(OptParamMask::ALT_ADDR_PATH.0, none), Err(Refusal::Unsupported));
+    qp_rig.init2rtr(0, none).unwrap();
+    assert_eq!(qp_rig.rtr2rts(OptParamMask::PKEY_INDEX.0, none), refused);
+    assert_eq!(qp_rig.rtr2rts(OptParamMask::PM_STATE.0, none), Err(Refusal::QpMigration));
+    qp_rig.rtr2rts(0, none).unwrap();
+    assert_eq!(qp_rig.rts2rts(OptParamMask::Q_KEY.0, none), refused);
+    assert_eq!(qp_rig.rts2rts(0x8000_0000, none), refused);
 }
 
 #[test]
-fn every_mistake_in_a_transition_is_refused() {
+fn qp_transition_refuses_each_invalid_field() {
     type Edit = fn(&mut QpContext);
-    let mut mover = Mover::new(Link::Infiniband);
+    let mut qp_rig = QpRig::new(Link::Infiniband);
     let init: &[(Edit, Refusal)] = &[
         (
             |qpc| {
@@ -290,9 +290,9 @@ fn every_mistake_in_a_transition_is_refused() {
         ),
     ];
     for (number, (edit, expected)) in init.iter().enumerate() {
-        assert_eq!(mover.init(0, edit), Err(*expected), "INIT, case {number}");
+        assert_eq!(qp_rig.rst2init(0, edit), Err(*expected), "INIT, case {number}");
     }
-    mover.init(0, |_| {}).unwrap();
+    qp_rig.rst2init(0, |_| {}).unwrap();
     let rtr: &[(Edit, Refusal)] = &[
         (
             |qpc| {
@@ -350,39 +350,43 @@ fn every_mistake_in_a_transition_is_refused() {
         ),
     ];
     for (number, (edit, expected)) in rtr.iter().enumerate() {
-        assert_eq!(mover.rtr(0, edit), Err(*expected), "RTR, case {number}");
+        assert_eq!(qp_rig.init2rtr(0, edit), Err(*expected), "RTR, case {number}");
     }
-    let looped = |qpc: &mut QpContext| {
+    let loopback = |qpc: &mut QpContext| {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
-    assert_eq!(mover.rtr(0, looped), Err(Refusal::PathLoopback), "the profile does not have it");
-    let general = mover.rig.locked.functions[0].hca.caps.general_mut();
-    general.set_fl_rc_qp_when_roce_disabled(true);
-    mover.rtr(0, looped).unwrap();
     assert_eq!(
-        mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn].remote,
+        qp_rig.init2rtr(0, loopback),
+        Err(Refusal::PathLoopback),
+        "the profile does not have it"
+    );
+    let general = qp_rig.rig.locked.functions[0].hca.caps.general_mut();
+    general.set_fl_rc_qp_when_roce_disabled(true);
+    qp_rig.init2rtr(0, loopback).unwrap();
+    assert_eq!(
+        qp_rig.rig.locked.functions[0].hca.objects.qps[&qp_rig.qpn].remote,
         Some(Address::Own)
     );
     assert_eq!(
-        mover.rts(0, |qpc| {
+        qp_rig.rtr2rts(0, |qpc| {
             qpc.set_log_sra_max(5);
         }),
         Err(Refusal::QpReads)
     );
-    assert_eq!(mover.state(), QpState::Rtr);
+    assert_eq!(qp_rig.state(), QpState::Rtr);
 }
 
 #[test]
 fn roce_path_needs_gid_unicast_mac_and_udp_port() {
-    let mut mover = Mover::new(Link::Ethernet);
-    mover.init(0, |_| {}).unwrap();
+    let mut qp_rig = QpRig::new(Link::Ethernet);
+    qp_rig.rst2init(0, |_| {}).unwrap();
     let good = |qpc: &mut QpContext| {
         let path = qpc.primary_address_path_mut();
         path.set_rlid(0).set_src_addr_index(2).set_rgid_rip(&[9; 16]).set_udp_sport(0xc001);
         path.set_rmac_47_32(0x0200).set_rmac_31_0(5);
     };
-    assert_eq!(mover.rtr(0, good), Err(Refusal::PathGid));
-    mover
+    assert_eq!(qp_rig.init2rtr(0, good), Err(Refusal::PathGid));
+    qp_rig
         .rig
         .send::<SetRoceAddressIn>(0, |input| {
             input.set_roce_address_index(2);
@@ -435,74 +439,74 @@ fn roce_path_needs_gid_unicast_mac_and_udp_port() {
             Refusal::PathUdpPort,
         ),
     ] {
-        assert_eq!(mover.rtr(0, path(edit)), Err(expected));
+        assert_eq!(qp_rig.init2rtr(0, path(edit)), Err(expected));
     }
-    mover.rtr(0, good).unwrap();
-    let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
-    let there = Address::Roce { gid: [9; 16], mac: [2, 0, 0, 0, 0, 5], own: 2 };
-    assert_eq!(qp.remote, Some(there));
+    qp_rig.init2rtr(0, good).unwrap();
+    let qp = &qp_rig.rig.locked.functions[0].hca.objects.qps[&qp_rig.qpn];
+    let expected = Address::Roce { gid: [9; 16], mac: [2, 0, 0, 0, 0, 5], own: 2 };
+    assert_eq!(qp.remote, Some(expected));
 }
 
 #[test]
 fn loopback_path_needs_no_address_with_roce_on() {
-    let looped = |qpc: &mut QpContext| {
+    let loopback = |qpc: &mut QpContext| {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
     let refused = Err(Refusal::PathLoopback);
     // The profile's own setting, and loopback while RoCE is off, by either page.
-    for (general, page, of_off) in
+    for (general, page, while_off) in
         [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
     {
-        let mut mover = Mover::new(Link::Ethernet);
-        let caps = &mut mover.rig.locked.functions[0].hca.caps;
+        let mut qp_rig = QpRig::new(Link::Ethernet);
+        let caps = &mut qp_rig.rig.locked.functions[0].hca.caps;
         caps.general_mut().set_fl_rc_qp_when_roce_disabled(general);
         caps.roce_mut().set_fl_rc_qp_when_roce_disabled(page);
-        mover.init(0, |_| {}).unwrap();
-        assert!(mover.rig.locked.functions[0].hca.roce_address(0).is_err());
-        mover.rtr(0, looped).unwrap();
-        let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
+        qp_rig.rst2init(0, |_| {}).unwrap();
+        assert!(qp_rig.rig.locked.functions[0].hca.roce_address(0).is_err());
+        qp_rig.init2rtr(0, loopback).unwrap();
+        let qp = &qp_rig.rig.locked.functions[0].hca.objects.qps[&qp_rig.qpn];
         assert_eq!(qp.remote, Some(Address::Own));
-        mover.reset().unwrap();
-        let mut off = mover.rig.locked.functions[0].hca.nic_vport();
+        qp_rig.move_to_reset().unwrap();
+        let mut off = qp_rig.rig.locked.functions[0].hca.nic_vport();
         off.context.set_roce_en(false);
-        mover.rig.locked.functions[0].hca.nic_vport = Some(off);
-        mover.init(0, |_| {}).unwrap();
-        assert_eq!(mover.rtr(0, looped), of_off);
+        qp_rig.rig.locked.functions[0].hca.nic_vport = Some(off);
+        qp_rig.rst2init(0, |_| {}).unwrap();
+        assert_eq!(qp_rig.init2rtr(0, loopback), while_off);
     }
     // The capability applies to RC QPs.
-    let mut mover = Mover::of(Link::Ethernet, ServiceType::UC);
-    mover.init(0, |_| {}).unwrap();
-    assert_eq!(mover.rtr(0, looped), refused);
+    let mut qp_rig = QpRig::of(Link::Ethernet, ServiceType::UC);
+    qp_rig.rst2init(0, |_| {}).unwrap();
+    assert_eq!(qp_rig.init2rtr(0, loopback), refused);
 }
 
 #[test]
 fn reset_empties_qp_queues() {
-    let mut mover = Mover::new(Link::Infiniband);
-    mover.bring(QpState::Rts);
-    let qp = mover.rig.locked.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
+    let mut qp_rig = QpRig::new(Link::Infiniband);
+    qp_rig.bring_to(QpState::Rts);
+    let qp = qp_rig.rig.locked.functions[0].hca.objects.qps.get_mut(&qp_rig.qpn).unwrap();
     (qp.sq.as_mut().unwrap().consumer, qp.sq.as_mut().unwrap().producer) = (5, 6);
     qp.rq.as_mut().unwrap().consumer = 7;
-    let context = mover.query();
+    let context = qp_rig.query();
     assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (5, 6));
     assert_eq!(context.hw_rq_counter(), 7);
-    mover.reset().unwrap();
-    let context = mover.query();
+    qp_rig.move_to_reset().unwrap();
+    let context = qp_rig.query();
     assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (0, 0));
     assert_eq!((context.hw_rq_counter(), context.next_send_psn()), (0, 0));
 }
 
 #[test]
 fn command_may_omit_qpc_extension() {
-    let mut mover = Mover::new(Link::Infiniband);
-    mover.bring(QpState::Rts);
+    let mut qp_rig = QpRig::new(Link::Infiniband);
+    qp_rig.bring_to(QpState::Rts);
     let mut input = [0; 0x110];
     input[..2].copy_from_slice(&0x505_u16.to_be_bytes());
-    input[2..4].copy_from_slice(&mover.user.uid.to_be_bytes());
-    input[9..12].copy_from_slice(&mover.qpn.to_be_bytes()[1..]);
-    mover.rig.raw(&input, &mut [0; 16]).unwrap();
-    assert_eq!(mover.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
-    let extended = mover.rig.send::<Rts2rtsQpIn>(mover.user.uid, |input| {
-        input.set_qpn(mover.qpn).set_qpc_ext(true);
+    input[2..4].copy_from_slice(&qp_rig.user.uid.to_be_bytes());
+    input[9..12].copy_from_slice(&qp_rig.qpn.to_be_bytes()[1..]);
+    qp_rig.rig.raw(&input, &mut [0; 16]).unwrap();
+    assert_eq!(qp_rig.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
+    let extended = qp_rig.rig.send::<Rts2rtsQpIn>(qp_rig.user.uid, |input| {
+        input.set_qpn(qp_rig.qpn).set_qpc_ext(true);
     });
     assert_eq!(extended.err(), Some(Refusal::Unsupported));
 }
@@ -540,12 +544,12 @@ fn ts_format_must_match_a_device_clock() {
 fn migrated_qp_accepts_armed_pm_state() {
     use verbless_prm::PathMigrationState as P;
     for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
-        let mut mover = Mover::new(Link::Infiniband);
-        let done = mover.init(0, |qpc| {
+        let mut qp_rig = QpRig::new(Link::Infiniband);
+        let done = qp_rig.rst2init(0, |qpc| {
             qpc.set_pm_state(state);
         });
         assert_eq!(done.is_ok(), taken, "{state:?}: {done:?}");
-        assert_eq!(mover.query().pm_state(), P::MIGRATED);
+        assert_eq!(qp_rig.query().pm_state(), P::MIGRATED);
     }
 }
 
@@ -554,9 +558,9 @@ fn qp_mtu_is_limited_by_port_mtu() {
     let ethernet = Profile::load("connectx6dx").expect("it is built in");
     let numbers = ethernet.port().clone();
     assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
-    let mut mover = Mover::new(Link::Ethernet);
-    mover.init(0, |_| {}).unwrap();
-    let refused = mover.rtr(0, |qpc| {
+    let mut qp_rig = QpRig::new(Link::Ethernet);
+    qp_rig.rst2init(0, |_| {}).unwrap();
+    let refused = qp_rig.init2rtr(0, |qpc| {
         qpc.set_mtu(PathMtu::MTU_2048);
     });
     assert_eq!(refused, Err(Refusal::QpMtu));
@@ -568,10 +572,10 @@ fn qp_mtu_is_limited_by_port_mtu() {
             input.qpc_mut().set_st(ServiceType::UD);
         })
         .unwrap();
-    let mut mover = Mover { rig, user, qpn };
-    mover.init(0, |_| {}).unwrap();
-    mover
-        .rtr(0, |qpc| {
+    let mut qp_rig = QpRig { rig, user, qpn };
+    qp_rig.rst2init(0, |_| {}).unwrap();
+    qp_rig
+        .init2rtr(0, |qpc| {
             qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
         })
         .unwrap();

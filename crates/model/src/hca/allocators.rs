@@ -1,6 +1,8 @@
 //! The number allocators of a function, each with its range: as the profile begins it, or as the
 //! model does. SQs and RQs take theirs from the range of QPs, and aliases from that of mkeys.
 
+use std::ops::Range;
+
 use crate::hca::numbers::NumberAllocator;
 use crate::profile::Profile;
 
@@ -65,12 +67,25 @@ impl NumberAllocators {
             mkey: NumberAllocator::new(first.mkey..THREE_BYTES),
             umem: NumberAllocator::new(first.umem..THREE_BYTES),
             eq: NumberAllocator::new(first.eq..BYTE),
-            uar: NumberAllocator::new(first.uar..first.user_uar),
-            user_uar: NumberAllocator::new(first.user_uar..profile.device().uar_pages),
+            uar: uar_numbers(first.uar..first.user_uar, 1),
+            user_uar: uar_numbers(first.user_uar..profile.device().uar_pages, 1),
             td: NumberAllocator::new(first.transport_domain..THREE_BYTES),
             pd: NumberAllocator::new(first.pd..THREE_BYTES),
             counter: NumberAllocator::new(first.q_counter..BYTE),
             uid: NumberAllocator::new(first.uid..HALF),
         }
     }
+    /// Renumbers the UARs for another count of UARs per ALLOC_UAR; no UAR may be allocated.
+    pub(crate) fn set_uars_per_page(&mut self, profile: &Profile, count: u32) {
+        let (first, end) = (profile.first(), profile.device().uar_pages);
+        self.uar = uar_numbers(first.uar..first.user_uar, count);
+        self.user_uar = uar_numbers(first.user_uar..end, count);
+    }
+}
+
+/// UAR numbers of a range in whole groups of `count`, aligned to it. As ALLOC_UAR takes a group and
+/// DEALLOC_UAR frees one, the lowest free numbers are always those of one group.
+fn uar_numbers(range: Range<u32>, count: u32) -> NumberAllocator {
+    let end = range.end - range.end % count;
+    NumberAllocator::new(range.start.next_multiple_of(count).min(end)..end)
 }

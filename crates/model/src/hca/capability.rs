@@ -53,7 +53,14 @@ impl Capabilities {
             return self.set_atomic(new).map_err(|refusal| (refusal, None));
         }
         let page = self.pages.get_mut(&number).ok_or((Refusal::NoSuchPage, None))?;
-        let new = &new[..page.max.len()];
+        let mut new = new[..page.max.len()].to_vec();
+        if number == HcaCapPage::GENERAL.0
+            && let Some(general) = HcaCap::from_prefix_mut(&mut new)
+        {
+            // This field follows from others.
+            general.set_num_of_uars_per_page(0);
+        }
+        let new = &*new;
         let mut exceeded = None;
         View::new(page.info, new).leaves(&mut |path, leaf| {
             if matches!(leaf.field.kind, Kind::Number | Kind::Enum(_))
@@ -65,8 +72,24 @@ impl Capabilities {
         if exceeded.is_some() {
             return Err((Refusal::CapabilityExceeded, exceeded));
         }
+        if number == HcaCapPage::GENERAL.0
+            && HcaCap::from_prefix(new).is_some_and(|it| it.log_uar_page_sz() > 0 && !it.uar_4k())
+        {
+            let field = "log_uar_page_sz without uar_4k, which this model does not implement,";
+            return Err((Refusal::CapabilityExceeded, Some(field.into())));
+        }
         page.current.copy_from_slice(new);
+        if let Some(general) = HcaCap::from_prefix_mut(&mut page.current)
+            && number == HcaCapPage::GENERAL.0
+        {
+            general.set_num_of_uars_per_page(1 << general.log_uar_page_sz().min(31));
+        }
         Ok(())
+    }
+
+    /// UARs of 4 KiB in a system page; ALLOC_UAR allocates so many at once.
+    pub(crate) fn uars_per_page(&self) -> u32 {
+        self.general().num_of_uars_per_page().max(1)
     }
 
     /// The general page.

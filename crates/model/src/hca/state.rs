@@ -340,6 +340,7 @@ impl Hca {
         self.closed = false;
         self.caps = Capabilities::new(&self.profile, self.function);
         self.capabilities_changed();
+        self.numbers.set_uars_per_page(&self.profile, self.caps.uars_per_page());
         self.pages = Pages::default();
         self.registers.clear();
         self.issi = 0;

@@ -374,9 +374,10 @@ fn mkey_start_matches_umem_page_offset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let page = page_size();
     let whole = SharedMemory::zeroed(33 * page);
-    // It begins at an odd page.
-    let first = 1 + (whole.address() as usize / page) % 2;
-    let part = whole.slice(first * page, 16 * page)?;
+    // It begins at an odd page; the allocation need not begin at a system page.
+    let first = (whole.address() as usize).div_ceil(page);
+    let odd = (first | 1) * page - whole.address() as usize;
+    let part = whole.slice(odd, 16 * page)?;
     let umem = RegisteredMemory::of(&pair.b.device, &part, PageSizes::Any)?.umem;
     let key = |start: u64, offset: u64| {
         pair.b.device.create_mkey(MkeyAttr {

@@ -47,6 +47,11 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
             None => refusal,
         },
     )?;
+    if number == HcaCapPage::GENERAL.0 {
+        let hca = call.hca_mut();
+        let count = hca.caps.uars_per_page();
+        hca.numbers.set_uars_per_page(&hca.profile, count);
+    }
     // The data path's limits depend on other pages only.
     if number != HcaCapPage::ATOMIC.0 {
         call.hca_mut().capabilities_changed();

@@ -62,7 +62,7 @@ impl KindEntry for kind::Uar {
 impl ObjectCommands for kind::Uar {
     const COMMANDS: &'static [Command] = &[
         user::<AllocUarIn>(&Run(domain::alloc_uar)),
-        user::<DeallocUarIn>(&Run(|call, input, _| call.destroy(kind::Uar, input.uar()))),
+        user::<DeallocUarIn>(&Run(domain::dealloc_uar)),
     ];
 
     fn removed(hca: &mut Hca, number: u32, object: Uid) {

@@ -1,10 +1,11 @@
 //! A function's life cycle, its pages and capabilities, and the checks that all commands share.
 
 use verbless_prm::{
-    AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn, DisableHcaIn,
-    EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, Opcode, QueryAdapterIn,
-    QueryHcaCapIn, QueryIssiIn, QueryPagesIn, QuerySpecialContextsIn, QueryVuidIn, ServiceType,
-    SetHcaCapIn, SetIssiIn, TeardownHcaIn, TeardownProfile,
+    AllocPdIn, AllocUarIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn,
+    DeallocUarIn, DestroyEqIn, DisableHcaIn, EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn,
+    ManagePagesIn, NopIn, Opcode, QueryAdapterIn, QueryHcaCapIn, QueryIssiIn, QueryPagesIn,
+    QuerySpecialContextsIn, QueryVuidIn, ServiceType, SetHcaCapIn, SetIssiIn, TeardownHcaIn,
+    TeardownProfile,
 };
 
 use super::rig::{Rig, pages};
@@ -383,4 +384,45 @@ fn fatal_device_fails_every_command() {
     rig.locked.functions[0].hca.fatal = true;
     assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::DeviceFatal));
     assert_eq!(rig.send::<CreateUctxIn>(0, |_| {}), Err(Refusal::DeviceFatal));
+}
+
+#[test]
+fn uars_of_a_larger_system_page_are_allocated_together() {
+    let mut rig = Rig::new(LINK);
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    let query = |rig: &mut Rig, op_mod| {
+        let (output, _) = rig.call::<QueryHcaCapIn>(0, op_mod, &[], 0, |_| {}).unwrap();
+        *HcaCap::from_prefix(output.capability()).unwrap()
+    };
+    let set = |rig: &mut Rig, cap: &HcaCap| {
+        let mut page = [0; 0x1000];
+        page[..HcaCap::BYTES].copy_from_slice(cap.as_bytes());
+        rig.send::<SetHcaCapIn>(0, |input| _ = input.set_capability(&page)).map(|_| ())
+    };
+    let mut cap = query(&mut rig, QueryHcaCapIn::GENERAL_CUR);
+    // Pages of 16 KiB, as Linux asks for them.
+    cap.set_uar_4k(true).set_log_uar_page_sz(2);
+    set(&mut rig, &cap).unwrap();
+    assert_eq!(query(&mut rig, QueryHcaCapIn::GENERAL_CUR).num_of_uars_per_page(), 4);
+    let too_large = query(&mut rig, QueryHcaCapIn::GENERAL_MAX).log_uar_page_sz() + 1;
+    for (uar_4k, log) in [(true, too_large), (false, 2)] {
+        cap.set_uar_4k(uar_4k).set_log_uar_page_sz(log);
+        assert_eq!(set(&mut rig, &cap), Err(Refusal::CapabilityExceeded), "{uar_4k} {log}");
+    }
+    rig.give_pages(262).unwrap();
+    rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+    let alloc = |rig: &mut Rig| rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+    let free = |rig: &mut Rig, uar| {
+        rig.send::<DeallocUarIn>(0, |input| _ = input.set_uar(uar)).map(|_| ())
+    };
+    let (one, other) = (alloc(&mut rig), alloc(&mut rig));
+    assert!(one.is_multiple_of(4) && other == one + 4, "{one:#x} {other:#x}");
+    // An EQ on the third UAR of the first page holds the whole page.
+    let eq = rig.eq(one + 2, 0).unwrap();
+    assert_eq!(free(&mut rig, one + 2), Err(Refusal::NoSuchUar), "it begins no page");
+    assert_eq!(free(&mut rig, one), Err(Refusal::UarInUse));
+    rig.send::<DestroyEqIn>(0, |input| _ = input.set_eq_number(eq)).unwrap();
+    free(&mut rig, one).unwrap();
+    assert_eq!(free(&mut rig, one), Err(Refusal::NoSuchUar));
+    assert_eq!(alloc(&mut rig), one);
 }

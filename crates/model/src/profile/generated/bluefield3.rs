@@ -222,6 +222,7 @@ pub(super) fn profile() -> File {
                 it.set_pkey_table_size(PkeyTableSize::ENTRIES_4K);
                 it.set_gid_table_size(GidTableSize::ENTRIES_128);
                 it.set_cache_line_128byte(true);
+                it.set_log_uar_page_sz(8);
             }),
         ),
         registers: Layer::new()

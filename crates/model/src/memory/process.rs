@@ -218,7 +218,7 @@ fn populates() -> bool {
     // SAFETY: nothing is mapped at these addresses, so that the call changes nothing, and must
     // fail.
     *POPULATES.get_or_init(|| unsafe {
-        libc::madvise(std::ptr::null_mut(), LOWEST as usize, libc::MADV_POPULATE_READ) != 0
+        libc::madvise(std::ptr::null_mut(), USER_START as usize, libc::MADV_POPULATE_READ) != 0
     })
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct EngineWaker {
 
 #[derive(Default)]
 struct WakerState {
-    /// Calls of [`Self::wake_helper`] that no helper has answered.
+    /// Calls of [`EngineWaker::wake_helper`] that no helper has answered.
     calls: u64,
     closed: bool,
 }

@@ -134,8 +134,8 @@ fn check(file: &[u8]) -> Result<String> {
     let program = Program::parse(file)?;
     if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
         let why = "it has thread-local variables, but tp holds the address of the thread context \
-                   on a DPA: keep them in the thread-local storage that the thread's metadata names, \
-                   and link with crates/flexio-dev/dpa.ld";
+                   on a DPA: keep them in the thread-local storage that the thread's metadata \
+                   names, and link with crates/flexio-dev/dpa.ld";
         return Err(why.into());
     }
     let mut report = String::new();

@@ -3,37 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use toml::Table;
-
 use super::fields::Leaf;
 
-/// The files of `prm/` that describe what a report has.
-const FILES: [&str; 4] = [
-    include_str!("../../../../prm/adapter.toml"),
-    include_str!("../../../../prm/hca_cap.toml"),
-    include_str!("../../../../prm/lag.toml"),
-    include_str!("../../../../prm/vport.toml"),
-];
+/// A line for each structure, in brackets, then one for each of its fields. `build.rs` makes it.
+const DOCS: &str = include_str!(concat!(env!("OUT_DIR"), "/docs.tsv"));
 
 /// The sentences by structure and field.
-static DOCS: LazyLock<BTreeMap<(String, String), String>> = LazyLock::new(|| {
+static BY_FIELD: LazyLock<BTreeMap<(&str, &str), &str>> = LazyLock::new(|| {
+    let mut structure = "";
     let mut docs = BTreeMap::new();
-    // The files are part of the program, and a test reads them.
-    for (structure, entry) in FILES.iter().flat_map(|text| text.parse().unwrap_or(Table::new())) {
-        let fields = entry.get("fields").and_then(|fields| fields.as_table());
-        for (field, about) in fields.into_iter().flatten() {
-            if let Some(doc) = about.get("doc").and_then(|doc| doc.as_str()) {
-                docs.insert((structure.clone(), field.clone()), doc.to_owned());
-            }
+    for line in DOCS.lines() {
+        match line.split_once('\t') {
+            Some((field, doc)) => _ = docs.insert((structure, field), doc),
+            None => structure = line.trim_matches(['[', ']']),
         }
     }
     docs
 });
 
-/// What a field means; empty if the PRM's files of a report do not say.
+/// What a field means; empty if `build.rs` does not take it from the PRM.
 pub(super) fn doc(leaf: &Leaf) -> &'static str {
-    let key = (leaf.owner.name.to_owned(), leaf.field.name.to_owned());
-    DOCS.get(&key).map_or("", String::as_str)
+    BY_FIELD.get(&(leaf.owner.name, leaf.field.name)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

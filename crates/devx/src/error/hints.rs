@@ -166,6 +166,32 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
     Cow::Borrowed(advice)
 }
 
+/// Whether a kernel that hides refusals returns this errno for one of them (`cmd_status_to_err` of
+/// Linux 5.10's mlx5_core).
+pub(super) fn may_hide(errno: Errno) -> bool {
+    matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EBUSY | Errno::ENOMEM | Errno::EAGAIN)
+}
+
+/// Hint for a command that the device refused, on a kernel that hides the status: the statuses of
+/// the errno, and how to make the kernel log the one.
+pub(super) fn hidden(errno: Errno) -> String {
+    let statuses = match errno {
+        Errno::EBUSY => "RES_BUSY",
+        Errno::ENOMEM => "LIM",
+        Errno::EAGAIN => "NO_RES",
+        Errno::EIO => "INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN, BAD_OUTP_LEN or an unknown one",
+        _ => {
+            "BAD_OP, BAD_PARAM, BAD_RES, BAD_RES_STATE, BAD_QP_STATE or IX, unless DevX itself \
+             refused the command"
+        }
+    };
+    format!(
+        "this kernel's mlx5_core (before Linux 5.18) hides the status ({errno:?} means {statuses}) \
+         and the syndrome; it logs both at debug level: as root `echo 'func mlx5_cmd_check +p' > \
+         /sys/kernel/debug/dynamic_debug/control`, repeat the command, and read dmesg"
+    )
+}
+
 /// Hint on pinned memory, with the current limit.
 fn memory_limit() -> String {
     use nix::sys::resource::{Resource, getrlimit};
@@ -185,6 +211,25 @@ fn memory_limit() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_refusal_hint_has_statuses_of_errno() {
+        let hints = [
+            (Errno::EINVAL, "BAD_PARAM"),
+            (Errno::EIO, "BAD_OUTP_LEN"),
+            (Errno::EBUSY, "EBUSY means RES_BUSY)"),
+            (Errno::ENOMEM, "ENOMEM means LIM)"),
+            (Errno::EAGAIN, "EAGAIN means NO_RES)"),
+        ];
+        for (errno, expected) in hints {
+            assert!(may_hide(errno), "{errno}");
+            let hint = hidden(errno);
+            assert!(hint.contains(expected) && hint.contains("read dmesg"), "{hint}");
+        }
+        for errno in [Errno::EREMOTEIO, Errno::ENXIO, Errno::EPROTONOSUPPORT, Errno::EFAULT] {
+            assert!(!may_hide(errno), "{errno}");
+        }
+    }
 
     /// Hints of one method, then hints of every method.
     #[test]

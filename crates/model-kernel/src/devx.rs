@@ -91,7 +91,8 @@ impl Method<'_> {
         } else {
             rules::require_umem(&mut input);
         }
-        if let Some(queue) = rules::cq_event_queue(&input, kernel.caps.apu())
+        let apu = kernel.caps.apu() && kernel.release.knows_apu_cqs();
+        if let Some(queue) = rules::cq_event_queue(&input, apu)
             && !kernel.is_completion_queue(queue)
         {
             let words = format!("EQ {queue} belongs to no completion vector (QUERY_EQN)");

@@ -1,5 +1,7 @@
 //! Linux releases that differ in what a client can see.
 
+use std::str::FromStr;
+
 use nix::errno::Errno;
 use verbless_prm::Opcode;
 
@@ -17,13 +19,27 @@ pub enum KernelRelease {
     /// - A command that the device refuses ends with an errno of its status, without the outbox
     ///   (`cmd_status_to_err`); the outbox of an asynchronous query arrives. Commands to a dead
     ///   device end with EIO.
-    /// - DevX does not pass QUERY_ESW_FUNCTIONS.
+    /// - DevX does not pass QUERY_ESW_FUNCTIONS, and creates no CQ of the DPA: it looks for the
+    ///   EQ of its DPA thread's number.
     /// - Flow matchers and rules take 512 bytes of match parameters.
     /// - A context does not offer SQD2RTS, real-time timestamps and the variant byte of mkeys.
     V5_10,
     /// The newest release that is modelled.
     #[default]
     Newest,
+}
+
+/// `5.10` or `newest`.
+impl FromStr for KernelRelease {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "5.10" => Ok(Self::V5_10),
+            "newest" => Ok(Self::Newest),
+            _ => Err(format!("no kernel like Linux {text} is modelled: there are 5.10 and newest")),
+        }
+    }
 }
 
 impl KernelRelease {
@@ -38,6 +54,11 @@ impl KernelRelease {
             Self::V5_10 => 512,
             Self::Newest => 640,
         }
+    }
+
+    /// Whether DevX knows that a CQ of the DPA has no EQ (`is_apu_cq`).
+    pub(super) const fn knows_apu_cqs(self) -> bool {
+        !matches!(self, Self::V5_10)
     }
 
     /// The flags of GET_CONTEXT's `comp_mask` that this release knows.
@@ -61,5 +82,18 @@ impl KernelRelease {
             (Self::V5_10, Errno::ENXIO | Errno::ENOLINK) => Errno::EIO,
             (_, errno) => errno,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_parses_by_number() {
+        assert_eq!("5.10".parse(), Ok(KernelRelease::V5_10));
+        assert_eq!("newest".parse(), Ok(KernelRelease::default()));
+        let unknown = "5.4".parse::<KernelRelease>().unwrap_err();
+        assert!(unknown.contains("5.10"), "{unknown}");
     }
 }

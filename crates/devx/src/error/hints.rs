@@ -117,6 +117,10 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "DevX does not pass this command as a creation, or its mailbox is too short, or its \
              addresses are not UMEMs"
         }
+        (method::DEVX_OBJ_CREATE, Errno::ENOENT) => {
+            "the CQ names no event queue of a completion vector (DEVX_QUERY_EQN has them); a kernel \
+             before Linux 5.12 looks for one even for a CQ of the DPA, and makes none"
+        }
         (
             method::DEVX_OBJ_MODIFY | method::DEVX_OBJ_QUERY | method::DEVX_OBJ_ASYNC_QUERY,
             Errno::EINVAL,
@@ -142,13 +146,13 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         }
         (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
             "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is \
-             older than Linux 6.1's and not DOCA-OFED's, which a BlueField's own kernel (5.15) \
-             needs: `ofed_info -s` names it"
+             older than Linux 5.10's (docs/lab.md has what each release lacks); `modinfo -n \
+             mlx5_ib` and `ofed_info -s` tell whose it is"
         }
         (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
-            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 6.1 or \
-             later, or, on an older vendor kernel (a BlueField's 5.15), both those of DOCA-OFED: \
-             see `ofed_info -s` and `modinfo -n mlx5_ib`"
+            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 5.10 or \
+             later, or both those of DOCA-OFED: see docs/lab.md, `modinfo -n mlx5_ib` and \
+             `ofed_info -s`"
         }
         (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
         (_, Errno::ENOENT) => "no such object in this context",
@@ -242,6 +246,7 @@ mod tests {
             (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, "no write combining"),
             (method::DEVX_OTHER, Errno::EINVAL, "as a general one"),
             (method::DEVX_OBJ_CREATE, Errno::EINVAL, "as a creation"),
+            (method::DEVX_OBJ_CREATE, Errno::ENOENT, "CQ of the DPA"),
             (method::DEVX_OBJ_MODIFY, Errno::EINVAL, "the id in its mailbox"),
             (method::DEVX_OBJ_QUERY, Errno::EINVAL, "the id in its mailbox"),
             (method::DEVX_OBJ_ASYNC_QUERY, Errno::EINVAL, "the id in its mailbox"),

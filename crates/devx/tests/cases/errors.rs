@@ -139,7 +139,7 @@ fn uar_errno_maps_to_kind_and_hint() {
         (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::Refused, "answers other commands"),
         (method::UAR_OBJ_ALLOC, Errno::ENOLINK, ErrorKind::DeviceGone, "open it again"),
         (method::UAR_OBJ_ALLOC, Errno::EPERM, ErrorKind::Permission, "privilege"),
-        (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 6.1"),
+        (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 5.10"),
     ] {
         let context = context(move |method, _| (method == refused).then_some(Err(errno)));
         let error = context.uar_alloc(UarKind::BlueFlame).unwrap_err();

@@ -118,8 +118,8 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
              addresses are not UMEMs"
         }
         (method::DEVX_OBJ_CREATE, Errno::ENOENT) => {
-            "the CQ names no event queue of a completion vector (DEVX_QUERY_EQN has them); a kernel \
-             before Linux 5.12 looks for one even for a CQ of the DPA, and makes none"
+            "the CQ names no event queue of a completion vector (DEVX_QUERY_EQN has them); a \
+             kernel before Linux 5.12 looks for one even for a CQ of the DPA, and makes none"
         }
         (
             method::DEVX_OBJ_MODIFY | method::DEVX_OBJ_QUERY | method::DEVX_OBJ_ASYNC_QUERY,

@@ -202,3 +202,28 @@ impl Call<'_> {
         if address % 8 != 0 { Err(Refusal::RecordMisaligned) } else { Ok(address) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn last_page_of_umem_may_end_past_its_mapping() {
+        const MEMORY: u64 = 0x7000_0000;
+        let iommu = Arc::new(Iommu::default());
+        let mapped = iommu.map(MEMORY, 0x1_0001).expect("there is room");
+        let bus = mapped.bus_address();
+        let entries = (bus | READ | WRITE).to_be_bytes();
+        let found = umem_pages(&entries, 17, &iommu).ok();
+        assert_eq!(found, Some((vec![MEMORY], true, 0x2_0000 - 0x1_1000)));
+        let of_key = pages(&entries, 17, &iommu).ok();
+        assert_eq!(of_key, Some((vec![bus], true)), "a key's list of pages has none of these");
+        let twice = [entries, entries].concat();
+        let found = umem_pages(&twice, 17, &iommu).ok();
+        assert_eq!(found, Some((vec![bus, MEMORY], true, 0xf000)), "only the last one may");
+        let whole = (bus | READ).to_be_bytes();
+        assert_eq!(umem_pages(&whole, 12, &iommu).ok(), Some((vec![MEMORY], false, 0)));
+    }
+}

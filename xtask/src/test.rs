@@ -399,15 +399,20 @@ fn format() -> Result<Outcome> {
     Ok(Outcome::ran(passed, failed))
 }
 
+/// The oldest kernel that the driver runs on.
+const OLDEST_KERNEL: Hwtest =
+    ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model ethernet");
+
 /// Devices with fewer capabilities than those of `tests`.
 const LESSER: [Hwtest; 2] = [
     ("connectx6dx-realtime", "ethernet", None, "model realtime"),
     ("connectx6vf", "infiniband", None, "model vf"),
 ];
 
-/// The suite on these devices.
+/// The suite on these devices and this kernel.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    hwtests(&LESSER)
+    let [first, second] = LESSER;
+    hwtests(&[first, second, OLDEST_KERNEL])
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each

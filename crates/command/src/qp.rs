@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use verbless_devx::{Error, ErrorKind, Pd, Uar};
+use verbless_devx::{Errno, Error, ErrorKind, Pd, Uar};
 use verbless_prm as prm;
 use verbless_prm::{
     AtomicMode, CreateQpIn, CreateQpOut, Init2rtrQpIn, OptParamMask, PathMigrationState, QpContext,
@@ -717,15 +717,20 @@ impl QpObject {
         execute::modify_object(self.owned.object(), input).map_err(|error| {
             // Other statuses do not result from the state.
             let states = [prm::CommandStatus::BAD_QP_STATE.0, prm::CommandStatus::BAD_RES_STATE.0];
-            if error.status().is_none_or(|status| !states.contains(&status)) {
+            // A kernel that hides the status returns EINVAL for both, and for others.
+            let hidden = error.status().is_none() && error.errno() == Some(Errno::EINVAL);
+            let by_state = error.status().is_some_and(|status| states.contains(&status));
+            if error.kind() != ErrorKind::Command || !(hidden || by_state) {
                 return error;
             }
-            let state = self.state().ok().and_then(|state| state.name());
-            match state {
-                Some(state) if error.kind() == ErrorKind::Command => {
-                    error.with_hint(format!("the queue pair is in {state}; {needs}"))
+            match self.state().ok().and_then(|state| state.name()) {
+                Some(state) if hidden => {
+                    let hint =
+                        format!("the queue pair is in {state}, and {needs}; {}", error.hint());
+                    error.with_hint(hint)
                 }
-                _ => error,
+                Some(state) => error.with_hint(format!("the queue pair is in {state}; {needs}")),
+                None => error,
             }
         })
     }

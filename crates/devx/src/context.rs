@@ -12,7 +12,7 @@ use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::DeviceInfo;
 use crate::model::ModelRecognition;
-use crate::sys::{Backend, Errno, OpenDevice, OpenFwctl, Request};
+use crate::sys::{Backend, Errno, OpenDevice, OpenFwctl, Request, hides_refusals};
 
 /// A user context with DevX on an open device. It is cheap to clone; every object made from it
 /// holds a clone, and the last one closes the device.
@@ -30,6 +30,10 @@ struct Inner {
     lost: AtomicU64,
     /// The kernel refused the page-size bitmap of UMEM_REG.
     no_page_sizes: AtomicBool,
+    /// The kernel refused relaxed ordering in the access flags of UMEM_REG.
+    no_relaxed_umem: AtomicBool,
+    /// Whether the kernel hides why the device refuses commands, once that is known.
+    hides_refusals: OnceLock<bool>,
     recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
@@ -107,6 +111,8 @@ impl Context {
             leaked: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             no_page_sizes: AtomicBool::new(false),
+            no_relaxed_umem: AtomicBool::new(false),
+            hides_refusals: OnceLock::new(),
             recognition,
             held: Mutex::default(),
         }))
@@ -151,6 +157,33 @@ impl Context {
 
     pub(crate) fn set_pages_follow_address(&self) {
         self.0.no_page_sizes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel passes UMEM_REG's access flags on without relaxed ordering, because it
+    /// refused that flag (Linux 5.10). The first registration with the flag finds out; `false`
+    /// until then. Keys keep their relaxed ordering: only the kernel's DMA mapping lacks it.
+    #[must_use]
+    pub fn umems_lack_relaxed_ordering(&self) -> bool {
+        self.0.no_relaxed_umem.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_umems_lack_relaxed_ordering(&self) {
+        self.0.no_relaxed_umem.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel hides why the device refuses a command: it returns an errno without the
+    /// outbox, so errors of the kind [`ErrorKind::Command`] have neither status nor syndrome
+    /// (mlx5_core before Linux 5.18). The first call sends a command that the device refuses.
+    #[must_use]
+    pub fn hides_refusals(&self) -> bool {
+        let known = &self.0.hides_refusals;
+        if known.get().is_none()
+            && let Some(found) = hides_refusals(self.device())
+        {
+            // Another thread may have set it meanwhile, to the same value.
+            let _ = known.set(found);
+        }
+        known.get().copied().unwrap_or(false)
     }
 
     /// Keeps `memory` alive until the device's file is closed, because a removed device may still

@@ -166,7 +166,7 @@ fn send(
         .input(cmd_in, input)
         .output(cmd_out, output)
         .send(context.device())
-        .map_err(|failure| failure.of_command(input, output))
+        .map_err(|failure| failure.of_command(input, output, || context.hides_refusals()))
 }
 
 /// Checks that the output mailbox of a successful request reports success too.

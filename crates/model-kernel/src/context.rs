@@ -269,6 +269,7 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE_BYTES] {
     ] {
         mask |= if offered { flag } else { 0 };
     }
+    mask &= kernel.release.context_flags();
     let pages = context.static_uars.len() as u32;
     // One more than the device's value; 0 means not required.
     let min_inline = match (caps.port_type() == PortType::ETHERNET, kernel.inline_mode) {

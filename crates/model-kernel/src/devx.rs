@@ -52,7 +52,7 @@ impl Method<'_> {
     /// Executes a client's command and returns the outbox, even if the device refused.
     fn pass(&mut self, input: &[u8], out: u16) -> Result<(), Errno> {
         let mut output = vec![0; self.attrs.len(out)?];
-        let result = self.file.kernel.run(input, &mut output);
+        let result = self.file.kernel.pass(input, &mut output);
         if let Err(errno) = result
             && errno != Errno::EREMOTEIO
         {
@@ -66,7 +66,8 @@ impl Method<'_> {
         let mut input = self.attrs.bytes(attr::OTHER_IN)?;
         let uid = self.devx_uid(&input)?;
         let tunnel = self.file.kernel.caps.vhca_tunnel_commands() != 0;
-        if !rules::is_general(&input, tunnel) {
+        let known = self.file.kernel.release.knows(rules::opcode(&input));
+        if !known || !rules::is_general(&input, tunnel) {
             return Err(not_passed(&input, "OTHER"));
         }
         UID.set(&mut input, uid.into());
@@ -90,14 +91,15 @@ impl Method<'_> {
         } else {
             rules::require_umem(&mut input);
         }
-        if let Some(queue) = rules::cq_event_queue(&input, kernel.caps.apu())
+        let apu = kernel.caps.apu() && kernel.release.knows_apu_cqs();
+        if let Some(queue) = rules::cq_event_queue(&input, apu)
             && !kernel.is_completion_queue(queue)
         {
             let words = format!("EQ {queue} belongs to no completion vector (QUERY_EQN)");
             return Err(refused(Errno::ENOENT, words));
         }
         let mut output = vec![0; self.attrs.len(attr::OBJ_OUT)?];
-        match kernel.run(&input, &mut output) {
+        match kernel.pass(&input, &mut output) {
             Ok(()) => {}
             Err(Errno::EREMOTEIO) => {
                 self.attrs.put(attr::OBJ_OUT, &output)?;
@@ -191,7 +193,7 @@ impl Method<'_> {
         let mut output = vec![0; len];
         match self.file.kernel.run(&input, &mut output) {
             Ok(()) | Err(Errno::EREMOTEIO) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(self.file.kernel.release.refusal(errno, &[])),
         }
         record.extend(output);
         match stream.channel().send(record) {

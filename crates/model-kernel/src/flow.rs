@@ -9,6 +9,7 @@ use super::client::Capability;
 use super::file::Method;
 use super::handles::{Object, charge_of_object};
 use super::refused::refused;
+use super::release::KernelRelease;
 use super::steering::{FlowMatcher, Rule};
 
 /// The highest priority value of a rule (`MLX5_IB_FLOW_LAST_PRIO`).
@@ -21,7 +22,12 @@ const DEFAULT_MISS: u32 = 1;
 const DROP: u32 = 2;
 
 /// A client's mask or value, cut to the fields that the device knows.
-fn match_param(bytes: &[u8]) -> Result<Box<FteMatchParam>, Errno> {
+fn match_param(bytes: &[u8], release: KernelRelease) -> Result<Box<FteMatchParam>, Errno> {
+    let most = usize::from(release.match_param_bytes());
+    if bytes.len() > most {
+        let words = format!("{} bytes of match parameters; at most {most} fit", bytes.len());
+        return Err(refused(Errno::EINVAL, words));
+    }
     let mut param = Box::new(FteMatchParam::zeroed());
     let known = bytes.len().min(FteMatchParam::BYTES);
     param.as_bytes_mut()[..known].copy_from_slice(&bytes[..known]);
@@ -37,7 +43,8 @@ fn match_param(bytes: &[u8]) -> Result<Box<FteMatchParam>, Errno> {
 
 impl Method<'_> {
     pub(super) fn flow_matcher_create(&mut self) -> Result<Object, Errno> {
-        let mask = match_param(&self.attrs.bytes(attr::MATCHER_MASK)?)?;
+        let release = self.file.kernel.release;
+        let mask = match_param(&self.attrs.bytes(attr::MATCHER_MASK)?, release)?;
         let priority = self.attrs.bytes(attr::MATCHER_FLOW_TYPE)?;
         let short = || refused(Errno::EINVAL, "flow type or match criteria have no bytes");
         let priority = u16::from_ne_bytes(*priority.first_chunk().ok_or_else(short)?);
@@ -86,7 +93,8 @@ impl Method<'_> {
         if flags & DEFAULT_MISS != 0 {
             return Err(refused(Errno::EOPNOTSUPP, "DEFAULT_MISS is not modelled"));
         }
-        let value = match_param(&self.attrs.bytes(attr::FLOW_MATCH_VALUE)?)?;
+        let value =
+            match_param(&self.attrs.bytes(attr::FLOW_MATCH_VALUE)?, self.file.kernel.release)?;
         let tag = match self.attrs.has(attr::FLOW_TAG) {
             true => {
                 let bytes = self.attrs.bytes(attr::FLOW_TAG)?;

@@ -447,7 +447,10 @@ unsafe impl OpenDevice for Opened {
 
     fn open_fwctl(&self) -> Result<Option<Arc<dyn verbless_devx::OpenFwctl>>, Error> {
         let inner = &self.backend.inner;
-        if !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered) {
+        // fwctl came with Linux 6.15.
+        if inner.release() < KernelRelease::Newest
+            || !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered)
+        {
             return Ok(None);
         }
         let file = FwctlFile::open(&self.backend, self.lease.id).map_err(|errno| {

@@ -1,23 +1,99 @@
 //! Linux releases that differ in what a client can see.
 
-use super::abi::attr;
+use std::str::FromStr;
 
-/// The Linux release that the modelled kernel is like. Only the differences of UMEM_REG are
-/// modelled.
+use nix::errno::Errno;
+use verbless_prm::Opcode;
+
+use super::abi::attr;
+use super::cmd::status_to_errno;
+
+/// The Linux release that the modelled kernel is like. The differences are those that a client of
+/// DevX can see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum KernelRelease {
-    /// Linux 5.10: UMEM_REG has no page-size bitmap, no dmabuf and no relaxed ordering, and the
-    /// address bounds the pages (`mlx5_ib_cont_pages`).
+    /// Linux 5.10:
+    /// - UMEM_REG has no page-size bitmap, no dmabuf and no relaxed ordering, and the address
+    ///   bounds the pages (`mlx5_ib_cont_pages`).
+    /// - A command that the device refuses ends with an errno of its status, without the outbox
+    ///   (`cmd_status_to_err`); the outbox of an asynchronous query arrives. Commands to a dead
+    ///   device end with EIO.
+    /// - DevX does not pass QUERY_ESW_FUNCTIONS, and creates no CQ of the DPA: it looks for the
+    ///   EQ of its DPA thread's number.
+    /// - Flow matchers and rules take 512 bytes of match parameters.
+    /// - A context does not offer SQD2RTS, real-time timestamps and the variant byte of mkeys.
     V5_10,
     /// The newest release that is modelled.
     #[default]
     Newest,
 }
 
+/// `5.10` or `newest`.
+impl FromStr for KernelRelease {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "5.10" => Ok(Self::V5_10),
+            "newest" => Ok(Self::Newest),
+            _ => Err(format!("no kernel like Linux {text} is modelled: there are 5.10 and newest")),
+        }
+    }
+}
+
 impl KernelRelease {
     /// Whether UMEM_REG has attribute `id`.
     pub(super) fn has_umem_attribute(self, id: u16) -> bool {
         self > Self::V5_10 || !matches!(id, attr::UMEM_PGSZ_BITMAP | attr::UMEM_DMABUF_FD)
+    }
+
+    /// Maximum bytes of a matcher's mask and of a rule's values (`MLX5_IB_DW_MATCH_PARAM`).
+    pub(super) const fn match_param_bytes(self) -> u16 {
+        match self {
+            Self::V5_10 => 512,
+            Self::Newest => 640,
+        }
+    }
+
+    /// Whether DevX knows that a CQ of the DPA has no EQ (`is_apu_cq`).
+    pub(super) const fn knows_apu_cqs(self) -> bool {
+        !matches!(self, Self::V5_10)
+    }
+
+    /// The flags of GET_CONTEXT's `comp_mask` that this release knows.
+    pub(super) const fn context_flags(self) -> u32 {
+        match self {
+            Self::V5_10 => 0x7,
+            Self::Newest => 0x3f,
+        }
+    }
+
+    /// Whether DevX passes the command as a general one or for another object.
+    pub(super) fn knows(self, opcode: Opcode) -> bool {
+        self > Self::V5_10 || opcode != Opcode::QUERY_ESW_FUNCTIONS
+    }
+
+    /// The errno that a client gets for a command's result: `output` has the status if that is
+    /// EREMOTEIO.
+    pub(super) fn refusal(self, result: Errno, output: &[u8]) -> Errno {
+        match (self, result) {
+            (Self::V5_10, Errno::EREMOTEIO) => status_to_errno(output).err().unwrap_or(Errno::EIO),
+            (Self::V5_10, Errno::ENXIO | Errno::ENOLINK) => Errno::EIO,
+            (_, errno) => errno,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_parses_by_number() {
+        assert_eq!("5.10".parse(), Ok(KernelRelease::V5_10));
+        assert_eq!("newest".parse(), Ok(KernelRelease::default()));
+        let unknown = "5.4".parse::<KernelRelease>().unwrap_err();
+        assert!(unknown.contains("5.10"), "{unknown}");
     }
 }

@@ -38,6 +38,7 @@ impl On {
             between: None,
             packets: false,
             both_ways: false,
+            model_kernel: None,
             faults,
             destructive: false,
             long: false,

@@ -131,6 +131,7 @@ mod tests {
             between: None,
             packets: false,
             both_ways: false,
+            model_kernel: None,
             faults: None,
             destructive: false,
             long: false,

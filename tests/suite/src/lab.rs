@@ -9,7 +9,7 @@ use verbless_command::{Device, KeyAccess};
 use verbless_devx::abi::core::port_state;
 use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
 use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
-use verbless_model_kernel::InProcess;
+use verbless_model_kernel::{InProcess, KernelRelease};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::doctor::{self, Blockage};
@@ -36,6 +36,8 @@ pub struct Choice {
     pub packets: bool,
     /// Each case runs both ways, and the CQEs and data of its queues are compared.
     pub both_ways: bool,
+    /// The Linux release that the model's kernel is like, if not the newest.
+    pub model_kernel: Option<KernelRelease>,
     /// A fault plan for the model's links.
     pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
@@ -183,7 +185,8 @@ impl Lab {
             model.apply(&plan).map_err(wrong)?;
             fault_counts = Some(Arc::new(FaultCounts::new(&plan)));
         }
-        let backend = Arc::new(InProcess::of(&model));
+        let backend = InProcess::of(&model).like(choice.model_kernel.unwrap_or_default());
+        let backend = Arc::new(backend);
         let devices = backend.enumerate()?;
         let choice = choice.clone();
         let before = Some((0..model.devices()).map(|device| model.counts(device)).collect());

@@ -41,6 +41,7 @@ fn lab(name: &str, profile: &str) -> Lab {
         between: None,
         packets: false,
         both_ways: false,
+        model_kernel: None,
         faults: None,
         destructive: false,
         long: false,

@@ -46,6 +46,7 @@ fn main() -> std::process::ExitCode {
             between: between.map(str::to_string),
             packets: false,
             both_ways: false,
+            model_kernel: None,
             faults: None,
             destructive: false,
             long: false,

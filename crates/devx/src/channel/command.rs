@@ -86,7 +86,8 @@ impl CommandChannel {
             .input_u64(query::WR_ID, wr_id)
             .descriptor(query::FD, self.as_fd())
             .send(self.context().device())
-            .map_err(|failure| failure.of_command(input, &[]))?;
+            // A refusal arrives with the answer, also on kernels that hide others.
+            .map_err(|failure| failure.of_command(input, &[], || false))?;
         Ok(())
     }
 

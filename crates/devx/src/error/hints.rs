@@ -117,6 +117,10 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "DevX does not pass this command as a creation, or its mailbox is too short, or its \
              addresses are not UMEMs"
         }
+        (method::DEVX_OBJ_CREATE, Errno::ENOENT) => {
+            "the CQ names no event queue of a completion vector (DEVX_QUERY_EQN has them); a \
+             kernel before Linux 5.12 looks for one even for a CQ of the DPA, and makes none"
+        }
         (
             method::DEVX_OBJ_MODIFY | method::DEVX_OBJ_QUERY | method::DEVX_OBJ_ASYNC_QUERY,
             Errno::EINVAL,
@@ -142,13 +146,13 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         }
         (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
             "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is \
-             older than Linux 6.1's and not DOCA-OFED's, which a BlueField's own kernel (5.15) \
-             needs: `ofed_info -s` names it"
+             older than Linux 5.10's (docs/lab.md has what each release lacks); `modinfo -n \
+             mlx5_ib` and `ofed_info -s` tell whose it is"
         }
         (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
-            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 6.1 or \
-             later, or, on an older vendor kernel (a BlueField's 5.15), both those of DOCA-OFED: \
-             see `ofed_info -s` and `modinfo -n mlx5_ib`"
+            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 5.10 or \
+             later, or both those of DOCA-OFED: see docs/lab.md, `modinfo -n mlx5_ib` and \
+             `ofed_info -s`"
         }
         (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
         (_, Errno::ENOENT) => "no such object in this context",
@@ -164,6 +168,32 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         _ => "the kernel log may say more",
     };
     Cow::Borrowed(advice)
+}
+
+/// Whether a kernel that hides refusals returns this errno for one of them (`cmd_status_to_err` of
+/// Linux 5.10's mlx5_core).
+pub(super) fn may_hide(errno: Errno) -> bool {
+    matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EBUSY | Errno::ENOMEM | Errno::EAGAIN)
+}
+
+/// Hint for a command that the device refused, on a kernel that hides the status: the statuses of
+/// the errno, and how to make the kernel log the one.
+pub(super) fn hidden(errno: Errno) -> String {
+    let statuses = match errno {
+        Errno::EBUSY => "RES_BUSY",
+        Errno::ENOMEM => "LIM",
+        Errno::EAGAIN => "NO_RES",
+        Errno::EIO => "INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN, BAD_OUTP_LEN or an unknown one",
+        _ => {
+            "BAD_OP, BAD_PARAM, BAD_RES, BAD_RES_STATE, BAD_QP_STATE or IX, unless DevX itself \
+             refused the command"
+        }
+    };
+    format!(
+        "this kernel's mlx5_core (before Linux 5.18) hides the status ({errno:?} means {statuses}) \
+         and the syndrome; it logs both at debug level: as root `echo 'func mlx5_cmd_check +p' > \
+         /sys/kernel/debug/dynamic_debug/control`, repeat the command, and read dmesg"
+    )
 }
 
 /// Hint on pinned memory, with the current limit.
@@ -186,6 +216,25 @@ fn memory_limit() -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn hidden_refusal_hint_has_statuses_of_errno() {
+        let hints = [
+            (Errno::EINVAL, "BAD_PARAM"),
+            (Errno::EIO, "BAD_OUTP_LEN"),
+            (Errno::EBUSY, "EBUSY means RES_BUSY)"),
+            (Errno::ENOMEM, "ENOMEM means LIM)"),
+            (Errno::EAGAIN, "EAGAIN means NO_RES)"),
+        ];
+        for (errno, expected) in hints {
+            assert!(may_hide(errno), "{errno}");
+            let hint = hidden(errno);
+            assert!(hint.contains(expected) && hint.contains("read dmesg"), "{hint}");
+        }
+        for errno in [Errno::EREMOTEIO, Errno::ENXIO, Errno::EPROTONOSUPPORT, Errno::EFAULT] {
+            assert!(!may_hide(errno), "{errno}");
+        }
+    }
+
     /// Hints of one method, then hints of every method.
     #[test]
     fn refusal_hint_depends_on_method_and_errno() {
@@ -197,6 +246,7 @@ mod tests {
             (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, "no write combining"),
             (method::DEVX_OTHER, Errno::EINVAL, "as a general one"),
             (method::DEVX_OBJ_CREATE, Errno::EINVAL, "as a creation"),
+            (method::DEVX_OBJ_CREATE, Errno::ENOENT, "CQ of the DPA"),
             (method::DEVX_OBJ_MODIFY, Errno::EINVAL, "the id in its mailbox"),
             (method::DEVX_OBJ_QUERY, Errno::EINVAL, "the id in its mailbox"),
             (method::DEVX_OBJ_ASYNC_QUERY, Errno::EINVAL, "the id in its mailbox"),

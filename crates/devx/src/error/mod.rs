@@ -52,7 +52,9 @@ pub enum ErrorKind {
     MemoryLimit,
     /// The device or its firmware does not support DevX.
     NoDevx,
-    /// The device carried out a command and refused it; status and syndrome say why.
+    /// The device refused a command; status and syndrome say why. A kernel that passes neither on
+    /// ([`Context::hides_refusals`](crate::Context::hides_refusals)) leaves only an errno, and the
+    /// hint says where the kernel logs both.
     Command,
     /// The kernel refused a request before it reached the device.
     Refused,
@@ -183,6 +185,19 @@ impl Error {
                     kernel does not pass on (INTERNAL_ERR, BAD_SYS_STATE, a wrong length); the \
                     kernel log has the status and the syndrome";
         Self::new(ErrorKind::Refused, method.name(), hint).with_errno(errno)
+    }
+
+    /// Whether the errno may be a refusal by the device whose status the kernel hides.
+    pub(crate) fn may_hide_refusal(errno: Errno) -> bool {
+        hints::may_hide(errno)
+    }
+
+    /// The error for a command that the device refused, on a kernel that passes on neither status
+    /// nor syndrome.
+    pub(crate) fn refusal_hidden(method: Method, input: &[u8], errno: Errno) -> Self {
+        Self::new(ErrorKind::Command, method.name(), hints::hidden(errno))
+            .with_errno(errno)
+            .with_command(input)
     }
 
     /// The error for an errno of a method that carries a command. EREMOTEIO: the device refused,

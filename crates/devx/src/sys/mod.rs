@@ -21,4 +21,4 @@ pub(crate) use fwctl::{fwctl_info, fwctl_rpc};
 pub(crate) use ioctl::{FwctlOpener, UverbsFile};
 #[cfg(test)]
 pub(crate) use request::testing;
-pub(crate) use request::{IoctlOutputs, Request};
+pub(crate) use request::{IoctlOutputs, Request, hides_refusals};

@@ -163,6 +163,30 @@ fn responds(device: &dyn OpenDevice) -> bool {
     }
 }
 
+/// Whether the kernel returns an errno of its own for a command that the device refuses, without
+/// the outbox (mlx5_core before Linux 5.18). It sends a command that a device refuses with
+/// BAD_PARAM: QUERY_HCA_CAP of a page that does not exist. `None`: the answer does not tell.
+#[cold]
+pub(crate) fn hides_refusals(device: &dyn OpenDevice) -> Option<bool> {
+    use devx_other::{CMD_IN, CMD_OUT};
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&Opcode::QUERY_HCA_CAP.0.to_be_bytes());
+    input[6..8].copy_from_slice(&NO_CAPABILITY_PAGE.to_be_bytes());
+    let mut output = [0; CAPABILITY_OUTBOX];
+    let request = Request::new(method::DEVX_OTHER).input(CMD_IN, &input);
+    match request.output(CMD_OUT, &mut output).send_once(device) {
+        Err(IoctlFailure::Errno { errno: Errno::EREMOTEIO, .. }) => Some(false),
+        Err(IoctlFailure::Errno { errno: Errno::EINVAL, .. }) => Some(true),
+        _ => None,
+    }
+}
+
+/// Operation modifier of QUERY_HCA_CAP for the current values of the last page that the field can
+/// name.
+const NO_CAPABILITY_PAGE: u16 = 0xffff;
+/// Bytes of QUERY_HCA_CAP's outbox.
+const CAPABILITY_OUTBOX: usize = 16 + 4096;
+
 /// A request that did not succeed.
 #[derive(Debug)]
 pub(crate) enum IoctlFailure {
@@ -173,9 +197,27 @@ pub(crate) enum IoctlFailure {
 }
 
 impl IoctlFailure {
-    /// The error of a method that carries a command.
-    pub(crate) fn of_command(self, input: &[u8], output: &[u8]) -> Error {
+    /// Whether the kernel refused the request with one of these.
+    pub(crate) fn is(&self, errnos: &[Errno]) -> bool {
+        matches!(self, Self::Errno { errno, .. } if errnos.contains(errno))
+    }
+
+    /// The error of a method that carries a command. `hides_refusals` is asked only when the errno
+    /// could be a refusal whose status the kernel hides.
+    pub(crate) fn of_command(
+        self,
+        input: &[u8],
+        output: &[u8],
+        hides_refusals: impl FnOnce() -> bool,
+    ) -> Error {
         match self {
+            Self::Errno { method, errno, responds }
+                if Error::may_hide_refusal(errno)
+                    && (errno != Errno::EIO || responds)
+                    && hides_refusals() =>
+            {
+                Error::refusal_hidden(method, input, errno)
+            }
             Self::Errno { method, errno, responds: false } => {
                 Error::from_command(method, input, output, errno)
             }

@@ -6,9 +6,10 @@ use std::os::fd::BorrowedFd;
 use super::backend::Errno;
 use super::request::{IoctlFailure, IoctlOutputs, Request};
 use crate::abi::attr::{devx_umem_dereg, devx_umem_reg};
+use crate::abi::core::access::RELAXED_ORDERING;
 use crate::abi::method;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{DestroyError, Handle, Release};
 use crate::page::page_size;
 
@@ -141,7 +142,7 @@ impl Context {
         dmabuf: Option<BorrowedFd<'_>>,
     ) -> Result<Umem> {
         let (bitmap, mandatory) = pages.bitmap();
-        let send = |id: &mut u32, bitmap: Option<u64>| -> Result<IoctlOutputs, IoctlFailure> {
+        let send = |id: &mut u32, access: u32, bitmap: Option<u64>| {
             Request::new(method::DEVX_UMEM_REG)
                 .input_u64(devx_umem_reg::ADDR, address)
                 .input_u64(devx_umem_reg::LEN, length)
@@ -160,14 +161,39 @@ impl Context {
                 .send(self.device())
         };
         let mut id = 0u32;
-        let known = !self.pages_follow_address();
-        let answer = match send(&mut id, known.then_some(bitmap)) {
-            Err(IoctlFailure::Errno { errno: Errno::EPROTONOSUPPORT, .. })
-                if known && mandatory =>
-            {
-                let answer = send(&mut id, None)?;
-                self.set_pages_follow_address();
+        let mut send = |access| -> Result<IoctlOutputs, IoctlFailure> {
+            let known = !self.pages_follow_address();
+            match send(&mut id, access, known.then_some(bitmap)) {
+                Err(IoctlFailure::Errno { errno: Errno::EPROTONOSUPPORT, .. })
+                    if known && mandatory =>
+                {
+                    let answer = send(&mut id, access, None);
+                    // Flags are checked after the attributes.
+                    let other = [Errno::EPROTONOSUPPORT];
+                    if answer.as_ref().err().is_none_or(|failure| !failure.is(&other)) {
+                        self.set_pages_follow_address();
+                    }
+                    answer
+                }
+                answer => answer,
+            }
+        };
+        let plain = access & !RELAXED_ORDERING;
+        let answer = if self.umems_lack_relaxed_ordering() { send(plain) } else { send(access) };
+        let answer = match answer {
+            Err(failure) if plain != access && failure.is(&[Errno::EINVAL]) => {
+                let answer = send(plain)?;
+                self.set_umems_lack_relaxed_ordering();
                 answer
+            }
+            Err(failure) if dmabuf.is_some() && failure.is(&[Errno::EPROTONOSUPPORT]) => {
+                return Err(Error::new(
+                    ErrorKind::NotSupported,
+                    "DEVX_UMEM_REG of a dmabuf",
+                    "this kernel's mlx5_ib registers no dmabuf through DevX: it must be that of \
+                     Linux 6.1 or later; copy the data through memory of this process instead",
+                )
+                .with_errno(Errno::EPROTONOSUPPORT));
             }
             answer => answer?,
         };

@@ -1,7 +1,8 @@
 //! Errors say what was tried, what the device or the kernel answered, and what to check next.
 
 use crate::support::fake::{Fake, context, info};
-use verbless_devx::abi::attr::{devx_obj_create, uhw};
+use std::os::fd::AsFd;
+use verbless_devx::abi::attr::{devx_obj_create, devx_other, uhw};
 use verbless_devx::abi::core::access;
 use verbless_devx::abi::method;
 use verbless_devx::abi::mlx5::CONTEXT_DEVX;
@@ -138,7 +139,7 @@ fn uar_errno_maps_to_kind_and_hint() {
         (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::Refused, "answers other commands"),
         (method::UAR_OBJ_ALLOC, Errno::ENOLINK, ErrorKind::DeviceGone, "open it again"),
         (method::UAR_OBJ_ALLOC, Errno::EPERM, ErrorKind::Permission, "privilege"),
-        (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 6.1"),
+        (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 5.10"),
     ] {
         let context = context(move |method, _| (method == refused).then_some(Err(errno)));
         let error = context.uar_alloc(UarKind::BlueFlame).unwrap_err();
@@ -155,4 +156,102 @@ fn eio_without_command_replies_is_device_gone() {
     });
     let error = context.uar_alloc(UarKind::BlueFlame).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+}
+
+/// A context on a kernel that returns `errno` for a refused creation, and EINVAL for the probe of
+/// [`Context::hides_refusals`] with EINVAL.
+fn on_kernel_that_hides(errno: Errno) -> Context {
+    context(move |method, call| match method {
+        method::DEVX_OBJ_CREATE => Some(Err(errno)),
+        method::DEVX_OTHER => {
+            #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
+            // SAFETY: every command has 16 bytes.
+            let input = unsafe { (call.data(devx_other::CMD_IN) as *const [u8; 16]).read() };
+            (input[..2] == [0x01, 0x00]).then_some(Err(Errno::EINVAL))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn refusal_that_kernel_hides_is_command_without_status() {
+    for (errno, statuses) in [
+        (Errno::EINVAL, "BAD_PARAM"),
+        (Errno::EIO, "INTERNAL_ERR"),
+        (Errno::EBUSY, "RES_BUSY"),
+        (Errno::ENOMEM, "LIM"),
+        (Errno::EAGAIN, "NO_RES"),
+    ] {
+        let context = on_kernel_that_hides(errno);
+        let mut create_qp = [0; 272];
+        create_qp[0] = 0x05;
+        let error = context.obj_create(&create_qp, &mut [0; 16]).unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::Command, Some(errno)), "{error}");
+        assert_eq!((error.status(), error.syndrome()), (None, None));
+        assert!(context.hides_refusals());
+        let text = error.to_string();
+        for part in ["CREATE_QP (0x500) by DEVX_OBJ_CREATE", statuses, "before Linux 5.18", "dmesg"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    let missing = on_kernel_that_hides(Errno::EFAULT).obj_create(&[0; 16], &mut [0; 16]);
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::Refused, "no refusal ends with EFAULT");
+}
+
+#[test]
+fn errno_on_kernel_with_outboxes_is_kernel_refusal() {
+    let context = context(|method, _| match method {
+        method::DEVX_OBJ_CREATE => Some(Err(Errno::EINVAL)),
+        method::DEVX_OTHER => Some(Err(Errno::EREMOTEIO)),
+        _ => None,
+    });
+    let error = context.obj_create(&[0; 16], &mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(!context.hides_refusals());
+}
+
+#[test]
+fn lost_device_on_kernel_that_hides_is_device_gone() {
+    let context = context(|method, _| {
+        let methods = [method::DEVX_OBJ_CREATE, method::DEVX_OTHER];
+        methods.contains(&method).then_some(Err(Errno::EIO))
+    });
+    let error = context.obj_create(&[0; 16], &mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+}
+
+#[test]
+fn umem_reg_does_without_what_linux_5_10_lacks() {
+    use verbless_devx::abi::attr::devx_umem_reg::{ACCESS, DMABUF_FD, PGSZ_BITMAP};
+    let context = context(|method, call| {
+        (method == method::DEVX_UMEM_REG).then_some(())?;
+        if call.has(PGSZ_BITMAP) || call.has(DMABUF_FD) {
+            return Some(Err(Errno::EPROTONOSUPPORT));
+        }
+        let relaxed = call.data(ACCESS) & u64::from(access::RELAXED_ORDERING) != 0;
+        relaxed.then_some(Err(Errno::EINVAL))
+    });
+    let memory = vec![0u8; 4096];
+    let register = || {
+        let flags = access::LOCAL_WRITE | access::RELAXED_ORDERING;
+        #[allow(unsafe_code, reason = "the fake device registers nothing")]
+        // SAFETY: nothing is registered.
+        unsafe {
+            context.umem_reg(memory.as_ptr() as u64, 4096, flags, PageSizes::Bitmap(0x1000))
+        }
+    };
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let dmabuf = || {
+        let (flags, pages) = (access::LOCAL_WRITE, PageSizes::Bitmap(0x1000));
+        context.umem_reg_dmabuf(file.as_fd(), 0, 4096, flags, pages).unwrap_err()
+    };
+    assert_eq!(dmabuf().kind(), ErrorKind::NotSupported);
+    assert!(!context.pages_follow_address(), "nothing was registered without the bitmap");
+    register().unwrap();
+    assert!(context.pages_follow_address() && context.umems_lack_relaxed_ordering());
+    register().unwrap();
+    let error = dmabuf();
+    assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+    assert!(error.hint().contains("Linux 6.1"), "{error}");
 }

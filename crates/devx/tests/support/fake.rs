@@ -33,6 +33,11 @@ impl Call<'_> {
         self.0.iter_mut().find(|attribute| attribute.attr_id == id)
     }
 
+    /// Whether the request has an attribute.
+    pub(crate) fn has(&mut self, id: u16) -> bool {
+        self.find(id).is_some()
+    }
+
     /// Data of an attribute.
     pub(crate) fn data(&mut self, id: u16) -> u64 {
         self.find(id).unwrap().data

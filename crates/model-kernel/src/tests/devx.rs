@@ -518,3 +518,29 @@ fn async_query_without_room_for_its_record_fails() {
     let refused = (0..16).map(|_| query()).find(|result| *result != Ok(()));
     assert_eq!(refused, Some(Err(Errno::ENOMEM)));
 }
+
+/// Linux 5.10 returns the errno of the status for a refused command, without the outbox.
+#[test]
+fn linux_5_10_hides_outbox_of_refused_command() {
+    let fixture = Fixture::like(crate::KernelRelease::V5_10);
+    let input = command(Opcode::QUERY_ADAPTER.0, 0, 16);
+    for (status, errno) in [
+        (0x3, Errno::EINVAL),
+        (0x6, Errno::EBUSY),
+        (0x8, Errno::ENOMEM),
+        (0xf, Errno::EAGAIN),
+        (0x51, Errno::EIO),
+    ] {
+        fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, status);
+        let mut output = [0xff; 16];
+        let mut request =
+            Request::new(0x1000, 0x1000).input(0x1000, &input).output(0x1001, &mut output);
+        assert_eq!(request.send(&fixture.file), Err(errno), "{status:#x}");
+        assert_eq!(output, [0xff; 16], "{status:#x}");
+    }
+    fixture.device.refuse_next(Opcode::ALLOC_PD.0, 0x8);
+    assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::ENOMEM));
+    let esw = command(Opcode::QUERY_ESW_FUNCTIONS.0, 0, 16);
+    assert_eq!(other(&fixture, &esw), Err(Errno::EINVAL), "DevX does not pass it");
+    assert_eq!(fixture.close(), 0);
+}

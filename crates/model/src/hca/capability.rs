@@ -57,7 +57,7 @@ impl Capabilities {
         if number == HcaCapPage::GENERAL.0
             && let Some(general) = HcaCap::from_prefix_mut(&mut new)
         {
-            // This field follows from others.
+            // This field follows from others. A ConnectX-4 without uar_4k answered 0.
             general.set_num_of_uars_per_page(0);
         }
         let new = &*new;
@@ -82,14 +82,15 @@ impl Capabilities {
         if let Some(general) = HcaCap::from_prefix_mut(&mut page.current)
             && number == HcaCapPage::GENERAL.0
         {
-            general.set_num_of_uars_per_page(1 << general.log_uar_page_sz().min(31));
+            let count = if general.uar_4k() { uars_per_page(general) } else { 0 };
+            general.set_num_of_uars_per_page(count);
         }
         Ok(())
     }
 
     /// UARs of 4 KiB in a system page; ALLOC_UAR allocates so many at once.
     pub(crate) fn uars_per_page(&self) -> u32 {
-        self.general().num_of_uars_per_page().max(1)
+        uars_per_page(self.general())
     }
 
     /// The general page.
@@ -196,6 +197,10 @@ impl Capabilities {
     pub(crate) fn pkeys(&self) -> u32 {
         128 << self.general().pkey_table_size().0.min(16)
     }
+}
+
+fn uars_per_page(general: &HcaCap) -> u32 {
+    1 << general.log_uar_page_sz().min(31)
 }
 
 /// Refuses a timestamp clock that a kind of queue does not have. DEFAULT is always accepted: UCX

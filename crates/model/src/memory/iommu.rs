@@ -70,6 +70,15 @@ impl Iommu {
         Some(memory + at)
     }
 
+    /// The memory address of a bus address, and how many of the `length` bytes from there one
+    /// mapping covers; `None`: none.
+    pub(crate) fn resolve_part(&self, bus: u64, length: u64) -> Option<(u64, u64)> {
+        let maps = self.maps();
+        let (&first, &(memory, whole)) = maps.taken.range(..=bus).next_back()?;
+        let covered = whole.checked_sub(bus - first).filter(|&covered| covered > 0)?;
+        Some((memory + (bus - first), covered.min(length)))
+    }
+
     fn maps(&self) -> MutexGuard<'_, IommuMaps> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,6 +138,9 @@ mod tests {
             assert_eq!(bus % align, address % 0x1000, "{length:#x} bytes at {address:#x}");
             assert_eq!(iommu.resolve(bus, length), Some(address));
             assert_eq!(iommu.resolve(bus + length - 1, 1), Some(address + length - 1));
+            let end = bus.next_multiple_of(0x1000).max((bus + length).next_multiple_of(0x1000));
+            assert_eq!(iommu.resolve_part(bus, u64::MAX), Some((address, end - bus)));
+            assert_eq!(iommu.resolve_part(bus, 1), Some((address, 1)));
             held.push((mapped, length));
         }
         let mut ranges: Vec<_> =

@@ -67,6 +67,7 @@ fn lab_rejects_unknown_device(_: &Lab) -> Result<(), Stop> {
         between: None,
         packets: false,
         both_ways: false,
+        model_kernel: None,
         faults: None,
         destructive: false,
         long: false,

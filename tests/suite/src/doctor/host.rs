@@ -162,8 +162,8 @@ impl Host {
         chain.check(Link::Kernel, || {
             let is_vendors = core.as_ref().is_some_and(|it| it.is_vendors);
             match version(&self.release()) {
-                Some(version) if version < (6, 1) && !is_vendors => Finding::Limited(format!(
-                    "{}, older than the 6.1 that the driver asks for: requests with newer \
+                Some(version) if version < (5, 10) && !is_vendors => Finding::Limited(format!(
+                    "{}, older than the 5.10 that the driver needs: requests with newer \
                      attributes fail; take a newer kernel, or the vendor's modules (DOCA-OFED)",
                     self.linux()
                 )),

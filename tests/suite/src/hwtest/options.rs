@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use verbless_conformance::{Case, Choice, cases};
+use verbless_model_kernel::KernelRelease;
 
 use crate::versions;
 
@@ -125,6 +126,9 @@ pub(crate) struct SuiteOptions {
     /// packets, and its queues must get the same CQEs and data.
     #[arg(long, conflicts_with_all = ["packets", "faults"])]
     pub(crate) both_ways: bool,
+    /// The Linux release that the model's kernel is like in this process: 5.10 or newest.
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) model_kernel: Option<KernelRelease>,
     /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
     /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
     /// --faults FILE` this option only declares that links lose messages of the cases.
@@ -210,6 +214,7 @@ impl SuiteOptions {
             between: self.between.clone(),
             packets: self.packets,
             both_ways: self.both_ways,
+            model_kernel: self.model_kernel,
             faults: self.faults.clone(),
             destructive: self.destructive,
             long: self.long,

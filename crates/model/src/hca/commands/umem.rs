@@ -45,6 +45,24 @@ pub(super) fn pages(
     Ok((pages?, writable))
 }
 
+/// The pages of a UMEM: as [`pages`], but the last one may end past what the IOMMU maps, as those
+/// of Linux 5.10 do. The last number is how many bytes of it the IOMMU does not map.
+fn umem_pages(
+    entries: &[u8],
+    log_page_size: u32,
+    iommu: &Iommu,
+) -> Result<(Vec<u64>, bool, u64), Refusal> {
+    let (mut pages, writable) = pages(entries, log_page_size, iommu)?;
+    // An unresolved page still has its bus address.
+    let part = pages.last_mut().filter(|page| **page >= IOVA).and_then(|page| {
+        let size = 1 << log_page_size;
+        let (memory, mapped) = iommu.resolve_part(*page, size)?;
+        *page = memory;
+        Some(size - mapped)
+    });
+    Ok((pages, writable, part.unwrap_or(0)))
+}
+
 /// CREATE_UMEM.
 pub(in crate::hca) fn create(
     call: &mut Call<'_>,
@@ -66,10 +84,12 @@ pub(in crate::hca) fn create(
     if !call.hca().budget.has_room(list.len()) {
         return Err(Refusal::OverBudget);
     }
-    let (pages, writable) = pages(list, log_page_size, &call.hca().iommu)?;
+    let (pages, writable, unmapped) = umem_pages(list, log_page_size, &call.hca().iommu)?;
     let offset = u64::from(umem.page_offset());
     let whole = (pages.len() as u64).checked_mul(1 << log_page_size);
-    let length = whole.and_then(|whole| whole.checked_sub(offset)).ok_or(Refusal::UmemPages)?;
+    let length = whole
+        .and_then(|whole| whole.checked_sub(unmapped)?.checked_sub(offset))
+        .ok_or(Refusal::UmemPages)?;
     if length == 0 || offset >> log_page_size != 0 {
         return Err(Refusal::UmemPages);
     }
@@ -180,5 +200,30 @@ impl Call<'_> {
             None => address,
         };
         if address % 8 != 0 { Err(Refusal::RecordMisaligned) } else { Ok(address) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn last_page_of_umem_may_end_past_its_mapping() {
+        const MEMORY: u64 = 0x7000_0000;
+        let iommu = Arc::new(Iommu::default());
+        let mapped = iommu.map(MEMORY, 0x1_0001).expect("there is room");
+        let bus = mapped.bus_address();
+        let entries = (bus | READ | WRITE).to_be_bytes();
+        let found = umem_pages(&entries, 17, &iommu).ok();
+        assert_eq!(found, Some((vec![MEMORY], true, 0x2_0000 - 0x1_1000)));
+        let of_key = pages(&entries, 17, &iommu).ok();
+        assert_eq!(of_key, Some((vec![bus], true)), "a key's list of pages has none of these");
+        let twice = [entries, entries].concat();
+        let found = umem_pages(&twice, 17, &iommu).ok();
+        assert_eq!(found, Some((vec![bus, MEMORY], true, 0xf000)), "only the last one may");
+        let whole = (bus | READ).to_be_bytes();
+        assert_eq!(umem_pages(&whole, 12, &iommu).ok(), Some((vec![MEMORY], false, 0)));
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use super::packages::Packages;
-use super::{Kind, Program};
+use super::program::{Kind, Program};
 use crate::commands::output_of;
 use crate::workspace::Result;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::names;
+use super::files::names;
 use crate::workspace::Result;
 
 /// Copies the files that git knows or would add, as they are now, to `copy`; returns `copy`.

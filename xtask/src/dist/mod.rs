@@ -7,7 +7,9 @@
 
 mod build;
 mod check;
+mod files;
 mod packages;
+mod program;
 mod spdx;
 mod step;
 mod trial;
@@ -16,14 +18,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use clap::ValueEnum;
-use sha2::{Digest, Sha256};
-
 use self::build::{Build, Built};
+use self::files::{names, sha256};
 use self::packages::Packages;
+use self::program::{AARCH64, Arch, PROGRAMS, X86_64};
 pub(crate) use self::step::check as step;
 use crate::vm::program::has_std;
 use crate::workspace::{Result, commit, workspace_root};
+use clap::ValueEnum;
 
 /// Options of `cargo xtask dist`.
 #[derive(clap::Args, Debug)]
@@ -45,19 +47,6 @@ enum Choice {
     All,
 }
 
-/// An architecture of shipped programs, as Rust names it.
-#[derive(Clone, Copy, Debug)]
-struct Arch(&'static str);
-
-const X86_64: Arch = Arch("x86_64");
-const AARCH64: Arch = Arch("aarch64");
-
-impl Arch {
-    fn target(self) -> String {
-        format!("{}-unknown-linux-musl", self.0)
-    }
-}
-
 impl Choice {
     fn arches(self) -> &'static [Arch] {
         match self {
@@ -67,31 +56,6 @@ impl Choice {
         }
     }
 }
-
-/// A program that is shipped.
-#[derive(Debug)]
-struct Program {
-    name: &'static str,
-    package: &'static str,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Bin,
-    Example,
-}
-
-const HWTEST: Program =
-    Program { name: "hwtest", package: "verbless-conformance", kind: Kind::Bin };
-const MODEL: Program =
-    Program { name: "verbless-model", package: "verbless-model-host", kind: Kind::Bin };
-const PROGRAMS: &[Program] = &[
-    HWTEST,
-    MODEL,
-    Program { name: "devinfo", package: "verbless", kind: Kind::Example },
-    Program { name: "kv", package: "verbless", kind: Kind::Example },
-];
 
 /// Bytes that a program may have: it goes to a DPU over whatever link there is.
 const LIMIT: u64 = 12_000_000;
@@ -210,39 +174,14 @@ fn fits(name: &str, arch: Arch, bytes: u64) -> Result {
     Ok(())
 }
 
-/// The names of a directory's files, in order.
-fn names(directory: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-fn sha256(file: &Path) -> Result<String> {
-    let digest = Sha256::digest(fs::read(file)?);
-    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{AARCH64, LIMIT, fits, sha256};
+    use super::{AARCH64, LIMIT, fits};
 
     #[test]
     fn program_above_limit_is_refused_with_its_size() {
         assert!(fits("hwtest", AARCH64, LIMIT).is_ok());
         let error = fits("hwtest", AARCH64, LIMIT + 1).unwrap_err().to_string();
         assert!(error.contains("hwtest for aarch64 has 12000001 bytes"), "{error}");
-    }
-
-    #[test]
-    fn checksum_is_in_the_form_of_sha256sum() {
-        let file = std::env::temp_dir().join(format!("verbless-sum-{}", std::process::id()));
-        std::fs::write(&file, "abc").unwrap();
-        let sum = sha256(&file);
-        std::fs::remove_file(&file).unwrap();
-        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(sum.unwrap(), expected);
     }
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::build::Built;
+use super::files::sha256;
 use super::packages::{Package, Packages};
-use super::sha256;
 use crate::commands::output_of;
 use crate::workspace::Result;
 
@@ -188,9 +188,10 @@ mod tests {
     use serde_json::Value;
 
     use super::{Document, id, utc};
+    use crate::dist::LIST;
     use crate::dist::build::Built;
     use crate::dist::packages::Packages;
-    use crate::dist::{HWTEST, LIST, MODEL};
+    use crate::dist::program::{HWTEST, MODEL};
     use crate::workspace::workspace_root;
 
     #[test]

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use super::build::Build;
 use super::packages::Packages;
-use super::{AARCH64, HWTEST, MODEL, trial};
+use super::program::{AARCH64, HWTEST, MODEL};
+use super::trial;
 use crate::commands::{Counts, cargo, count};
 use crate::outcome::Outcome;
 use crate::vm::program::has_std;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::build::Built;
-use super::{AARCH64, Arch};
+use super::program::{AARCH64, Arch};
 use crate::run::on_the_path;
 use crate::workspace::Result;
 

@@ -74,7 +74,7 @@ impl Iommu {
     /// mapping covers; `None`: none.
     pub(crate) fn resolve_part(&self, bus: u64, length: u64) -> Option<(u64, u64)> {
         let maps = self.maps();
-        let (&first, &(memory, whole)) = maps.taken.range(..=bus).next_back()?;
+        let (&first, &(memory, whole)) = maps.mapped.range(..=bus).next_back()?;
         let covered = whole.checked_sub(bus - first).filter(|&covered| covered > 0)?;
         Some((memory + (bus - first), covered.min(length)))
     }

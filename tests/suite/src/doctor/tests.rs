@@ -311,7 +311,9 @@ fn old_kernel_is_a_note_unless_its_modules_are_the_vendors() {
     let tree = Tree::new();
     tree.device("4: ACTIVE").file("proc/sys/kernel/osrelease", "5.4.0-21-amd64");
     let kernel = |tree: &Tree| tree.examine("auto").2.remove(0).finding;
-    assert!(matches!(kernel(&tree), Finding::Limited(text) if text.contains("older than the 5.10")));
+    assert!(
+        matches!(kernel(&tree), Finding::Limited(text) if text.contains("older than the 5.10"))
+    );
     tree.file("sys/module/mlx5_core/taint", "OE");
     assert!(matches!(kernel(&tree), Finding::Holds(_)));
     tree.file("proc/sys/kernel/osrelease", "6.12.1").file("sys/module/mlx5_core/taint", "");

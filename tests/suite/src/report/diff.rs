@@ -8,10 +8,11 @@ use verbless_command::CapMode;
 use verbless_model::{Link, Profile};
 use verbless_prm::CommandInfo;
 
+use super::docs;
+use super::document::{CaseResult, DeviceFacts, Ending, FactLink, Page, Query, Report};
 use super::fields::{Value, of_view};
 use super::profile::facts_of;
 use super::text::plain;
-use super::{CaseResult, DeviceFacts, Ending, FactLink, Page, Query, Report, docs};
 use crate::Stop;
 
 /// One of the two that are compared.
@@ -183,7 +184,7 @@ impl Diff {
     fn ports(&mut self, name: &str, ours: &DeviceFacts, theirs: &DeviceFacts) {
         for (ours, theirs) in ours.ports.iter().zip(&theirs.ports) {
             let mtu = |mtu: Option<u32>| mtu.map_or("unknown".into(), |mtu| mtu.to_string());
-            let of = |port: &super::Port| {
+            let of = |port: &super::document::Port| {
                 [
                     ("link layer", format!("{:?}", port.link_layer)),
                     ("state", port.state.to_string()),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::hex::Hex;
-use super::{Outcome, Row};
+use super::run::{Outcome, Row};
 use crate::FailedCommand;
 
 /// The format that this program writes and reads.

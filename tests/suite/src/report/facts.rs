@@ -13,12 +13,12 @@ use verbless_prm::{CommandInput, PortType};
 use zerocopy::IntoBytes;
 
 use super::document::{
-    DeviceFacts, DeviceFile, FORMAT, FactFunction, FactLink, FactSide, GidEntry, Identity, Machine,
-    Page, Pci, PciLink, Port, Program, Query, Report,
+    CaseResult, DeviceFacts, DeviceFile, FORMAT, FactFunction, FactLink, FactSide, GidEntry,
+    Identity, Machine, Page, Pci, PciLink, Port, Program, Query, Report,
 };
 use super::fields::page_name;
 use super::hex::Hex;
-use super::{CaseResult, Run};
+use super::run::Run;
 use crate::{Lab, Stop};
 
 /// The capability pages that a report asks for.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Outcome, Row, Run};
+use super::run::{Outcome, Row, Run};
 
 impl Run {
     /// The run as JUnit XML.

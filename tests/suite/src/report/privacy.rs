@@ -4,8 +4,9 @@
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
+use super::document::{DeviceFacts, Report};
 use super::fields::{Leaf, of_view};
-use super::{DeviceFacts, Hex, Report};
+use super::hex::Hex;
 
 /// What a text has in place of an identifier.
 const LEFT_OUT: &str = "(left out)";

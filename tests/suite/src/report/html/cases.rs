@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::plain;
-use crate::report::text::duration;
-use crate::report::{CaseResult, Ending, Report};
+use crate::report::document::{CaseResult, Ending, Report};
+use crate::report::text::{duration, plain};
 
 /// The cases that failed.
 pub(super) fn failed(report: &Report) -> Markup {

@@ -4,10 +4,12 @@ use maud::{Markup, html};
 use verbless_devx::abi::core::port_state;
 use verbless_prm::CommandInfo;
 
-use super::docs::doc;
-use super::{pages, plain, rows};
+use super::{pages, rows};
+use crate::report::docs::doc;
+use crate::report::document::{DeviceFacts, FactFunction, FactLink, FactSide, Port, Query};
 use crate::report::fields::of_view;
-use crate::report::{DeviceFacts, FactFunction, FactLink, FactSide, Port, Query, privacy};
+use crate::report::privacy;
+use crate::report::text::plain;
 
 /// The section of a device.
 pub(super) fn device(index: usize, facts: &DeviceFacts) -> Markup {

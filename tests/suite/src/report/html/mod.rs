@@ -15,8 +15,8 @@ mod timing;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::document::{Ending, Report};
 use super::text::plain;
-use super::{Ending, Report, docs};
 
 const STYLE: &str = include_str!("style.css");
 /// The page may do nothing but show itself, whatever a report contains.

@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::docs::doc;
-use crate::report::Page;
+use crate::report::docs::doc;
+use crate::report::document::Page;
 use crate::report::fields::{Capability, Value};
 
 /// A page, folded: its fields that are set, and below them those that are 0.

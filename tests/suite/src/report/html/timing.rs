@@ -4,9 +4,8 @@
 use maud::{Markup, html};
 
 use super::cases::groups;
-use super::plain;
-use crate::report::CaseResult;
-use crate::report::text::duration;
+use crate::report::document::CaseResult;
+use crate::report::text::{duration, plain};
 
 /// The limits of the axis, as powers of 10 of a second.
 const LIMITS: (f64, f64) = (-6.0, 5.0);

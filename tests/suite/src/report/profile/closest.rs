@@ -1,7 +1,8 @@
 //! The built-in profile that is closest to a report.
 
 use crate::profiles::PROFILES;
-use crate::report::{DeviceFacts, facts};
+use crate::report::document::{DeviceFacts, Query};
+use crate::report::facts::facts;
 use crate::{Choice, Lab, Stop};
 
 use super::Card;
@@ -13,6 +14,7 @@ pub(in crate::report) fn facts_of(profile: &str, link: &str) -> Result<Vec<Devic
         peer: "auto".into(),
         profile: profile.into(),
         link: Some(link.into()),
+        model_kernel: None,
         between: None,
         packets: false,
         both_ways: false,
@@ -57,6 +59,6 @@ fn differing(one: &DeviceFacts, other: &DeviceFacts) -> usize {
         ours.iter().enumerate().filter(|(index, of)| differ(*index, of)).count()
     });
     let ports = one.ports.iter().zip(&other.ports).filter(|(ours, theirs)| ours != theirs).count();
-    let query = |it: &&crate::report::Query| !other.queries.contains(it);
+    let query = |it: &&Query| !other.queries.contains(it);
     pages.sum::<usize>() + ports + one.queries.iter().filter(query).count()
 }

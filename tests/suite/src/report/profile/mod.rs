@@ -17,8 +17,8 @@ use verbless_model::Profile;
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
+use super::document::{DeviceFacts, FactLink, FactSide, Page, Report};
 use super::fields::of_view;
-use super::{DeviceFacts, FactLink, FactSide, Report};
 use crate::{Stop, profiles};
 pub(super) use closest::facts_of;
 use section::{Layers, device_page, dpu_page, put, section};
@@ -196,7 +196,7 @@ impl<'a> Card<'a> {
     }
 
     fn pages(&self, table: &mut Table, host: &DeviceFacts, notes: &mut Vec<String>) {
-        let names = host.pages.iter().map(super::Page::title).collect::<Vec<_>>();
+        let names = host.pages.iter().map(Page::title).collect::<Vec<_>>();
         for path in [&["caps"][..], &["max"], &[self.link, "caps"], &[self.link, "max"]] {
             section(table, path).retain(|name, _| names.iter().any(|known| known == name));
         }

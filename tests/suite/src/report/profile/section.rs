@@ -4,8 +4,8 @@ use toml::map::Entry;
 use toml::{Table, Value as Toml};
 use verbless_prm::reflect::Kind;
 
-use crate::report::fields::{Capability, Leaf, Value};
-use crate::report::{Page, fields};
+use crate::report::document::Page;
+use crate::report::fields::{self, Capability, Leaf, Value};
 
 /// The section at a path, made where it does not exist.
 pub(super) fn section<'a>(table: &'a mut Table, path: &[&str]) -> &'a mut Table {

@@ -270,10 +270,11 @@ mod tests {
         }
         assert_eq!(ptrace_scope(), fs::read_to_string(SCOPE).unwrap_or_default());
         assert_eq!(
-            remedy_for_unreadable_memory(errno),
+            remedy_for_unreadable_memory(Errno::EPERM),
             yama_remedy(&ptrace_scope()),
             "our own memory can be read"
         );
+        assert_eq!(remedy_for_unreadable_memory(Errno::ENOSYS), SANDBOX);
     }
 
     #[test]

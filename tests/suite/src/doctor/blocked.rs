@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Link;
+use super::chain::Link;
 use crate::{Case, Need};
 
 /// The cases that a link blocks when it fails.

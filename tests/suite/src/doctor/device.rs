@@ -10,8 +10,9 @@ use verbless_queue::{
     ConnectOptions, Cq, CqConfig, CqEvents, Domain, Memory, Qp, QpConfig, Region,
 };
 
-use super::host::LOCKED_FOR_ALL;
-use super::{Broken, Chain, Finding, Host, Link, port};
+use super::chain::{Broken, Chain, Finding, Link};
+use super::host::{Host, LOCKED_FOR_ALL};
+use super::port;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, privilege};
 use crate::{Lab, Stop, pattern, raw};
 

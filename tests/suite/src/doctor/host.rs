@@ -15,7 +15,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{getegid, geteuid, getgroups};
 use verbless_devx::{DeviceInfo, Error, ErrorKind, Kernel};
 
-use super::{Broken, Chain, Finding, Link, kernel_log};
+use super::chain::{Broken, Chain, Finding, Link};
+use super::kernel_log;
 use crate::need::{CAP_IPC_LOCK, privilege};
 
 /// PCI vendor of mlx5 functions.

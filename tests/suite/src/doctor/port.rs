@@ -6,7 +6,7 @@
 use verbless_devx::abi::core::{QueryPortResponse, port_state};
 use verbless_devx::{GidTableEntry, LinkLayer, PortAttributes};
 
-use super::Finding;
+use super::chain::Finding;
 
 /// Physical state of a port that was switched off.
 const DISABLED: u8 = 3;

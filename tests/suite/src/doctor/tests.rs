@@ -105,6 +105,7 @@ fn choice(device: &str) -> Choice {
         peer: "auto".into(),
         profile: "connectx6dx".into(),
         link: None,
+        model_kernel: None,
         between: None,
         packets: false,
         both_ways: false,

@@ -87,6 +87,7 @@ impl DoctorOptions {
             peer: self.peer.clone(),
             profile: self.profile.clone(),
             link: self.link.clone(),
+            model_kernel: None,
             between: None,
             packets: false,
             both_ways: false,

@@ -16,6 +16,7 @@ pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
         peer: "auto".into(),
         profile: profile.into(),
         link: link.map(str::to_owned),
+        model_kernel: None,
         between: None,
         packets: false,
         both_ways: false,

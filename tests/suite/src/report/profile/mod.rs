@@ -175,7 +175,10 @@ impl<'a> Card<'a> {
         let firmware: Option<Vec<u16>> =
             host.firmware.split('.').map(|part| part.parse().ok()).collect();
         let firmware = firmware.filter(|parts| parts.len() == 3).ok_or_else(|| {
-            Stop::fail(format!("the firmware {:?} is not of three numbers", host.firmware))
+            Stop::fail(format!(
+                "the report's firmware version {:?} is not three numbers, such as 22.40.1000",
+                host.firmware
+            ))
         })?;
         table.insert("link".into(), self.link.into());
         let device = section(table, &["device"]);

@@ -85,7 +85,7 @@ fn unsuitable_report_is_refused_with_reason() {
         ("no general capability page", &|it| it.devices[0].pages.clear()),
         ("is incomplete: gone", &|it| it.devices[0].incomplete = Some("gone".into())),
         ("link layer", &|it| it.devices[0].ports[0].link_layer = FactLink::Unspecified),
-        ("is not of three numbers", &|it| it.devices[0].firmware = "22.40".into()),
+        ("is not three numbers", &|it| it.devices[0].firmware = "22.40".into()),
         ("makes no sound profile", &|it| it.devices[0].ports[0].max_mtu = Some(300)),
     ] {
         assert!(refused(change).contains(why), "{why}: {}", refused(change));

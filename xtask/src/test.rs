@@ -22,7 +22,7 @@ use crate::commands::{Counts, cargo, count, installed, std_sources};
 use crate::lanes::{self, Resource};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
-use crate::vm::arch::X86_64;
+use crate::vm::arch::{AARCH64, X86_64};
 use crate::vm::program::has_std;
 use crate::vm::series::{KernelFlavour, Series};
 use crate::workspace::{Result, workspace_root};
@@ -106,6 +106,7 @@ const STEPS: &[Step] = &[
         resource: Resource::Guest,
         run: || in_a_vm("connectx6dx", &["--rdma-core-suite"]),
     },
+    Step { name: "VM: arm64", resource: Resource::Guest, run: arm64_in_a_vm },
     Step { name: "VM: peers", resource: Resource::Guest, run: peers_in_a_vm },
     Step { name: "VM: rxe", resource: Resource::Guest, run: rxe },
     Step { name: "thread sanitizer", resource: Resource::Own, run: sanitizers::thread },
@@ -548,6 +549,19 @@ fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
     let options = ["--carry", &program];
     let there = ["--dpa-program", "/program/program.elf"];
     in_a_vm("bluefield3", &[guest, &options, &hwtest, &there].concat())
+}
+
+/// A part of the suite as an Arm core's program on Linux 6.12 for arm64 with pages of 16 KiB.
+fn arm64_in_a_vm() -> Result<Outcome> {
+    const SERIES: &str = "6.12";
+    if let Err(error) = crate::vm::fetch(&AARCH64, SERIES, KernelFlavour::Pages16K) {
+        return Ok(Outcome::Skipped(error.to_string()));
+    }
+    let model = crate::run::model()?.display().to_string();
+    let hwtest = crate::dist::arm_hwtest()?.display().to_string();
+    let guest = ["vm", "--arch", "aarch64", "--kernel", SERIES, "--pages", "16k"];
+    let program = ["--model", &model, "--", &hwtest, "--device", "mlx5_0", "--matrix-step", "100"];
+    counted(xtask(&[&guest[..], &program].concat()))
 }
 
 /// The cases of two programs on a real kernel.

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::build::Build;
+use super::build::{Build, Built};
 use super::packages::Packages;
 use super::program::{AARCH64, HWTEST, MODEL};
 use super::trial;
@@ -23,13 +23,21 @@ const TESTED: [&str; 3] = ["verbless-prm", "verbless-ring", "verbless-wire"];
 const CASES: &str = "16";
 
 pub(crate) fn check() -> Result<Outcome> {
-    let (directory, commit, target) = (directory(), commit(), AARCH64.target());
+    let target = AARCH64.target();
     if let Err(error) = has_std(&target) {
         return Ok(Outcome::Skipped(error.to_string()));
     }
     if let Some(why) = trial::obstacle(AARCH64) {
         return Ok(Outcome::Skipped(why));
     }
+    let (passed, failed) = trial::run(AARCH64, &built()?)?;
+    let tests = count(tests(&target))?;
+    Ok(Counts { passed: passed + tests.passed, failed: failed + tests.failed, ..tests }.outcome())
+}
+
+/// hwtest and the model for Arm cores, unoptimised.
+fn built() -> Result<Vec<Built>> {
+    let (directory, commit, target) = (directory(), commit(), AARCH64.target());
     let build = Build {
         source: workspace_root(),
         directory: &directory,
@@ -38,10 +46,14 @@ pub(crate) fn check() -> Result<Outcome> {
         programs: &[HWTEST, MODEL],
         commit: commit.as_deref(),
     };
-    let built = build.run(&Packages::read(workspace_root(), &target)?)?;
-    let (passed, failed) = trial::run(AARCH64, &built)?;
-    let tests = count(tests(&target))?;
-    Ok(Counts { passed: passed + tests.passed, failed: failed + tests.failed, ..tests }.outcome())
+    build.run(&Packages::read(workspace_root(), &target)?)
+}
+
+/// The suite for Arm cores, unoptimised, as the step "dist" tries it.
+pub(crate) fn arm_hwtest() -> Result<PathBuf> {
+    has_std(&AARCH64.target())?;
+    let suite = built()?.into_iter().find(|it| it.program.name == HWTEST.name);
+    Ok(suite.ok_or("cargo built no hwtest")?.path)
 }
 
 /// The tests of [`TESTED`] on an emulated Arm core.

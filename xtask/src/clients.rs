@@ -1,4 +1,4 @@
-//! Unmodified programs of others on the model: UCX, Open MPI and OpenSHMEM over UCX, libfabric,
+//! Unmodified third-party programs on the model: UCX, Open MPI and OpenSHMEM over UCX, libfabric,
 //! infiniband-diags, qperf, iproute2, DPDK's bus scan, the crate sideway. The step `run: clients`
 //! of `cargo xtask test`.
 
@@ -22,10 +22,10 @@ const NEEDED: [(&str, &str); 10] = [
     ("ibv_srq_pingpong", "ibverbs-utils"),
     ("cmake", "cmake"),
 ];
-/// The library that makes sideway's bindings to libibverbs, and its package: no program shows
-/// whether it is installed.
+/// The library that generates sideway's bindings to libibverbs, and its package. No program in the
+/// PATH proves that it is installed.
 const LIBCLANG: (&str, &str) = ("libclang.so", "libclang-dev");
-/// DPDK's driver of mlx5, which the program that scans the PCI bus by it loads.
+/// DPDK's mlx5 driver, which `tests/clients/bus_scan.py` loads, and its package.
 const DPDK: (&str, &str) = ("librte_net_mlx5.so", "librte-net-mlx5-23");
 const LINKS: [&str; 2] = ["infiniband", "ethernet"];
 /// UCX's transports: over libibverbs, and over DevX with queues of its own.
@@ -42,8 +42,9 @@ const ONE_SIDED: [&str; 7] = [
     "ucp_swap",
     "ucp_cswap",
 ];
-/// UCX's own queues. With relaxed ordering, which UCX requests only on some CPUs, a put after a
-/// fence goes to an indirect key, and to the address that the device's capabilities imply.
+/// UCX's own queues with relaxed ordering, which UCX requests by default only on some CPUs. A put
+/// after a fence then uses an indirect key, at an offset that UCX derives from the device's
+/// capabilities.
 const RELAXED: &str = "-x UCX_TLS=rc_x,self -x UCX_NET_DEVICES=mlx5_0:1 \
                        -x UCX_IB_PCI_RELAXED_ORDERING=on";
 
@@ -119,7 +120,7 @@ pub(crate) fn clients() -> Result<Outcome> {
         let what = name("sideway in Rust, every byte checked");
         checks.run(&model, &on, &what, &loopback.display().to_string());
     }
-    // Three queue pairs of a program that waits for its peer.
+    // `rdma res` shows the SRQ and the queue pairs of a server that waits for its client.
     let script = "ibv_srq_pingpong -d mlx5_0 -q 3 -p 18951 >/dev/null & server=$!\n\
         for try in $(seq 100); do\n\
             sleep 0.1; all=$(rdma res show srq)\n\

@@ -136,10 +136,11 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Number of objects whose destruction failed because the device was removed. Linux destroys
-    /// the objects of a removed device, so requests for that fail only where its driver reports the
-    /// failure of a command (EIO). It frees such objects when the device's file closes: when the
-    /// last clone of the context and the last object are dropped. Until then their memory is held.
+    /// Number of objects whose destruction failed because the device was removed. Linux lets most
+    /// destroys on a removed device succeed; one fails (EIO) only if the driver reports that its
+    /// command failed. Linux frees such an object when the device's file closes: when the last
+    /// clone of the context and the last object are dropped. Until then the object's memory is
+    /// held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
@@ -258,7 +259,7 @@ pub struct ContextAttributes {
     pub driver: AllocContextResponse,
 }
 
-/// Least bytes of a driver answer: up to `response_length` itself.
+/// Minimum bytes of a driver answer: up to `response_length` itself.
 const MIN_RESPONSE_BYTES: usize = 44;
 
 impl ContextAttributes {
@@ -392,7 +393,7 @@ mod tests {
 
     #[allow(
         unsafe_code,
-        reason = "the trait's method is unsafe to call; it follows no pointer itself"
+        reason = "the trait's method is unsafe to call; only `fill` dereferences a pointer"
     )]
     // SAFETY: it writes to outputs as `fill` does, and opens and maps nothing.
     unsafe impl OpenDevice for Opened {

@@ -1,4 +1,4 @@
-//! The protocols of the samples over their channel.
+//! Messages that the two sides of a sample exchange over their channel.
 
 #[path = "../examples/support/copying.rs"]
 mod copying;
@@ -25,7 +25,8 @@ fn connection() -> [TcpStream; 2] {
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How a host with 100 bytes ends after these messages, and its progress until then.
+/// Runs a host that waits for a copy of 100 bytes, against a DPU that sends `tell`'s messages.
+/// Returns the host's result and the progress that the DPU reported.
 fn waits(tell: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64>) {
     let [here, there] = connection();
     let mut received = Vec::new();
@@ -49,7 +50,7 @@ fn host_waits_while_copy_progresses() {
         Copying::Done.send(there).unwrap();
     });
     assert_eq!((result, received), (Ok(()), vec![10, 20, 30, 40, 50, 100]));
-    assert!(start.elapsed() > PATIENCE, "longer than it waits for one message");
+    assert!(start.elapsed() > PATIENCE, "the copy outlasts the limit for one message");
 }
 
 #[test]
@@ -169,7 +170,11 @@ fn request_parse_is_canonical() {
                     assert!(slot < SLOTS, "{message:?}");
                 }
                 request.send(&mut here).unwrap();
-                assert_eq!(there.receive().unwrap(), message, "it says the same");
+                assert_eq!(
+                    there.receive().unwrap(),
+                    message,
+                    "the request is sent as it was parsed"
+                );
             }
             Err(why) => {
                 seen[2] += 1;
@@ -177,7 +182,7 @@ fn request_parse_is_canonical() {
             }
         }
     }
-    assert!(seen.iter().all(|&count| count > 50), "of each sort: {seen:?}");
+    assert!(seen.iter().all(|&count| count > 50), "messages of each kind: {seen:?}");
 }
 
 #[test]
@@ -220,5 +225,5 @@ fn random_replies_parse_or_fail_within_bounds() {
         };
         seen[which][sort] += 1;
     }
-    assert!(seen.iter().flatten().all(|&count| count > 20), "of each sort: {seen:?}");
+    assert!(seen.iter().flatten().all(|&count| count > 20), "messages of each kind: {seen:?}");
 }

@@ -47,8 +47,9 @@ pub struct Start {
     pub polling: bool,
     /// Whether it may yield.
     pub continuable: bool,
-    /// Whether events do not start it: all that arrive count as one, which is delivered when
-    /// [`Dpa::unhold_thread`](crate::Dpa::unhold_thread) ends this.
+    /// Whether the thread is held: events do not start it until
+    /// [`Dpa::unhold_thread`](crate::Dpa::unhold_thread). If any arrived meanwhile, it then runs
+    /// once.
     pub held: bool,
 }
 
@@ -99,11 +100,11 @@ pub(super) struct Runner {
     pub state: RunnerState,
     /// Whether an event arrived since its run began, or while it is held.
     pub event_pending: bool,
-    /// Whether it has yielded, so that the next run continues there.
+    /// Whether it has yielded: the next run continues after the yield.
     pub resumes: bool,
-    /// Instructions of the hart before this run.
+    /// Instructions that the hart had executed when this run began.
     pub began: u64,
-    /// Whether its run is the error handler of its process.
+    /// Whether it runs the error handler of its process.
     pub handles: bool,
     pub shown: RunnerCounts,
 }

@@ -8,7 +8,7 @@ use verbless_prm::{
     Rst2initQpIn, STRUCTURES, Structure, bits, command,
 };
 
-/// Bytes of the elements in a structure's tail; 0 if it has none.
+/// Bytes of one element of a structure's tail; 0 if it has no tail.
 fn tail_element(info: &StructInfo) -> usize {
     let own = info.fields.iter().filter(|field| field.is_tail()).map(|f| f.width as usize / 8);
     let nested = info.fields.iter().map(|field| match field.kind {
@@ -18,7 +18,7 @@ fn tail_element(info: &StructInfo) -> usize {
     own.chain(nested).max().unwrap_or(0)
 }
 
-/// (first bit, number of bits) of every number, run of bytes and gap.
+/// (first bit, number of bits) of every leaf (a number or a byte array) and every gap.
 fn places(view: &View<'_>) -> Vec<(usize, usize)> {
     let mut places = Vec::new();
     view.leaves(&mut |_, leaf| places.push((leaf.bit, leaf.width)));
@@ -33,7 +33,7 @@ fn copy_bits(from: &[u8], to: &mut [u8], start: usize, width: usize) {
     }
 }
 
-/// Bytes that are neither regular nor equal to the target's fill.
+/// Pseudo-random bytes: xorshift from `state`, which must not be 0.
 fn noise(length: usize, mut state: u64) -> Vec<u8> {
     let mut next = || {
         state ^= state << 13;

@@ -20,7 +20,7 @@ use crate::files::Files;
 use crate::on::On;
 use crate::role::Role;
 
-/// A case hangs after this time, or after a second for each life.
+/// Time limit of a case. A case that kills a role more than 60 times gets a second for each kill.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn limit(case: &Case) -> Duration {
@@ -28,7 +28,8 @@ fn limit(case: &Case) -> Duration {
     LIMIT.max(Duration::from_secs(lives.into()))
 }
 
-/// A message of a role, or `None` for the end of its messages, with the number of its life.
+/// A message of a role, or `None` when its channel has closed. The number is the role's life: 1,
+/// and one more after each restart.
 type Arrival = (Side, u32, Option<Report>);
 
 /// Runs a case, if its needs are met.
@@ -157,10 +158,10 @@ impl<'a> Director<'a> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
             let (side, life, report) = self.receiver.recv_timeout(left).map_err(|_| {
-                Stop::fail(format!("hung: not at its end after {} s", limit(self.case).as_secs()))
+                Stop::fail(format!("hung: it has not ended after {} s", limit(self.case).as_secs()))
             })?;
             if self.role(side)?.life != life {
-                // The last message of a life that is over.
+                // A late message of a life that has ended.
                 continue;
             }
             match report {
@@ -195,7 +196,10 @@ impl<'a> Director<'a> {
             Report::Restart => {
                 let other = side.other();
                 let life = self.role(other)?.life + 1;
-                ensure!(self.role(other)?.killed, "role {other:?} is started again, but it lives");
+                ensure!(
+                    self.role(other)?.killed,
+                    "role {other:?} is restarted, but was not killed"
+                );
                 self.roles[other as usize] = Some(self.spawn(other, life)?);
                 Ok(())
             }

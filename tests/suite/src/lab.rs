@@ -32,9 +32,10 @@ pub struct Choice {
     /// The owners of the model's devices: `hosts`, `host-and-dpu` or `dpus`; by default a host and
     /// its DPU if the profile has both, otherwise hosts.
     pub between: Option<String>,
-    /// The model's messages go in packets, and are not carried whole.
+    /// Packet mode: the model's messages travel as packets. By default they are carried whole.
     pub packets: bool,
-    /// Each case runs both ways, and the CQEs and data of its queues are compared.
+    /// Each case runs twice, with messages carried whole and in packets; the CQEs and data of its
+    /// queues are compared.
     pub both_ways: bool,
     /// The Linux release that the model's kernel is like, if not the newest.
     pub model_kernel: Option<KernelRelease>,
@@ -58,7 +59,7 @@ pub struct Lab {
     backend: Arc<dyn Backend>,
     /// The last failed commands, in the lab of one case.
     failed: FailedCommands,
-    /// A link of the doctor's chain that failed, which blocks cases.
+    /// The link of the doctor's chain that failed: the cases that need it are blocked.
     blockage: Option<Blockage>,
     /// The model, if the lab is one: cases inspect it and break it.
     model: Option<Model>,
@@ -73,7 +74,7 @@ pub struct Lab {
     left_out: Vec<String>,
     /// Bit per device: the case may leave objects behind there.
     excused: AtomicU64,
-    /// Whether doorbells may name a queue that is not on their page.
+    /// Whether the case rings doorbells for queues that are not on their UAR page.
     strays: AtomicBool,
     /// The available features, or why they cannot be determined.
     facts: OnceLock<Result<Facts, String>>,
@@ -255,7 +256,7 @@ impl Lab {
         &self.failed
     }
 
-    /// Whether each case runs both ways, and the results are compared.
+    /// Whether each case runs twice, carried whole and in packets, and the results are compared.
     pub(crate) fn both_ways(&self) -> bool {
         self.choice.both_ways && self.model.is_some()
     }
@@ -306,14 +307,14 @@ impl Lab {
             .ok_or_else(|| Stop::fail("the case does not say that it needs the model"))
     }
 
-    /// Whether it is the model in this process, built for every case: then cases cannot disturb
+    /// Whether the lab is a model in this process: each case has its own, so cases cannot disturb
     /// each other.
     pub fn is_private(&self) -> bool {
         self.model.is_some()
     }
 
-    /// Device `device` of the model dies. A dead device destroys nothing, so it may keep its
-    /// objects.
+    /// Kills device `device` of the model. A dead device destroys nothing, so the case may leave
+    /// objects on it.
     pub fn kill(&self, device: usize) -> Result<(), Stop> {
         self.model()?.kill(device);
         self.excuse(device);
@@ -327,12 +328,12 @@ impl Lab {
         Ok(())
     }
 
-    /// The case makes device `device` keep objects.
+    /// Permits the case to leave objects on device `device`.
     pub fn excuse(&self, device: usize) {
         self.excused.fetch_or(1 << device, Ordering::Relaxed);
     }
 
-    /// The case rings doorbells that name a queue that is not on their page.
+    /// Permits the case to ring doorbells for queues that are not on their UAR page.
     pub fn rings_strays(&self) {
         self.strays.store(true, Ordering::Relaxed);
     }
@@ -376,7 +377,7 @@ impl Lab {
         Ok(())
     }
 
-    /// A run on this lab has cases that the failed link blocks.
+    /// Blocks the cases that need `link`, a link of the doctor's chain that failed.
     #[must_use]
     pub fn blocked_by(self, link: doctor::Link) -> Self {
         Self { blockage: Some(Blockage::new(link)), ..self }
@@ -401,7 +402,7 @@ impl Lab {
         Ok(self.facts()?.small(needs))
     }
 
-    /// Cases of two programs can run here.
+    /// Notes that cases of two processes can run here.
     pub fn with_two_processes(self) -> Self {
         Self { two_processes: true, ..self }
     }
@@ -487,7 +488,7 @@ impl Lab {
             .map(|fault_counts| (fault_counts.describe(), fault_counts.never()))
     }
 
-    /// Lines on what influences the run.
+    /// Facts about the machine that influence the run, one line each.
     pub fn preconditions(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(why) = &self.why_model {

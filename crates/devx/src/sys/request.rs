@@ -68,18 +68,18 @@ impl<'a> Request<'a> {
         self.push(id, 8, value)
     }
 
-    /// Adds an output of exactly as many bytes.
+    /// An output of exactly `bytes.len()` bytes.
     pub(crate) fn output(self, id: u16, bytes: &'a mut [u8]) -> Self {
         let (length, data) = (bytes.len(), bytes.as_mut_ptr().expose_provenance() as u64);
         self.push(id, length, data)
     }
 
-    /// An output of a layout.
+    /// An output with the layout of `T`.
     pub(crate) fn output_of<T: FromBytes + IntoBytes>(self, id: u16, value: &'a mut T) -> Self {
         self.output(id, value.as_mut_bytes())
     }
 
-    /// An existing object.
+    /// The handle of an existing object.
     pub(crate) fn handle(self, id: u16, handle: u32) -> Self {
         self.push(id, 0, u64::from(handle))
     }
@@ -102,7 +102,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Continues building in a helper.
+    /// Applies `add`, which adds attributes, within a chain of calls.
     pub(crate) fn with(self, add: impl FnOnce(Self) -> Self) -> Self {
         add(self)
     }
@@ -165,7 +165,7 @@ fn responds(device: &dyn OpenDevice) -> bool {
 
 /// Whether the kernel returns an errno of its own for a command that the device refuses, without
 /// the outbox (mlx5_core before Linux 5.18). It sends a command that a device refuses with
-/// BAD_PARAM: QUERY_HCA_CAP of a page that does not exist. `None`: the answer does not tell.
+/// BAD_PARAM: QUERY_HCA_CAP of a page that does not exist. `None` if it returns any other result.
 #[cold]
 pub(crate) fn hides_refusals(device: &dyn OpenDevice) -> Option<bool> {
     use devx_other::{CMD_IN, CMD_OUT};
@@ -254,10 +254,9 @@ pub(crate) struct IoctlOutputs {
 
 impl IoctlOutputs {
     fn attribute(&self, id: u16) -> Result<&Attribute> {
-        self.attributes[..self.count]
-            .iter()
-            .find(|attribute| attribute.attr_id == id)
-            .ok_or_else(|| Error::answer(self.method, format_args!("attribute {id:#x} is gone")))
+        self.attributes[..self.count].iter().find(|attribute| attribute.attr_id == id).ok_or_else(
+            || Error::answer(self.method, format_args!("the reply lacks attribute {id:#x}")),
+        )
     }
 
     /// Checks that the kernel marked these outputs as filled.

@@ -32,7 +32,8 @@ impl Extensions {
 /// A store of buffer descriptors (`struct doca_buf_inventory`), started.
 ///
 /// Its start creates the descriptors; after that, neither creating nor dropping a buffer allocates.
-/// It can have this many buffers at a time, and any number over time.
+/// At most [`num_elements`](Self::num_elements) buffers exist at a time; a dropped buffer frees its
+/// descriptor.
 ///
 /// It is `Sync`: threads may create buffers of one inventory at the same time, without a lock. The
 /// guide does not require that.
@@ -68,7 +69,7 @@ pub struct InventoryBuilder {
 }
 
 impl InventoryBuilder {
-    /// Sets a name for people.
+    /// Sets the inventory's name, which `Debug` prints.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -137,8 +138,8 @@ impl Inventory {
         self.extensions
     }
 
-    /// A buffer of `length` bytes from `address` on, which is an address of the map. Its dataroom
-    /// is empty, at its first byte (`doca_buf_inventory_buf_by_addr`).
+    /// A buffer of the map's bytes `address..address + length`. Its dataroom is empty and begins at
+    /// `address` (`doca_buf_inventory_buf_by_addr`).
     ///
     /// # Errors
     /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::InvalidValue`] if no range of the map
@@ -147,8 +148,8 @@ impl Inventory {
         self.make(map, (address, length), (address, 0))
     }
 
-    /// A buffer of `length` bytes from `data` on, which is an address of the map. Its dataroom is
-    /// the whole buffer (`doca_buf_inventory_buf_by_data`).
+    /// A buffer of the map's bytes `data..data + length`. Its dataroom is the whole buffer
+    /// (`doca_buf_inventory_buf_by_data`).
     ///
     /// # Errors
     /// As [`Inventory::buf_by_addr`].
@@ -156,8 +157,8 @@ impl Inventory {
         self.make(map, (data, length), (data, length))
     }
 
-    /// A buffer of `length` bytes from `address` on, which is an address of the map. Its dataroom
-    /// is the `data_length` bytes from `data` on (`doca_buf_inventory_buf_by_args`).
+    /// A buffer of the map's bytes `address..address + length`. Its dataroom is
+    /// `data..data + data_length` (`doca_buf_inventory_buf_by_args`).
     ///
     /// # Errors
     /// As [`Inventory::buf_by_addr`]; [`ErrorKind::InvalidValue`] if the dataroom is not inside.

@@ -39,7 +39,7 @@ fn wait_for_engine() {
     thread::sleep(Duration::from_millis(50));
 }
 
-/// Whether a completion of the queue pair is an event.
+/// Whether a completion of the queue pair raises a completion event.
 fn completion_is_event(qp: &mut Qp, cq: &mut Cq, events: &CqEvents) -> bool {
     qp.post(&Nop::new().signaled(), 1).expect("room");
     wait_for_engine();
@@ -58,7 +58,7 @@ fn doorbell_mapped_before_reset_reaches_no_later_queue() {
     let later = open(&model);
     let events = CqEvents::new(later.device()).expect("a channel");
     let (mut qp, mut cq) = pair(&later, &events);
-    assert_eq!((old_cq.cqn(), old_qp.qpn()), (cq.cqn(), qp.qpn()), "numbers are given out again");
+    assert_eq!((old_cq.cqn(), old_qp.qpn()), (cq.cqn(), qp.qpn()), "QPNs and CQNs are reused");
     old_cq.arm(Notify::Next);
     let _ = old_qp.post(&Nop::new().signaled(), 9);
     wait_for_engine();
@@ -78,7 +78,7 @@ fn mmio_write_of_driver_from_before_reset_is_dropped() {
     let events = CqEvents::new(domain.device()).expect("a channel");
     let (mut qp, mut cq) = pair(&domain, &events);
     for (consumed, driver, armed) in [(0, &earlier, false), (1, &current, true)] {
-        // The CQ's arm doorbell with sequence number 1, in whichever page it has.
+        // Arms the CQ with sequence number 1 on every UAR page: the CQ's own page is unknown here.
         let word = ((1_u64 << 28 | consumed) << 32 | u64::from(cq.cqn().0)).to_be_bytes();
         for page in 0..model.device(0).uars().pages() {
             driver.mmio_write(u64::from(page) * UAR_PAGE + CQ_ARM, &word);

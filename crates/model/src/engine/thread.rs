@@ -26,12 +26,12 @@ use crate::shared_model::SharedModel;
 
 /// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;
-/// How long the thread polls for doorbells without a pause after the last work: where a processor
-/// is free for it, and on few processors, where polling takes time from the programs that would
-/// ring.
+/// How long the thread polls for doorbells without a pause after the last work.
 const SPIN: Duration = Duration::from_micros(20);
+/// [`SPIN`] on few processors, where polling takes time from the programs that would ring.
 const SPIN_ON_FEW: Duration = Duration::from_micros(5);
-/// Below this number, processors are few: two programs, the thread, and the rest of the machine.
+/// With fewer processors than this, [`SPIN_ON_FEW`] applies. One is for each of two programs, one
+/// for the thread, and one for the rest of the machine.
 const ENOUGH_PROCESSORS: usize = 4;
 const MIN_SLEEP: Duration = Duration::from_micros(20);
 /// Longest sleep, and so longest wait of a doorbell, while programs use the device from time to
@@ -75,8 +75,8 @@ fn poll(shared: &Weak<SharedModel>, processors: usize) {
     let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
     let mut sleep = MIN_SLEEP;
-    // Every function is polled after each sleep, and as often without sleep: no hint announces some
-    // work.
+    // Every function is polled after each sleep, and after `MAX_SLEEP` without one: `may_have_work`
+    // does not see all work.
     let mut polled_all = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {

@@ -113,7 +113,7 @@ impl Fabric {
         self.cross(now, Passage { port, direction: Direction::In, from: None }, frame);
     }
 
-    /// Sends a frame over a link, or through a card, with the effects of its faults.
+    /// Applies the link's faults to a frame, and sends it over the link or through the card.
     fn cross(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, .. } = passage;
         let outcome = self.ports[port.0].cable.draw_faults(direction, &frame);
@@ -136,7 +136,8 @@ impl Fabric {
         }
     }
 
-    /// Sends a frame on its way, late by `delay`; a frame without any wait arrives at once.
+    /// Schedules a frame's arrival, `delay` later than the link's own time; it arrives at once if
+    /// that time is now and no frame is ahead of it.
     fn depart(&mut self, now: u64, passage: Passage, frame: Frame, delay: u64) {
         let Passage { port, direction, .. } = passage;
         let full = self.in_flight() >= MAX_IN_FLIGHT;

@@ -102,7 +102,7 @@ fn every_entry_has_a_page() {
     assert!(page(&description, &evidence, "zzzzqqqqzzzz").is_err());
 }
 
-/// Every kind of entry, and every drawing of a field.
+/// A description with every kind of entry, and with every way in which a page draws a field.
 const THINGS: &str = r#"
     [command_status]
     kind = "enum"
@@ -203,8 +203,8 @@ fn pages_match_recorded_text() {
 fn unknown_name_is_answered_with_near_names() {
     let description = Description::parse([("prm/x.toml", THINGS)]);
     let error = |name| page(&description, &Evidence::default(), name).unwrap_err().to_string();
-    let widths = error("0x12345678");
-    assert!(widths.starts_with("prm/ has no entry `0x12345678`: 305419896"), "{widths}");
+    let number = error("0x12345678");
+    assert!(number.starts_with("prm/ has no entry `0x12345678`: 305419896"), "{number}");
     assert!(error("9999").contains("at most 8 bits"));
     assert_eq!(error("thingy"), "prm/ has no entry named `thingy`; near: thing");
     let hint = error("qqqqqqqqqqqq");

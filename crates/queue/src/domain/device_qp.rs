@@ -13,15 +13,16 @@ use verbless_ring::types::Qpn;
 /// The object of a queue pair, and its cleanup. The object keeps the memory of the rings and of the
 /// record until its destroy succeeds, even if the queues were dropped.
 pub(super) struct DeviceQp {
-    /// Dropped before the object: the CQ counts an SRQ's entries under its RMP number, which the
-    /// object keeps.
+    /// Dropped before the object, which keeps the SRQ's RMP number in use: the CQ counts the
+    /// SRQ's entries by that number.
     cleaners: Cleaners,
     /// `None` only during the drop.
     object: Option<QpObject>,
     /// Set for a queue pair with an SRQ.
     last_wqe: Option<LastWqe>,
-    /// Whether the QP is in RESET with rings that still have the old requests.
-    in_reset: bool,
+    /// Whether the QP is in RESET while its rings still have the old requests: after
+    /// [`Self::leave_to_reset`], before [`Self::reset`].
+    has_stale_rings: bool,
     /// Lives as long as the queue pair; watchers hold it weakly.
     life: Arc<()>,
 }
@@ -64,8 +65,8 @@ impl Cleaners {
 
 impl DeviceQp {
     pub(super) fn new(object: QpObject, cleaners: Cleaners, last_wqe: Option<LastWqe>) -> Self {
-        let (in_reset, life) = (false, Arc::default());
-        Self { object: Some(object), cleaners, last_wqe, in_reset, life }
+        let (has_stale_rings, life) = (false, Arc::default());
+        Self { object: Some(object), cleaners, last_wqe, has_stale_rings, life }
     }
 
     /// The value that lives as long as the queue pair.
@@ -101,20 +102,20 @@ impl DeviceQp {
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         self.enter_reset()?;
         self.clean();
-        self.in_reset = false;
+        self.has_stale_rings = false;
         Ok(())
     }
 
     /// Moves the queue pair to RESET; its rings and its completions stay.
     pub(super) fn leave_to_reset(&mut self) -> Result<(), Error> {
         self.enter_reset()?;
-        self.in_reset = true;
+        self.has_stale_rings = true;
         Ok(())
     }
 
-    /// Whether its rings must be cleared before it leaves RESET.
+    /// Whether the QP is in RESET, and must not leave it before its rings are cleared.
     pub(super) fn is_in_reset(&self) -> bool {
-        self.in_reset
+        self.has_stale_rings
     }
 
     /// Moves the queue pair to RESET.
@@ -130,7 +131,7 @@ impl DeviceQp {
     /// Fails if the queue pair cannot leave RESET: its rings still have the old requests, or its
     /// completion queues lack room for its requests because old CQEs have not been polled past.
     pub(super) fn check_start(&self) -> Result<(), Error> {
-        if self.in_reset {
+        if self.has_stale_rings {
             let hint = "its rings still have requests from before 2RST_QP, and the device begins \
                         at index 0: call `reset` first";
             return Err(Error::new(ErrorKind::InvalidInput, "RST2INIT_QP", hint));
@@ -138,7 +139,7 @@ impl DeviceQp {
         self.cleaners.uses.iter().flatten().try_for_each(CqUse::check)
     }
 
-    /// Moves the queue pair to RESET if it may have written completions, and removes them.
+    /// Moves the queue pair to RESET if it has ever left RESET, and removes its completions.
     fn leave(&mut self) -> Result<(), Error> {
         let Some(object) = &self.object else { return Ok(()) };
         let left = match object.has_left_reset() {

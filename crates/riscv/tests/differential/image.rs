@@ -19,7 +19,7 @@ const STATES: u64 = 0x100_0000;
 const STATE: u64 = 512;
 /// Address of the memory that snippets share.
 pub const SHARED: u64 = 0x200_0000;
-/// Bytes of it. The data for signals is after it.
+/// Bytes of the shared memory. The `sigaction`, the `stack_t` and the signal stack follow it.
 pub const SCRATCH: u64 = 4096;
 const ALTERNATE_STACK: u64 = 0x1_0000;
 /// The handler of signals, before the first snippet.
@@ -107,7 +107,7 @@ impl Image {
     }
 
     fn put(&mut self, at: u64, words: &[u32], end: u64) {
-        assert!(at + 4 * words.len() as u64 <= end, "no slot at {at:#x}");
+        assert!(at + 4 * words.len() as u64 <= end, "the code at {at:#x} exceeds its slot");
         let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_le_bytes()).collect();
         self.text[(at - TEXT) as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
@@ -119,7 +119,7 @@ impl Image {
         let mut bytes: Vec<u8> = snippet.code.iter().flat_map(|it| it.to_le_bytes()).collect();
         // Jumps over the rest of the slot.
         let left = (TAIL - BODY) as i32 - bytes.len() as i32;
-        assert!(left >= 4, "no slot for {snippet:x?}");
+        assert!(left >= 4, "the snippet exceeds its slot: {snippet:x?}");
         bytes.extend(j(0, left).to_le_bytes());
         self.text[(slot + BODY - TEXT) as usize..][..bytes.len()].copy_from_slice(&bytes);
         let store = |it: u32| s(3, POINTER, it, 240 + 8 * (it as i32 - 1));
@@ -210,7 +210,7 @@ impl Image {
     }
 }
 
-/// Does the work of the program's signal handler.
+/// Does what the program's signal handler does under QEMU: our hart has no signals.
 fn signal(hart: &mut Hart, number: u64) {
     let mut after = [0; 8];
     assert_eq!(hart.space().peek(hart.x(POINTER as usize) + 480, &mut after), 8);

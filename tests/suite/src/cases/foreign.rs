@@ -1,5 +1,5 @@
-//! Memory of another function of the device, reached through an alias or a crossing key. With one
-//! function only, it is both sides.
+//! Memory of another function of the device, reached through an alias or a crossing key. On a
+//! device with one function, that function is both the owner and the user of the memory.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ struct Functions {
     pair: Pair,
 }
 
-/// Both sides, connected; `a` is the owner's.
+/// Opens and connects both functions; `a` is the owner.
 fn functions(lab: &Lab) -> Result<Functions, Stop> {
     let (owner, user) = lab.owner_and_user()?;
     functions_of(owner, user)
@@ -63,22 +63,25 @@ fn functions_of(owner: Device, user: Device) -> Result<Functions, Stop> {
 }
 
 impl Functions {
-    /// Writes from the owner's memory and reads into it, by requests of the other side that name it
-    /// as local memory; and checks the bytes.
+    /// The user (`b`) posts a WRITE from the owner's memory and a READ into it: `at` makes the
+    /// local SGE of an offset and a length there. Checks the bytes.
     fn works(&mut self, at: impl Fn(u64, u32) -> Result<Sge, Stop>) -> Result<(), Stop> {
         let Pair { a, b } = &mut self.pair;
         a.fill(0, &pattern(3, 4096))?;
         // The target is the user's own memory; the queue pair at the other end is the owner's.
         let into = a.remote(32 << 10)?;
         b.perform(&Write::new(at(100, 3000)?, into).signaled())?;
-        ensure!(a.bytes(32 << 10, 3000)? == pattern(3, 4096)[100..3100], "other bytes came out");
+        ensure!(
+            a.bytes(32 << 10, 3000)? == pattern(3, 4096)[100..3100],
+            "the WRITE took wrong bytes"
+        );
         a.fill(40 << 10, &pattern(4, 3000))?;
         b.perform(&Read::new(at(8 << 10, 3000)?, a.remote(40 << 10)?).signaled())?;
-        ensure!(a.bytes(8 << 10, 3000)? == pattern(4, 3000), "other bytes came in");
+        ensure!(a.bytes(8 << 10, 3000)? == pattern(4, 3000), "the READ left wrong bytes");
         Ok(())
     }
 
-    /// The error status of a user's request that reads from there; none if it succeeds.
+    /// The error status of a WRITE by the user whose local SGE is `from`; `None` if it succeeds.
     fn reads_from(&mut self, from: Sge) -> Result<Option<WcStatus>, Stop> {
         let Pair { a, b } = &mut self.pair;
         b.qp.post(&Write::new(from, a.remote(0)?).signaled(), 0)?;
@@ -113,11 +116,11 @@ fn long_messages_cross_functions_intact(lab: &Lab) -> Result<(), Stop> {
     b.perform(&Write::new(all, into.remote(0, bytes)?).signaled())?;
     let mut back = vec![0; bytes];
     into.read_at(0, &mut back)?;
-    ensure!(back == pattern(9, bytes), "a WRITE brought other bytes");
+    ensure!(back == pattern(9, bytes), "the WRITE took wrong bytes");
     into.write_at(0, &pattern(10, bytes))?;
     b.perform(&Read::new(all, into.remote(0, bytes)?).signaled())?;
     from.read_at(0, &mut back)?;
-    ensure!(back == pattern(10, bytes), "a READ brought other bytes");
+    ensure!(back == pattern(10, bytes), "the READ left wrong bytes");
     Ok(())
 }
 
@@ -167,24 +170,27 @@ fn memory_copy_reaches_another_function(lab: &Lab) -> Result<(), Stop> {
     qp.post(&DmaMmo::new(scratch, far, near).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     here.read_at(0, &mut bytes)?;
-    ensure!(bytes == pattern(12, BYTES), "other bytes came here");
+    ensure!(bytes == pattern(12, BYTES), "the copy to the user has wrong bytes");
     here.write_at(0, &pattern(13, BYTES))?;
     qp.post(&DmaMmo::new(scratch, near, far).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     there.read_at(0, &mut bytes)?;
-    ensure!(bytes == pattern(13, BYTES), "other bytes came there");
+    ensure!(bytes == pattern(13, BYTES), "the copy to the owner has wrong bytes");
     drop(there);
     qp.post(&DmaMmo::new(scratch, far, near).signaled(), 0)?;
     failed(until("a completion", || qp.poll(&mut cq))?, WcStatus::LocalProtection)?;
     Ok(())
 }
 
-/// Fails unless the device refuses an import.
-fn is_refused<T>(import: Result<T, verbless_queue::DeviceError>, what: &str) -> Result<(), Stop> {
-    match import {
-        Ok(_) => Err(Stop::fail(format!("{what}, and it was let in"))),
+/// Fails unless the device refuses the command of an import or of a crossing key.
+fn is_refused<T>(outcome: Result<T, verbless_queue::DeviceError>, what: &str) -> Result<(), Stop> {
+    match outcome {
+        Ok(_) => Err(Stop::fail(format!("the device did not refuse the command: {what}"))),
         Err(error) if error.kind() == ErrorKind::Command => Ok(()),
-        Err(error) => Err(Stop::fail(format!("{what}: {error}, which is not of the device"))),
+        Err(error) => {
+            let text = format!("{what}: it failed before the device could refuse it: {error}");
+            Err(Stop::fail(text))
+        }
     }
 }
 
@@ -195,7 +201,7 @@ fn wrong_access_key_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let mut wrong = *SECRET.as_bytes();
         wrong[at] ^= 1;
         let import = b.domain.import(&shared, &AccessKey::new(wrong));
-        is_refused(import, &format!("byte {at} of the secret is another"))?;
+        is_refused(import, &format!("byte {at} of the access key is wrong"))?;
     }
     b.domain.import(&shared, &SECRET)?;
     Ok(())
@@ -207,7 +213,7 @@ fn unshared_mkey_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let other = a.domain.region(4096, KeyAccess::ALL)?;
     shared.key = other.lkey().0;
     for secret in [SECRET, AccessKey::new([0; 32])] {
-        is_refused(b.domain.import(&shared, &secret), "the key was not opened")?;
+        is_refused(b.domain.import(&shared, &secret), "the mkey is not shared")?;
     }
     Ok(())
 }
@@ -216,7 +222,7 @@ fn unknown_vhca_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, b } } = functions(lab)?;
     let mut shared = a.domain.share(&a.region, &SECRET)?;
     shared.vhca_id = 0xfff0;
-    is_refused(b.domain.import(&shared, &SECRET), "there is no such function")
+    is_refused(b.domain.import(&shared, &SECRET), "the VHCA ID is unknown")
 }
 
 fn new_access_key_replaces_old_one(lab: &Lab) -> Result<(), Stop> {
@@ -224,7 +230,7 @@ fn new_access_key_replaces_old_one(lab: &Lab) -> Result<(), Stop> {
     let shared = a.domain.share(&a.region, &SECRET)?;
     let other = AccessKey::random()?;
     a.domain.share(&a.region, &other)?;
-    is_refused(b.domain.import(&shared, &SECRET), "the secret is the old one")?;
+    is_refused(b.domain.import(&shared, &SECRET), "the access key is the old one")?;
     b.domain.import(&shared, &other)?;
     Ok(())
 }
@@ -235,9 +241,9 @@ fn alias_fails_after_its_mkey_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     let region = a.domain.region(4096, KeyAccess::ALL)?;
     let imported = b.domain.import(&a.domain.share(&region, &SECRET)?, &SECRET)?;
     let from = imported.sge(0, 64)?;
-    ensure_eq!(functions.reads_from(from)?, None, "while the key lives");
+    ensure_eq!(functions.reads_from(from)?, None, "before the mkey is destroyed");
     drop(region);
-    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after its end");
+    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after the destroy");
     Ok(())
 }
 
@@ -254,13 +260,13 @@ fn alias_does_not_reach_reused_mkey_index(lab: &Lab) -> Result<(), Stop> {
         a.domain.share(&other, &SECRET)?;
         others.push(other);
     }
-    // No old key reaches the new memory, at whatever address it is.
+    // The old alias reaches none of the new regions, one of which may have reused the mkey index.
     for other in &others {
         let from = Sge::new(other.address(), 64, imported.lkey());
         ensure_eq!(
             functions.reads_from(from)?,
             Some(WcStatus::LocalProtection),
-            "by the old alias"
+            "through the old alias"
         );
         functions.pair.restart()?;
     }
@@ -273,7 +279,11 @@ fn destroyed_alias_fails_with_local_protection(lab: &Lab) -> Result<(), Stop> {
     let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     let from = imported.sge(0, 64)?;
     drop(imported);
-    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "by the alias");
+    ensure_eq!(
+        functions.reads_from(from)?,
+        Some(WcStatus::LocalProtection),
+        "through the destroyed alias"
+    );
     functions.pair.restart()?;
     let Pair { a, b } = &functions.pair;
     // The owner's key still exists, and accepts new aliases.
@@ -326,7 +336,11 @@ fn alias_is_limited_to_its_pd(lab: &Lab) -> Result<(), Stop> {
     let another = Domain::new(&b.device)?;
     let imported = another.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     let from = imported.sge(0, 64)?;
-    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "by another domain's");
+    ensure_eq!(
+        functions.reads_from(from)?,
+        Some(WcStatus::LocalProtection),
+        "through an alias in another PD"
+    );
     Ok(())
 }
 
@@ -335,7 +349,7 @@ fn share_rejects_mkey_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let (ours, another) = (Domain::new(&lab.device()?)?, Domain::new(&lab.device()?)?);
     let region = ours.region(4096, KeyAccess::LOCAL)?;
     let refused = another.share(&region, &SECRET).map_err(|error| error.kind());
-    ensure_eq!(refused, Err(ErrorKind::InvalidInput), "by another opening");
+    ensure_eq!(refused, Err(ErrorKind::InvalidInput), "share by another context");
     ours.share(&region, &SECRET)?;
     Ok(())
 }
@@ -362,7 +376,7 @@ fn indirect_mkey_is_shareable(lab: &Lab) -> Result<(), Stop> {
     let from = Sge::new(0, 192, alias.lkey());
     ensure_eq!(functions.reads_from(from)?, None, "over both");
     let arrived = functions.pair.a.bytes(0, 192)?;
-    ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "other bytes came out");
+    ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "the WRITE took wrong bytes");
     // A dropped region is not part of it.
     drop((both, regions, key));
     ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after its end");
@@ -374,7 +388,7 @@ fn host_cannot_import_dpu_memory(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = (Domain::new(&host)?, Domain::new(&dpu)?);
     let region = dpu.region(4096, KeyAccess::ALL)?;
     let shared = dpu.share(&region, &SECRET)?;
-    is_refused(host.import(&shared, &SECRET), "the memory is its DPU's")?;
+    is_refused(host.import(&shared, &SECRET), "the memory belongs to the DPU")?;
     dpu.import(&shared, &SECRET)?;
     Ok(())
 }
@@ -410,11 +424,11 @@ fn crossing_mkey_reaches_crossing_enabled_mkey(lab: &Lab) -> Result<(), Stop> {
     let past = Sge::new(end, 1, key.lkey());
     ensure_eq!(functions.reads_from(from)?, None, "through the crossing key");
     let bytes = functions.pair.a.bytes(0, 1000)?;
-    ensure!(bytes == pattern(11, 64 << 10)[5..1005], "other bytes came out");
-    // The owner may cross a key of this function whether or not the key was made for it.
+    ensure!(bytes == pattern(11, 64 << 10)[5..1005], "the WRITE took wrong bytes");
+    // Within one function a crossing key may also reach an mkey without `crossing`.
     if !own {
         let status = functions.reads_from(at_ordinary)?;
-        ensure_eq!(status, Some(WcStatus::LocalProtection), "to a key not made for it");
+        ensure_eq!(status, Some(WcStatus::LocalProtection), "to an mkey without `crossing`");
         functions.pair.restart()?;
     }
     ensure_eq!(functions.reads_from(past)?, Some(WcStatus::LocalProtection), "past the end");
@@ -437,9 +451,9 @@ fn crossing_mkey_rejects_unknown_function(lab: &Lab) -> Result<(), Stop> {
         length: 4096,
         memory: KeyMemory::Crossing { vhca_id: 0xfff0, key: b.region.remote(0, 0)?.rkey },
     };
-    is_refused(b.device.create_mkey(attr.clone()), "there is no such function")?;
+    is_refused(b.device.create_mkey(attr.clone()), "the VHCA ID is unknown")?;
     let shifted = MkeyAttr { start: 4096, ..attr };
     let error = b.device.create_mkey(shifted).err().map(|error| error.kind());
-    ensure_eq!(error, Some(ErrorKind::InvalidInput), "of one that begins above 0");
+    ensure_eq!(error, Some(ErrorKind::InvalidInput), "kind of the error for start 4096");
     Ok(())
 }

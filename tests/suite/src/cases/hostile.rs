@@ -1,4 +1,4 @@
-//! Hostile memory: garbage in rings, records that run ahead, impossible completions.
+//! Hostile memory: corrupt WQEs, a doorbell record ahead of the posted WQEs, arbitrary CQEs.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, to_recei
 
 cases!(
     "hostile",
-    "Garbage in rings, records that run ahead, impossible completions.",
+    "Corrupt WQEs, a doorbell record ahead of the posted WQEs, arbitrary CQEs.",
     needs [Need::Lossless]:
     corrupt_wqe_fails_only_its_qp,
     doorbell_record_ahead_fails_only_its_qp [Need::ModelDevice],
@@ -28,7 +28,7 @@ cases!(
 
 const SEND_WQEBBS: usize = 16;
 const CQES: usize = 64;
-/// Offsets in the one registration.
+/// Offsets in the registered memory, which holds both rings, the CQ and the doorbell records.
 const RECEIVES_AT: usize = 0;
 const SENDS_AT: usize = 64;
 const CQ_AT: usize = 4096;
@@ -105,7 +105,7 @@ impl RawQp {
         Ok(Self { shared, uar, qp: QueuePair::new(send, receive), cq: queue, object })
     }
 
-    /// Takes it to RTS, connected to itself. `like` is a queue pair of the same port.
+    /// Moves the queue pair to RTS, connected to itself. `like` is a queue pair of the same port.
     fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
         let address = domain.address(&like.qp, &ConnectOptions::default())?;
         let itself = PeerAddress { qpn: self.object.qpn(), ..address };
@@ -122,7 +122,7 @@ impl RawQp {
         Ok(())
     }
 
-    /// Rings for the WQE at this index, whatever the ring holds.
+    /// Rings the doorbell for the WQE at `index`, whatever the ring holds.
     fn ring(&self, index: u8) {
         let [_, a, b, c] = self.object.qpn().0.to_be_bytes();
         raw::ring(&self.uar, u64::from_ne_bytes([0, 0, index, 0, a, b, c, 1]));
@@ -148,7 +148,7 @@ fn still_works(pair: &mut Pair) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Writes a NOP to the ring, corrupts it, and rings for it.
+/// Posts a NOP, overwrites its WQE with `spoil`, and rings the doorbell.
 fn spoiled(raw: &mut RawQp, spoil: &[u8]) -> Result<(), Stop> {
     raw.qp.post(&Nop::new().signaled(), 0)?;
     ensure_eq!(raw.done()??.cookie, 0, "cookie of a NOP that is not spoiled");
@@ -222,7 +222,7 @@ fn arbitrary_send_cqe_is_accepted_or_rejected(lab: &Lab) -> Result<(), Stop> {
         let slot = count as usize % CQES;
         raw.shared.memory.write_at(CQ_AT + 64 * slot, &cqe)?;
         let free = raw.qp.send.free();
-        let cqe = raw.cq.poll().ok_or_else(|| Stop::fail("it was not seen"))?;
+        let cqe = raw.cq.poll().ok_or_else(|| Stop::fail("poll returned no CQE"))?;
         let outcome = raw.qp.complete(cqe);
         ensure!(raw.cq.inline_data().len() <= 64, "more inline data than a CQE has");
         let cookie = match outcome {
@@ -244,17 +244,17 @@ fn arbitrary_send_cqe_is_accepted_or_rejected(lab: &Lab) -> Result<(), Stop> {
                 continue;
             }
             Err(CompletionError::OtherSrq(cqe)) => {
-                return Err(Stop::fail(format!("{cqe:?} of a shared receive, and there is none")));
+                return Err(Stop::fail(format!("{cqe:?} names an SRQ, but the QP has none")));
             }
         };
         // A completion also covers all requests posted before its own.
         let Some(at) = outstanding.iter().position(|&posted| posted == cookie) else {
-            let what = format!("a completion of {cookie}, and outstanding are {outstanding:?}");
+            let what = format!("a completion of {cookie}, not of {outstanding:?}");
             return Err(Stop::fail(what));
         };
         outstanding.drain(..=at);
         let freed = raw.qp.send.free() - free;
-        ensure_eq!(freed as usize, at + 1, format!("WQEBBs that {cookie} made free"));
+        ensure_eq!(freed as usize, at + 1, format!("WQEBBs freed by {cookie}"));
     }
     ensure!(
         succeeded > 0 && failed > 0 && refused > 1000,

@@ -1,4 +1,4 @@
-//! Waits for data: their execution in a stepped model, and refused waits.
+//! WAIT WQEs on data: execution in a stepped model, and invalid WQEs.
 
 use verbless_prm::hot::{WaitDataSegment, WaitOperation, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{WaitCondition, WaitOpMod};
@@ -8,7 +8,7 @@ use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::Access;
 
-/// A rig with a device that waits for data.
+/// A rig whose device supports WAIT on data (capability `wait_on_data`).
 fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     rig.locked.functions[0].hca.caps.general_mut().set_wait_on_data(true);
@@ -16,7 +16,7 @@ fn rig() -> (Rig, Endpoint) {
     (rig, end)
 }
 
-/// A wait until the word at `at` is `value`.
+/// A WAIT WQE that ends when the word at `at` is `value`.
 fn wait(at: u64, key: u32, value: u64) -> Request {
     wait_segment(WaitCondition::EQUAL.0, at, key, value)
 }
@@ -33,7 +33,10 @@ fn idle_stepped_model_checks_wait_each_step() {
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));
     rig.run();
-    assert!(!engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked), "nothing ends it");
+    assert!(
+        !engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked),
+        "idle: the word is still 0"
+    );
     assert!(rig.poll(0, end.send_cq).is_none());
     rig.fill(at, &5u64.to_be_bytes());
     assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -55,7 +58,8 @@ fn lost_access_right_ends_wait_with_error() {
 #[test]
 fn unknown_wait_options_are_an_operation_error() {
     let cases: [fn(u64, u32) -> Request; 3] = [
-        // An action on failure, and a condition, that are not public.
+        // Bit 0 of the address (an action on failure) and condition 6: no public source defines
+        // them.
         |at, key| wait(at + 1, key, 0),
         |at, key| wait_segment(6, at, key, 0),
         // A WQE that ends before its mask.
@@ -71,7 +75,11 @@ fn unknown_wait_options_are_an_operation_error() {
     rig.locked.functions[0].hca.caps.general_mut().set_wait_on_data(false);
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 0));
-    assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION, "no wait");
+    assert_eq!(
+        rig.one(0, end.send_cq).syndrome(),
+        cqe_syndrome::LOCAL_QP_OPERATION,
+        "no capability"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Keys opened to other functions, and the aliases of such keys.
+//! Mkeys shared with other functions, and their aliases.
 //!
 //! The owner sets a secret with ALLOW_OTHER_VHCA_ACCESS. A function that knows it creates an alias
 //! by CREATE_GENERAL_OBJECT, and reaches the memory with the rights of the owner's key until the
@@ -47,7 +47,8 @@ impl ForeignObject {
         hca.neighbours.get(&self.vhca_id).copied()
     }
 
-    /// The function's offer of the object.
+    /// The object in its owner, function number `function`, with the access key that the owner set;
+    /// `None` if the owner has not shared it, or is dead.
     pub(crate) fn answer(self, function: usize, owner: &Hca) -> Option<Foreign> {
         let offer = owner.objects.mkeys.get(&self.index)?.offer.clone()?;
         (!owner.fatal).then_some(Foreign { function, index: self.index, offer })
@@ -115,7 +116,7 @@ pub(in crate::hca) fn create(
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
     call.hca_mut().add_key_owner(function);
-    // The context after the head is for callers with room for it.
+    // Only an outbox with room for it gets the context after the head.
     let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
     if let Some(room) = call.output.get_mut(shown) {
         let mut made = *context;
@@ -125,7 +126,7 @@ pub(in crate::hca) fn create(
     Ok(())
 }
 
-/// Counts a removed alias.
+/// Removes an alias from the count of keys that refer to its owner.
 pub(in crate::hca) fn removed(hca: &mut Hca, _: u32, alias: Alias) {
     hca.remove_key_owner(alias.function);
 }

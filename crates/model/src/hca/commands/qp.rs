@@ -118,7 +118,7 @@ pub(in crate::hca) fn create(
         return Err(Refusal::KernelOnlyField);
     }
     check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
-    // A QP for UMR requests accesses keys of every domain: its own domain is ignored.
+    // A UMR QP accesses mkeys of every PD: the PD in its context is ignored.
     if !qp_type.any_domain {
         call.find(kind::Pd, context.pd())?;
     }
@@ -151,8 +151,8 @@ pub(in crate::hca) fn create(
     if has_sq || has_rq {
         call.find(kind::Uar, context.uar_page())?;
     }
-    // Both CQs are checked, whether or not the queue that reports to each exists: hardware requires
-    // two CQs of a QP, except of one that never receives.
+    // A QP with only one of the two queues still needs both CQs, as on hardware. A UMR QP without
+    // an RQ needs only the send CQ.
     let sends_only = qp_type.any_domain && !has_rq;
     if has_queue {
         call.find(kind::Cq, context.cqn_snd())?;
@@ -230,8 +230,8 @@ pub(in crate::hca) fn create(
     Ok(())
 }
 
-/// Whether a QP has any queue. One without queues is for the device itself, and has neither CQs nor
-/// a record.
+/// Whether a QP has an SQ, an RQ or an SRQ. A QP with none of them is used by the device itself,
+/// and has neither CQs nor a doorbell record.
 ///
 /// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) creates such QPs
 /// for `vdpa`; it sets no pm_state in them.
@@ -239,8 +239,8 @@ fn has_queue(context: &QpContext) -> bool {
     !context.no_sq() || context.rq_type() != RqType::NONE
 }
 
-/// Bytes that CQEs of the requester and of the responder may carry inline. 64 bytes go into the
-/// first half of a CQE of 128.
+/// Bytes that a requester's and a responder's CQE may carry inline. 64 bytes need a 128-byte CQE,
+/// and go into its first half.
 ///
 /// Source: Linux `drivers/infiniband/hw/mlx5/qp.c` (`configure_requester_scat_cqe`) and UCX
 /// (`uct_ib_mlx5_inl_cqe`) request 64 for CQEs of 128 bytes, and 32 otherwise.

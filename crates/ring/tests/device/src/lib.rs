@@ -20,14 +20,14 @@ use verbless_ring::{
 /// Memory and numbers that the host passes to the program.
 #[repr(C)]
 pub struct Given {
-    /// A page of device registers.
+    /// The UAR page.
     pub uar: NonNull<u8>,
-    /// 4096 bytes, aligned to them: the receive ring of 64 bytes, then the send ring.
+    /// 4096 bytes, 4096-byte aligned: the receive ring (64 bytes) at 0, the send ring at 2048.
     pub rings: NonNull<u8>,
-    /// 4096 bytes, aligned to them: the CQEs.
+    /// 4096 bytes, 4096-byte aligned: the CQEs.
     pub cqes: NonNull<u8>,
-    /// 64 bytes, aligned to them: the doorbell records of the queue pair and, at 8, of the
-    /// completion queue.
+    /// 64 bytes, 64-byte aligned: the doorbell records of the queue pair at 0 and of the completion
+    /// queue at 8.
     pub records: NonNull<u8>,
     /// Number of the queue pair.
     pub qpn: u32,

@@ -1,11 +1,13 @@
-//! The program: the host sets the registers of a call of `_start` and runs it until it returns.
+//! A RISC-V program for the tests of the hart: a test sets the registers as for a call of `_start`,
+//! and runs the hart until `_start` returns.
 
 #![no_std]
 #![no_main]
 
 mod work;
 
-/// The entry point. It is called with a stack, as any function.
+/// The entry point: runs function number `which` of `work::WORK`. The caller sets the stack
+/// pointer.
 #[unsafe(no_mangle)]
 pub extern "C" fn _start(which: u64, seed: u64) -> u64 {
     work::WORK[which as usize].1(seed)

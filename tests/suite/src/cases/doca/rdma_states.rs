@@ -47,7 +47,7 @@ fn remote_access_needs_instance_and_mmap_right(lab: &Lab) -> Result<(), Stop> {
                 let mut both = ends(lab, instance, memory, |builder| builder)?;
                 connect(&both)?;
                 let [a, b] = &mut both;
-                // A write with immediate needs it.
+                // A write with immediate consumes a receive.
                 let receive = b.rdma()?.receive(None);
                 b.submit(receive)?;
                 let job = job_by(needed, other, a)?;
@@ -60,7 +60,10 @@ fn remote_access_needs_instance_and_mmap_right(lab: &Lab) -> Result<(), Stop> {
                 a.submit(job)?;
                 let (done, kind) = a.failed()?;
                 ensure_eq!(kind, ErrorKind::NotPermitted, what);
-                ensure!(done.local.is_some() && done.remote.is_some(), "{what}: its buffers");
+                ensure!(
+                    done.local.is_some() && done.remote.is_some(),
+                    "{what}: a buffer is missing"
+                );
                 ensure_eq!(a.rdma()?.state(), RdmaState::Error, what);
                 ensure!(b.bytes(128, 8)? == [0; 8], "{what}: the memory has changed");
             }
@@ -103,7 +106,7 @@ fn instance_state_follows_connect_and_restart(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let descriptor = both[1].rdma()?.export()?;
-    ensure_eq!(both[1].rdma()?.export()?, descriptor, "what another export gives");
+    ensure_eq!(both[1].rdma()?.export()?, descriptor, "the descriptor of a second export");
     ensure_eq!(both[0].rdma()?.state(), RdmaState::Init, "after the start");
     connect(&both)?;
     ensure_eq!(both[0].rdma()?.state(), RdmaState::Connected, "after connecting");
@@ -125,7 +128,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     let mut seen = Vec::new();
     for _ in 0..count {
         let (done, kind) = end.failed()?;
-        ensure_eq!(kind, ErrorKind::Shutdown, "why a job after it failed");
+        ensure_eq!(kind, ErrorKind::Shutdown, "the error of a flushed job");
         ensure!(done.local.is_some(), "its buffer");
         seen.push(done.user_data.0);
     }
@@ -134,7 +137,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     Ok(seen)
 }
 
-/// A write of this instance fails; jobs and receives wait after it.
+/// A write fails while later jobs and receives are in flight.
 fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
     let (may, all) = (AccessFlags::RDMA_READ, rights(lab)?);
     let mut both = ends(lab, all, may, |builder| builder)?;
@@ -151,7 +154,7 @@ fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
         a.submit(job)?;
         for number in 2..6 {
             let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?).user_data(number);
-            // The queue pair refuses it as soon as the failure is known.
+            // Accepted: the state becomes ERROR only when the failed write's event is retrieved.
             a.submit(job)?;
         }
         let (done, kind) = a.failed()?;
@@ -257,7 +260,7 @@ fn stale_descriptor_reaches_no_instance(lab: &Lab) -> Result<(), Stop> {
     both.iter_mut().try_for_each(End::restart)?;
     ensure!(both[1].rdma()?.export()? != old, "the new descriptor is the old one");
     let kind = refusal(both[0].rdma()?.connect(old))?;
-    ensure_eq!(kind, ErrorKind::InvalidValue, "the instance that it connected before");
+    ensure_eq!(kind, ErrorKind::InvalidValue, "a second connect by the same descriptor");
     connect(&both)?;
     let [a, b] = &mut both;
     // Another instance cannot know that the connection is old; its messages arrive nowhere.
@@ -328,7 +331,7 @@ fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
 fn instance_size_is_bounded_by_device_limits(lab: &Lab) -> Result<(), Stop> {
     let dev = super::rig::open(lab, lab.info())?;
     let start = |set: &dyn Fn(RdmaBuilder) -> RdmaBuilder| set(Rdma::builder(&dev)).start();
-    ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "the longest message is very short");
+    ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "max_message_size is below 1 MiB");
     let receives = Rdma::max_recv_queue_size(&dev)?;
     let (sends, chain) = (Rdma::max_send_queue_size(&dev)?, Rdma::max_send_buf_chain_len(&dev)?);
     let scatter = Rdma::max_recv_buf_chain_len(&dev)?;

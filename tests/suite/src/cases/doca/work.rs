@@ -61,11 +61,11 @@ fn abort_returns_each_job_once(lab: &Lab) -> Result<(), Stop> {
     seen.sort_unstable();
     ensure_eq!(seen, (0..16).collect::<Vec<_>>(), "user data");
     let job = dma.memcpy(rig.data(0, 64)?, rig.room(4096, 64)?);
-    ensure_eq!(refused_job(rig.workq.submit(job))?.0, ErrorKind::Shutdown, "a job after that");
+    ensure_eq!(refused_job(rig.workq.submit(job))?.0, ErrorKind::Shutdown, "a job after the abort");
     rig.leave(&dma)
 }
 
-/// A work queue that sleeps.
+/// A rig with an event-driven work queue.
 fn sleeping(lab: &Lab) -> Result<Rig, Stop> {
     Rig::with(lab, WorkQ::builder(16).event_driven().build()?)
 }
@@ -161,7 +161,7 @@ fn event_handle_is_silent_without_completion(lab: &Lab) -> Result<(), Stop> {
     ensure!(!readable(&rig.workq, 50)?, "an event without a completion");
     let hash = sha.hash(Algorithm::Sha1, rig.data(0, 8)?, rig.room(4096, 20)?);
     submit(&mut rig.workq, hash)?;
-    ensure!(readable(&rig.workq, 10_000)?, "software's work makes no wake-up");
+    ensure!(readable(&rig.workq, 10_000)?, "no wake-up for a hash, which software computes");
     event(&mut rig.workq)?;
     ensure_eq!(
         refusal(WorkQ::new(1)?.arm())?,
@@ -180,7 +180,7 @@ fn failed_file_wait_is_operating_system_error(lab: &Lab) -> Result<(), Stop> {
         next.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     };
     let std::task::Poll::Ready(failed) = failed else {
-        return Err(Stop::fail("it waits for a file that cannot be waited for"));
+        return Err(Stop::fail("`next` is pending although its wait for the file failed"));
     };
     let kind = failed.map_err(|why| why.kind()).map(drop);
     ensure_eq!(kind, Err(ErrorKind::OperatingSystem), "kind of the failure");

@@ -1,5 +1,5 @@
-//! Queues of FlexIO's host library: CQs and their event targets, QPs that programs post to, their
-//! states, and their state after a fatal error.
+//! Queues of FlexIO's host library: CQs and their event targets, QPs that DPA programs post to, and
+//! QP states.
 
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ impl Drain {
     }
 
     pub(super) fn waits_for(&self, count: u64) -> Result<(), Stop> {
-        until("so many CQEs", || self.count().filter(|&it| it >= count))?;
-        ensure_eq!(self.count(), Some(count), "CQEs that were taken");
+        until("the expected number of CQEs", || self.count().filter(|&it| it >= count))?;
+        ensure_eq!(self.count(), Some(count), "CQEs that the handler has polled");
         Ok(())
     }
 }
@@ -111,7 +111,7 @@ fn new_cq_is_armed_unless_no_arm_is_set(lab: &Lab) -> Result<(), Stop> {
         drain.waits_for(2 * round)?;
     }
     let (drain, cq, handler) = Drain::cq(&rig, 4, |config| config.no_arm = true)?;
-    ensure_eq!(cq.object().query()?.st(), CqState::FIRED, "the state of one without arming");
+    ensure_eq!(cq.object().query()?.st(), CqState::FIRED, "the state of a CQ with no_arm");
     trigger(&rig, &cq)?;
     quiet("a run for a CQ that is not armed", || drain.count().filter(|&it| it != 0))?;
     ensure_eq!(handler.query()?.runs, 0, "runs");
@@ -120,7 +120,7 @@ fn new_cq_is_armed_unless_no_arm_is_set(lab: &Lab) -> Result<(), Stop> {
 
 fn long_run_handles_each_event_once(lab: &Lab) -> Result<(), Stop> {
     const LOG_DEPTH: u8 = 12;
-    // A batch leaves room in the ring: only the ring's reader frees more.
+    // Half of the ring, so that a batch cannot overrun the CQ before the handler polls it.
     const BATCH: u64 = 1 << (LOG_DEPTH - 1);
     let rig = Rig::new(lab)?;
     let (drain, cq, handler) = Drain::cq(&rig, LOG_DEPTH, |_| {})?;
@@ -159,7 +159,7 @@ fn always_armed_cq_makes_event_per_cqe(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two ends: a queue pair of a program, connected to one of the host.
+/// A queue pair that a DPA program posts to, and its peer, a queue pair of the host.
 pub(super) struct ProgramPair<S: Service = Rc> {
     pub(super) qp: DpaQp,
     pub(super) host: verbless_queue::Qp<S>,
@@ -171,7 +171,7 @@ pub(super) struct ProgramPair<S: Service = Rc> {
     log_depth: u8,
 }
 
-/// Bytes at either end.
+/// Bytes of memory at each end.
 pub(super) const BYTES: usize = 4096;
 
 impl ProgramPair {
@@ -256,12 +256,12 @@ fn overrun_breaks_cq_unless_ignored(lab: &Lab) -> Result<(), Stop> {
         (config.overrun_ignore, config.collapsed) = (overrun_ignore, collapsed);
         let cq = DpaCq::create(&rig.process, &config)?;
         trigger(&rig, &cq)?;
-        ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "a CQ that is full");
+        ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "the status of a full CQ");
         let more = Function::<(OutboxId, u32, bool), u64>::named("trigger_by");
         rig.process.call(more, (rig.outbox()?.id(), cq.number().0, false))?;
         let expected = if overrun_ignore { CqStatus::OK } else { CqStatus::OVERFLOW };
-        let there = || cq.object().query().ok().filter(|it| it.status() == expected);
-        until("the status after an overrun", there)?;
+        let reported = || cq.object().query().ok().filter(|it| it.status() == expected);
+        until("the status after an overrun", reported)?;
     }
     Ok(())
 }
@@ -328,7 +328,7 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
     config.ring = Some(QueueMemory::host(host.umem.clone(), 0));
     config.record = Some(QueueMemory::host(host.umem.clone(), 1024));
     let cq = DpaCq::create(&rig.process, &config)?;
-    ensure_eq!(cq.ring_address(), host.umem.address(), "the ring of the host's");
+    ensure_eq!(cq.ring_address(), host.umem.address(), "the address of the ring, in host memory");
     let mut pair = ProgramPair::new(&rig, &cq, QpReceive::None)?;
     pair.from.write_at(0, &pattern(1, BYTES))?;
     for counter in 0..3_u16 {
@@ -338,7 +338,7 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
             host.memory.read_at(64 * usize::from(counter), &mut bytes).ok()?;
             (bytes[63] == 0).then_some(u16::from_be_bytes([bytes[60], bytes[61]]))
         };
-        ensure_eq!(until("a CQE in memory of the host", cqe)?, counter, "its WQE counter");
+        ensure_eq!(until("a CQE in host memory", cqe)?, counter, "its WQE counter");
     }
     let mut bytes = vec![0; 100];
     pair.region.read_at(0, &mut bytes)?;
@@ -364,9 +364,9 @@ fn msix_cq_raises_vector_of_emulated_device(lab: &Lab) -> Result<(), Stop> {
     failed("MSI-X by an EQ without a vector", DpaCq::create(process, &config), "raises no vector")?;
     let raises = eq(Some((emulated.clone(), 2)))?;
     let external = DpaCq::create(process, &DpaCqConfig::new(4, CqElement::ExtEq(mute.clone())))?;
-    ensure_eq!(CqElement::ExtEq(mute).element_type(), 2, "the type of an EQ");
+    ensure_eq!(CqElement::ExtEq(mute).element_type(), 2, "the element type of a DPA EQ");
     let element = CqElement::DpaMsixEmulated(raises.clone());
-    ensure_eq!(element.element_type(), 9, "the type of MSI-X");
+    ensure_eq!(element.element_type(), 9, "the element type of emulated MSI-X");
     let cq = DpaCq::create(process, &DpaCqConfig::new(4, element))?;
     let arm = Function::<(u32, u32), ()>::named("arm_events");
     let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
@@ -382,7 +382,7 @@ fn unsupported_cq_attributes_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let plain = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
-    ensure_eq!(plain.element.element_type(), 8, "the type of no element");
+    ensure_eq!(plain.element.element_type(), 8, "the element type of a non-DPA CQ");
     let mut config = plain.clone();
     config.compression = Some(MiniCqeFormat::RX_HASH);
     failed("compression", DpaCq::create(process, &config), "cqe_compression")?;
@@ -391,9 +391,13 @@ fn unsupported_cq_attributes_are_rejected(lab: &Lab) -> Result<(), Stop> {
     failed("2^31 CQEs", DpaCq::create(process, &config), "2^22")?;
     let other = Rig::new(lab)?;
     let handler = other.handler("drain")?;
-    ensure_eq!(CqElement::Thread(handler.clone()).element_type(), 0, "the type of a thread");
+    ensure_eq!(
+        CqElement::Thread(handler.clone()).element_type(),
+        0,
+        "the element type of a thread"
+    );
     let config = DpaCqConfig::new(4, CqElement::Thread(handler));
-    failed("another's handler", DpaCq::create(process, &config), "another process")
+    failed("a handler of another process", DpaCq::create(process, &config), "another process")
 }
 
 fn cq_and_handler_in_use_reject_destroy(lab: &Lab) -> Result<(), Stop> {
@@ -488,7 +492,7 @@ fn receive_from_rmp(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
             "message {part} in receive {slot} of {wq_type:?}"
         );
     }
-    failed("a pool with queue pairs", pool.clone().destroy(), "in use")?;
+    failed("an RMP with queue pairs", pool.clone().destroy(), "in use")?;
     drop(pairs);
     pool.destroy()?;
     let mut narrow = RmpConfig::new(3);
@@ -523,7 +527,11 @@ fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
     let to = |next_state| QpAttr { next_state, ..QpAttr::default() };
     ensure_eq!(qp.state()?, QpState::Rst, "the first state");
     for early in [QpState::Rtr, QpState::Rts] {
-        failed("a state too far", qp.modify(&to(early), &mask), "Rst, Init, Rtr, Rts")?;
+        failed(
+            "a transition that skips INIT",
+            qp.modify(&to(early), &mask),
+            "Rst, Init, Rtr, Rts",
+        )?;
     }
     qp.modify(&to(QpState::Init), &mask)?;
     ensure_eq!(qp.state()?, QpState::Init, "the state after INIT");
@@ -543,10 +551,14 @@ fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
     qp.modify(&QpAttr { log_sra_max: 2, ..to(QpState::Rts) }, &mask)?;
     ensure_eq!(qp.state()?, QpState::Rts, "the state after RTS");
     let context = qp.object().query()?;
-    ensure_eq!((context.log_rra_max(), context.log_sra_max()), (2, 2), "reads at a time");
+    ensure_eq!(
+        (context.log_rra_max(), context.log_sra_max()),
+        (2, 2),
+        "log_rra_max and log_sra_max"
+    );
     failed("back to RTR", qp.modify(&loops, &mask), "does not go to Rtr")?;
     let isolated = QpAttr { isolate_vl_tc: true, ..to(QpState::Rts) };
-    failed("an isolated lane", qp.modify(&isolated, &mask), "not supported")?;
+    failed("isolate_vl_tc", qp.modify(&isolated, &mask), "not supported")?;
     qp.modify(&to(QpState::Err), &mask)?;
     ensure_eq!(qp.state()?, QpState::Err, "the state after ERR");
     qp.modify(&to(QpState::Rst), &mask)?;
@@ -597,12 +609,12 @@ fn qp_accepts_each_mtu_and_access_right(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The address path fields to the same port, where loopback cannot be forced.
+/// `attr` with the address of its own port, for devices without force loopback.
 fn own_address(process: &Process, qp: &DpaQp, attr: QpAttr) -> Result<QpAttr, Stop> {
     towards(process, &qp.address(&ConnectOptions::default())?, attr)
 }
 
-/// The address path fields to a peer.
+/// `attr` with the address of a peer.
 pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Result<QpAttr, Stop> {
     Ok(match process.domain().path(peer, &ConnectOptions::default())? {
         verbless_command::Path::Roce { route, destination_mac, .. } => QpAttr {
@@ -679,7 +691,9 @@ fn call_attributes_set_storage_name_and_timeout(lab: &Lab) -> Result<(), Stop> {
     let attr = RpcAttr { timeout: Some(timeout), ..RpcAttr::default() };
     match rig.process.call_with_attr(&attr, wait_for, (1,)) {
         Err(verbless_flexio::Error::Timeout(after)) => ensure_eq!(after, timeout, "the timeout"),
-        other => return Err(Stop::fail(format!("a call without an end: {other:?}"))),
+        other => {
+            return Err(Stop::fail(format!("a call that exceeds its timeout returned {other:?}")));
+        }
     }
     Ok(())
 }

@@ -49,11 +49,16 @@ pub(super) fn access(
     };
     let info = register.info;
     let requested = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
+    let writes = call.op_mod == AccessRegisterIn::WRITE;
+    if writes && !WRITABLE.contains(&id) {
+        return Err(Refusal::RegisterReadOnly);
+    }
+    let ports = call.hca().ports.len() as u64;
+    if View::new(info, requested).get("local_port").is_some_and(|port| port > ports) {
+        return Err(Refusal::NoSuchPort);
+    }
     let mut value = call.hca().registers.get(&id.0).unwrap_or(&register.bytes).clone();
-    if call.op_mod == AccessRegisterIn::WRITE {
-        if !WRITABLE.contains(&id) {
-            return Err(Refusal::RegisterReadOnly);
-        }
+    if writes {
         value.copy_from_slice(requested);
         call.hca_mut().registers.insert(id.0, value.clone());
     }
@@ -62,10 +67,6 @@ pub(super) fn access(
         {
             bits::set(&mut value, field.bit(0), field.width as usize, index);
         }
-    }
-    let ports = call.hca().ports.len() as u64;
-    if View::new(info, requested).get("local_port").is_some_and(|port| port > ports) {
-        return Err(Refusal::NoSuchPort);
     }
     write_output(call, AccessRegisterOut::BYTES, &value)
 }

@@ -18,8 +18,16 @@ const NAMES: [&str; 9] =
 /// Names that contain one of [`NAMES`] and identify nothing.
 const HARMLESS: [&str; 3] = ["vsd_contd_psid", "gid_table_size", "valid"];
 
+/// Fields with exactly these names and more than one bit: the serial number of a card, a management
+/// datagram with its addresses, and the text that a driver gives the device.
+const WHOLE_NAMES: [&str; 3] = ["vuid", "mad", "driver_version"];
+
 /// Whether a field identifies a device, a port or a network.
 pub(super) fn identifies(leaf: &Leaf) -> bool {
+    // A capability bit of the same name says only that the device knows the field.
+    if leaf.field.width > 1 && WHOLE_NAMES.contains(&leaf.field.name) {
+        return true;
+    }
     let mut parts = leaf.path.split('.').map(|part| part.split('[').next().unwrap_or(part));
     parts.any(|part| {
         let named = NAMES.iter().any(|name| part.contains(name));
@@ -56,16 +64,18 @@ fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Masks both mailboxes of a command.
+/// Bytes that are added to a mailbox before it is masked: more than the longest field that
+/// identifies something.
+const PAD: usize = 0x200;
+
+/// Masks both mailboxes of a command. [`Hex`] leaves out zeros at the end, and a recorded mailbox is
+/// cut to 8 KiB: a field that lost its last bytes has no place in a view, so zeros follow it again.
 fn mask_both(input: &mut Hex, output: &mut Hex) {
-    // Zeros at the end are left out of both, and the PRM's variants depend on the input's head.
-    let whole = input.padded(input.bytes().len().max(HEAD));
-    *output = Hex::new(&mask_output(&whole, output.bytes()));
+    let padded = |hex: &Hex| hex.padded(hex.bytes().len() + PAD);
+    let (whole, answer) = (padded(input), padded(output));
+    *output = Hex::new(&mask_output(&whole, &answer));
     *input = Hex::new(&mask_input(&whole));
 }
-
-/// Bytes of a mailbox that select its layout.
-const HEAD: usize = 0x10;
 
 impl Report {
     /// The report without what identifies its devices, ports and networks.
@@ -144,7 +154,10 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbless_prm::{Init2rtrQpIn, ModifyNicVportContextIn, NicVportContext};
+    use verbless_prm::{
+        HcaCap, Init2rtrQpIn, MadIfcIn, ModifyNicVportContextIn, NicVportContext, QueryVuidIn,
+        SetDriverVersionIn,
+    };
 
     #[test]
     fn scrub_removes_addresses_alone() {
@@ -189,6 +202,38 @@ mod tests {
         context.set_node_guid(0);
         assert_eq!(output, Hex::new(&[&[0; 16], &context.as_bytes()[..]].concat()));
         assert_eq!(input, Hex::new(&[0x07, 0x54]));
+    }
+
+    #[test]
+    fn identifier_without_its_last_bytes_is_masked() {
+        let mut context = NicVportContext::zeroed();
+        context.set_mtu(1500);
+        let plain = [&[0; 16], &context.as_bytes()[..]].concat();
+        context.permanent_address_mut().set_mac_addr_47_32(0xb859).set_mac_addr_31_0(0x9f12_3400);
+        let output = [&[0; 16], &context.as_bytes()[..]].concat();
+        // The zero at the end of the address, and a cut within it.
+        for end in [output.len(), output.len() - 2] {
+            let (mut input, mut output) = (Hex::new(&[0x07, 0x54]), Hex::new(&output[..end]));
+            mask_both(&mut input, &mut output);
+            assert_eq!(output, Hex::new(&plain));
+        }
+    }
+
+    #[test]
+    fn serial_number_datagram_and_driver_text_are_masked() {
+        let vuid = [&[0; 0x40], &b"MT2116X09299"[..]].concat();
+        let mut output = Hex::new(&vuid);
+        mask_both(&mut Hex::new(QueryVuidIn::new().as_bytes()), &mut output);
+        assert_eq!(output, Hex::default());
+        let mut text = SetDriverVersionIn::new();
+        text.set_driver_version(&[b'x'; 0x40]);
+        assert_eq!(mask_input(text.as_bytes()), SetDriverVersionIn::new().as_bytes());
+        let mut datagram = MadIfcIn::new();
+        datagram.set_mad(&[7; 0x100]);
+        assert_eq!(mask_input(datagram.as_bytes()), MadIfcIn::new().as_bytes());
+        let mut offered = HcaCap::zeroed();
+        offered.set_driver_version(true);
+        assert_eq!(mask(View::new(HcaCap::INFO, offered.as_bytes())), offered.as_bytes());
     }
 
     #[test]

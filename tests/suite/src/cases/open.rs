@@ -229,7 +229,7 @@ fn port_address_agrees_across_queries(lab: &Lab) -> Result<(), Stop> {
     let port = device.query_port(1)?;
     if port.link_layer() == LinkLayer::InfiniBand {
         let context = device.query_hca_vport_context(1)?;
-        ensure_eq!(context.lid(), port.raw.lid, "LID of the vport and of the port");
+        ensure!(context.lid() == port.raw.lid, "the LIDs of the vport and of the port differ");
         return Ok(());
     }
     for gid in device.gid_table()? {

@@ -18,6 +18,7 @@ use verbless_devx::{DeviceInfo, Error, ErrorKind, Kernel};
 use super::chain::{Broken, Chain, Finding, Link};
 use super::kernel_log;
 use crate::need::{CAP_IPC_LOCK, privilege};
+use crate::report::FIRST_PERSON;
 
 /// PCI vendor of mlx5 functions.
 const VENDOR: &str = "0x15b3";
@@ -289,7 +290,7 @@ impl Host {
     }
 
     /// Mode and owner of a node.
-    fn rights(&self, rights: Option<(u32, u32, u32)>) -> String {
+    pub(super) fn rights(&self, rights: Option<(u32, u32, u32)>) -> String {
         match rights {
             Some((mode, uid, gid)) => {
                 let (owner, group) = (self.name("passwd", uid), self.name("group", gid));
@@ -329,8 +330,12 @@ impl Host {
         Finding::Fails(format!("{node} is refused ({error}); it has {shown}: {advice}"))
     }
 
-    /// A user's or group's name from the machine's own files, otherwise the number.
+    /// A system user's or group's name from the machine's own files, otherwise the number: reports
+    /// have this text, and it names no person.
     fn name(&self, file: &str, number: u32) -> String {
+        if number >= FIRST_PERSON {
+            return number.to_string();
+        }
         let text = self.text(Path::new("etc").join(file)).unwrap_or_default();
         let named = text.lines().find_map(|line| {
             let mut parts = line.split(':');

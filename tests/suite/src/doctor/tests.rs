@@ -265,7 +265,9 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     };
     mode(0o660);
     let why = by(1_000_000, &[1_000_000]);
-    for part in ["mode 0660", ":rdma", "`usermod -aG rdma USER`"] {
+    // The files of a test that a person runs belong to that person's group: it stays a number.
+    let group = if gid < 1000 { "rdma".into() } else { gid.to_string() };
+    for part in ["mode 0660", &format!(":{group}"), &format!("`usermod -aG {group} USER`")] {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert!(by(1_000_000, &[gid]).contains("container or security module"));
@@ -273,6 +275,16 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     mode(0o600);
     let why = by(1_000_000, &[gid]);
     assert!(why.contains("mode 0600") && why.contains("`chmod 666"), "{why}");
+}
+
+#[test]
+fn rights_name_system_accounts_alone() {
+    let tree = Tree::new();
+    tree.file("etc/passwd", "daemon:x:1:1::/:/bin/false\nada:x:1000:1000::/home/ada:/bin/sh");
+    tree.file("etc/group", "rdma:x:999:\nada:x:1000:");
+    let host = Host::at(&tree.0);
+    assert_eq!(host.rights(Some((0o660, 1, 999))), "mode 0660 of daemon:rdma");
+    assert_eq!(host.rights(Some((0o660, 1000, 1000))), "mode 0660 of 1000:1000");
 }
 
 #[test]

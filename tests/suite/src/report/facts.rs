@@ -24,7 +24,7 @@ use crate::{Lab, Stop};
 /// The capability pages that a report asks for.
 const PAGES: std::ops::Range<u16> = 0..0x40;
 /// Users and groups below this number belong to the system; a person's name is left out.
-const FIRST_PERSON: u32 = 1000;
+pub(crate) const FIRST_PERSON: u32 = 1000;
 
 impl Report {
     /// The report of a run that has ended on these devices.

@@ -27,6 +27,7 @@ pub use document::{
     FactSide, Field, GidEntry, Identity, Machine, Page, Pci, PciLink, Port, Program, Query, Report,
     ReportError,
 };
+pub(crate) use facts::FIRST_PERSON;
 pub use facts::facts;
 pub use hex::Hex;
 pub use run::{Outcome, Row, Run};

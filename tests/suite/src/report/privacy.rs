@@ -81,7 +81,7 @@ impl Report {
     /// The report without what identifies its devices, ports and networks.
     #[must_use]
     pub fn without_identity(mut self) -> Self {
-        let known: Vec<String> = self.devices.iter().flat_map(identifiers).collect();
+        let known = Known::of(&self.devices);
         let scrub = |text: &mut String| *text = scrub(text, &known);
         scrub(&mut self.device);
         self.preconditions.iter_mut().for_each(scrub);
@@ -91,7 +91,7 @@ impl Report {
                 mask_both(&mut failed.input, &mut failed.output);
             }
         }
-        self.devices = self.devices.into_iter().map(DeviceFacts::without_identity).collect();
+        self.devices.iter_mut().for_each(|facts| facts.leave_out(&known));
         self
     }
 }
@@ -100,68 +100,179 @@ impl DeviceFacts {
     /// The facts without what identifies the device, its ports and their network.
     #[must_use]
     pub fn without_identity(mut self) -> Self {
-        let known: Vec<String> = identifiers(&self).collect();
-        let scrub = |text: &mut String| *text = scrub(text, &known);
+        let known = Known::of(std::slice::from_ref(&self));
+        self.leave_out(&known);
+        self
+    }
+
+    /// Leaves out the device's own identity, and `known` from the texts.
+    fn leave_out(&mut self, known: &Known) {
+        let scrub = |text: &mut String| *text = scrub(text, known);
+        // rdma-core names a device by its GUID where it knows nothing better.
+        scrub(&mut self.name);
         self.incomplete.iter_mut().for_each(scrub);
         for query in &mut self.queries {
             mask_both(&mut query.input, &mut query.output);
             query.error.iter_mut().for_each(scrub);
         }
         self.identity = None;
-        self
     }
 }
 
-/// The GUIDs of a device as texts may have them: hexadecimal digits, with zeros before them or not.
-fn identifiers(facts: &DeviceFacts) -> impl Iterator<Item = String> {
-    let guids = facts.identity.iter().flat_map(|it| [&it.node_guid, &it.system_image_guid]);
-    let texts = guids.flat_map(|guid| [guid.clone(), guid.trim_start_matches('0').to_owned()]);
-    texts.filter(|text| text.len() > 6).collect::<Vec<_>>().into_iter()
+/// What identifies the devices of a report, as texts may have it.
+struct Known {
+    /// GUIDs in hexadecimal digits, with zeros before them or not.
+    numbers: Vec<String>,
+    /// Names of network devices.
+    netdevs: Vec<String>,
 }
 
-/// The text without the `known` identifiers, and without any GID, GUID, MAC and IP address.
-fn scrub(text: &str, known: &[String]) -> String {
-    let text = known.iter().fold(text.to_owned(), |text, id| text.replace(id, LEFT_OUT));
-    let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
+impl Known {
+    fn of(devices: &[DeviceFacts]) -> Self {
+        let identities = || devices.iter().filter_map(|facts| facts.identity.as_ref());
+        let guids = identities().flat_map(|it| [&it.node_guid, &it.system_image_guid]);
+        let texts = guids.flat_map(|guid| [guid.clone(), guid.trim_start_matches('0').to_owned()]);
+        let of_gids = identities().flat_map(|it| it.gids.iter().filter_map(|it| it.netdev.clone()));
+        let netdevs = identities().flat_map(|it| it.netdevs.clone()).chain(of_gids);
+        Self { numbers: texts.filter(|text| text.len() > 6).collect(), netdevs: netdevs.collect() }
+    }
+}
+
+/// The text without the `known` identifiers, and without any GID, GUID, MAC and IP address and LID.
+fn scrub(text: &str, known: &Known) -> String {
+    let known_left_out =
+        known.numbers.iter().fold(text.to_owned(), |text, id| text.replace(id, LEFT_OUT));
+    let text = without_lists(&known_left_out);
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '.');
     let mut scrubbed = String::new();
     let mut rest = &*text;
+    let mut after_lid = false;
     while let Some(start) = rest.find(is_part) {
         let end = rest[start..].find(|c| !is_part(c)).map_or(rest.len(), |end| start + end);
-        let word = &rest[start..end];
+        let (between, word) = (&rest[..start], &rest[start..end]);
+        scrubbed.push_str(between);
         // A colon or full stop after a word belongs to the sentence.
-        let word = word.trim_end_matches([':', '.']);
-        // The letters before and after: `mlx5` and `0x…` have digits and are no addresses.
-        let alone = !rest[..start].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        scrubbed.push_str(&rest[..start]);
-        scrubbed.push_str(if alone && is_address(word) { LEFT_OUT } else { word });
-        scrubbed.push_str(&rest[start + word.len()..end]);
+        let (word, tail) = word.split_at(word.trim_end_matches([':', '.']).len());
+        let is_value = between.trim_matches([' ', '=', '#']).is_empty();
+        match after_lid && is_value && is_lid(word) {
+            true => scrubbed.push_str(LEFT_OUT),
+            false => scrub_word(word, known, &mut scrubbed),
+        }
+        after_lid = names_lid(word);
+        scrubbed.push_str(tail);
         rest = &rest[end..];
     }
     scrubbed.push_str(rest);
     scrubbed
 }
 
-/// Whether a word is an address of an interface: groups with colons, or four decimal numbers.
-fn is_address(word: &str) -> bool {
-    // A PCI address has two colons and a full stop before its last digit.
-    let colons = word.matches(':').count();
-    let decimal = word.split('.').filter(|part| part.parse::<u8>().is_ok()).count();
-    colons >= 3
-        || word.contains("::")
-        || colons == 0 && decimal == 4 && word.split('.').count() == 4
+/// Whether a number follows that is a LID.
+fn names_lid(word: &str) -> bool {
+    word.ends_with("LID")
+        || word.ends_with("_lid")
+        || ["lid", "dlid", "rlid", "slid"].contains(&word)
+}
+
+/// Whether a word is the number of a port; 0 is none.
+fn is_lid(word: &str) -> bool {
+    let number = match word.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16),
+        None => word.parse(),
+    };
+    number.is_ok_and(|lid| lid != 0)
+}
+
+/// Appends the word without the addresses and names of interfaces in it.
+fn scrub_word(word: &str, known: &Known, scrubbed: &mut String) {
+    // A name before an address, as in `MAC:02:…`, and text after it are groups of their own.
+    let groups: Vec<_> = word.split(':').collect();
+    for (at, run) in groups.chunk_by(|a, b| is_group(a) && is_group(b)).enumerate() {
+        scrubbed.push_str(if at == 0 { "" } else { ":" });
+        if is_address(run) {
+            scrubbed.push_str(LEFT_OUT);
+            continue;
+        }
+        let names = run.iter().map(|group| match is_ipv4(group) || names_interface(group, known) {
+            true => LEFT_OUT,
+            false => group,
+        });
+        scrubbed.push_str(&names.collect::<Vec<_>>().join(":"));
+    }
+}
+
+/// Whether a text may be a group of an address with colons; its last one may be an IPv4 address.
+fn is_group(text: &str) -> bool {
+    text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) || is_ipv4(text)
+}
+
+/// Whether groups are an address. A PCI address has three, the last of which has a full stop.
+fn is_address(groups: &[&str]) -> bool {
+    let are_groups = groups.iter().all(|group| is_group(group));
+    are_groups && (groups.len() >= 4 || groups.len() == 3 && groups.contains(&""))
+}
+
+fn is_ipv4(text: &str) -> bool {
+    text.parse::<std::net::Ipv4Addr>().is_ok()
+}
+
+/// Whether a text is the name of a network device, or a name that has an address in it as udev and
+/// rdma-core give it: `enx` and a MAC address, `rocex` and a GUID. A VLAN's number may follow.
+fn names_interface(text: &str, known: &Known) -> bool {
+    let name = text.split('.').next().unwrap_or(text);
+    let of_address = name.split_once('x').is_some_and(|(kind, digits)| {
+        let is_kind = kind.len() >= 2 && kind.bytes().all(|byte| byte.is_ascii_lowercase());
+        is_kind && digits.len() >= 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    });
+    of_address || known.netdevs.iter().any(|it| it == name || it == text)
+}
+
+/// The text without lists of 4, 6 or 16 bytes: so arrays show IPv4, MAC and IPv6 addresses. One of
+/// zeros is no address.
+fn without_lists(text: &str) -> String {
+    let mut scrubbed = String::new();
+    let mut parts = text.split_inclusive(['[', ']']);
+    let mut before = None;
+    for part in parts.by_ref() {
+        let list = part.strip_suffix(']').filter(|_| before == Some('['));
+        match list.filter(|list| is_address_list(list)) {
+            Some(_) => scrubbed.push_str(&format!("{LEFT_OUT}]")),
+            None => scrubbed.push_str(part),
+        }
+        before = part.chars().next_back();
+    }
+    scrubbed
+}
+
+fn is_address_list(list: &str) -> bool {
+    let byte = |part: &str| match part.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16).ok(),
+        // `{:02x?}` prints two digits: `[10, 00]` is one or the other, and both are bytes.
+        None => part
+            .parse()
+            .ok()
+            .or_else(|| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2)),
+    };
+    let bytes: Option<Vec<u8>> = list.split(',').map(|part| byte(part.trim())).collect();
+    bytes.is_some_and(|it| [4, 6, 16].contains(&it.len()) && it.iter().any(|&byte| byte != 0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::report;
     use verbless_prm::{
         HcaCap, Init2rtrQpIn, MadIfcIn, ModifyNicVportContextIn, NicVportContext, QueryVuidIn,
         SetDriverVersionIn,
     };
 
+    fn known() -> Known {
+        let guids = ["02564c0000010001", "2564c0000010001"].map(str::to_owned);
+        let netdevs = ["eth0", "ens1f0np0"].map(str::to_owned);
+        Known { numbers: guids.into(), netdevs: netdevs.into() }
+    }
+
     #[test]
     fn scrub_removes_addresses_alone() {
-        let known = ["02564c0000010001".to_owned(), "2564c0000010001".to_owned()];
         for (text, scrubbed) in [
             (
                 "mlx5_0 port 1: InfiniBand, ACTIVE, GID 0 \
@@ -176,9 +287,69 @@ mod tests {
             ("command 0x50a: status 3, a.b", "command 0x50a: status 3, a.b"),
             ("GUID 0x2564c0000010001 is 02564c0000010001", "GUID 0x(left out) is (left out)"),
             ("é: ", "é: "),
+            ("qp::fails: PCI:0000:08:00.0", "qp::fails: PCI:0000:08:00.0"),
+            // Glued to other words.
+            ("GID:fe80:0000:0000:0000:0200:00ff:fe00:0001", "GID:(left out)"),
+            ("MAC:02:00:00:00:00:01:port", "MAC:(left out):port"),
+            ("to 10.0.0.1:4791, peer:10.0.0.1", "to (left out):4791, peer:(left out)"),
         ] {
-            assert_eq!(scrub(text, &known), scrubbed);
+            assert_eq!(scrub(text, &known()), scrubbed);
         }
+    }
+
+    #[test]
+    fn scrub_removes_lists_of_an_address_alone() {
+        for (text, scrubbed) in [
+            (
+                "GID: found [254, 128, 0, 0, 0, 0, 0, 0, 2, 0, 0, 255, 254, 0, 0, 1], not [0, 0]",
+                "GID: found [(left out)], not [0, 0]",
+            ),
+            ("MAC [0x2, 0x0, 0x0, 0x0, 0x0, 0x1]", "MAC [(left out)]"),
+            ("at [[10, 0, 0, 1], [0a, 00, 00, 02]]", "at [[(left out)], [(left out)]]"),
+            ("[0, 0, 0, 0], [1, 2, 3], [256, 1, 1, 1]", "[0, 0, 0, 0], [1, 2, 3], [256, 1, 1, 1]"),
+            ("[a, b, c, d] and 1, 2, 3, 4]", "[a, b, c, d] and 1, 2, 3, 4]"),
+        ] {
+            assert_eq!(scrub(text, &known()), scrubbed);
+        }
+    }
+
+    #[test]
+    fn scrub_removes_lids_and_names_of_interfaces() {
+        for (text, scrubbed) in [
+            (
+                "1X, LID 7, subnet manager at LID 1",
+                "1X, LID (left out), subnet manager at LID (left out)",
+            ),
+            ("its LID 0xc007 is not valid", "its LID (left out) is not valid"),
+            ("InfiniBand { dlid: 7, sl: 3 }", "InfiniBand { dlid: (left out), sl: 3 }"),
+            ("router_lid=0x12", "router_lid=(left out)"),
+            (
+                "destination LID 0: none; valid 7, 8 LIDs",
+                "destination LID 0: none; valid 7, 8 LIDs",
+            ),
+            ("`ip link set eth0 up`, eth0.7", "`ip link set (left out) up`, (left out)"),
+            ("ip link set enx0c42a1036512 up", "ip link set (left out) up"),
+            ("port 1 of rocex525400c0fe123455:", "port 1 of (left out):"),
+            ("veth0 eth01 at 0x7f0123456789", "veth0 eth01 at 0x7f0123456789"),
+        ] {
+            assert_eq!(scrub(text, &known()), scrubbed);
+        }
+    }
+
+    #[test]
+    fn texts_of_all_devices_name_no_device() {
+        let mut report = report("bluefield3", None, true);
+        let guid = report.devices[1].identity.as_ref().expect("asked for").node_guid.clone();
+        let first = &mut report.devices[0];
+        first.identity.as_mut().expect("asked for").netdevs = vec!["ens1f0np0".into()];
+        first.name = format!("rocex{guid}");
+        first.incomplete = Some("ens1f0np0 is down".into());
+        first.queries[0].error = Some(format!("{guid} is gone"));
+        report.devices[1].incomplete = Some("the other end is ens1f0np0".into());
+        report.preconditions.push("`ip link set ens1f0np0 up`".into());
+        let json = report.without_identity().json().expect("a report is JSON");
+        assert!(!json.contains("ens1f0np0") && !json.contains(&guid), "{json}");
+        assert!(json.contains("the other end is (left out)"), "{json}");
     }
 
     #[test]

@@ -89,10 +89,11 @@ fn dev_type_is_software_only_on_model(lab: &Lab) -> Result<(), Stop> {
 
 fn vuid_is_unique_per_function(lab: &Lab) -> Result<(), Stop> {
     let vuid = open(lab, lab.info())?.info().vuid()?;
-    ensure!(!vuid.is_empty() && vuid.is_ascii(), "VUID {vuid:?}");
-    ensure_eq!(open(lab, lab.info())?.info().vuid()?, vuid, "VUID, asked again");
+    ensure!(!vuid.is_empty() && vuid.is_ascii(), "the VUID is empty or not ASCII");
+    ensure!(open(lab, lab.info())?.info().vuid()? == vuid, "the VUID differs, asked again");
     if lab.has_peer() {
-        ensure!(open(lab, lab.other_info())?.info().vuid()? != vuid, "two functions have {vuid}");
+        let other = open(lab, lab.other_info())?.info().vuid()?;
+        ensure!(other != vuid, "two functions have one VUID");
     }
     Ok(())
 }

@@ -46,11 +46,12 @@ fn representor_list_outlives_its_dev(lab: &Lab) -> Result<(), Stop> {
     let reps = DevInfoRep::list(&dev)?;
     drop(dev);
     for rep in &reps {
-        ensure!(!rep.interface_name().is_empty(), "{rep:?} has no name");
-        ensure!(rep.open()?.info() == rep, "{rep:?} opens as another one");
+        let name = rep.interface_name();
+        ensure!(!name.is_empty(), "a representor has no name");
+        ensure!(rep.open()?.info() == rep, "{name} opens as another one");
     }
     for (at, rep) in reps.iter().enumerate() {
-        ensure!(!reps[..at].contains(rep), "{rep:?} is listed twice");
+        ensure!(!reps[..at].contains(rep), "{} is listed twice", rep.interface_name());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Two reports, or a report and a profile of the model, compared in words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -236,13 +236,15 @@ impl Diff {
         let theirs: BTreeMap<&str, &CaseResult> =
             theirs.iter().map(|case| (&*case.case, case)).collect();
         let mut changed: BTreeMap<(Ending, Ending), Vec<String>> = BTreeMap::new();
-        let (mut alone, mut both) = (0, 0);
+        let mut alone = 0;
+        // A stranger's report may have a case twice.
+        let names: BTreeSet<&str> = ours.iter().map(|case| &*case.case).collect();
+        let only_theirs = theirs.keys().filter(|name| !names.contains(*name)).count();
         for ours in ours {
             let Some(theirs) = theirs.get(&*ours.case) else {
                 alone += 1;
                 continue;
             };
-            both += 1;
             if ours.outcome != theirs.outcome {
                 let reason = ours.reason.as_ref().or(theirs.reason.as_ref());
                 let reason = reason.map(|reason| format!(": {}", plain(reason)));
@@ -255,7 +257,7 @@ impl Diff {
         }
         let missing =
             |count: usize, of: &str| (count > 0).then(|| format!("only in {of}: {count}"));
-        let lines = [missing(alone, "A"), missing(theirs.len() - both, "B")];
+        let lines = [missing(alone, "A"), missing(only_theirs, "B")];
         self.group("Cases of one side".into(), lines.into_iter().flatten().collect());
     }
 }
@@ -408,6 +410,15 @@ mod tests {
         assert!(text.contains(changed), "{text}");
         assert!(text.contains("Cases of one side\n  only in A: 1\n"), "{text}");
         assert!(!text.contains("Page"), "{text}");
+    }
+
+    #[test]
+    fn case_that_a_report_has_twice_is_compared() {
+        let once = report("connectx6vf", None, false);
+        let mut twice = once.clone();
+        twice.cases.extend(once.cases.clone());
+        let text = compared(&write(&twice, "twice"), &write(&once, "once"));
+        assert!(text.ends_with("No difference\n"), "{text}");
     }
 
     #[test]

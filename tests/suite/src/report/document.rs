@@ -12,12 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use super::hex::Hex;
 use super::run::{Outcome, Row};
+use super::text::plain;
 use crate::FailedCommand;
 
 /// The format that this program writes and reads.
 pub const FORMAT: u32 = 1;
 /// Limit for a report's file. That of a run of all cases has about 1 MiB.
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Limit for devices: a run has two.
+const MAX_DEVICES: usize = 8;
+/// Limit for pages, queries and ports of a device, and for failed commands of a case.
+const MAX_PARTS: usize = 256;
+/// Limit for cases. A run of all has about 3000.
+const MAX_CASES: usize = 100_000;
+/// Limit for the seconds of a case: 30 years.
+const MAX_SECONDS: f64 = 1e9;
 
 /// A run of the suite on a device: everything that somebody else needs to understand it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -424,6 +434,8 @@ impl fmt::Display for ReportError {
                 write!(f, "{} is no report: it has more than {limit} MiB", path.display())
             }
             Self::Wrong(path, why) => {
+                // `why` has texts of the report.
+                let why = plain(why);
                 write!(f, "{} is no report of `hwtest --json`: {why}", path.display())
             }
         }
@@ -436,6 +448,13 @@ impl std::error::Error for ReportError {
             Self::File(_, error) => Some(error),
             _ => None,
         }
+    }
+}
+
+fn within(count: usize, limit: usize, of: &str, whole: &str) -> Result<(), String> {
+    match count > limit {
+        true => Err(format!("{whole:?} has {count} {of}; the limit is {limit}")),
+        false => Ok(()),
     }
 }
 
@@ -477,9 +496,20 @@ impl Report {
         Ok(report)
     }
 
-    /// What the types do not say.
+    /// What the types do not say. The limits keep a page or a comparison of a small report small.
     fn check(&self) -> Result<(), String> {
+        within(self.devices.len(), MAX_DEVICES, "devices", "the report")?;
+        within(self.cases.len(), MAX_CASES, "cases", "the report")?;
+        for case in &self.cases {
+            within(case.failed_commands.len(), MAX_PARTS, "failed commands", &case.case)?;
+        }
         for device in &self.devices {
+            let parts = [
+                (device.pages.len(), "pages"),
+                (device.queries.len(), "queries"),
+                (device.ports.len(), "ports"),
+            ];
+            parts.iter().try_for_each(|&(count, of)| within(count, MAX_PARTS, of, &device.name))?;
             let mut before = None;
             for page in &device.pages {
                 let (name, number) = (&device.name, page.number);
@@ -492,7 +522,7 @@ impl Report {
                 before = Some(number);
             }
         }
-        match self.cases.iter().find(|case| case.seconds < 0.0) {
+        match self.cases.iter().find(|case| !(0.0..=MAX_SECONDS).contains(&case.seconds)) {
             Some(case) => Err(format!("case {:?} took {} seconds", case.case, case.seconds)),
             None => Ok(()),
         }

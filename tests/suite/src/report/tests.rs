@@ -171,6 +171,53 @@ fn reader_says_what_is_wrong_and_where() {
     assert!(missing.contains("cannot read the report /nonexistent/report.json"), "{missing}");
 }
 
+#[test]
+fn reader_limits_devices_their_parts_and_cases() {
+    let good = report("connectx6vf", None, false);
+    let too_many = |change: &dyn Fn(&mut Report)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        Report::parse(&changed.json().unwrap()).unwrap_err()
+    };
+    for (why, change) in [
+        (
+            "\"the report\" has 9 devices; the limit is 8",
+            (&|it: &mut Report| it.devices = vec![it.devices[0].clone(); 9])
+                as &dyn Fn(&mut Report),
+        ),
+        ("257 ports", &|it: &mut Report| {
+            it.devices[0].ports = vec![it.devices[0].ports[0].clone(); 257]
+        }),
+        ("257 queries", &|it: &mut Report| {
+            it.devices[0].queries = vec![it.devices[0].queries[0].clone(); 257]
+        }),
+        ("257 pages", &|it: &mut Report| {
+            it.devices[0].pages = vec![it.devices[0].pages[0].clone(); 257]
+        }),
+        ("100001 cases", &|it: &mut Report| it.cases = vec![it.cases[0].clone(); 100_001]),
+        ("257 failed commands", &|it: &mut Report| {
+            let refused = it.cases[1].failed_commands[0].clone();
+            it.cases[1].failed_commands = vec![refused; 257];
+        }),
+        ("took 2000000000 seconds", &|it: &mut Report| it.cases[0].seconds = 2e9),
+    ] {
+        let error = too_many(change);
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+#[test]
+fn error_about_a_report_steers_no_terminal() {
+    let file = std::env::temp_dir().join(format!("steers-{}.json", std::process::id()));
+    let text = report("connectx6vf", None, false).json().unwrap();
+    let text = text.replacen("\"program\"", "\"p\\u001b]0;x\\u0007\"", 1);
+    std::fs::write(&file, text).expect("it can be written");
+    let error = Report::read(&file).unwrap_err().to_string();
+    std::fs::remove_file(&file).expect("it was written");
+    assert!(error.contains("unknown field `p\\u{1b}]0;x\\u{7}`"), "{error}");
+    assert!(!error.contains(char::is_control), "{error:?}");
+}
+
 /// What the property puts into a report: any text, or JSON's own signs and digits.
 const CUT: &str = "\\PC{0,6}|[-0-9\"{}\\[\\],:]{0,4}";
 

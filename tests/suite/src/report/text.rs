@@ -17,6 +17,11 @@ pub(super) fn plain(text: &str) -> String {
     plain
 }
 
+/// The same for a text of several lines, which are kept.
+pub(super) fn plain_lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+}
+
 fn is_direction_mark(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}')
@@ -40,6 +45,7 @@ mod tests {
     #[test]
     fn control_and_direction_marks_are_escaped() {
         assert_eq!(plain("a\u{1b}[31m\nb\u{202e}c é"), "a\\u{1b}[31m\\nb\\u{202e}c é");
+        assert_eq!(plain_lines("a\u{7}\nb"), "a\\u{7}\nb");
     }
 
     #[test]

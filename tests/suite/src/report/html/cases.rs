@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use crate::report::document::{CaseResult, Ending, Report};
-use crate::report::text::{duration, plain};
+use crate::report::text::{duration, plain, plain_lines};
 
 /// The cases that failed.
 pub(super) fn failed(report: &Report) -> Markup {
@@ -18,14 +18,16 @@ pub(super) fn failed(report: &Report) -> Markup {
                     h3 { code { (plain(&case.case)) } }
                     @if let Some(reason) = &case.reason { p { (plain(reason)) } }
                     p.hint {
-                        "After " (duration(case.seconds)) ". Again: "
-                        code { "hwtest --filter " (plain(&case.case)) }
+                        "After " (duration(case.seconds)) "."
+                        @if is_shell_word(&case.case) {
+                            " Again: " code { "hwtest --filter " (case.case) }
+                        }
                     }
                     @if !case.failed_commands.is_empty() {
                         details {
                             summary { "The last commands that failed before it" }
                             @for command in &case.failed_commands {
-                                pre { (lines(&command.describe())) }
+                                pre { (plain_lines(&command.describe())) }
                             }
                         }
                     }
@@ -35,9 +37,10 @@ pub(super) fn failed(report: &Report) -> Markup {
     }
 }
 
-/// The text with its lines kept.
-fn lines(text: &str) -> String {
-    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+/// Whether a name is one word to every shell, and no option: a reader copies it from the page.
+fn is_shell_word(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_:.-".contains(&byte);
+    !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)
 }
 
 /// The reasons for which cases did not run, the most frequent first.

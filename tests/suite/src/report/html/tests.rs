@@ -43,6 +43,19 @@ fn parse(page: &str) -> (Vec<String>, String) {
 }
 
 #[test]
+fn page_offers_plain_names_alone_to_a_shell() {
+    let again = |name: &str| {
+        let mut report = report("connectx6vf", None, false);
+        report.cases[1].case = name.into();
+        report.html().contains("hwtest --filter")
+    };
+    assert!(again("qp::rc_write-2.b"));
+    for name in ["qp::a; rm -rf ~", "qp::$(id)", "-o", "qp::é", ""] {
+        assert!(!again(name), "{name}");
+    }
+}
+
+#[test]
 fn page_has_every_section_and_nothing_from_elsewhere() {
     let report = report("bluefield3", None, false);
     let (elements, texts) = parse(&report.html());

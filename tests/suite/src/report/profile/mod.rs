@@ -19,6 +19,7 @@ use verbless_prm::reflect::View;
 
 use super::document::{DeviceFacts, FactLink, FactSide, Page, Report};
 use super::fields::of_view;
+use super::text::{plain, plain_lines};
 use crate::{Stop, profiles};
 pub(super) use closest::facts_of;
 use section::{Layers, device_page, dpu_page, put, section};
@@ -77,7 +78,7 @@ impl<'a> Card<'a> {
     fn of(report: &'a Report) -> Result<Self, Stop> {
         let first = report.devices.first().ok_or_else(|| Stop::fail("the report has no device"))?;
         if let Some(why) = &first.incomplete {
-            return Err(Stop::fail(format!("the report is incomplete: {why}")));
+            return Err(Stop::fail(format!("the report is incomplete: {}", plain(why))));
         }
         let port = first.ports.first();
         let port = port.ok_or_else(|| Stop::fail("the report's first device has no port"))?;
@@ -137,8 +138,10 @@ impl<'a> Card<'a> {
         }
         vhca::separate(&mut table, self.dpu.is_some() && self.host.is_none());
         let text = self.header(base, &notes)? + &toml::to_string(&table)?;
-        Profile::from_toml(&text)
-            .map_err(|error| Stop::fail(format!("the report makes no sound profile: {error}")))?;
+        Profile::from_toml(&text).map_err(|error| {
+            let error = plain_lines(&error.to_string());
+            Stop::fail(format!("the report makes no sound profile: {error}"))
+        })?;
         Ok(text)
     }
 

@@ -84,6 +84,7 @@ fn unsuitable_report_is_refused_with_reason() {
         ("has no port", &|it| it.devices[0].ports.clear()),
         ("no general capability page", &|it| it.devices[0].pages.clear()),
         ("is incomplete: gone", &|it| it.devices[0].incomplete = Some("gone".into())),
+        ("gone\\u{1b}]0", &|it| it.devices[0].incomplete = Some("gone\u{1b}]0".into())),
         ("link layer", &|it| it.devices[0].ports[0].link_layer = FactLink::Unspecified),
         ("is not three numbers", &|it| it.devices[0].firmware = "22.40".into()),
         ("makes no sound profile", &|it| it.devices[0].ports[0].max_mtu = Some(300)),

@@ -284,9 +284,11 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE_BYTES] {
     put(8, pages * REGISTERS_PER_PAGE);
     put(12, CACHE_LINE);
     put(16, u32::from(caps.max_wqe_sz_sq()) | u32::from(caps.max_wqe_sz_rq()) << 16);
-    put(20, 1 << caps.log_max_qp_sz());
-    put(24, 1 << caps.log_max_qp_sz());
-    put(28, 1 << caps.log_max_srq_sz());
+    // A profile may have any number in these eight bits.
+    let entries = |log: u8| 1_u32.checked_shl(log.into()).unwrap_or(0);
+    put(20, entries(caps.log_max_qp_sz()));
+    put(24, entries(caps.log_max_qp_sz()));
+    put(28, entries(caps.log_max_srq_sz()));
     put(32, u32::from(caps.num_ports()));
     put(36, mask);
     let clock_info = u8::from(caps.device_frequency_khz() != 0);

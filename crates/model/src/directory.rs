@@ -88,7 +88,7 @@ struct PortEntry {
 
 impl AddressEntry {
     pub(crate) fn of(hca: &Hca) -> Self {
-        let ports = (1..).zip(&hca.ports).map(|(number, port)| PortEntry {
+        let ports = (1..=u8::MAX).zip(&hca.ports).map(|(number, port)| PortEntry {
             up: hca.is_up(number),
             lid: port.lid,
             gids: port.gids.clone(),

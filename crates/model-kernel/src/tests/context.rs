@@ -52,6 +52,12 @@ fn alloc_ucontext_reports_device_sizes() {
 }
 
 #[test]
+fn alloc_ucontext_reports_0_for_sizes_beyond_its_words() {
+    let reply = response(|caps| _ = caps.set_log_max_qp_sz(255).set_log_max_srq_sz(32), 0, 0);
+    assert_eq!([20, 24, 28].map(|at| word(&reply, at)), [0; 3]);
+}
+
+#[test]
 fn get_context_of_dead_device_is_eagain() {
     let fixture = Fixture::without_context(Arc::new(Device::with(Device::new().caps, false)));
     fixture.device.alive.store(false, Ordering::Relaxed);

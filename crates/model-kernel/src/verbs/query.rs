@@ -78,7 +78,9 @@ impl Method<'_> {
         let mut reply = UverbsResponse::default();
         reply.u64((major << 32) + (minor << 16) + sub_minor);
         reply.bytes(&node_guid.to_be_bytes()).bytes(&image_guid.to_be_bytes());
-        reply.u64(u64::MAX).u64(!((1u64 << caps.log_pg_sz()) - 1));
+        // No page size at all if the least does not fit.
+        let least_page = 1_u64.checked_shl(caps.log_pg_sz().into()).unwrap_or(0);
+        reply.u64(u64::MAX).u64(!least_page.wrapping_sub(1));
         reply.u32(vendor).u32(registers.device_id.into()).u32(0);
         reply.u32(qps).u32(max_requests(caps.log_max_qp_sz())).u32(flags);
         reply.u32(send_sges.min(receive_sges)).u32(30);

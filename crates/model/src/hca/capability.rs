@@ -33,6 +33,14 @@ impl Capabilities {
                     general.set_vhca_id(general.vhca_id().wrapping_add(function));
                 }
             }
+            // A driver sets the page size of the UARs: a profile that was read from a card in use
+            // has that of its machine, and a new function has 0.
+            if let Some(general) = HcaCap::from_prefix_mut(&mut page.current)
+                && general.log_uar_page_sz() != 0
+            {
+                general.set_log_uar_page_sz(0);
+                general.set_num_of_uars_per_page(general.uar_4k().into());
+            }
         }
         Self { pages }
     }

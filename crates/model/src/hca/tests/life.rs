@@ -387,6 +387,26 @@ fn fatal_device_fails_every_command() {
 }
 
 #[test]
+fn new_function_has_uars_of_4_kib_whatever_its_profile_says() {
+    let text = "base = \"connectx6dx\"\n[caps.general]\nuar_4k = true\nlog_uar_page_sz = 2\n\
+                num_of_uars_per_page = 4\n";
+    let mut rig = Rig::up_of(Profile::from_toml(text).unwrap());
+    let (output, _) =
+        rig.call::<QueryHcaCapIn>(0, QueryHcaCapIn::GENERAL_CUR, &[], 0, |_| {}).unwrap();
+    let general = HcaCap::from_prefix(output.capability()).unwrap();
+    assert_eq!((general.log_uar_page_sz(), general.num_of_uars_per_page()), (0, 1));
+    let mut alloc = || rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+    let (one, other) = (alloc(), alloc());
+    assert_eq!(other, one + 1);
+}
+
+#[test]
+fn function_has_255_ports() {
+    let text = "base = \"connectx6dx\"\n[caps.general]\nnum_ports = 255\n";
+    Rig::up_of(Profile::from_toml(text).unwrap());
+}
+
+#[test]
 fn uars_of_a_larger_system_page_are_allocated_together() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();

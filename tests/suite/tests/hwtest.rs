@@ -97,6 +97,17 @@ fn run_on_a_port_that_is_down_blocks_cases_and_fails() {
 }
 
 #[test]
+fn identify_needs_results_for_a_program() {
+    let run = ["--device", "model", "--filter", "open::vuid_is_not_empty", "--identify"];
+    let refused = hwtest(&run);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    for sink in ["--json", "--junit"] {
+        let output = hwtest(&[&run[..], &[sink, "-"]].concat());
+        assert!(output.status.success(), "{sink}: {}", text(&output));
+    }
+}
+
+#[test]
 fn device_that_is_not_there_blocks_every_case() {
     let output = hwtest(&["--device", "mlx5_no_such", "--filter", "open::", "--junit", "-"]);
     assert_eq!(output.status.code(), Some(1));

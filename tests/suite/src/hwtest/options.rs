@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use verbless_conformance::{Case, Choice, cases};
 use verbless_model_kernel::KernelRelease;
 
@@ -100,6 +100,7 @@ impl DoctorOptions {
 
 /// What a run of the suite is on, which cases it has and what it writes.
 #[derive(Args)]
+#[command(group(ArgGroup::new("results").args(["json", "junit"]).multiple(true)))]
 pub(crate) struct SuiteOptions {
     /// `auto` (the first mlx5 device whose port is ACTIVE, the first one if none is, the model if
     /// there is no device), `model`, or a device's name (mlx5_0).
@@ -157,8 +158,8 @@ pub(crate) struct SuiteOptions {
     /// docs/report.md says what it has.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The report also has GIDs, GUIDs, MAC and IP addresses of the devices.
-    #[arg(long, requires = "json")]
+    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices.
+    #[arg(long, requires = "results")]
     pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]

@@ -55,8 +55,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         (Some(lab), Some(link)) => Some(lab.blocked_by(link)),
         (lab, _) => lab,
     };
-    // Before the cases: one of them may break the device.
-    let devices = lab.as_ref().filter(|_| json.is_some()).map(facts).unwrap_or_default();
+    // Before the cases: one of them may break the device. JUnit needs them to leave them out.
+    let devices =
+        lab.as_ref().filter(|_| json.is_some() || junit.is_some()).map(facts).unwrap_or_default();
     // A link that blocks every case leaves no device to ask.
     let lab = lab.filter(|_| failed_link.is_none_or(|link| !link.blocks_all()));
     let unexpected = match (&options.expect, &lab) {
@@ -139,13 +140,17 @@ fn write_results(
     run: &Run,
     options: &SuiteOptions,
 ) -> Result<(), Box<dyn Error>> {
+    if let Some(sink) = junit {
+        let xml = match options.identify {
+            true => run.junit()?,
+            false => run.clone().without_identity(&devices).junit()?,
+        };
+        sink.write(&xml)?;
+    }
     if let Some(sink) = json {
         let report = Report::of(versions::program(), devices, run);
         let report = if options.identify { report } else { report.without_identity() };
         sink.write(&report.json()?)?;
-    }
-    if let Some(sink) = junit {
-        sink.write(&run.junit()?)?;
     }
     Ok(())
 }

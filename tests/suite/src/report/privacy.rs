@@ -7,6 +7,7 @@ use verbless_prm::reflect::View;
 use super::document::{DeviceFacts, Report};
 use super::fields::{Leaf, of_view};
 use super::hex::Hex;
+use super::run::{Outcome, Run};
 
 /// What a text has in place of an identifier.
 const LEFT_OUT: &str = "(left out)";
@@ -92,6 +93,27 @@ impl Report {
             }
         }
         self.devices.iter_mut().for_each(|facts| facts.leave_out(&known));
+        self
+    }
+}
+
+impl Run {
+    /// The run without what identifies its devices, ports and networks, for results whose commands
+    /// are not written. `devices`: the facts of its devices, with their identity.
+    #[must_use]
+    pub fn without_identity(mut self, devices: &[DeviceFacts]) -> Self {
+        let known = Known::of(devices);
+        let scrub = |text: &mut String| *text = scrub(text, &known);
+        scrub(&mut self.device);
+        self.preconditions.iter_mut().for_each(scrub);
+        for row in &mut self.cases {
+            if let Outcome::Failed(reason) | Outcome::Skipped(reason) | Outcome::Blocked(reason) =
+                &mut row.outcome
+            {
+                scrub(reason);
+            }
+            row.failed_commands.clear();
+        }
         self
     }
 }
@@ -259,6 +281,7 @@ fn is_address_list(list: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Row;
     use crate::report::tests::report;
     use verbless_prm::{
         HcaCap, Init2rtrQpIn, MadIfcIn, ModifyNicVportContextIn, NicVportContext, QueryVuidIn,
@@ -350,6 +373,33 @@ mod tests {
         let json = report.without_identity().json().expect("a report is JSON");
         assert!(!json.contains("ens1f0np0") && !json.contains(&guid), "{json}");
         assert!(json.contains("the other end is (left out)"), "{json}");
+    }
+
+    #[test]
+    fn junit_names_no_device() {
+        let mut facts = report("bluefield3", None, true).devices;
+        let guid = facts[0].identity.as_ref().expect("asked for").node_guid.clone();
+        facts[0].identity.as_mut().expect("asked for").netdevs = vec!["ens1f0np0".into()];
+        let row = |case: &str, outcome| Row {
+            case: case.into(),
+            outcome,
+            seconds: 0.0,
+            failed_commands: Vec::new(),
+        };
+        let run = Run {
+            device: format!("hardware rocex{guid}"),
+            preconditions: Vec::new(),
+            cases: vec![
+                row("qp::one", Outcome::Failed("ens1f0np0 sent from 02:00:00:00:00:01".into())),
+                row("qp::two", Outcome::Blocked("ens1f0np0 is down".into())),
+                row("qp::three", Outcome::Skipped("no LID 7".into())),
+            ],
+        };
+        let xml = run.without_identity(&facts).junit().expect("XML");
+        for secret in [&*guid, "ens1f0np0", "02:00:00", "LID 7"] {
+            assert!(!xml.contains(secret), "{secret}: {xml}");
+        }
+        assert_eq!(xml.matches("(left out)").count(), 5, "{xml}");
     }
 
     #[test]

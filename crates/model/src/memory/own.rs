@@ -5,7 +5,7 @@
 //! address, so that an unmapped one is EFAULT and no signal. A pipe lasts for one access.
 #![allow(unsafe_code)] // system calls on addresses that may not be mapped
 
-use std::io::{Read, Write, pipe};
+use std::io::{self, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 
 /// Reads stretches in order; returns the number of bytes before the first unmapped one.
 pub(super) fn read(into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
-    let (mut end, start) = pipe().map_err(|_| Errno::EMFILE)?;
+    let (mut end, start) = pipe().map_err(errno_of)?;
     parts(from, into.len(), |at, address, length| {
         // SAFETY: the kernel checks the address, and reads the bytes only.
         let result = unsafe { libc::write(start.as_raw_fd(), address as *const _, length) };
@@ -31,13 +31,18 @@ pub(super) fn read(into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno
 /// As for `process_vm_writev`, the caller vouches for the stretches: a device was told to write
 /// them.
 pub(super) fn write(from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
-    let (end, mut start) = pipe().map_err(|_| Errno::EMFILE)?;
+    let (end, mut start) = pipe().map_err(errno_of)?;
     parts(to, from.len(), |at, address, length| {
         start.write_all(&from[at..at + length]).map_err(|_| Errno::EIO)?;
         // SAFETY: the kernel checks the address; the caller vouches for what is there.
         let result = unsafe { libc::read(end.as_raw_fd(), address as *mut _, length) };
         Ok(Errno::result(result)? as usize)
     })
+}
+
+/// The system call's own error: EMFILE of the process or ENFILE of the machine.
+fn errno_of(error: io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 /// Calls `go` for each part of stretches with the bytes before it, its address and its length.
@@ -69,6 +74,13 @@ mod tests {
 
     fn stretch(base: u64, len: usize) -> RemoteIoVec {
         RemoteIoVec { base: base as usize, len }
+    }
+
+    #[test]
+    fn error_of_pipe_is_kept() {
+        for errno in [Errno::EMFILE, Errno::ENFILE] {
+            assert_eq!(errno_of(io::Error::from(errno)), errno);
+        }
     }
 
     #[test]

@@ -311,6 +311,13 @@ fn query_qp_maps_qpc_to_response() {
 }
 
 #[test]
+fn query_device_survives_page_size_beyond_its_words() {
+    let verbs = Verbs::with(|caps| _ = caps.set_log_pg_sz(255));
+    let (plain, _) = verbs.write(1 << 31 | 1, &[0; 8], 304, &[], 112).expect("an answer");
+    assert_eq!(plain[32..40], [0; 8]);
+}
+
+#[test]
 fn query_device_reports_hca_capabilities() {
     let verbs = Verbs::with(|caps| {
         caps.set_log_max_cq(9).set_log_max_mkey(21).set_log_max_pd(11).set_log_max_mcg(6);

@@ -504,8 +504,11 @@ impl Lab {
             Ok((bytes, _)) => format!("memlock limit: {} KiB", bytes >> 10),
             Err(errno) => format!("memlock limit: unknown ({errno})"),
         });
-        let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
-        lines.push(format!("CAP_NET_RAW: {raw}"));
+        // The cases about frames run on the model alone.
+        if self.device().is_ok_and(|device| device.adapter().is_model()) {
+            let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
+            lines.push(format!("CAP_NET_RAW: {raw}"));
+        }
         // The cases use only registers of the DPA.
         if let Some(device) = self.device().ok().filter(|it| it.caps().general.apu()) {
             lines.push(match device.register_access() {

@@ -192,7 +192,7 @@ pub(super) fn hidden(errno: Errno) -> String {
     format!(
         "this kernel's mlx5_core (before Linux 5.18) hides the status ({errno:?} means {statuses}) \
          and the syndrome; it logs both at debug level: as root `echo 'func mlx5_cmd_check +p' > \
-         /sys/kernel/debug/dynamic_debug/control`, repeat the command, and read dmesg"
+         /proc/dynamic_debug/control`, repeat the command, and read dmesg"
     )
 }
 
@@ -229,6 +229,11 @@ mod tests {
             assert!(may_hide(errno), "{errno}");
             let hint = hidden(errno);
             assert!(hint.contains(expected) && hint.contains("read dmesg"), "{hint}");
+            // Lockdown, as Secure Boot has it, refuses debugfs.
+            assert!(
+                hint.contains("`echo 'func mlx5_cmd_check +p' > /proc/dynamic_debug/"),
+                "{hint}"
+            );
         }
         for errno in [Errno::EREMOTEIO, Errno::ENXIO, Errno::EPROTONOSUPPORT, Errno::EFAULT] {
             assert!(!may_hide(errno), "{errno}");

@@ -300,7 +300,12 @@ impl Host {
     }
 
     /// The sentence on a node that this user may not open.
-    fn refused(&self, node: &str, error: &io::Error, rights: Option<(u32, u32, u32)>) -> Finding {
+    pub(super) fn refused(
+        &self,
+        node: &str,
+        error: &io::Error,
+        rights: Option<(u32, u32, u32)>,
+    ) -> Finding {
         let (user, shown) = (&self.user, self.rights(rights));
         let (mode, owner, gid) = rights.unwrap_or_default();
         let group = self.name("group", gid);
@@ -313,7 +318,7 @@ impl Host {
                 "its mode allows that, so a container or security module refuses it: start the \
                  container with --device={node}"
             )
-        } else if mode & 0o060 == 0o060 {
+        } else if mode & 0o060 == 0o060 && gid != 0 {
             format!(
                 "this user (uid {}) is not in the group: `usermod -aG {group} USER`, then log in \
                  again, or run as root",
@@ -321,8 +326,9 @@ impl Host {
             )
         } else {
             format!(
-                "this user (uid {}) may not open it: `chmod 666 {node}`, or restore rdma-core's \
-                 udev rules, or run as root",
+                "this user (uid {}) may not open it: `chmod 666 {node}`, as the kernel makes \
+                 it, and see which udev rule narrows it (`grep -r uverbs /etc/udev \
+                 /usr/lib/udev`), or run as root",
                 user.uid
             )
         };

@@ -265,7 +265,7 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     };
     mode(0o660);
     let why = by(1_000_000, &[1_000_000]);
-    for part in ["mode 0660", ":rdma", "`usermod -aG rdma USER`"] {
+    for part in ["mode 0660", ":rdma", "uid 1000000"] {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert!(by(1_000_000, &[gid]).contains("container or security module"));
@@ -273,6 +273,18 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     mode(0o600);
     let why = by(1_000_000, &[gid]);
     assert!(why.contains("mode 0600") && why.contains("`chmod 666"), "{why}");
+    assert!(why.contains("`grep -r uverbs /etc/udev /usr/lib/udev`"), "{why}");
+}
+
+#[test]
+fn group_root_is_never_advised() {
+    let refused = |gid| {
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        let host = Host::at("/nowhere").with_user(1000, &[1000]);
+        host.refused("/dev/infiniband/uverbs0", &error, Some((0o660, 0, gid))).text().to_string()
+    };
+    assert!(refused(101).contains("`usermod -aG 101 USER`"), "{}", refused(101));
+    assert!(!refused(0).contains("usermod") && refused(0).contains("chmod"), "{}", refused(0));
 }
 
 #[test]

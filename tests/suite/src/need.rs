@@ -555,6 +555,18 @@ mod tests {
     }
 
     #[test]
+    fn cap_net_raw_is_needed_on_the_model_alone() {
+        let raw: Vec<_> = needs_of(|_| true)
+            .into_iter()
+            .filter(|(_, needs)| needs.iter().any(|it| it == "CAP_NET_RAW"))
+            .collect();
+        assert!(raw.len() > 50, "{} cases", raw.len());
+        for (case, needs) in raw {
+            assert!(needs.iter().any(|it| it.contains("device of the model")), "{case}: {needs:?}");
+        }
+    }
+
+    #[test]
     fn makes_partitions_holds_only_for_manager() {
         let choice = crate::Choice {
             device: "model".into(),

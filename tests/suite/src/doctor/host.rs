@@ -115,11 +115,27 @@ impl Host {
         })
     }
 
-    /// The links of the model in this process.
-    pub(super) fn with_model(&self, chain: &mut Chain, info: &DeviceInfo) -> Result<(), Broken> {
+    /// The links of the model in this process; `why` says why it is the model, unless the user
+    /// asked for it.
+    pub(super) fn with_model(
+        &self,
+        chain: &mut Chain,
+        info: &DeviceInfo,
+        why: Option<&str>,
+    ) -> Result<(), Broken> {
         chain.check(Link::Kernel, || Finding::Holds(self.linux()))?;
         let text = format!("{}, the model in this process: no module, no node", describe(info));
-        chain.check(Link::Device, || Finding::Holds(text))
+        chain.check(Link::Device, || match why {
+            None => Finding::Holds(text),
+            Some(why) => {
+                Finding::Limited(format!("{text}; no hardware was checked, because {why}"))
+            }
+        })
+    }
+
+    /// Whether the machine has a PCI function of mlx5, whoever drives it.
+    pub(super) fn has_function(&self) -> bool {
+        self.functions().iter().any(Function::is_mlx5)
     }
 
     /// The links up to the one that explains why there is no device.
@@ -358,6 +374,14 @@ struct Function {
     /// Vendor and device, as `lspci -n` prints them.
     id: String,
     bound: bool,
+}
+
+impl Function {
+    /// Whether the device id is one of mlx5: Connect-IB and later ConnectX, and BlueField.
+    fn is_mlx5(&self) -> bool {
+        let id = u16::from_str_radix(self.id.trim_start_matches("15b3:"), 16);
+        matches!(id, Ok(0x1011..=0x10ff | 0xa2d2..=0xa2ff))
+    }
 }
 
 /// Name, place and board of a device.

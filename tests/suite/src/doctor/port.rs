@@ -50,9 +50,14 @@ pub(super) fn describe(
     let advice = match raw.state {
         port_state::ACTIVE if own.is_empty() => match is_infiniband {
             true => "its GID table is empty: the kernel's log may say why",
+            false if raw.gid_tbl_len == 0 => {
+                "it has no GID table, so no RoCE: it is a port of an embedded switch (switchdev \
+                 mode, usual on a BlueField's own cores), or RoCE is off (devlink's enable_roce); \
+                 name the device of a sub-function or VF with --device (`rdma link` lists them)"
+            }
             false => {
-                "RoCE needs a GID: bring the network device up, so that it gets a link-local IPv6 \
-                 address"
+                "its network device is up, but has no GID: it may be a passive member of a bond, or \
+                 in another network namespace (`ip -d link`)"
             }
         },
         port_state::ACTIVE => return Finding::Holds(facts),
@@ -165,7 +170,7 @@ mod tests {
         max_msg_sz: 0,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
-        gid_tbl_len: 0,
+        gid_tbl_len: 256,
         pkey_tbl_len: 0,
         max_mtu: 0,
         lmc: 0,
@@ -202,13 +207,23 @@ mod tests {
             (DOWN, 2, 1, "`ip link set ens1 up`"),
             (INIT, 1, 1, "no subnet manager has configured"),
             (ARMED, 1, 1, "has not activated"),
-            (port_state::ACTIVE, 2, 0, "RoCE needs a GID"),
+            (port_state::ACTIVE, 2, 0, "is up, but has no GID"),
             (port_state::ACTIVE, 1, 0, "its GID table is empty"),
         ] {
             let found = finding(QueryPortResponse { state, link_layer, ..UP }, gids);
             let Finding::Fails(text) = found else { panic!("{state} {link_layer}: {found:?}") };
             assert!(text.contains(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn port_without_gid_table_is_of_a_switch() {
+        let found = finding(QueryPortResponse { gid_tbl_len: 0, ..UP }, 0);
+        let Finding::Fails(text) = found else { panic!("{found:?}") };
+        for part in ["switchdev", "enable_roce", "--device", "`rdma link`"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("network device is up"), "{text}");
     }
 
     #[test]

@@ -134,7 +134,10 @@ fn none(sysfs: &Path) -> Error {
             format!("{ATTEMPTED}: {seen}, but the kernel module {module} is not loaded"),
             format!(
                 "run `modprobe {module}` (as root, on the host if this is a container); if there \
-                 is no such module, install the kernel's extra modules"
+                 is no such module, install the kernel's extra modules; if it is refused, `dmesg` \
+                 says why: \"disagrees about version\" means modules of two sources (rebuild the \
+                 initramfs, `/etc/init.d/openibd restart`), a rejected key means Secure Boot \
+                 (enrol the vendor's key with mokutil)"
             ),
         )
     };

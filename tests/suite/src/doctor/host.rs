@@ -163,7 +163,8 @@ impl Host {
             (ErrorKind::NotProbed, function) => {
                 chain.check(Link::Kernel, || Finding::Holds(self.linux()))?;
                 let module = if function.is_some() { "mlx5_core" } else { "mlx5_ib" };
-                let function = function.or_else(|| self.functions().into_iter().next());
+                let bound = || self.functions().into_iter().find(|function| function.bound);
+                let function = function.or_else(bound);
                 chain.check(Link::Driver, || Finding::Fails(self.not_probed(module, function)))
             }
             _ => {
@@ -280,7 +281,17 @@ impl Host {
         let Some(Function { address, id, .. }) = function else {
             return format!("{module} is loaded, but drives no function: see `dmesg | grep mlx5`");
         };
-        let head = format!("{module} is loaded, but has not taken PCI function {address} ({id})");
+        let is_rdma = module == "mlx5_ib";
+        let head = match is_rdma {
+            true => format!(
+                "{module} is loaded, but PCI function {address} ({id}) has no RDMA device here"
+            ),
+            false => format!("{module} is loaded, but has not taken PCI function {address} ({id})"),
+        };
+        let off = format!(
+            "RDMA may be off (`devlink dev param show pci/{address} name enable_rdma`), or the \
+             device belongs to another network namespace (`rdma system` says exclusive)"
+        );
         match kernel_log::read(&self.root) {
             Ok(lines) => match kernel_log::failure(&lines, module, &address) {
                 Some(line) => {
@@ -290,6 +301,9 @@ impl Host {
                     );
                     format!("{head}; its probe failed with \"{}\": {advice}", line.trim())
                 }
+                None if is_rdma => {
+                    format!("{head}, and the kernel's log has no line on a failed probe: {off}")
+                }
                 None => format!(
                     "{head}, and the kernel's log has no line on a failed probe: this {module} may \
                      not know the id (compare `modinfo {module}`); take a newer kernel or the \
@@ -297,6 +311,10 @@ impl Host {
                      for a new line"
                 ),
             },
+            Err(why) if is_rdma => format!(
+                "{head}: its probe failed, or {off}; the kernel's log, which has failed probes, \
+                 cannot be read here ({why}): run `dmesg | grep -e mlx5_ib -e infiniband` as root"
+            ),
             Err(why) => format!(
                 "{head}: its probe failed, or it does not know the id; the kernel's log, which \
                  says which, cannot be read here ({why}): run `dmesg | grep {address}` as root"
@@ -331,8 +349,10 @@ impl Host {
             || (mode & 0o600 == 0o600 && user.uid == owner);
         let advice = if allowed {
             format!(
-                "its mode allows that, so a container or security module refuses it: start the \
-                 container with --device={node}"
+                "its mode allows that, so a container or security module refuses it (start the \
+                 container with --device={node}), or the device belongs to another network \
+                 namespace (`rdma system` says exclusive; `rdma dev set NAME netns NAMESPACE` \
+                 moves it)"
             )
         } else if mode & 0o060 == 0o060 && gid != 0 {
             format!(

@@ -11,6 +11,9 @@ use super::chain::Finding;
 /// Physical state of a port that was switched off.
 const DISABLED: u8 = 3;
 
+/// Physical state of a port whose link is up.
+const LINK_UP: u8 = 5;
+
 /// Says what the port is, and whether it carries traffic.
 pub(super) fn describe(
     device: &str,
@@ -69,8 +72,19 @@ pub(super) fn describe(
         _ if is_infiniband && raw.phys_state == DISABLED => {
             "the port is disabled: enable it here or at the switch (`ibportstate LID PORT enable`)"
         }
+        port_state::DOWN if is_infiniband && raw.phys_state == LINK_UP => {
+            "the cable's link is up, but this port is kept down: on a virtual function the host \
+             must give it GUIDs and a state (`ip link set IPOIB vf N node_guid GUID`, `port_guid \
+             GUID`, `state auto`)"
+        }
         _ if is_infiniband => {
             "there is no link: plug in the cable, and check the other end and the switch's port"
+        }
+        _ if device.contains("bond") => {
+            return Finding::Fails(format!(
+                "{facts}; messages need an ACTIVE port, and this one's state is that of the bond: \
+                 bring it up (`ip link set BOND up`), and see its members in /proc/net/bonding"
+            ));
         }
         _ => {
             let netdev = netdevs.first().map_or("NETDEV", String::as_str);
@@ -146,6 +160,10 @@ mod tests {
     use super::*;
 
     fn finding(raw: QueryPortResponse, gids: usize) -> Finding {
+        finding_of("mlx5_0", raw, gids)
+    }
+
+    fn finding_of(device: &str, raw: QueryPortResponse, gids: usize) -> Finding {
         let entry = |index| GidTableEntry {
             gid: Gid::default(),
             port: 1,
@@ -154,7 +172,7 @@ mod tests {
             ifindex: 0,
         };
         let gids: Vec<_> = (0..gids as u32).map(entry).collect();
-        describe("mlx5_0", &["ens1".into()], 1, &PortAttributes { raw }, &gids)
+        describe(device, &["ens1".into()], 1, &PortAttributes { raw }, &gids)
     }
 
     const UP: QueryPortResponse = QueryPortResponse {
@@ -228,11 +246,24 @@ mod tests {
 
     #[test]
     fn infiniband_port_without_link_names_cable_or_switch() {
-        for (phys_state, expected) in [(2, "plug in the cable"), (DISABLED, "is disabled")] {
+        let rows = [
+            (2, "plug in the cable"),
+            (DISABLED, "is disabled"),
+            (LINK_UP, "`ip link set IPOIB vf N node_guid GUID`"),
+        ];
+        for (phys_state, expected) in rows {
             let down = QueryPortResponse { state: port_state::DOWN, phys_state, ..UP };
             let found = finding(QueryPortResponse { link_layer: 1, ..down }, 1);
             assert!(found.text().contains(expected), "{found:?}");
         }
+    }
+
+    #[test]
+    fn port_of_a_bond_names_the_bond() {
+        let down = QueryPortResponse { state: port_state::DOWN, ..UP };
+        let found = finding_of("mlx5_bond_0", down, 1);
+        assert!(found.text().contains("/proc/net/bonding"), "{found:?}");
+        assert!(!found.text().contains("ens1"), "{found:?}");
     }
 
     #[test]

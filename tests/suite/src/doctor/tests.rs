@@ -208,6 +208,24 @@ fn failed_probe_without_log_says_how_to_read_it() {
 }
 
 #[test]
+fn missing_rdma_device_names_devlink_and_namespaces() {
+    let tree = Tree::new();
+    tree.function("0x101d", Some("mlx5_core")).modules();
+    let check = |last: &str| {
+        let (link, why, _) = tree.examine("auto");
+        assert_eq!(link, Link::Driver);
+        for part in ["no RDMA device", "enable_rdma", "`rdma system`", ADDRESS, last] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+        // PCI ids are mlx5_core's.
+        assert!(!why.contains("modinfo") && !why.contains("/bind"), "{why}");
+    };
+    check("`dmesg | grep -e mlx5_ib -e infiniband`");
+    tree.file("dev/kmsg", "6,1,0,-;something else");
+    check("has no line on a failed probe");
+}
+
+#[test]
 fn id_that_the_kernels_driver_does_not_know_fails_at_device() {
     let tree = Tree::new();
     let aliases = "alias pci:v000015B3d0000101Dsv*sd*bc*sc*i* mlx5_core\n\
@@ -287,7 +305,8 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert!(by(1_000_000, &[gid]).contains("container or security module"));
-    assert!(by(0, &[0]).contains("container or security module"));
+    let why = by(0, &[0]);
+    assert!(why.contains("container or security module") && why.contains("`rdma system`"), "{why}");
     mode(0o600);
     let why = by(1_000_000, &[gid]);
     assert!(why.contains("mode 0600") && why.contains("`chmod 666"), "{why}");

@@ -133,7 +133,7 @@ impl Host {
         })
     }
 
-    /// Whether the machine has a PCI function of mlx5, whoever drives it.
+    /// Whether the machine has a PCI function of mlx5, with whatever driver.
     pub(super) fn has_function(&self) -> bool {
         self.functions().iter().any(Function::is_mlx5)
     }

@@ -59,8 +59,8 @@ pub(super) fn describe(
                  name the device of a sub-function or VF with --device (`rdma link` lists them)"
             }
             false => {
-                "its network device is up, but has no GID: it may be a passive member of a bond, or \
-                 in another network namespace (`ip -d link`)"
+                "its network device is up, but has no GID: it may be a passive member of a bond, \
+                 or in another network namespace (`ip -d link`)"
             }
         },
         port_state::ACTIVE => return Finding::Holds(facts),

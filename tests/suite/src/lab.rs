@@ -118,8 +118,8 @@ impl Lab {
                     }
                     if !left_out.is_empty() {
                         return Err(Stop::fail(format!(
-                            "no device has an ACTIVE port: {}; bring one up, name one with \
-                             --device all the same, or take --device model",
+                            "no device has an ACTIVE port with a GID: {}; bring one up, name one \
+                             with --device all the same, or take --device model",
                             left_out.join(", ")
                         )));
                     }
@@ -504,8 +504,11 @@ impl Lab {
             Ok((bytes, _)) => format!("memlock limit: {} KiB", bytes >> 10),
             Err(errno) => format!("memlock limit: unknown ({errno})"),
         });
-        let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
-        lines.push(format!("CAP_NET_RAW: {raw}"));
+        // The cases about frames run on the model alone.
+        if self.device().is_ok_and(|device| device.adapter().is_model()) {
+            let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
+            lines.push(format!("CAP_NET_RAW: {raw}"));
+        }
         // The cases use only registers of the DPA.
         if let Some(device) = self.device().ok().filter(|it| it.caps().general.apu()) {
             lines.push(match device.register_access() {
@@ -517,8 +520,19 @@ impl Lab {
     }
 }
 
-/// The device of that name; for `auto`, the first one with an ACTIVE first port, which the cases
-/// use. Also the devices before it, each with its defect.
+/// Whether the cases can use the first port: ACTIVE, and on Ethernet with a GID. The ports of an
+/// embedded switch (switchdev mode, as on a BlueField's own cores) have none.
+pub(crate) fn is_usable(info: &DeviceInfo) -> bool {
+    info.ports.first().is_some_and(|port| port.state == port_state::ACTIVE && has_gid(port))
+}
+
+/// Whether the port has a GID, or is of InfiniBand, whose subnet manager gives it one.
+fn has_gid(port: &PortInfo) -> bool {
+    port.link_layer != LinkLayer::Ethernet || !port.gids.is_empty()
+}
+
+/// The device of that name; for `auto`, the first one whose first port the cases can use. Also the
+/// devices before it, each with its defect.
 fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, Vec<String>) {
     if name != "auto" {
         return (found.iter().find(|info| info.name == name), Vec::new());
@@ -526,7 +540,10 @@ fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, V
     let mut left_out = Vec::new();
     for info in found {
         match info.ports.first() {
-            Some(port) if port.state == port_state::ACTIVE => return (Some(info), left_out),
+            _ if is_usable(info) => return (Some(info), left_out),
+            Some(port) if port.state == port_state::ACTIVE => {
+                left_out.push(format!("{} (port {} has no GID)", info.name, port.number));
+            }
             Some(port) => {
                 left_out.push(format!("{} (port {} is {})", info.name, port.number, state(port)));
             }
@@ -646,5 +663,18 @@ mod tests {
         let found = machine(&[DOWN]);
         assert_eq!(choose(&found, "auto"), (None, vec![reasons[0].to_string()]));
         assert_eq!(choose(&found, "mlx5_0").0.map(|info| info.name.as_str()), Some("mlx5_0"));
+    }
+
+    #[test]
+    fn auto_passes_over_ethernet_ports_without_gid() {
+        let mut found = machine(&[port_state::ACTIVE; 2]);
+        assert_eq!(found[0].ports[0].link_layer, LinkLayer::Ethernet);
+        found[0].ports[0].gids.clear();
+        let (wanted, left_out) = choose(&found, "auto");
+        assert_eq!(wanted.map(|info| info.name.as_str()), Some("mlx5_1"));
+        assert_eq!(left_out, ["mlx5_0 (port 1 has no GID)"]);
+        assert_eq!(choose(&found, "mlx5_0").0.map(|info| info.name.as_str()), Some("mlx5_0"));
+        found[0].ports[0].link_layer = LinkLayer::InfiniBand;
+        assert!(is_usable(&found[0]));
     }
 }

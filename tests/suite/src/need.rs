@@ -518,9 +518,20 @@ fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
 pub(crate) const CAP_NET_RAW: u32 = 13;
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether the process holds a capability.
+/// Whether the process holds a capability, where the kernel looks for it.
 pub(crate) fn privilege(number: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    holds(number, &read("/proc/thread-self/status"), &read("/proc/self/uid_map"))
+}
+
+/// The limit of locked memory is lifted only by CAP_IPC_LOCK of the initial user namespace
+/// (`capable` in `ib_umem_get`), which maps every user to itself. Without CONFIG_USER_NS there is
+/// no other, and no file of its map.
+fn holds(number: u32, status: &str, uid_map: &str) -> bool {
+    let is_initial = uid_map.is_empty() || uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if number == CAP_IPC_LOCK && !is_initial {
+        return false;
+    }
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
@@ -530,6 +541,16 @@ pub(crate) fn privilege(number: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn cap_ipc_lock_counts_in_the_initial_user_namespace_alone() {
+        use super::{CAP_IPC_LOCK, CAP_NET_RAW, holds};
+        let (all, none) = ("Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:\t0\n");
+        let (initial, rootless) = ("         0          0 4294967295\n", "0 1000 1\n");
+        assert!(holds(CAP_IPC_LOCK, all, initial) && holds(CAP_IPC_LOCK, all, ""));
+        assert!(holds(CAP_NET_RAW, all, rootless));
+        assert!(!holds(CAP_IPC_LOCK, all, rootless) && !holds(CAP_IPC_LOCK, none, initial));
+    }
+
     /// The needs of the cases of a group, as skips state them.
     fn needs_of(group: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
         let needs = |case: &crate::Case| case.needs.iter().map(ToString::to_string).collect();
@@ -552,6 +573,18 @@ mod tests {
         }
         let bare = library.iter().filter(|(_, needs)| needs[..] == ["hca_cap.apu"]).count();
         assert!(bare > 3, "only {bare} cases need neither a program nor a process: {library:?}");
+    }
+
+    #[test]
+    fn cap_net_raw_is_needed_on_the_model_alone() {
+        let raw: Vec<_> = needs_of(|_| true)
+            .into_iter()
+            .filter(|(_, needs)| needs.iter().any(|it| it == "CAP_NET_RAW"))
+            .collect();
+        assert!(raw.len() > 50, "{} cases", raw.len());
+        for (case, needs) in raw {
+            assert!(needs.iter().any(|it| it.contains("device of the model")), "{case}: {needs:?}");
+        }
     }
 
     #[test]

@@ -73,13 +73,26 @@ fn of_any_command(status: CommandStatus) -> &'static str {
 /// The kind of an errno of a method.
 pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
     match errno {
-        Errno::ENOMEM if method == method::DEVX_UMEM_REG => ErrorKind::MemoryLimit,
+        _ if is_memory_limit(method, errno, locked_limit()) => ErrorKind::MemoryLimit,
         Errno::EACCES | Errno::EPERM => ErrorKind::Permission,
         Errno::EIO | Errno::ENODEV | Errno::ENXIO | Errno::ENOLINK => ErrorKind::DeviceGone,
         Errno::EREMOTEIO => ErrorKind::Command,
         Errno::EPROTONOSUPPORT if is_devx(method) => ErrorKind::NoDevx,
         _ => ErrorKind::Refused,
     }
+}
+
+/// Whether the errno is about pinned memory: ENOMEM above the limit, EPERM if the limit is 0
+/// (`can_do_mlock`).
+fn is_memory_limit(method: Method, errno: Errno, limit: Option<u64>) -> bool {
+    method == method::DEVX_UMEM_REG
+        && (errno == Errno::ENOMEM || (errno == Errno::EPERM && limit == Some(0)))
+}
+
+/// The limit of locked memory, unless it is unknown.
+fn locked_limit() -> Option<u64> {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(limit, _)| limit)
 }
 
 /// Whether the kernel offers the method only on devices with DevX.
@@ -89,8 +102,11 @@ fn is_devx(method: Method) -> bool {
 
 /// Hint for an errno of a method.
 pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
+    let limit = locked_limit();
+    if is_memory_limit(method, errno, limit) {
+        return memory_limit(limit).into();
+    }
     let advice = match (method, errno) {
-        (method::DEVX_UMEM_REG, Errno::ENOMEM) => return memory_limit().into(),
         (method::DEVX_UMEM_REG, Errno::EFAULT) => {
             "the range is not mapped, or not writable as its access asks"
         }
@@ -192,19 +208,18 @@ pub(super) fn hidden(errno: Errno) -> String {
     format!(
         "this kernel's mlx5_core (before Linux 5.18) hides the status ({errno:?} means {statuses}) \
          and the syndrome; it logs both at debug level: as root `echo 'func mlx5_cmd_check +p' > \
-         /sys/kernel/debug/dynamic_debug/control`, repeat the command, and read dmesg"
+         /proc/dynamic_debug/control`, repeat the command, and read dmesg"
     )
 }
 
 /// Hint on pinned memory, with the current limit.
-fn memory_limit() -> String {
-    use nix::sys::resource::{Resource, getrlimit};
-    let now = match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((limit, _)) if limit == libc::RLIM_INFINITY => {
+fn memory_limit(limit: Option<u64>) -> String {
+    let now = match limit {
+        Some(libc::RLIM_INFINITY) => {
             "unlimited, so the machine itself is short of memory".to_owned()
         }
-        Ok((limit, _)) => format!("{} KiB", limit / 1024),
-        Err(_) => "unknown".to_owned(),
+        Some(limit) => format!("{} KiB", limit / 1024),
+        None => "unknown".to_owned(),
     };
     format!(
         "registered memory is pinned and counts as locked memory, whose limit is {now}; raise it \
@@ -215,6 +230,15 @@ fn memory_limit() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_pinning_at_limit_0_is_the_memory_limit() {
+        let is_limit = |method, limit| is_memory_limit(method, Errno::EPERM, limit);
+        assert!(is_limit(method::DEVX_UMEM_REG, Some(0)));
+        assert!(!is_limit(method::DEVX_UMEM_REG, Some(8 << 20)));
+        assert!(!is_limit(method::DEVX_UMEM_REG, None) && !is_limit(method::FLOW_CREATE, Some(0)));
+        assert!(memory_limit(Some(0)).contains("whose limit is 0 KiB; raise it"));
+    }
 
     #[test]
     fn hidden_refusal_hint_has_statuses_of_errno() {
@@ -229,6 +253,11 @@ mod tests {
             assert!(may_hide(errno), "{errno}");
             let hint = hidden(errno);
             assert!(hint.contains(expected) && hint.contains("read dmesg"), "{hint}");
+            // Lockdown, as Secure Boot has it, refuses debugfs.
+            assert!(
+                hint.contains("`echo 'func mlx5_cmd_check +p' > /proc/dynamic_debug/"),
+                "{hint}"
+            );
         }
         for errno in [Errno::EREMOTEIO, Errno::ENXIO, Errno::EPROTONOSUPPORT, Errno::EFAULT] {
             assert!(!may_hide(errno), "{errno}");

@@ -134,7 +134,10 @@ fn none(sysfs: &Path) -> Error {
             format!("{ATTEMPTED}: {seen}, but the kernel module {module} is not loaded"),
             format!(
                 "run `modprobe {module}` (as root, on the host if this is a container); if there \
-                 is no such module, install the kernel's extra modules"
+                 is no such module, install the kernel's extra modules; if it is refused, `dmesg` \
+                 says why: \"disagrees about version\" means modules of two sources (rebuild the \
+                 initramfs, `/etc/init.d/openibd restart`), a rejected key means Secure Boot \
+                 (enrol the vendor's key with mokutil)"
             ),
         )
     };
@@ -157,23 +160,26 @@ fn none(sysfs: &Path) -> Error {
     let rdma = names(sysfs.join("class/infiniband"));
     let mlx5 = functions.iter().find(|(_, driver)| driver.as_deref() == Some("mlx5_core"));
     let is_loaded = |module: &str| sysfs.join("module").join(module).is_dir();
-    let unbound = |module: &str, seen: &str| {
+    let unbound = |module: &str, seen: &str, other: &str| {
         Error::new(
             ErrorKind::NotProbed,
             format!("{ATTEMPTED}: {seen}; {module} is loaded, but not bound to it"),
-            format!(
-                "its probe failed, or this {module} does not know the device: see \
-                 `dmesg | grep mlx5`"
-            ),
+            format!("its probe failed (see `dmesg | grep -e mlx5 -e infiniband`), or {other}"),
         )
     };
     match (mlx5, functions.first()) {
         (Some((address, _)), _) if rdma.is_empty() && is_loaded("mlx5_ib") => {
-            unbound("mlx5_ib", &format!("PCI function {address} has its driver"))
+            let off = format!(
+                "RDMA is off (`devlink dev param show pci/{address} name enable_rdma`), or the \
+                 device belongs to another network namespace (`rdma system`)"
+            );
+            unbound("mlx5_ib", &format!("PCI function {address} has its driver"), &off)
         }
-        (None, Some((address, None))) if is_loaded("mlx5_core") => {
-            unbound("mlx5_core", &format!("PCI function {address} is an mlx5 device"))
-        }
+        (None, Some((address, None))) if is_loaded("mlx5_core") => unbound(
+            "mlx5_core",
+            &format!("PCI function {address} is an mlx5 device"),
+            "this mlx5_core does not know the device",
+        ),
         (Some((address, _)), _) if rdma.is_empty() => {
             missing("mlx5_ib", &format!("PCI function {address} has its driver"))
         }

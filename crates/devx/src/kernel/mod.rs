@@ -80,8 +80,9 @@ impl Backend for Kernel {
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
                     ErrorKind::Permission,
-                    "the node is usually world-writable: restore that with udev (rdma-core's \
-                     rules) or chmod 666, and in a container allow the device in its cgroup too",
+                    "the kernel makes the node writable for all; a udev rule may have narrowed \
+                     it (`grep -r uverbs /etc/udev /usr/lib/udev`): change that or chmod 666, \
+                     and in a container allow the device in its cgroup too",
                 ),
                 Errno::ENOENT => (
                     ErrorKind::NoDevice,

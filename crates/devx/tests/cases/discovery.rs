@@ -92,7 +92,7 @@ fn enumerate_error_names_cause_of_missing_device() {
         (
             |tree| _ = tree.function(FUNCTION, None),
             ErrorKind::ModuleMissing,
-            &["modprobe mlx5_core"],
+            &["modprobe mlx5_core", "\"disagrees about version\"", "mokutil"],
         ),
         (
             |tree| _ = tree.function(FUNCTION, Some("mlx5_core")),
@@ -119,7 +119,7 @@ fn enumerate_error_names_cause_of_missing_device() {
                 tree.function(FUNCTION, Some("mlx5_core")).directory("sys/module/mlx5_ib");
             },
             ErrorKind::NotProbed,
-            &["dmesg", "mlx5_ib"],
+            &["dmesg", "mlx5_ib", "enable_rdma"],
         ),
     ];
     for (make, kind, words) in rows {

@@ -95,7 +95,8 @@ fn open(chain: &mut Chain, lab: &Lab) -> Result<Device, Broken> {
         let device = opened.map_err(text)?;
         let vectors = device.attributes().completion_vectors;
         let facts = format!("a context with DevX, {vectors} completion vectors");
-        let finding = match privilege(CAP_NET_RAW) {
+        // The cases about frames run on the model alone.
+        let finding = match !device.adapter().is_model() || privilege(CAP_NET_RAW) {
             true => Finding::Holds(facts),
             false => Finding::Limited(format!(
                 "{facts}; without CAP_NET_RAW no frame is steered and no raw Ethernet frame is \

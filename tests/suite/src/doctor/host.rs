@@ -116,11 +116,27 @@ impl Host {
         })
     }
 
-    /// The links of the model in this process.
-    pub(super) fn with_model(&self, chain: &mut Chain, info: &DeviceInfo) -> Result<(), Broken> {
+    /// The links of the model in this process; `why` says why it is the model, unless the user
+    /// asked for it.
+    pub(super) fn with_model(
+        &self,
+        chain: &mut Chain,
+        info: &DeviceInfo,
+        why: Option<&str>,
+    ) -> Result<(), Broken> {
         chain.check(Link::Kernel, || Finding::Holds(self.linux()))?;
         let text = format!("{}, the model in this process: no module, no node", describe(info));
-        chain.check(Link::Device, || Finding::Holds(text))
+        chain.check(Link::Device, || match why {
+            None => Finding::Holds(text),
+            Some(why) => {
+                Finding::Limited(format!("{text}; no hardware was checked, because {why}"))
+            }
+        })
+    }
+
+    /// Whether the machine has a PCI function of mlx5, with whatever driver.
+    pub(super) fn has_function(&self) -> bool {
+        self.functions().iter().any(Function::is_mlx5)
     }
 
     /// The links up to the one that explains why there is no device.
@@ -148,7 +164,8 @@ impl Host {
             (ErrorKind::NotProbed, function) => {
                 chain.check(Link::Kernel, || Finding::Holds(self.linux()))?;
                 let module = if function.is_some() { "mlx5_core" } else { "mlx5_ib" };
-                let function = function.or_else(|| self.functions().into_iter().next());
+                let bound = || self.functions().into_iter().find(|function| function.bound);
+                let function = function.or_else(bound);
                 chain.check(Link::Driver, || Finding::Fails(self.not_probed(module, function)))
             }
             _ => {
@@ -265,7 +282,17 @@ impl Host {
         let Some(Function { address, id, .. }) = function else {
             return format!("{module} is loaded, but drives no function: see `dmesg | grep mlx5`");
         };
-        let head = format!("{module} is loaded, but has not taken PCI function {address} ({id})");
+        let is_rdma = module == "mlx5_ib";
+        let head = match is_rdma {
+            true => format!(
+                "{module} is loaded, but PCI function {address} ({id}) has no RDMA device here"
+            ),
+            false => format!("{module} is loaded, but has not taken PCI function {address} ({id})"),
+        };
+        let off = format!(
+            "RDMA may be off (`devlink dev param show pci/{address} name enable_rdma`), or the \
+             device belongs to another network namespace (`rdma system` says exclusive)"
+        );
         match kernel_log::read(&self.root) {
             Ok(lines) => match kernel_log::failure(&lines, module, &address) {
                 Some(line) => {
@@ -275,6 +302,9 @@ impl Host {
                     );
                     format!("{head}; its probe failed with \"{}\": {advice}", line.trim())
                 }
+                None if is_rdma => {
+                    format!("{head}, and the kernel's log has no line on a failed probe: {off}")
+                }
                 None => format!(
                     "{head}, and the kernel's log has no line on a failed probe: this {module} may \
                      not know the id (compare `modinfo {module}`); take a newer kernel or the \
@@ -282,6 +312,10 @@ impl Host {
                      for a new line"
                 ),
             },
+            Err(why) if is_rdma => format!(
+                "{head}: its probe failed, or {off}; the kernel's log, which has failed probes, \
+                 cannot be read here ({why}): run `dmesg | grep -e mlx5_ib -e infiniband` as root"
+            ),
             Err(why) => format!(
                 "{head}: its probe failed, or it does not know the id; the kernel's log, which \
                  says which, cannot be read here ({why}): run `dmesg | grep {address}` as root"
@@ -301,7 +335,12 @@ impl Host {
     }
 
     /// The sentence on a node that this user may not open.
-    fn refused(&self, node: &str, error: &io::Error, rights: Option<(u32, u32, u32)>) -> Finding {
+    pub(super) fn refused(
+        &self,
+        node: &str,
+        error: &io::Error,
+        rights: Option<(u32, u32, u32)>,
+    ) -> Finding {
         let (user, shown) = (&self.user, self.rights(rights));
         let (mode, owner, gid) = rights.unwrap_or_default();
         let group = self.name("group", gid);
@@ -311,10 +350,12 @@ impl Host {
             || (mode & 0o600 == 0o600 && user.uid == owner);
         let advice = if allowed {
             format!(
-                "its mode allows that, so a container or security module refuses it: start the \
-                 container with --device={node}"
+                "its mode allows that, so a container or security module refuses it (start the \
+                 container with --device={node}), or the device belongs to another network \
+                 namespace (`rdma system` says exclusive; `rdma dev set NAME netns NAMESPACE` \
+                 moves it)"
             )
-        } else if mode & 0o060 == 0o060 {
+        } else if mode & 0o060 == 0o060 && gid != 0 {
             format!(
                 "this user (uid {}) is not in the group: `usermod -aG {group} USER`, then log in \
                  again, or run as root",
@@ -322,8 +363,9 @@ impl Host {
             )
         } else {
             format!(
-                "this user (uid {}) may not open it: `chmod 666 {node}`, or restore rdma-core's \
-                 udev rules, or run as root",
+                "this user (uid {}) may not open it: `chmod 666 {node}`, as the kernel makes \
+                 it, and see which udev rule narrows it (`grep -r uverbs /etc/udev \
+                 /usr/lib/udev`), or run as root",
                 user.uid
             )
         };
@@ -357,6 +399,14 @@ struct Function {
     /// Vendor and device, as `lspci -n` prints them.
     id: String,
     bound: bool,
+}
+
+impl Function {
+    /// Whether the device id is one of mlx5: Connect-IB and later ConnectX, and BlueField.
+    fn is_mlx5(&self) -> bool {
+        let id = u16::from_str_radix(self.id.trim_start_matches("15b3:"), 16);
+        matches!(id, Ok(0x1011..=0x10ff | 0xa2d2..=0xa2ff))
+    }
 }
 
 /// Name, place and board of a device.

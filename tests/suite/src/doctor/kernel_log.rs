@@ -1,7 +1,7 @@
 //! The line of the kernel's log that says why a driver did not take a function.
 //!
-//! Sources of the words: Linux `drivers/net/ethernet/mellanox/mlx5/core/{main,cmd}.c` and
-//! `drivers/base/dd.c`.
+//! Sources of the words: Linux `drivers/net/ethernet/mellanox/mlx5/core/{main,cmd}.c`,
+//! `drivers/infiniband/hw/mlx5/main.c` and `drivers/base/dd.c`.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -13,7 +13,8 @@ use std::process::Command;
 const MOST: usize = 16 << 20;
 
 /// Words of lines about a failure.
-const FAILURE: [&str; 6] = ["fail", "abort", "timeout", "error", "cannot", "unsupported"];
+const FAILURE: [&str; 7] =
+    ["fail", "abort", "timeout", "error", "cannot", "couldn't", "unsupported"];
 
 /// Words of lines that only say that the probe failed.
 const GENERIC: [&str; 5] =
@@ -101,12 +102,14 @@ fn message(record: &str) -> Option<String> {
 }
 
 /// The line about the failed probe of the function at `address`: the last specific one, or the
-/// last one at all.
+/// last one at all. Since Linux 5.11 mlx5_ib drives an auxiliary device, and its lines name that or
+/// the RDMA device, not the address.
 pub(super) fn failure<'a>(lines: &'a [String], module: &str, address: &str) -> Option<&'a str> {
     let is_about = |line: &&String| {
         let lower = line.to_lowercase();
-        (line.contains(module) || line.contains("mlx5"))
-            && line.contains(address)
+        let is_functions = line.contains("mlx5") && line.contains(address);
+        let is_rdma = line.contains("mlx5_ib") || line.contains("infiniband ");
+        (is_functions || (module == "mlx5_ib" && is_rdma))
             && FAILURE.iter().any(|word| lower.contains(word))
     };
     let lines: Vec<_> = lines.iter().filter(is_about).map(String::as_str).collect();
@@ -144,6 +147,16 @@ mod tests {
         assert!(line.contains("ENABLE_HCA(0x104) timeout"), "{line}");
         assert!(advice(line).is_some_and(|text| text.contains("does not answer commands")));
         assert_eq!(failure(&lines, "mlx5_core", "0000:09:00.0"), None, "of another function");
+    }
+
+    #[test]
+    fn rdma_failure_is_found_without_the_address() {
+        let generic = "mlx5_ib.rdma: probe of mlx5_core.rdma.0 failed with error -12";
+        let cause = "infiniband mlx5_0: Couldn't create per-port data";
+        let lines = [cause, generic].map(String::from);
+        assert_eq!(failure(&lines, "mlx5_ib", "0000:08:00.0"), Some(cause));
+        assert_eq!(failure(&lines[1..], "mlx5_ib", "0000:08:00.0"), Some(generic));
+        assert_eq!(failure(&lines, "mlx5_core", "0000:08:00.0"), None, "of another module");
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) use blocked::Blockage;
 pub use chain::{Chain, Check, Finding, Link};
 pub use host::Host;
 
+use crate::lab::is_usable;
 use crate::{Choice, Lab, Stop};
 
 /// The chain of a choice, and the lab for the cases if a device was found.
@@ -45,9 +46,18 @@ pub fn examine(choice: &Choice, host: &Host) -> Result<Examination, Stop> {
         "model" => None,
         _ => Some(kernel.enumerate()),
     };
+    let mut why_model = None;
     let device = match found {
         None => None,
-        Some(Err(error)) if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => None,
+        // A card that cannot be used must not pass as the model.
+        Some(Err(error))
+            if choice.device == "auto"
+                && error.kind() == ErrorKind::NoDevice
+                && !host.has_function() =>
+        {
+            why_model = Some(error.to_string());
+            None
+        }
         Some(Err(error)) => {
             // Ends at the link that explains why there is no device.
             let _broken = host.without_device(&mut chain, &error);
@@ -72,27 +82,29 @@ pub fn examine(choice: &Choice, host: &Host) -> Result<Examination, Stop> {
         },
     };
     let opened = match &device {
-        // The lab itself takes only a device with an ACTIVE port, unless it is named.
-        Some(info) if !is_active(info) => Choice { device: info.name.clone(), ..choice.clone() },
+        // The lab itself takes only a usable device, unless it is named.
+        Some(info) if !is_usable(info) => Choice { device: info.name.clone(), ..choice.clone() },
         _ => choice.clone(),
     };
     let lab = Lab::open_on(&opened, kernel)?;
     let fresh = lab.fresh()?;
     let host_holds = match &device {
         Some(info) => host.with_device(&mut chain, info),
-        None => host.with_model(&mut chain, lab.info()),
+        None => host.with_model(&mut chain, lab.info(), why_model.as_deref()),
     };
     // The chain itself says where it ended.
     let _broken = host_holds.and_then(|()| device::check(&mut chain, &fresh, host));
     Ok(Examination { chain, lab: Some(lab) })
 }
 
-/// The device of that name; for `auto` the first with an ACTIVE port, and if none is, the first.
+/// The device of that name; for `auto` the first usable one, otherwise the first with an ACTIVE
+/// port, and if none is, the first.
 fn wanted<'a>(found: &'a [DeviceInfo], name: &str) -> Option<&'a DeviceInfo> {
     if name != "auto" {
         return found.iter().find(|info| info.name == name);
     }
-    found.iter().find(|info| is_active(info)).or(found.first())
+    let first = |fits: fn(&DeviceInfo) -> bool| found.iter().find(|info| fits(info));
+    first(is_usable).or_else(|| first(is_active)).or(found.first())
 }
 
 fn is_active(info: &DeviceInfo) -> bool {

@@ -11,6 +11,9 @@ use super::chain::Finding;
 /// Physical state of a port that was switched off.
 const DISABLED: u8 = 3;
 
+/// Physical state of a port whose link is up.
+const LINK_UP: u8 = 5;
+
 /// Says what the port is, and whether it carries traffic.
 pub(super) fn describe(
     device: &str,
@@ -50,9 +53,14 @@ pub(super) fn describe(
     let advice = match raw.state {
         port_state::ACTIVE if own.is_empty() => match is_infiniband {
             true => "its GID table is empty: the kernel's log may say why",
+            false if raw.gid_tbl_len == 0 => {
+                "it has no GID table, so no RoCE: it is a port of an embedded switch (switchdev \
+                 mode, usual on a BlueField's own cores), or RoCE is off (devlink's enable_roce); \
+                 name the device of a sub-function or VF with --device (`rdma link` lists them)"
+            }
             false => {
-                "RoCE needs a GID: bring the network device up, so that it gets a link-local IPv6 \
-                 address"
+                "its network device is up, but has no GID: it may be a passive member of a bond, \
+                 or in another network namespace (`ip -d link`)"
             }
         },
         port_state::ACTIVE => return Finding::Holds(facts),
@@ -64,8 +72,19 @@ pub(super) fn describe(
         _ if is_infiniband && raw.phys_state == DISABLED => {
             "the port is disabled: enable it here or at the switch (`ibportstate LID PORT enable`)"
         }
+        port_state::DOWN if is_infiniband && raw.phys_state == LINK_UP => {
+            "the cable's link is up, but this port is kept down: on a virtual function the host \
+             must give it GUIDs and a state (`ip link set IPOIB vf N node_guid GUID`, `port_guid \
+             GUID`, `state auto`)"
+        }
         _ if is_infiniband => {
             "there is no link: plug in the cable, and check the other end and the switch's port"
+        }
+        _ if device.contains("bond") => {
+            return Finding::Fails(format!(
+                "{facts}; messages need an ACTIVE port, and this one's state is that of the bond: \
+                 bring it up (`ip link set BOND up`), and see its members in /proc/net/bonding"
+            ));
         }
         _ => {
             let netdev = netdevs.first().map_or("NETDEV", String::as_str);
@@ -141,6 +160,10 @@ mod tests {
     use super::*;
 
     fn finding(raw: QueryPortResponse, gids: usize) -> Finding {
+        finding_of("mlx5_0", raw, gids)
+    }
+
+    fn finding_of(device: &str, raw: QueryPortResponse, gids: usize) -> Finding {
         let entry = |index| GidTableEntry {
             gid: Gid::default(),
             port: 1,
@@ -149,7 +172,7 @@ mod tests {
             ifindex: 0,
         };
         let gids: Vec<_> = (0..gids as u32).map(entry).collect();
-        describe("mlx5_0", &["ens1".into()], 1, &PortAttributes { raw }, &gids)
+        describe(device, &["ens1".into()], 1, &PortAttributes { raw }, &gids)
     }
 
     const UP: QueryPortResponse = QueryPortResponse {
@@ -165,7 +188,7 @@ mod tests {
         max_msg_sz: 0,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
-        gid_tbl_len: 0,
+        gid_tbl_len: 256,
         pkey_tbl_len: 0,
         max_mtu: 0,
         lmc: 0,
@@ -202,7 +225,7 @@ mod tests {
             (DOWN, 2, 1, "`ip link set ens1 up`"),
             (INIT, 1, 1, "no subnet manager has configured"),
             (ARMED, 1, 1, "has not activated"),
-            (port_state::ACTIVE, 2, 0, "RoCE needs a GID"),
+            (port_state::ACTIVE, 2, 0, "is up, but has no GID"),
             (port_state::ACTIVE, 1, 0, "its GID table is empty"),
         ] {
             let found = finding(QueryPortResponse { state, link_layer, ..UP }, gids);
@@ -212,12 +235,35 @@ mod tests {
     }
 
     #[test]
+    fn port_without_gid_table_is_of_a_switch() {
+        let found = finding(QueryPortResponse { gid_tbl_len: 0, ..UP }, 0);
+        let Finding::Fails(text) = found else { panic!("{found:?}") };
+        for part in ["switchdev", "enable_roce", "--device", "`rdma link`"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("network device is up"), "{text}");
+    }
+
+    #[test]
     fn infiniband_port_without_link_names_cable_or_switch() {
-        for (phys_state, expected) in [(2, "plug in the cable"), (DISABLED, "is disabled")] {
+        let rows = [
+            (2, "plug in the cable"),
+            (DISABLED, "is disabled"),
+            (LINK_UP, "`ip link set IPOIB vf N node_guid GUID`"),
+        ];
+        for (phys_state, expected) in rows {
             let down = QueryPortResponse { state: port_state::DOWN, phys_state, ..UP };
             let found = finding(QueryPortResponse { link_layer: 1, ..down }, 1);
             assert!(found.text().contains(expected), "{found:?}");
         }
+    }
+
+    #[test]
+    fn port_of_a_bond_names_the_bond() {
+        let down = QueryPortResponse { state: port_state::DOWN, ..UP };
+        let found = finding_of("mlx5_bond_0", down, 1);
+        assert!(found.text().contains("/proc/net/bonding"), "{found:?}");
+        assert!(!found.text().contains("ens1"), "{found:?}");
     }
 
     #[test]

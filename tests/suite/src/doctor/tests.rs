@@ -64,17 +64,19 @@ impl Tree {
 
     /// A device with a node, whose port has this state.
     fn device(&self, state: &str) -> &Self {
-        self.function("0x101d", Some("mlx5_core")).modules();
-        let port = "sys/class/infiniband/mlx5_0/ports/1";
-        self.file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
-            .link(
-                "sys/class/infiniband_verbs/uverbs0/device",
-                &format!("sys/bus/pci/devices/{ADDRESS}"),
-            )
-            .file("sys/class/infiniband/mlx5_0/board_id", "MT_0000000359")
-            .file("sys/class/infiniband/mlx5_0/fw_ver", "22.31.1014")
-            .file(&format!("{port}/link_layer"), "Ethernet")
-            .file(&format!("{port}/state"), state)
+        self.function("0x101d", Some("mlx5_core")).modules().add("mlx5_0", "uverbs0", state)
+    }
+
+    /// One more device of the function.
+    fn add(&self, name: &str, node: &str, state: &str) -> &Self {
+        let (verbs, rdma) =
+            (format!("sys/class/infiniband_verbs/{node}"), format!("sys/class/infiniband/{name}"));
+        self.file(&format!("{verbs}/ibdev"), name)
+            .link(&format!("{verbs}/device"), &format!("sys/bus/pci/devices/{ADDRESS}"))
+            .file(&format!("{rdma}/board_id"), "MT_0000000359")
+            .file(&format!("{rdma}/fw_ver"), "22.31.1014")
+            .file(&format!("{rdma}/ports/1/link_layer"), "Ethernet")
+            .file(&format!("{rdma}/ports/1/state"), state)
     }
 
     /// The link that fails on this machine, and its sentence; all links that were checked.
@@ -128,7 +130,23 @@ fn machine_without_function_gets_the_model_by_default() {
     let found = super::examine(&choice("auto"), &Host::at(&tree.0));
     let chain = found.unwrap_or_else(|Stop(why)| panic!("{why}")).chain;
     assert_eq!(chain.failure(), None, "{}", chain.table());
-    assert!(chain.table().contains("the model in this process"), "{}", chain.table());
+    let device =
+        chain.checks.iter().find(|check| check.link == Link::Device).expect("it is checked");
+    let Finding::Limited(text) = &device.finding else { panic!("{}", chain.table()) };
+    for part in ["the model in this process", "no hardware was checked, because", "PCI bus"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // An older card, which mlx4 drives, is none.
+    tree.function("0x1003", Some("mlx4_core"));
+    assert!(!Host::at(&tree.0).has_function());
+}
+
+#[test]
+fn card_that_cannot_be_used_is_not_replaced_by_the_model() {
+    let tree = Tree::new();
+    let (link, why, _) = tree.function("0x101d", Some("vfio-pci")).examine("auto");
+    assert_eq!(link, Link::Device);
+    assert!(why.contains("is bound to vfio-pci"), "{why}");
 }
 
 #[test]
@@ -187,6 +205,24 @@ fn failed_probe_without_log_says_how_to_read_it() {
     let (link, why, _) = tree.file("dev/kmsg", failed).examine("auto");
     assert_eq!(link, Link::Driver);
     assert!(why.contains("mlx5_ib is loaded") && why.contains("mlx5_ib_stage_init"), "{why}");
+}
+
+#[test]
+fn missing_rdma_device_names_devlink_and_namespaces() {
+    let tree = Tree::new();
+    tree.function("0x101d", Some("mlx5_core")).modules();
+    let check = |last: &str| {
+        let (link, why, _) = tree.examine("auto");
+        assert_eq!(link, Link::Driver);
+        for part in ["no RDMA device", "enable_rdma", "`rdma system`", ADDRESS, last] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+        // PCI ids are mlx5_core's.
+        assert!(!why.contains("modinfo") && !why.contains("/bind"), "{why}");
+    };
+    check("`dmesg | grep -e mlx5_ib -e infiniband`");
+    tree.file("dev/kmsg", "6,1,0,-;something else");
+    check("has no line on a failed probe");
 }
 
 #[test]
@@ -267,14 +303,27 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     let why = by(1_000_000, &[1_000_000]);
     // The files of a test that a person runs belong to that person's group: it stays a number.
     let group = if gid < 1000 { "rdma".into() } else { gid.to_string() };
-    for part in ["mode 0660", &format!(":{group}"), &format!("`usermod -aG {group} USER`")] {
+    for part in ["mode 0660", &format!(":{group}"), "uid 1000000"] {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert!(by(1_000_000, &[gid]).contains("container or security module"));
-    assert!(by(0, &[0]).contains("container or security module"));
+    let why = by(0, &[0]);
+    assert!(why.contains("container or security module") && why.contains("`rdma system`"), "{why}");
     mode(0o600);
     let why = by(1_000_000, &[gid]);
     assert!(why.contains("mode 0600") && why.contains("`chmod 666"), "{why}");
+    assert!(why.contains("`grep -r uverbs /etc/udev /usr/lib/udev`"), "{why}");
+}
+
+#[test]
+fn group_root_is_never_advised() {
+    let refused = |gid| {
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        let host = Host::at("/nowhere").with_user(1000, &[1000]);
+        host.refused("/dev/infiniband/uverbs0", &error, Some((0o660, 0, gid))).text().to_string()
+    };
+    assert!(refused(101).contains("`usermod -aG 101 USER`"), "{}", refused(101));
+    assert!(!refused(0).contains("usermod") && refused(0).contains("chmod"), "{}", refused(0));
 }
 
 #[test]
@@ -304,6 +353,28 @@ fn auto_examines_a_device_whose_port_is_down() {
     let tree = Tree::new();
     tree.device("1: DOWN");
     assert_eq!(tree.examine("auto").0, Link::Node);
+}
+
+#[test]
+fn auto_examines_the_device_with_a_gid_if_one_has_it() {
+    let tree = Tree::new();
+    tree.device("4: ACTIVE").add("mlx5_2", "uverbs1", "4: ACTIVE");
+    tree.file(
+        "sys/class/infiniband/mlx5_2/ports/1/gids/0",
+        "fe80:0000:0000:0000:0200:00ff:fe00:0001",
+    );
+    let found = Host::at(&tree.0).kernel().enumerate().expect("two devices");
+    let auto = |found: &[DeviceInfo]| wanted(found, "auto").map(|info| info.name.clone());
+    assert_eq!(auto(&found).as_deref(), Some("mlx5_2"));
+    assert_eq!(wanted(&found, "mlx5_0").map(|info| info.name.as_str()), Some("mlx5_0"));
+    // Without any, an ACTIVE one says most.
+    tree.file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+    tree.file(
+        "sys/class/infiniband/mlx5_2/ports/1/gids/0",
+        "0000:0000:0000:0000:0000:0000:0000:0000",
+    );
+    let found = Host::at(&tree.0).kernel().enumerate().expect("two devices");
+    assert_eq!(auto(&found).as_deref(), Some("mlx5_2"));
 }
 
 #[test]

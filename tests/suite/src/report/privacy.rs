@@ -69,8 +69,8 @@ fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
 /// identifies something.
 const PAD: usize = 0x200;
 
-/// Masks both mailboxes of a command. [`Hex`] leaves out zeros at the end, and a recorded mailbox is
-/// cut to 8 KiB: a field that lost its last bytes has no place in a view, so zeros follow it again.
+/// Masks both mailboxes of a command. [`Hex`] leaves out zeros at the end, and a recorded mailbox
+/// is cut to 8 KiB: a field that lost its last bytes has no place in a view, so zeros follow it.
 fn mask_both(input: &mut Hex, output: &mut Hex) {
     let padded = |hex: &Hex| hex.padded(hex.bytes().len() + PAD);
     let (whole, answer) = (padded(input), padded(output));

@@ -1,5 +1,6 @@
 //! Linux releases that differ in what a client can see.
 
+use std::fmt;
 use std::str::FromStr;
 
 use nix::errno::Errno;
@@ -27,6 +28,16 @@ pub enum KernelRelease {
     /// The newest release that is modelled.
     #[default]
     Newest,
+}
+
+/// `5.10` or `newest`, as [`FromStr`] takes it.
+impl fmt::Display for KernelRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V5_10 => "5.10",
+            Self::Newest => "newest",
+        })
+    }
 }
 
 /// `5.10` or `newest`.
@@ -90,9 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn release_parses_by_number() {
+    fn release_parses_as_it_prints() {
+        for release in [KernelRelease::V5_10, KernelRelease::Newest] {
+            assert_eq!(release.to_string().parse(), Ok(release));
+        }
         assert_eq!("5.10".parse(), Ok(KernelRelease::V5_10));
-        assert_eq!("newest".parse(), Ok(KernelRelease::default()));
         let unknown = "5.4".parse::<KernelRelease>().unwrap_err();
         assert!(unknown.contains("5.10"), "{unknown}");
     }

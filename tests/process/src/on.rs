@@ -30,19 +30,7 @@ pub(crate) struct On {
 impl On {
     pub(crate) fn lab(&self) -> Result<Lab, Stop> {
         let On { device, peer, profile, link, faults } = self.clone();
-        let lab = Lab::open(&Choice {
-            device,
-            peer,
-            profile,
-            link,
-            between: None,
-            packets: false,
-            both_ways: false,
-            model_kernel: None,
-            faults,
-            destructive: false,
-            long: false,
-        })?;
+        let lab = Lab::open(&Choice { device, peer, profile, link, faults, ..Choice::default() })?;
         Ok(if lab.is_private() { lab } else { lab.with_two_processes() })
     }
 }

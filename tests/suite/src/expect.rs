@@ -123,19 +123,7 @@ mod tests {
 
     #[test]
     fn unexplained_skip_is_reported_with_its_need() {
-        let choice = crate::Choice {
-            device: "model".into(),
-            peer: "auto".into(),
-            profile: "connectx6dx".into(),
-            link: Some("infiniband".into()),
-            between: None,
-            packets: false,
-            both_ways: false,
-            model_kernel: None,
-            faults: None,
-            destructive: false,
-            long: false,
-        };
+        let choice = crate::Choice { link: Some("infiniband".into()), ..crate::Choice::default() };
         let lab = Lab::open(&choice).expect("the model");
         let needs = || crate::cases().map(|case| (case.id(), &case.needs[..]));
         // On InfiniBand, compared with the entry of an Ethernet port.

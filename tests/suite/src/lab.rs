@@ -18,8 +18,8 @@ use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
 use crate::{Need, Stop};
 
-/// The user's choice of environment.
-#[derive(Debug, Clone)]
+/// The user's choice of environment; by default the model of a ConnectX-6 Dx.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// `auto`, `model`, or a device's name.
     pub device: String,
@@ -45,6 +45,24 @@ pub struct Choice {
     pub destructive: bool,
     /// Whether cases that repeat something run for minutes.
     pub long: bool,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            device: "model".into(),
+            peer: "auto".into(),
+            profile: "connectx6dx".into(),
+            link: None,
+            between: None,
+            packets: false,
+            both_ways: false,
+            model_kernel: None,
+            faults: None,
+            destructive: false,
+            long: false,
+        }
+    }
 }
 
 /// Queue pairs that [`Lab::check`] makes at once, each with a CQ.

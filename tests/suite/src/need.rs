@@ -589,19 +589,7 @@ mod tests {
 
     #[test]
     fn makes_partitions_holds_only_for_manager() {
-        let choice = crate::Choice {
-            device: "model".into(),
-            peer: "auto".into(),
-            profile: "bluefield3".into(),
-            link: None,
-            between: None,
-            packets: false,
-            both_ways: false,
-            model_kernel: None,
-            faults: None,
-            destructive: false,
-            long: false,
-        };
+        let choice = crate::Choice { profile: "bluefield3".into(), ..crate::Choice::default() };
         let lab = crate::Lab::open(&choice).expect("a lab");
         let may = |info: &verbless_devx::DeviceInfo| {
             super::makes_partitions(lab.backend(), std::slice::from_ref(info))

@@ -33,19 +33,7 @@ fn device(changes: &[(&str, &str)]) -> (Model, Device) {
 fn lab(name: &str, profile: &str) -> Lab {
     let path = format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(&path, profile).expect("a file");
-    let lab = Lab::open(&Choice {
-        device: "model".into(),
-        peer: "auto".into(),
-        profile: path,
-        link: None,
-        between: None,
-        packets: false,
-        both_ways: false,
-        model_kernel: None,
-        faults: None,
-        destructive: false,
-        long: false,
-    });
+    let lab = Lab::open(&Choice { profile: path, ..Choice::default() });
     lab.unwrap_or_else(|Stop(why)| panic!("{why}"))
 }
 

@@ -39,17 +39,10 @@ fn main() -> std::process::ExitCode {
     let mut trials = vec![Trial::test("every_model_in_the_list_of_expected_skips_is_run", known)];
     for &(name, profile, link, between, runs) in KINDS {
         let choice = Choice {
-            device: "model".into(),
-            peer: "auto".into(),
             profile: profile.into(),
             link: Some(link.into()),
             between: between.map(str::to_string),
-            packets: false,
-            both_ways: false,
-            model_kernel: None,
-            faults: None,
-            destructive: false,
-            long: false,
+            ..Choice::default()
         };
         match Lab::open(&choice) {
             Ok(lab) => {

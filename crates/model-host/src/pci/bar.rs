@@ -298,5 +298,8 @@ mod tests {
         }
         driver.function.registers.write(&driver.function.device, QUEUE_HIGH, &[0; 8]);
         driver.write(DOORBELL, 1);
+        driver.start();
+        let output = driver.send(verbless_prm::EnableHcaIn::new().as_bytes(), 16).unwrap();
+        assert_eq!(output[0], 0, "it answers a command");
     }
 }

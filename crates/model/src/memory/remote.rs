@@ -58,7 +58,13 @@ impl RemoteClient {
     /// Whether the process has ended, so that another one may have its number.
     pub fn has_ended(&self) -> bool {
         let mut waiting = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
+        loop {
+            match poll(&mut waiting, PollTimeout::ZERO) {
+                // A signal handler ran.
+                Err(Errno::EINTR) => {}
+                polled => return !matches!(polled, Ok(0)),
+            }
+        }
     }
 }
 

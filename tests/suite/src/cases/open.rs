@@ -59,19 +59,7 @@ fn unknown_device_is_rejected_by_name(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn lab_rejects_unknown_device(_: &Lab) -> Result<(), Stop> {
-    let choice = Choice {
-        device: "mlx5_999".into(),
-        peer: "auto".into(),
-        profile: "connectx6dx".into(),
-        link: None,
-        between: None,
-        packets: false,
-        both_ways: false,
-        model_kernel: None,
-        faults: None,
-        destructive: false,
-        long: false,
-    };
+    let choice = Choice { device: "mlx5_999".into(), ..Choice::default() };
     match Lab::open(&choice) {
         Ok(_) => Err(Stop::fail("there is a lab with a device that does not exist")),
         // Without a device, the error must say so.

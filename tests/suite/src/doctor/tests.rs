@@ -102,19 +102,7 @@ impl Drop for Tree {
 const ADDRESS: &str = "0000:08:00.0";
 
 fn choice(device: &str) -> Choice {
-    Choice {
-        device: device.into(),
-        peer: "auto".into(),
-        profile: "connectx6dx".into(),
-        link: None,
-        model_kernel: None,
-        between: None,
-        packets: false,
-        both_ways: false,
-        faults: None,
-        destructive: false,
-        long: false,
-    }
+    Choice { device: device.into(), ..Choice::default() }
 }
 
 #[test]

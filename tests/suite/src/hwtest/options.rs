@@ -13,7 +13,7 @@ use crate::versions;
 
 /// Runs the conformance suite on an mlx5 device, or on the model where there is none.
 #[derive(Parser)]
-#[command(name = "hwtest", bin_name = "cargo xtask hwtest", version = versions::line())]
+#[command(name = "hwtest", version = versions::line())]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
     /// What to do other than run the suite.
@@ -57,53 +57,12 @@ pub(crate) struct DiffOptions {
     pub(crate) other: String,
 }
 
-/// The device that `hwtest doctor` checks.
+/// The device that a command is on.
 #[derive(Args)]
-pub(crate) struct DoctorOptions {
-    /// `auto`, `model`, or a device's name, as for a run of the suite.
-    #[arg(long, default_value = "auto")]
-    pub(crate) device: String,
-    /// The model's profile.
-    #[arg(long, default_value = "connectx6dx")]
-    pub(crate) profile: String,
-    /// The model's port type: infiniband or ethernet; the profile's own if not given.
-    #[arg(long)]
-    pub(crate) link: Option<String>,
-    /// The device that it talks to, whose port is checked too: `auto`, `none`, or a device's name.
-    #[arg(long, default_value = "auto")]
-    pub(crate) peer: String,
-    /// Faults of the model's links, as for a run of the suite.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) faults: Option<PathBuf>,
-    /// Print the checks as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl DoctorOptions {
-    pub(crate) fn choice(&self) -> Choice {
-        Choice {
-            device: self.device.clone(),
-            peer: self.peer.clone(),
-            profile: self.profile.clone(),
-            link: self.link.clone(),
-            model_kernel: None,
-            between: None,
-            packets: false,
-            both_ways: false,
-            faults: self.faults.clone(),
-            destructive: false,
-            long: false,
-        }
-    }
-}
-
-/// What a run of the suite is on, which cases it has and what it writes.
-#[derive(Args)]
-#[command(group(ArgGroup::new("results").args(["json", "junit"]).multiple(true)))]
-pub(crate) struct SuiteOptions {
-    /// `auto` (the first mlx5 device whose port is ACTIVE, the first one if none is, the model if
-    /// there is no device), `model`, or a device's name (mlx5_0).
+pub(crate) struct DeviceOptions {
+    /// `auto` (the first mlx5 device whose port is ACTIVE and, on Ethernet, has a GID; if none is
+    /// usable, the first; the model if the machine has no mlx5 function), `model`, or a device's
+    /// name (mlx5_0).
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
     /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows
@@ -117,6 +76,52 @@ pub(crate) struct SuiteOptions {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     pub(crate) link: Option<String>,
+    /// The Linux release that the model's kernel is like in this process: 5.10 or newest.
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) model_kernel: Option<KernelRelease>,
+    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
+    /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
+    /// --faults FILE` this option only declares that links lose messages of the cases.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+}
+
+impl DeviceOptions {
+    fn choice(&self) -> Choice {
+        Choice {
+            device: self.device.clone(),
+            peer: self.peer.clone(),
+            profile: self.profile.clone(),
+            link: self.link.clone(),
+            model_kernel: self.model_kernel,
+            faults: self.faults.clone(),
+            ..Choice::default()
+        }
+    }
+}
+
+/// What `hwtest doctor` checks.
+#[derive(Args)]
+pub(crate) struct DoctorOptions {
+    #[command(flatten)]
+    on: DeviceOptions,
+    /// Print the checks as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DoctorOptions {
+    pub(crate) fn choice(&self) -> Choice {
+        self.on.choice()
+    }
+}
+
+/// What a run of the suite is on, which cases it has and what it writes.
+#[derive(Args)]
+#[command(group(ArgGroup::new("results").args(["json", "junit"]).multiple(true)))]
+pub(crate) struct SuiteOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
     /// Owners of the model's two devices: hosts, host-and-dpu (of one card) or dpus [default:
     /// host-and-dpu if the profile has a DPU, otherwise hosts].
     #[arg(long)]
@@ -128,14 +133,6 @@ pub(crate) struct SuiteOptions {
     /// packets, and its queues must get the same CQEs and data.
     #[arg(long, conflicts_with_all = ["packets", "faults"])]
     pub(crate) both_ways: bool,
-    /// The Linux release that the model's kernel is like in this process: 5.10 or newest.
-    #[arg(long, value_name = "RELEASE")]
-    pub(crate) model_kernel: Option<KernelRelease>,
-    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
-    /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
-    /// --faults FILE` this option only declares that links lose messages of the cases.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) faults: Option<PathBuf>,
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
@@ -209,17 +206,12 @@ impl FromStr for Part {
 impl SuiteOptions {
     pub(crate) fn choice(&self) -> Choice {
         Choice {
-            device: self.device.clone(),
-            peer: self.peer.clone(),
-            profile: self.profile.clone(),
-            link: self.link.clone(),
             between: self.between.clone(),
             packets: self.packets,
             both_ways: self.both_ways,
-            model_kernel: self.model_kernel,
-            faults: self.faults.clone(),
             destructive: self.destructive,
             long: self.long,
+            ..self.on.choice()
         }
     }
 
@@ -251,7 +243,7 @@ mod tests {
     #[test]
     fn subcommand_takes_no_option_of_the_suite() {
         let parsed = Options::parse_from(["hwtest", "doctor", "--device", "mlx5_1"]);
-        assert!(matches!(parsed.command, Some(Command::Doctor(it)) if it.device == "mlx5_1"));
+        assert!(matches!(parsed.command, Some(Command::Doctor(it)) if it.on.device == "mlx5_1"));
         assert!(Options::parse_from(["hwtest", "--long"]).command.is_none());
         assert!(Options::try_parse_from(["hwtest", "--long", "doctor"]).is_err());
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use verbless_conformance::{FailedCommand, Outcome, Row, Run};
 
@@ -60,19 +61,24 @@ fn commands(out: &mut dyn Write, commands: &[FailedCommand]) -> io::Result<()> {
 
 /// The command line that runs one case with the options of this run.
 fn repeat(options: &SuiteOptions, case: &str) -> String {
+    let on = &options.on;
     let mut words = vec!["hwtest".to_string()];
-    let defaults = [("--device", &options.device, "auto"), ("--peer", &options.peer, "auto")];
-    let profile = ("--profile", &options.profile, "connectx6dx");
+    let defaults = [("--device", &on.device, "auto"), ("--peer", &on.peer, "auto")];
+    let profile = ("--profile", &on.profile, "connectx6dx");
     for (option, value, default) in defaults.into_iter().chain([profile]) {
         if value != default {
             words.extend([option.into(), value.clone()]);
         }
     }
-    let files = [("--faults", &options.faults), ("--dpa-program", &options.dpa_program)];
-    let files =
-        files.map(|(option, file)| (option, file.as_ref().map(|it| it.display().to_string())));
-    let names = [("--link", options.link.clone()), ("--between", options.between.clone())];
-    for (option, value) in names.into_iter().chain(files) {
+    let path = |file: &Option<PathBuf>| file.as_ref().map(|it| it.display().to_string());
+    let given = [
+        ("--link", on.link.clone()),
+        ("--model-kernel", on.model_kernel.map(|it| it.to_string())),
+        ("--faults", path(&on.faults)),
+        ("--between", options.between.clone()),
+        ("--dpa-program", path(&options.dpa_program)),
+    ];
+    for (option, value) in given {
         if let Some(value) = value {
             words.extend([option.into(), value]);
         }
@@ -139,4 +145,29 @@ fn reasons(out: &mut dyn Write, run: &Run) -> io::Result<()> {
         writeln!(out, "{count:>6} {outcome}: {reason}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn repeat_keeps_every_choice() {
+        let of = |words: &[&str]| Options::parse_from(words).suite;
+        let on = ["--device", "model", "--peer", "none", "--profile", "bluefield3"];
+        let model = ["--link", "ethernet", "--model-kernel", "5.10", "--between", "dpus"];
+        let flags = ["--long", "--destructive", "--dpa-program", "a.elf"];
+        for mode in [&["--packets", "--faults", "f.toml"][..], &["--both-ways"]] {
+            let given = of(&[&["hwtest"][..], &on, &model, &flags, mode].concat());
+            let line = repeat(&given, "rc::write");
+            let again = of(&line.split(' ').collect::<Vec<_>>());
+            assert_eq!(again.choice(), given.choice(), "{line}");
+            assert_eq!(again.dpa_program, given.dpa_program, "{line}");
+            assert_eq!(again.filter, ["rc::write"]);
+        }
+        assert_eq!(repeat(&of(&["hwtest"]), "rc::write"), "hwtest --filter rc::write");
+    }
 }

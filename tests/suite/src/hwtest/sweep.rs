@@ -15,7 +15,7 @@ pub(crate) fn run(
     part: Part,
     selected: &[&'static Case],
 ) -> Result<bool, Box<dyn Error>> {
-    let all = variants(&options.profile).map_err(|Stop(what)| what)?;
+    let all = variants(&options.on.profile).map_err(|Stop(what)| what)?;
     let folder = std::env::temp_dir().join(format!("verbless-sweep-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);

@@ -11,19 +11,8 @@ use crate::{Choice, FailedCommand, Lab, Stop};
 use verbless_prm::Init2rtrQpIn;
 
 pub(super) fn lab(profile: &str, link: Option<&str>) -> Lab {
-    let choice = Choice {
-        device: "model".into(),
-        peer: "auto".into(),
-        profile: profile.into(),
-        link: link.map(str::to_owned),
-        model_kernel: None,
-        between: None,
-        packets: false,
-        both_ways: false,
-        faults: None,
-        destructive: false,
-        long: false,
-    };
+    let choice =
+        Choice { profile: profile.into(), link: link.map(str::to_owned), ..Choice::default() };
     Lab::open(&choice).unwrap_or_else(|Stop(why)| panic!("{profile}: {why}"))
 }
 

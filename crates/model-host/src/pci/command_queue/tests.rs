@@ -474,6 +474,8 @@ fn command_queue_outside_memory_is_ignored() {
         driver.write(CMDQ_ADDR_L, queue as u32);
         driver.write(COMMAND_DOORBELL_VECTOR, u32::MAX);
     }
+    driver.start();
+    run_ok(&mut driver, &EnableHcaIn::new(), &[]);
 }
 
 /// The register of the initialisation segment with the low half of the queue's address and the NIC

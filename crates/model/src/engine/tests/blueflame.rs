@@ -166,7 +166,9 @@ fn copy_of_any_bytes_at_any_offset_is_survived() {
         store(&mut rig, offset, &vec![0xa5; length]);
     }
     rig.advance(Duration::from_millis(1));
-    rig.run();
+    let (mut later, _) = rig.pair();
+    rig.post(&mut later, Request::new(opcode::NOP));
+    rig.one(0, later.send_cq);
 }
 
 #[test]

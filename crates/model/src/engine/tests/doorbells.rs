@@ -168,6 +168,8 @@ fn eq_doorbell_second_half_is_ignored() {
 #[test]
 fn store_outside_doorbells_is_ignored() {
     let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    write_wqe(&mut rig, &mut a);
     for (offset, length) in
         [(0, 8), (0x21, 8), (0x20, 4), (0x40, 2), (0x801, 8), (u64::MAX, 8), (0x7000, 0)]
     {
@@ -175,7 +177,9 @@ fn store_outside_doorbells_is_ignored() {
     }
     engine::mmio_write(&mut rig.locked, 0, 0x3020, &[0xff; 8]);
     engine::mmio_write(&mut rig.locked, 0, 0x1040, &[0xff; 4]);
-    rig.run();
+    rig.none(0, a.send_cq);
+    rig.ring(&a);
+    rig.one(0, a.send_cq);
 }
 
 /// Two QPs on one page, each with a request without its doorbell.

@@ -453,6 +453,9 @@ proptest::proptest! {
         rig.connect(&a, &b);
         rig.post(&mut b, Request::write(u64::from(bytes[0]) << 10, key).inline(b"wild"));
         rig.advance(std::time::Duration::from_secs(1));
+        let (mut later, _) = rig.pair();
+        rig.post(&mut later, Request::new(opcode::NOP));
+        rig.one(0, later.send_cq);
     }
 }
 

@@ -9,19 +9,7 @@ use super::Card;
 
 /// What the model says with a profile: a name or a TOML file.
 pub(in crate::report) fn facts_of(profile: &str, link: &str) -> Result<Vec<DeviceFacts>, Stop> {
-    let choice = Choice {
-        device: "model".into(),
-        peer: "auto".into(),
-        profile: profile.into(),
-        link: Some(link.into()),
-        model_kernel: None,
-        between: None,
-        packets: false,
-        both_ways: false,
-        faults: None,
-        destructive: false,
-        long: false,
-    };
+    let choice = Choice { profile: profile.into(), link: Some(link.into()), ..Choice::default() };
     let facts = facts(&Lab::open(&choice)?);
     Ok(facts.into_iter().map(DeviceFacts::without_identity).collect())
 }

@@ -54,7 +54,8 @@ struct Step {
 /// Features of `verbless` that programs may use; its documentation tests use the model.
 pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
                                    verbless/toml,verbless/tokio,\
-                                   verbless/tracing,verbless-riscv/gdb";
+                                   verbless/tracing,verbless-riscv/gdb,\
+                                   verbless-prm-tool/book";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];

@@ -4,10 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::html::{Table, escape, link};
 use super::page::Book;
+use crate::description::Description;
 use crate::find::{Target, names_of};
 
 /// Pages of an index: file name, title, Markdown.
 pub(super) type Pages = Vec<(String, String, String)>;
+
+/// By an entry's own name, its other names.
+pub(super) fn by_entry(description: &Description) -> BTreeMap<String, Vec<String>> {
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    names_of(description, &mut |target, name| {
+        let own = target.name();
+        if own.to_lowercase() != name {
+            names.entry(own).or_default().insert(name.to_owned());
+        }
+    });
+    names.into_iter().map(|(own, names)| (own, names.into_iter().collect())).collect()
+}
 
 /// The names of entries in `prm/` and in drivers; fields by the name of their structure.
 pub(super) fn names(book: &Book<'_>) -> Pages {

@@ -1,5 +1,7 @@
 //! The page of a command, structure, register or enum, as Markdown with HTML blocks.
 
+use std::collections::BTreeMap;
+
 use super::code::{Code, PARTS};
 use super::diagram;
 use super::example::Examples;
@@ -19,6 +21,8 @@ pub(super) struct Book<'a> {
     pub(super) places: Places,
     pub(super) examples: Examples,
     pub(super) code: Code,
+    /// By an entry's name, its other names.
+    pub(super) names: BTreeMap<String, Vec<String>>,
 }
 
 impl Book<'_> {
@@ -63,8 +67,9 @@ impl Book<'_> {
             fact("needs", prose(&self.places, capability));
         }
         fact("sources", escape(&command.sources.join("; ")));
-        if !command.aliases.is_empty() {
-            fact("other names", escape(&command.aliases.join(", ")));
+        let names = self.other_names(&command.name.to_uppercase());
+        if !names.is_empty() {
+            fact("other names", escape(&names));
         }
         let mut out = facts.end();
         if !command.op_mods.is_empty() {
@@ -114,7 +119,7 @@ impl Book<'_> {
 
     /// Diagram, fields, example, users of a structure; its facts.
     fn layout(&self, structure: &Structure) -> String {
-        let Structure { name, bytes, sources, aliases, segment, .. } = structure;
+        let Structure { name, bytes, sources, segment, .. } = structure;
         let kind = if *segment { "part of a queue entry or record" } else { "structure" };
         let mut out =
             format!("<p class=\"kind\">{kind}, {bytes} bytes (<code>{bytes:#x}</code>)</p>\n");
@@ -127,8 +132,9 @@ impl Book<'_> {
         }
         let mut facts = Table::new("facts", &["", ""]);
         facts.row(None, &[escape("sources"), escape(&sources.join("; "))]);
-        if !aliases.is_empty() {
-            facts.row(None, &[escape("other names"), escape(&aliases.join(", "))]);
+        let names = self.other_names(name);
+        if !names.is_empty() {
+            facts.row(None, &[escape("other names"), escape(&names)]);
         }
         let users = self.users(name);
         if !users.is_empty() {
@@ -202,8 +208,9 @@ impl Book<'_> {
         let mut facts = Table::new("facts", &["", ""]);
         facts.row(None, &[escape("bits"), e.bits.to_string()]);
         facts.row(None, &[escape("sources"), escape(&e.sources.join("; "))]);
-        if !e.aliases.is_empty() {
-            facts.row(None, &[escape("other names"), escape(&e.aliases.join(", "))]);
+        let names = self.other_names(&e.name);
+        if !names.is_empty() {
+            facts.row(None, &[escape("other names"), escape(&names)]);
         }
         if !e.shown_in.is_empty() {
             facts.row(None, &[escape("shown in"), escape(&e.shown_in.join("; "))]);
@@ -227,10 +234,15 @@ impl Book<'_> {
             if let Some(sources) = sources {
                 doc += &format!(" <small>[{}]</small>", escape(&sources.join("; ")));
             }
-            let name = match self.places.href(&format!("{}.{name}", e.name)) {
+            let full = format!("{}.{name}", e.name);
+            let mut name = match self.places.href(&full) {
                 Some(href) if href.starts_with("../commands/") => link(href, name),
                 _ => format!("<code>{}</code>", escape(name)),
             };
+            let others = self.other_names(&full);
+            if !others.is_empty() {
+                name += &format!("<br><small>{}</small>", escape(&others.to_uppercase()));
+            }
             let number = format!("<code>{number:#x}</code> ({number})");
             table.row(Some(&value.name), &[number, name, doc]);
         }
@@ -266,6 +278,11 @@ impl Book<'_> {
             Some(href) => link(href, short),
             None => escape(short),
         }
+    }
+
+    /// The names of an entry in drivers, in lower case.
+    fn other_names(&self, name: &str) -> String {
+        self.names.get(name).map(|names| names.join(", ")).unwrap_or_default()
     }
 
     fn paragraph(&self, text: &str) -> String {

@@ -48,6 +48,7 @@ pub fn run(options: &Options) -> Result {
         places: Places::new(&description),
         examples: Examples::read(&root, &runtime)?,
         code: Code::read(&root)?,
+        names: index::by_entry(&description),
     };
     let work = options.output.join("src");
     if options.output.exists() {

@@ -32,7 +32,7 @@ struct Inner {
     no_page_sizes: AtomicBool,
     /// The kernel refused relaxed ordering in the access flags of UMEM_REG.
     no_relaxed_umem: AtomicBool,
-    /// Whether the kernel hides why the device refuses commands, once that is known.
+    /// The result of [`Context::hides_refusals`], once it is known.
     hides_refusals: OnceLock<bool>,
     recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,

@@ -19,7 +19,7 @@ use super::kernel::Kernel;
 
 /// Mask of the counter's bits.
 const MASK: u64 = (1 << 41) - 1;
-/// How often pages are updated: much more often than any factor requires.
+/// Update interval of the pages, much shorter than the overflow period of any factor.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Jiffies per second: the unit of the page's overflow period.
 const JIFFIES: u64 = 250;

@@ -1,5 +1,4 @@
-//! Queues on a model device: their `Debug` output, and that both halves of a queue pair, and its
-//! control, reach the device.
+//! Queues on a model device: `Debug` output, halves and control of a queue pair, and failures.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use verbless_queue::{
 };
 
 /// Time limit for a completion on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn open(profile: Profile) -> (Model, Domain) {
     let model = Model::builder().device(profile).build();
@@ -47,7 +46,7 @@ fn pair(domain: &Domain) -> (Qp<Rc>, Cq, Cq) {
 
 /// Waits until the CQ has a completion.
 fn arrives(cq: &Cq) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while cq.is_empty() {
         assert!(Instant::now() < end, "no completion comes");
         std::thread::yield_now();
@@ -173,9 +172,9 @@ fn receive_half_moves_whole_qp_to_error() {
     let (mut send, mut receive) = qp.split().expect("it has two completion queues");
     receive.to_error().expect("the device agrees");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
-    let flushed = sends.poll_within(PATIENCE).expect("it is well").expect("a completion");
+    let flushed = sends.poll_within(TIMEOUT).expect("it is well").expect("a completion");
     assert!(send.complete(flushed).is_err(), "it is flushed");
-    let flushed = receives.poll_within(PATIENCE).expect("it is well").expect("a completion");
+    let flushed = receives.poll_within(TIMEOUT).expect("it is well").expect("a completion");
     assert!(receive.complete(flushed).is_err(), "it is flushed");
     assert_eq!(state(&Qp::join(send, receive).expect("its halves")), QpState::ERR);
 }
@@ -258,7 +257,7 @@ fn region_has_rkey_if_remote_access_is_set() {
 }
 
 #[test]
-fn taken_back_qp_rejects_posts_until_reset() {
+fn qp_queues_reject_posts_from_to_reset_until_reset() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
@@ -288,7 +287,7 @@ fn taken_back_qp_rejects_posts_until_reset() {
 }
 
 #[test]
-fn qp_in_reset_reinits_only_after_reset_of_rings() {
+fn qp_leaves_reset_only_after_its_rings_are_cleared() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
@@ -363,7 +362,7 @@ fn collapsed_cq_takes_every_send_of_one_qp() {
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("room");
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut newest = None;
     while newest != Some(7) {
         assert!(Instant::now() < end, "the last one does not complete: {newest:?}");
@@ -401,7 +400,7 @@ fn post_nops(qp: &mut Qp<Rc>, count: u64) {
 /// Posts more than the CQ holds, and waits until it has overrun.
 fn let_overrun(qp: &mut Qp<Rc>, cq: &Cq) {
     post_nops(qp, 8);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while cq.check().is_ok() {
         assert!(Instant::now() < end, "it does not overrun");
     }
@@ -431,7 +430,7 @@ fn cq_overrun_ends_every_wait() {
         events.park(&mut sends).expect_err("it overran"),
         events.completions(&mut sends, None).next().expect("an item").expect_err("it overran"),
         sends.check().expect_err("it overran"),
-        sends.poll_within(PATIENCE).expect_err("it overran"),
+        sends.poll_within(TIMEOUT).expect_err("it overran"),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
@@ -448,7 +447,7 @@ fn cq_error_wakes_token_wait() {
     let_overrun(&mut qp, &sends);
     take(&mut qp, &mut sends, 4);
     // It is not armed: the error is the only event.
-    assert_eq!(events.wait(Some(PATIENCE)).expect("no error of the channel"), Some(7));
+    assert_eq!(events.wait(Some(TIMEOUT)).expect("no error of the channel"), Some(7));
     assert_eq!(events.park(&mut sends).expect_err("it overran").kind(), ErrorKind::QueueFailed);
 }
 
@@ -465,7 +464,7 @@ fn poll_detects_cq_overrun_within_100_ms() {
             Ok(found) => assert_eq!(found, None),
             Err(error) => break error,
         }
-        assert!(start.elapsed() < PATIENCE, "it is not found");
+        assert!(start.elapsed() < TIMEOUT, "it is not found");
     };
     let taken = start.elapsed();
     assert!(taken >= Duration::from_millis(90) && taken < Duration::from_secs(3), "{taken:?}");
@@ -483,7 +482,7 @@ fn posting_drain_overruns_no_exact_size_cq() {
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut taken = 0;
     while taken < 24 {
         assert!(Instant::now() < end, "{taken} came: {:?}", sends.check());
@@ -531,7 +530,7 @@ fn fragmented_memory_is_registered_in_small_pages() {
     let whole = from.sge(0, LENGTH).expect("a range");
     let remote = into.remote(0, LENGTH).expect("a range");
     qp.post(&verbless_queue::wr::Write::new(whole, remote).signaled(), 1).expect("room");
-    let cqe = sends.poll_within(PATIENCE).expect("it works").expect("it is done");
+    let cqe = sends.poll_within(TIMEOUT).expect("it works").expect("it is done");
     qp.complete(cqe).expect("it is done");
     let mut last = [0; 8];
     into.read_at(LENGTH - 8, &mut last).expect("it exists");
@@ -655,7 +654,7 @@ fn reset_qp_waits_for_room_in_its_cq() {
     let options = ConnectOptions::default();
     domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     post_nops(&mut qp, 8);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while both.object().query().expect("the device answers").producer_counter() < 8 {
         assert!(Instant::now() < end, "no completion comes");
     }
@@ -721,7 +720,7 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
     from.write_at(0, &[0x5a; 64]).expect("room");
     srq.post(into.sge(0, 64 << 10).expect("a range"), 7).expect("there is room");
     sender.post(&Send::new(from.sge(0, 64 << 10).expect("a range")), 1).expect("there is room");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut first = [0; 64];
     while first != [0x5a; 64] {
         assert!(Instant::now() < end, "the first packet does not arrive");
@@ -859,7 +858,7 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
 }
 
 #[test]
-fn completions_of_a_failed_device_come_before_its_error() {
+fn cqes_of_failed_device_are_polled_before_its_error() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
@@ -869,7 +868,7 @@ fn completions_of_a_failed_device_come_before_its_error() {
     qp.post(&Nop::new().signaled(), 7).expect("room");
     arrives(&sends);
     model.kill(0);
-    let mut completions = events.completions(&mut sends, Some(PATIENCE));
+    let mut completions = events.completions(&mut sends, Some(TIMEOUT));
     assert!(completions.next().expect("a completion").is_ok());
     for _ in 0..2 {
         let error = completions.next().expect("an error").expect_err("the device was removed");

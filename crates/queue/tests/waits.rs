@@ -1,5 +1,5 @@
-//! Waits for events of completion queues end when their device or a watched queue fails, in
-//! whatever thread they sleep.
+//! Waits for events of completion queues end when the device or a watched queue fails, in any
+//! thread.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -16,7 +16,7 @@ use verbless_queue::{
 };
 
 /// Time limit for a wait on a busy machine.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn model() -> Model {
     Model::builder().device(Profile::load("connectx6dx").expect("a profile")).build()
@@ -55,7 +55,7 @@ fn watch_of_failed_qp_wakes_sleeper() {
     let (qp, cq) = pair(&domain, &events, 7);
     model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| events.wait(PATIENCE));
+        let sleeper = scope.spawn(|| events.wait(TIMEOUT));
         let_sleep();
         events.watch(&cq, &qp).expect("the device reports these");
         assert_eq!(sleeper.join().expect("it ends").expect("a token"), Some(7));
@@ -98,7 +98,7 @@ fn reset_ends_waits_of_earlier_contexts() {
         let (_qp, mut cq) = pair(&earlier, &events, 7);
         assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
         thread::scope(|scope| {
-            let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(PATIENCE)));
+            let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(TIMEOUT)));
             let_sleep();
             if dies_first {
                 model.kill(0);
@@ -110,7 +110,7 @@ fn reset_ends_waits_of_earlier_contexts() {
             }
         });
         let errors = [
-            events.wait_for(&mut cq, PATIENCE).expect_err("the device was reset"),
+            events.wait_for(&mut cq, TIMEOUT).expect_err("the device was reset"),
             cq.check().expect_err("the device was reset"),
             CqEvents::new(earlier.device()).map(drop).expect_err("the device was reset"),
         ];
@@ -124,7 +124,7 @@ fn reset_ends_waits_of_earlier_contexts() {
         drop((_qp, cq, events, earlier));
         for cookie in 0..3 {
             qp.post(&Nop::new().signaled(), cookie).expect("room");
-            assert!(events_after.wait_for(&mut cq_after, PATIENCE).expect("it is well"));
+            assert!(events_after.wait_for(&mut cq_after, TIMEOUT).expect("it is well"));
             let done = qp.poll(&mut cq_after).expect("a completion").expect("it succeeds");
             assert_eq!(done.cookie, cookie);
         }
@@ -140,14 +140,14 @@ fn failure_of_qp_with_reused_number_is_reported() {
     let number = first.qpn();
     events.watch(&cq, &first).expect("the device reports these");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("it is well"), Some(7));
     drop(first);
     let mut second = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
     domain.connect_loopback(&mut second, &ConnectOptions::default()).expect("it reaches itself");
     assert_eq!(second.qpn(), number);
     events.watch(&cq, &second).expect("the device reports these");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("it is well"), Some(7));
     let error = events.park(&mut cq).expect_err("the second queue pair failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
@@ -160,7 +160,7 @@ fn removal_discards_unread_events() {
     let channel = domain.device().event_channel(false).expect("a channel");
     channel.subscribe(None, &[event_type::PORT_CHANGE.into()], 5).expect("the device reports it");
     model.set_port(0, 1, false);
-    assert!(channel.wait(PATIENCE).expect("it is well"), "the event comes");
+    assert!(channel.wait(TIMEOUT).expect("it is well"), "the event comes");
     model.remove(0);
     let_sleep();
     for _ in 0..2 {
@@ -180,8 +180,8 @@ fn last_cqe_of_removed_device_is_polled_after_error() {
     let_sleep();
     model.remove(0);
     let_sleep();
-    assert!(events.wait_for(&mut cq, PATIENCE).expect("the CQE comes first"));
+    assert!(events.wait_for(&mut cq, TIMEOUT).expect("the CQE comes first"));
     assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 9);
-    let error = events.wait_for(&mut cq, PATIENCE).expect_err("the device was removed");
+    let error = events.wait_for(&mut cq, TIMEOUT).expect_err("the device was removed");
     assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
 }

@@ -81,7 +81,8 @@ pub struct AllocContextResponse {
     pub num_uars_per_page: u32,
     /// BlueFlame registers that can still be allocated.
     pub num_dyn_bfregs: u32,
-    /// The key that reads as zero and swallows writes, with [`RESP_MASK_DUMP_FILL_MKEY`].
+    /// The null mkey: reads return zeros, writes are discarded; valid with
+    /// [`RESP_MASK_DUMP_FILL_MKEY`].
     pub dump_fill_mkey: u32,
 }
 

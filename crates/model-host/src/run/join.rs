@@ -1,4 +1,5 @@
-//! `run --name NAME` and `run --join NAME`: a program joins the devices of an existing run.
+//! `run --name NAME` and `run --join NAME`: a program joins the devices of an existing run. Here
+//! *host* is the named run, and *guest* the process that joins it or controls it.
 //!
 //! ```text
 //!   run --join NAME -- PROGRAM                       run --name NAME -- …
@@ -58,7 +59,7 @@ const OTHER_VERSION: &str = "it ended, or has another version";
 const MAX_MESSAGE: usize = 1 << 16;
 /// Backlog of the host's socket.
 const WAITING: i32 = 16;
-/// How long a guest waits for the host's answer.
+/// Time limit of a guest for the host's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);

@@ -30,7 +30,8 @@ use verbless_model_kernel::remote::{
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// `None`: it is forgotten. Registrations hold the `Process` beyond that, but no descriptor.
+    /// `None` after [`Process::forget`]. Registrations hold the `Process` beyond that, but no
+    /// descriptor.
     files: Mutex<Option<Arc<ProcFiles>>>,
     /// Its DMA number in [`ClientMemory`].
     number: u16,
@@ -48,7 +49,7 @@ pub(super) struct Process {
 pub(super) struct Claims {
     /// The process's account.
     account: Arc<Account>,
-    /// Counts its descriptors that are about to be closed.
+    /// Counts descriptors taken from it that are about to be closed.
     strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
@@ -74,7 +75,7 @@ impl Claims {
 /// End of the addresses that [`dma_address`] accepts. A process has higher ones (57 bits on x86-64,
 /// 52 on arm64) only if it asks for them.
 const MAX_DMA: u64 = 1 << 48;
-/// Maximum number of a process's descriptors that are about to be closed.
+/// Maximum number of descriptors taken from a process that are about to be closed.
 const MAX_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
@@ -147,7 +148,7 @@ impl Process {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its descriptors; `None`: it is forgotten.
+    /// Its descriptors; `None` after [`Process::forget`].
     fn files(&self) -> Option<Arc<ProcFiles>> {
         self.lock().clone()
     }
@@ -172,8 +173,8 @@ impl Process {
         }
     }
 
-    /// It has ended or runs another program: ends access to its memory. Its number is free once no
-    /// registration is left.
+    /// Ends access to the memory of a process that has ended or runs another program. Its DMA
+    /// number is free once no registration is left.
     pub(super) fn forget(&self) {
         self.memory.remove(self.number);
         *self.lock() = None;
@@ -185,7 +186,7 @@ impl Process {
         self.memory.remote(self.number)
     }
 
-    /// The process, whose pidfd this has; `None`: it is forgotten.
+    /// Access to the process by its pidfd; `None` after [`Process::forget`].
     pub(super) fn reach(&self) -> Option<Arc<RemoteClient>> {
         Some(self.files()?.reach.clone())
     }
@@ -241,7 +242,7 @@ impl Process {
         Err(Errno::EINVAL)
     }
 
-    /// Whether it has ended or is forgotten.
+    /// Whether the process has ended, or [`Process::forget`] was called.
     pub(super) fn has_ended(&self) -> bool {
         self.reach().is_none_or(|reach| reach.has_ended())
     }
@@ -442,8 +443,8 @@ impl Caller {
         Self { call: None, ..self }
     }
 
-    /// Looks something up by number and checks that the number was not reused: the thread's call
-    /// still waits, or, between calls, the process has not ended.
+    /// Looks up a property by tid or pid, and checks that the number was not reused: the thread's
+    /// call still waits, or, between calls, the process has not ended.
     fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
         match &self.call {
             Some((gate, id)) => {

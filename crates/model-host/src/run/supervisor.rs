@@ -67,7 +67,8 @@ struct Child {
     pid: Pid,
     /// Signals go by pidfd: the pid is reused once the child was waited for.
     pidfd: OwnedFd,
-    /// Whether it leads a process group; then signals go to the group, even after its own end.
+    /// Whether the child leads a process group. Signals then go to the group, even after the
+    /// child's end.
     leads: bool,
     status: Option<i32>,
 }
@@ -79,9 +80,9 @@ impl Child {
         Ok(Self { pid, pidfd: sys::pidfd(pid)?, leads, status: None })
     }
 
-    /// Whether a signal with this `si_code` reached the child too: the kernel sends a terminal's
-    /// signals to the whole process group.
-    fn has_got(&self, code: i32) -> bool {
+    /// Whether the kernel also sent a signal with this `si_code` to the child: a terminal's signals
+    /// go to the whole process group.
+    fn was_sent(&self, code: i32) -> bool {
         code > 0 && !self.leads
     }
 
@@ -156,7 +157,7 @@ impl Programs {
             if signal == Signal::SIGTERM {
                 self.terminations += 1;
             }
-            let remaining = self.remaining().filter(|it| !it.has_got(record.ssi_code));
+            let remaining = self.remaining().filter(|it| !it.was_sent(record.ssi_code));
             remaining.for_each(|it| it.signal(signal));
         }
     }
@@ -546,7 +547,7 @@ mod tests {
         let child = |leads| Child::new(own(), leads).expect("this process");
         let (same, leader) = (child(false), child(true));
         for (code, expected) in [(128, true), (1, true), (0, false), (-6, false)] {
-            assert_eq!((same.has_got(code), leader.has_got(code)), (expected, false), "{code}");
+            assert_eq!((same.was_sent(code), leader.was_sent(code)), (expected, false), "{code}");
         }
     }
 

@@ -140,7 +140,7 @@ impl DevicePaths {
         self.sub.as_deref().unwrap_or(&self.slot)
     }
 
-    /// The relative path to /sys from `below` directories below the device's.
+    /// The relative path to /sys from a directory `below` levels below the device's.
     fn up(&self, below: usize) -> String {
         "../".repeat(3 + usize::from(self.sub.is_some()) + below)
     }

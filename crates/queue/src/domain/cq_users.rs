@@ -18,7 +18,7 @@ use verbless_ring::cq::{Retired, SpareEntries};
 /// The queues that complete in a completion queue.
 pub(super) struct CqUsers {
     users: Mutex<CqUserCounts>,
-    /// CQEs that fit; `None` if the program keeps within the entries by itself.
+    /// Entries of the CQ; `None` with [`CqConfig::overcommit`](super::CqConfig::overcommit).
     entries: Option<u32>,
     /// The CQ has one entry, for the send queue of one queue pair.
     collapsed: bool,
@@ -31,7 +31,7 @@ pub(super) struct CqUsers {
 #[derive(Debug, Default)]
 struct CqUserCounts {
     pairs: usize,
-    /// User indexes.
+    /// User indexes of the frame receive queues.
     receivers: BTreeSet<u32>,
     /// Requests that the rings hold, those of SRQs included.
     requests: u64,
@@ -237,7 +237,7 @@ impl CqUse {
     }
 
     /// Fails if the requests of all queues may not fit beside the removed CQEs. Called before a
-    /// queue that was reset is used again.
+    /// queue that was reset leaves RESET.
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut users = self.users.lock();
         let retired = self.users.retired(&mut users);

@@ -182,9 +182,9 @@ pub struct CqTarget {
 ///
 /// **Receives** may be posted right after creation: a program that posts them before it sends its
 /// address to the peer never answers a first message with RNR. InfiniBand lets a device ignore
-/// receives until INIT, so they wait in the ring: [`Qp::to_init`], and so [`Domain::connect`] and
-/// [`Qp::start`], writes their count to the doorbell record once more. **Sends** may be posted
-/// once it is in RTS, after [`Domain::connect`] or [`Qp::start`].
+/// receives until INIT, so the receives stay in the ring: [`Qp::to_init`], and so
+/// [`Domain::connect`] and [`Qp::start`], writes their count to the doorbell record once more.
+/// **Sends** may be posted once it is in RTS, after [`Domain::connect`] or [`Qp::start`].
 ///
 /// A drop moves it to RESET, removes its CQEs from the completion queues and destroys the object.
 /// Unpolled CQEs are lost.
@@ -431,7 +431,7 @@ pub(super) fn check_limit(
     Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
 }
 
-/// The next power of two, if it is at most the device's limit `2^most`. Called before its memory is
+/// The next power of two, if it is at most the device's limit `2^most`. Call it before memory is
 /// allocated and pinned.
 pub(super) fn checked_power_of_two(what: &str, least: u32, most: u8) -> Result<u32, Error> {
     let log = most.min(24);

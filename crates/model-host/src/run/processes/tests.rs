@@ -176,10 +176,10 @@ fn note_call_checks_no_other_process() {
     processes.note_call(stranger.id(), || false);
     assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
     processes.note_call(stranger.id(), || true);
-    assert_eq!(processes.known(tid), Some(pid), "the process was not asked");
+    assert_eq!(processes.known(tid), Some(pid), "the check of the process did not run");
     assert!(processes.may_be_leaving(pid) && processes.table().execs.is_empty());
     let killed = processes.of_thread(tid, || false);
-    assert_eq!(killed.map(|it| it.pid), Err(Errno::EINTR), "it is not asked either");
+    assert_eq!(killed.map(|it| it.pid), Err(Errno::EINTR), "its check did not run either");
     assert!(processes.may_be_leaving(pid));
     processes.of_thread(tid, || true).expect("a child");
     assert!(!processes.may_be_leaving(pid), "its own call shows that it runs another program");

@@ -455,7 +455,8 @@ impl sealed::Sealed for DynamicMmap {
             [chunk] => Ok((chunk.address(), chunk.length())),
             chunks => {
                 let text = format!(
-                    "the memory map has {} ranges, and this needs a map of one: choose a range (BufPoolBuilder::range)",
+                    "the memory map has {} ranges, and this needs a map of one: for a pool of \
+                     buffers choose a range (BufPoolBuilder::range)",
                     chunks.len()
                 );
                 Err(Error::new(ErrorKind::InvalidValue, text))

@@ -103,7 +103,8 @@ impl Output {
                 left => {
                     calls.dropped += left as u64;
                     Err(Error::Failed(format!(
-                        "the tracer's callback took none of {left} reports any more; they are lost"
+                        "the tracer's callback accepted none of the last {left} reports; they are \
+                         lost"
                     )))
                 }
             },
@@ -316,7 +317,9 @@ mod tests {
         let mut never = Output::callback(Box::new(|_| Ok(0)), 1);
         never.put(record(0));
         never.deliver(true);
-        assert!(never.end().unwrap_err().to_string().contains("took none of 1 reports"));
+        assert!(
+            never.end().unwrap_err().to_string().contains("accepted none of the last 1 reports")
+        );
         assert_eq!(never.dropped(), 1);
     }
 

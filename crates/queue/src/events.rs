@@ -487,7 +487,7 @@ impl CqEvents {
     }
 
     /// Sleeps until a queue has had an event, and returns its token; `None` if `timeout` passes
-    /// first. Without a timeout it waits for ever.
+    /// first. Without a timeout it waits forever.
     ///
     /// Two threads that wait at the same time get different events.
     ///

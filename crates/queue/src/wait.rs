@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// event, arm the queue ([`CompletionQueue::arm`]). It does not notice that the queue or its device
 /// fails: [`Cq::poll_within`](crate::Cq::poll_within) does.
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
-    // If the clock cannot express the end, it waits for ever.
+    // If the clock cannot express the end, it waits forever.
     let start = Instant::now();
     let end = start.checked_add(timeout);
     let backoff = Backoff::new();

@@ -32,8 +32,8 @@ fn open(model: &Model) -> Domain {
 fn pair(domain: &Domain, events: &CqEvents, token: u64) -> (Qp, Cq) {
     let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
-    events.add(&mut cq, token).expect("it is new");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
+    events.add(&mut cq, token).expect("the CQ is not added yet");
     (qp, cq)
 }
 
@@ -57,7 +57,7 @@ fn watch_of_failed_qp_wakes_sleeper() {
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| events.wait(TIMEOUT));
         let_sleep();
-        events.watch(&cq, &qp).expect("the device reports these");
+        events.watch(&cq, &qp).expect("the device reports these events");
         assert_eq!(sleeper.join().expect("it ends").expect("a token"), Some(7));
     });
 }
@@ -71,22 +71,22 @@ fn file_is_readable_until_last_token_is_taken() {
     assert!(!is_readable(&events));
     for (qp, cq) in &pairs {
         model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
-        events.watch(cq, qp).expect("the device reports these");
+        events.watch(cq, qp).expect("the device reports these events");
     }
     for token in [7, 8] {
         assert!(is_readable(&events), "token {token} is left");
-        assert_eq!(events.try_next().expect("it is well"), Some(token));
+        assert_eq!(events.try_next().expect("no error"), Some(token));
     }
     assert!(!is_readable(&events));
     // A wait for one queue sleeps, though a token of another is left.
     let (qp, cq) = &pairs[0];
-    events.watch(cq, qp).expect("the device reports these");
+    events.watch(cq, qp).expect("the device reports these events");
     let other = &mut pairs[1].1;
     events.park(other).expect_err("its queue pair failed");
     let wait = events.wait_for(other, Some(Duration::from_millis(20)));
     assert!(!wait.expect("it was reported"), "no CQE comes");
     assert!(!is_readable(&events));
-    assert_eq!(events.try_next().expect("it is well"), Some(7));
+    assert_eq!(events.try_next().expect("no error"), Some(7));
 }
 
 #[test]
@@ -124,8 +124,9 @@ fn reset_ends_waits_of_earlier_contexts() {
         drop((_qp, cq, events, earlier));
         for cookie in 0..3 {
             qp.post(&Nop::new().signaled(), cookie).expect("room");
-            assert!(events_after.wait_for(&mut cq_after, TIMEOUT).expect("it is well"));
-            let done = qp.poll(&mut cq_after).expect("a completion").expect("it succeeds");
+            assert!(events_after.wait_for(&mut cq_after, TIMEOUT).expect("no error"));
+            let done =
+                qp.poll(&mut cq_after).expect("a completion").expect("a successful completion");
             assert_eq!(done.cookie, cookie);
         }
     }
@@ -138,16 +139,18 @@ fn failure_of_qp_with_reused_number_is_reported() {
     let events = CqEvents::new(domain.device()).expect("a channel");
     let (first, mut cq) = pair(&domain, &events, 7);
     let number = first.qpn();
-    events.watch(&cq, &first).expect("the device reports these");
+    events.watch(&cq, &first).expect("the device reports these events");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(TIMEOUT).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("no error"), Some(7));
     drop(first);
     let mut second = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_loopback(&mut second, &ConnectOptions::default()).expect("it reaches itself");
+    domain
+        .connect_loopback(&mut second, &ConnectOptions::default())
+        .expect("a connection to itself");
     assert_eq!(second.qpn(), number);
-    events.watch(&cq, &second).expect("the device reports these");
+    events.watch(&cq, &second).expect("the device reports these events");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(TIMEOUT).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("no error"), Some(7));
     let error = events.park(&mut cq).expect_err("the second queue pair failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
@@ -160,7 +163,7 @@ fn removal_discards_unread_events() {
     let channel = domain.device().event_channel(false).expect("a channel");
     channel.subscribe(None, &[event_type::PORT_CHANGE.into()], 5).expect("the device reports it");
     model.set_port(0, 1, false);
-    assert!(channel.wait(TIMEOUT).expect("it is well"), "the event comes");
+    assert!(channel.wait(TIMEOUT).expect("no error"), "the event comes");
     model.remove(0);
     let_sleep();
     for _ in 0..2 {

@@ -250,7 +250,7 @@ impl DeviceCq {
     }
 
     /// Clears the pending events; false if the device is removed. Its channel, which would stay
-    /// readable for ever, then leaves `handle`.
+    /// readable forever, then leaves `handle`.
     pub(super) fn clear(&mut self, handle: &Handle) -> Result<bool> {
         let Some(events) = self.events.as_ref().filter(|_| !self.removed) else { return Ok(true) };
         loop {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn may_find(process: &Process) -> bool {
-        may_take(&process.reach().expect("it lives").pidfd)
+        may_take(&process.reach().expect("the process is alive").pidfd)
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let found = caller.find(file).expect("it is asked").expect("the child has it");
         assert!(is_file(&found, file));
         drop(found);
-        holder.kill().and_then(|()| holder.wait()).expect("it is there");
+        holder.kill().and_then(|()| holder.wait()).expect("it exists");
         // A child that another test forks may hold it until `execve`.
         while !matches!(caller.find(file), Ok(None)) {
             std::thread::yield_now();
@@ -179,6 +179,6 @@ mod tests {
             let owner = Caller { process, tid, call: None };
             assert!(matches!(owner.find(file), Ok(Some(_))));
         }
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 }

@@ -443,7 +443,7 @@ mod tests {
             (PROGRAM, Some(stdin.as_raw_fd())),
             (PROGRAM, Some(guest.0.as_raw_fd())),
         ] {
-            guest.send(message, descriptor).expect("it is there");
+            guest.send(message, descriptor).expect("it exists");
             let refused = peer.request().expect_err("it is nonsense");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
@@ -452,10 +452,10 @@ mod tests {
         for (message, descriptors) in [(PROGRAM, &crowd[..]), (b"join 1 dpu", &crowd[..1])] {
             let control = [ControlMessage::ScmRights(descriptors)];
             let (bytes, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
-            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it is there");
+            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it exists");
             assert_eq!(peer.request().err(), Some(Errno::EBADMSG), "{message:?}");
         }
-        guest.send(b"join 1 dpu", None).expect("it is there");
+        guest.send(b"join 1 dpu", None).expect("it exists");
         assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
         drop(guest);
         // The guest's duplicate is closed by another thread.

@@ -189,7 +189,7 @@ impl Processes {
         self.find_or_register(tid, pool, waits, ProcFiles::of)
     }
 
-    /// `open`: may block for ever.
+    /// `open`: may block forever.
     fn find_or_register(
         &self,
         tid: u32,

@@ -134,7 +134,7 @@ impl Program {
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);
-        let reach = process.expect("this process").reach().expect("it lives");
+        let reach = process.expect("this process").reach().expect("the process is alive");
         may_take(&reach.pidfd).then_some(program)
     }
 

@@ -334,7 +334,7 @@ fn check_in_time(listener: Arc<Listener>, timeout: Duration) -> Result<Arc<Liste
 }
 
 /// Waits until all devices are closed. The kernel reports a filter's end before its last process
-/// has closed its files. A process without the filter may hold a descriptor for ever, so the wait
+/// has closed its files. A process without the filter may hold a descriptor forever, so the wait
 /// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
@@ -569,7 +569,7 @@ mod tests {
         let raise = || nix::sys::signal::raise(Signal::SIGUSR1).expect("a signal");
         let status = |child: &mut std::process::Child| child.wait().expect("a child").signal();
         let killed = Some(libc::SIGKILL);
-        leader.kill().expect("it lives");
+        leader.kill().expect("the process is alive");
         assert_eq!(status(&mut leader), killed);
         raise();
         programs.handle_signals();
@@ -585,7 +585,7 @@ mod tests {
         programs.handle_signals();
         before.thread_set_mask().expect("a mask");
         for stranger in &mut strangers {
-            stranger.kill().expect("it is there");
+            stranger.kill().expect("it exists");
             assert_eq!(status(stranger), killed, "the first signal that it got");
         }
     }
@@ -618,7 +618,7 @@ mod tests {
         let (start, limit) = (Instant::now(), Duration::from_millis(50));
         assert_eq!(programs.wait_until(Some(start + limit)), libc::SIGKILL);
         assert!(start.elapsed() >= limit && !programs.have_ended());
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 
     #[test]

@@ -472,7 +472,7 @@ impl Cq {
     /// # Errors
     /// As [`Cq::check`]. CQEs in the queue come first.
     pub fn poll_within(&mut self, timeout: Duration) -> Result<Option<Cqe>, Error> {
-        // If the clock cannot express the end, it waits for ever.
+        // If the clock cannot express the end, it waits forever.
         let end = Instant::now().checked_add(timeout);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));

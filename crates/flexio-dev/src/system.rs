@@ -377,12 +377,15 @@ pub(crate) mod tests {
             extend_outbox(None).unwrap();
             ring_device(3, 0x12_3456, 0xffff).unwrap();
         });
-        let asked = calls(|| {
+        let made_calls = calls(|| {
             has_outbox(3).unwrap();
             has_window(4).unwrap();
             assert_eq!((cycles(), answering(7, instructions)), (0, 7));
         });
-        assert_eq!(asked, [(12, [3, 0, 0]), (12, [4, 1, 0]), (13, [0, 0, 0]), (13, [1, 0, 0])]);
+        assert_eq!(
+            made_calls,
+            [(12, [3, 0, 0]), (12, [4, 1, 0]), (13, [0, 0, 0]), (13, [1, 0, 0])]
+        );
         let own = u32::MAX.into();
         assert_eq!(made, [(10, [3, 0, 0]), (10, [own, 0, 0]), (11, [3, 0x12_3456, 0xffff])]);
     }

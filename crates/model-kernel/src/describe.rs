@@ -334,9 +334,9 @@ mod tests {
         words.extend(attribute(attr::OTHER_IN, 16, 8));
         words.extend(attribute(attr::OTHER_OUT, 16, 8));
         words.extend(attribute(0x1234, 0, 0));
-        let wild = describe(&words, &words, &OwnProcess::default());
-        assert_eq!(wild.request, "in=[16 bytes], 0x1234=unknown");
-        assert_eq!(wild.response, "", "nothing was written");
+        let misread = describe(&words, &words, &OwnProcess::default());
+        assert_eq!(misread.request, "in=[16 bytes], 0x1234=unknown");
+        assert_eq!(misread.response, "", "nothing was written");
         assert_eq!(describe(&[], &[], &OwnProcess::default()).request, "");
     }
 

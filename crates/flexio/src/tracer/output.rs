@@ -272,13 +272,13 @@ mod tests {
     #[test]
     fn symlinked_output_file_is_rejected() {
         let directory = directory("link");
-        let precious = directory.join("precious");
-        std::fs::write(&precious, "precious").unwrap();
-        std::os::unix::fs::symlink(&precious, directory.join("trace.csv")).unwrap();
+        let target = directory.join("precious");
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, directory.join("trace.csv")).unwrap();
         let mut output = Output::file(&directory.join("trace"), OutputMode::Csv, 1 << 20);
         let error = output.begin().unwrap_err().to_string();
         assert!(error.contains("trace.csv cannot be opened"), "{error}");
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
         std::fs::remove_dir_all(directory).unwrap();
     }
 

@@ -263,9 +263,9 @@ impl CallThreads {
             if !busy.wait.is_long(now, REPLACE_AFTER) {
                 continue;
             }
-            let blamed = busy.wait.delayed_by().and_then(|call| process_of(&call));
-            if let Some(blamed) = blamed {
-                calls_by_process.entry(blamed).or_default().1 += 1;
+            let delaying_process = busy.wait.delayed_by().and_then(|call| process_of(&call));
+            if let Some(delaying_process) = delaying_process {
+                calls_by_process.entry(delaying_process).or_default().1 += 1;
             }
             calls_by_process.entry(process).or_default().0.push(number);
         }

@@ -28,8 +28,8 @@ const MAX_OF_PROCESS: usize = 1 << 16;
 ///
 /// A process that gets the pid of an ended one meanwhile has no such file.
 pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Errno> {
-    let is_there = start_of(client.pid) == Ok(client.start);
-    let pids = is_there.then_some(client.pid);
+    let is_running = start_of(client.pid) == Ok(client.start);
+    let pids = is_running.then_some(client.pid);
     // The client's own first: others cannot use up the search.
     let below = |root: Pid| descendants::below(&[root]).map_err(|_| Errno::EAGAIN);
     let own = pids.map_or_else(|| Ok(Vec::new()), below)?;

@@ -62,7 +62,7 @@ const WAITING: i32 = 16;
 /// Time limit of a guest for the host's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
-const NO_ROOM: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of the longest name, bounded by the room in `sockaddr_un`.
 const MAX_NAME: usize = 64;
 
@@ -189,7 +189,7 @@ impl Host {
             .inspect_err(|error| {
                 // The guest stays in the backlog, and would wake the supervisor again at once.
                 if error.kind() != std::io::ErrorKind::WouldBlock {
-                    std::thread::sleep(NO_ROOM);
+                    std::thread::sleep(RETRY_PAUSE);
                 }
             })
             .ok()?;
@@ -448,8 +448,10 @@ mod tests {
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
         // Too many descriptors, or one where none belongs.
-        let crowd = [stdin.as_raw_fd(); 2];
-        for (message, descriptors) in [(PROGRAM, &crowd[..]), (b"join 1 dpu", &crowd[..1])] {
+        let two_descriptors = [stdin.as_raw_fd(); 2];
+        for (message, descriptors) in
+            [(PROGRAM, &two_descriptors[..]), (b"join 1 dpu", &two_descriptors[..1])]
+        {
             let control = [ControlMessage::ScmRights(descriptors)];
             let (bytes, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
             sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it exists");

@@ -35,9 +35,9 @@ const FORWARDED: [Signal; 6] = [
 ];
 
 /// Limit for the last close after a filter's end.
-const LAST_CLOSE: Duration = Duration::from_secs(2);
+const LAST_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit for destroying the objects of closed devices.
-const LAST_DESTROY: Duration = Duration::from_secs(60);
+const LAST_DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Limit of guests' connections.
 const MAX_GUESTS: usize = 256;
@@ -338,7 +338,7 @@ fn check_in_time(listener: Arc<Listener>, timeout: Duration) -> Result<Arc<Liste
 /// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
-    let timeout = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
+    let timeout = || if shared.is_destroying() { LAST_DESTROY_TIMEOUT } else { LAST_CLOSE_TIMEOUT };
     while !shared.is_closed() && start.elapsed() < timeout() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -678,7 +678,7 @@ mod tests {
         let mut supervisor = Supervisor::new(shared, programs(own(), None), views, None).unwrap();
         let start = Instant::now();
         await_closes(&supervisor.shared);
-        assert!(start.elapsed() < LAST_CLOSE / 2);
+        assert!(start.elapsed() < LAST_CLOSE_TIMEOUT / 2);
         assert_eq!([supervisor.next_number(), supervisor.next_number()], [1, 2]);
     }
 }

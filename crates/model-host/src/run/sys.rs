@@ -719,11 +719,11 @@ impl Stat {
     pub(super) fn accepts_flags(self, flags: i32) -> bool {
         let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
-        let sane = match self {
+        let is_valid = match self {
             Self::Plain(_) => true,
             Self::Extended(mask, _) => flags & fresh != fresh && mask & RESERVED == 0,
         };
-        flags & !known == 0 && sane
+        flags & !known == 0 && is_valid
     }
 
     /// The result for an open file; `special`: as this character device, owned by root.

@@ -629,9 +629,9 @@ mod tests {
                     assert!(link.exists(), "{} -> {target}", link.display());
                     continue;
                 }
-                let climbed = target.matches("../").count();
+                let parents = target.matches("../").count();
                 let below = link.strip_prefix(root(&directory)).expect("within").components();
-                assert_eq!(below.count() - 2, climbed, "{} -> {target}", link.display());
+                assert_eq!(below.count() - 2, parents, "{} -> {target}", link.display());
             }
         }
     }

@@ -87,12 +87,12 @@ impl RawQueueObjects for RqObjects {
     fn destroy(self) -> Result<(), Error> {
         let Self { tir, object, .. } = self;
         let number = object.rqn();
-        let led_to = || {
+        let targets = || {
             let hint = "flow rules still lead to it: drop them first";
             Error::new(ErrorKind::InvalidInput, format!("destroying RQ {number}"), hint)
         };
-        Arc::into_inner(tir).ok_or_else(led_to)?.destroy()?;
-        Arc::into_inner(object).ok_or_else(led_to)?.destroy()
+        Arc::into_inner(tir).ok_or_else(targets)?.destroy()?;
+        Arc::into_inner(object).ok_or_else(targets)?.destroy()
     }
 }
 

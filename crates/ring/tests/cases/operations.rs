@@ -130,9 +130,10 @@ fn queue_accepts_exactly_supported_operations() {
 
 #[test]
 fn operations_are_tested_once_in_list_order() {
-    let asked: Vec<_> = outcomes(4, None).into_iter().map(|answer| answer.operation.name).collect();
+    let called: Vec<_> =
+        outcomes(4, None).into_iter().map(|answer| answer.operation.name).collect();
     let listed: Vec<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
-    assert_eq!(asked[..listed.len()], listed);
+    assert_eq!(called[..listed.len()], listed);
 }
 
 #[test]

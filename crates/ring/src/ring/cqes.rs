@@ -80,7 +80,7 @@ impl CqRing {
 
     /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
     pub(crate) fn view(&self, index: u32) -> CqeView<'_> {
-        // In odd laps of the ring the owner bit of a software-owned entry is 1.
+        // In odd passes through the ring the owner bit of a software-owned entry is 1.
         let owner = u8::from(index & self.entries != 0);
         CqeView::new(self.slot(index), owner)
     }
@@ -104,7 +104,7 @@ impl CqRing {
             core::hint::cold_path();
             cursor.next = self.first;
             cursor.owner ^= 1;
-            // 2^24 is a whole number of laps.
+            // 2^24 is a whole number of passes.
             cursor.index &= 0xff_ffff;
         } else {
             // SAFETY: another entry follows every entry but the last.
@@ -321,11 +321,15 @@ mod tests {
             let turned = last & 1 == owner;
             let ours = turned && opcode != cqe_opcode::INVALID;
             let plain = |of| ours && opcode == of && format == 0;
-            assert_eq!(view.is_device_owned(), !ours, "{last:#x} in lap {owner}");
+            assert_eq!(view.is_device_owned(), !ours, "{last:#x} with owner bit {owner}");
             assert_eq!(view.is_plain_request(), plain(cqe_opcode::REQUESTER), "{last:#x}");
             assert_eq!(view.is_plain_receive(), plain(cqe_opcode::RESPONDER_SEND), "{last:#x}");
             let expected = if turned && format == 0 { opcode } else { u8::MAX };
-            assert_eq!((view.plain_opcode(), view.op_own()), (expected, last), "in lap {owner}");
+            assert_eq!(
+                (view.plain_opcode(), view.op_own()),
+                (expected, last),
+                "with owner bit {owner}"
+            );
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn nanoseconds(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds of an ACK timeout code: 4.096 µs × 2^code; `None` for 0, which stands for no timeout.
+/// Nanoseconds of an ACK timeout code, 4.096 µs × 2^code; `None` for 0: no timeout.
 pub(crate) fn ack_timeout(code: u8) -> Option<u64> {
     (code != 0).then(|| 4096 << code.min(31))
 }

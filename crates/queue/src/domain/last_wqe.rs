@@ -172,7 +172,7 @@ impl LastWqe {
         }
     }
 
-    /// Forgets an event that arrived: the queue pair is in RESET, and raises another event next time.
+    /// Forgets an event that arrived: the queue pair is in RESET, and raises another one later.
     pub(super) fn forget(&self) {
         let Some(cookie) = self.cookie else { return };
         let mut events = self.events.lock();

@@ -161,7 +161,7 @@ pub struct RtsAttr {
     pub ack_timeout: u8,
     /// Retries after a timeout or sequence error, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the peer had no receive WQE, 0 to 7; 7 means without limit.
+    /// Retries after the peer had no receive WQE, 0 to 7; 7: no limit.
     pub rnr_retry: u8,
     /// READs and atomics that may be outstanding, at most
     /// [`Caps::max_reads_out`](crate::Caps::max_reads_out); rounded up to a power of two.
@@ -183,7 +183,7 @@ pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// INIT2RTR asked for 0 inbound reads. log_rra_max cannot express 0, so rre and rae are cleared
+    /// INIT2RTR requested 0 inbound reads. log_rra_max cannot express 0, so rre and rae are cleared
     /// instead.
     no_reads: bool,
     log_max_message: u8,
@@ -565,8 +565,9 @@ impl QpObject {
         )
     }
 
-    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed, but later: count
-    /// the completions before [`to_reset`](Self::to_reset), which discards the rest.
+    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed after this call
+    /// returns. Count the completions before [`to_reset`](Self::to_reset), which discards the
+    /// requests that have not completed.
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);

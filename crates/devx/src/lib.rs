@@ -3,8 +3,8 @@
 //! channels.
 //!
 //! All of it goes through the trait [`Backend`], which the [`Kernel`] and a software model
-//! implement, both with real file descriptors and mappings: no code above it knows which one it
-//! uses. A [`Context`] makes every other object. Objects hold their context and are destroyed when
+//! implement, both with real file descriptors and mappings: code that uses it cannot tell them
+//! apart. A [`Context`] makes every other object. Objects hold their context and are destroyed when
 //! dropped; their method `destroy` returns the object if that fails.
 //!
 //! ```no_run

@@ -67,7 +67,7 @@ pub trait Backend: Send + Sync {
 /// releases everything made through it.
 ///
 /// # Safety
-/// The code above relies on an implementation's answers when it frees memory and closes files. An
+/// This crate relies on an implementation's answers when it frees memory and closes files. An
 /// implementation therefore makes the kernel's promises:
 /// - It accesses memory of this process only where a request's pointers lead, within their lengths
 ///   and during the call, and where memory is registered (UMEM_REG).

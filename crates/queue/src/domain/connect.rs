@@ -54,12 +54,12 @@ pub struct ConnectOptions {
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the peer had no receive posted, 0 to 7; 7 means without limit.
+    /// Retries after the peer had no receive posted, 0 to 7; 7: no limit.
     pub rnr_retry: u8,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding in each direction. A lower limit of a device or of the peer
-    /// wins.
+    /// READs and atomics outstanding in each direction. A lower limit of either device, or of the
+    /// peer, applies instead.
     pub reads: u8,
 }
 

@@ -1,7 +1,7 @@
 //! The queues that complete in a completion queue, and how many CQEs each can have outstanding
 //! there.
 //!
-//! An overrun breaks a CQ for good: the device writes no more CQEs, and its queues fail. So the
+//! An overrun breaks a CQ permanently: the device writes no more CQEs, and its queues fail. So the
 //! creation of a queue counts the requests that its rings hold against the entries of its CQ. A
 //! failed queue flushes every request that it holds, signaled or not.
 //!

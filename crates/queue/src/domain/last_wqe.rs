@@ -1,9 +1,9 @@
 //! Last WQE Reached: a queue pair in ERR has released its shared receive queue.
 //!
 //! A device takes a receive from the SRQ when a message begins. A queue pair that is reset in the
-//! middle of a message never completes that receive, and nothing identifies it: it would be lost
-//! for good. In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event
-//! 0x13). So a queue pair with an SRQ moves to ERR, and to RESET after that event, as in UCX
+//! middle of a message never completes that receive, and nothing identifies it: it would be lost.
+//! In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event 0x13). So
+//! a queue pair with an SRQ moves to ERR, and to RESET after that event, as in UCX
 //! (`uct_rc_mlx5_ep_t` cleanup).
 
 use std::collections::HashMap;

@@ -47,9 +47,9 @@ pub struct CqConfig {
     pub ignore_overrun: bool,
     /// Accepts queues whose rings together hold more requests than the queue has entries. The
     /// program then keeps the number of outstanding requests within the entries by itself: an
-    /// overrun breaks a CQ for good, with every queue that completes in it. All requests of a ring
-    /// are flushed, unsignaled ones too, when the queue pair fails, and when a queue pair with an
-    /// SRQ is reset or dropped. Removed CQEs of queues that were reset or dropped keep their
+    /// overrun breaks a CQ permanently, with every queue that completes in it. All requests of a
+    /// ring are flushed, unsignaled ones too, when the queue pair fails, and when a queue pair with
+    /// an SRQ is reset or dropped. Removed CQEs of queues that were reset or dropped keep their
     /// entries until the CQ is polled past them.
     pub overcommit: bool,
 }
@@ -164,7 +164,7 @@ pub struct Cq {
     object: Arc<CqObject>,
     users: Arc<CqUsers>,
     pub(crate) subscription: Option<Subscription>,
-    /// When a poll with a time limit last asked for the queue's status.
+    /// When a poll with a time limit last queried the queue's status.
     checked: Option<Instant>,
 }
 
@@ -532,7 +532,7 @@ impl Cq {
 
 /// Type of the completion event of a CQ.
 const COMPLETION_EVENT: u16 = 0;
-/// Time without a CQE after which [`Cq::poll_within`] asks for the queue's status.
+/// Time without a CQE after which [`Cq::poll_within`] queries the queue's status.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
 
 impl<S: Service, R: ReceiveSide> WorkQueue for Qp<S, R> {

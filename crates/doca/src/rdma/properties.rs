@@ -74,7 +74,7 @@ pub struct Properties {
     /// receive here; 12 (0.64 ms) by default.
     pub min_rnr_timer: u8,
     /// Maximum number of reads and atomics in progress at a time, in each direction; 16 by default.
-    /// A lower limit of the device or of the peer wins.
+    /// A lower limit of the device, or of the peer, applies instead.
     pub reads: u8,
 }
 

@@ -7,14 +7,10 @@ use verbless_prm::hot::cqe_syndrome;
 
 use super::super::counters::Count;
 use super::super::queue_pair::QueuePair;
-use crate::clock::rnr_timer;
-use crate::connection::{Distance, PsnPosition, Timer, Window, distance};
+use crate::clock::{ack_timeout, rnr_timer};
+use crate::connection::{Distance, PsnPosition, Timer, UNLIMITED_RNR_RETRIES, Window, distance};
 use crate::hca::objects::QpObject;
 
-/// The RNR retry limit that stands for no limit.
-const UNLIMITED_RNR_RETRIES: u8 = 7;
-/// Unit of the ACK timeout in nanoseconds: 4.096 µs.
-const TIMEOUT_UNIT: u64 = 4096;
 /// Minimum time in nanoseconds for which a requester waits for the rest of a response that has
 /// begun.
 const MIN_RESPONSE_WAIT: u64 = 1_000_000;
@@ -108,10 +104,7 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     if pair.qp.runtime.resume_at.is_some() {
         return;
     }
-    let time = match pair.qp.requester.ack_timeout {
-        0 => return,
-        timeout => TIMEOUT_UNIT << timeout.min(31),
-    };
+    let Some(time) = ack_timeout(pair.qp.requester.ack_timeout) else { return };
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;
     window.timer = Timer::Acknowledge;

@@ -13,7 +13,9 @@ use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
-use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, serve_window_requests};
+use crate::engine::dpa::{
+    HoldLimit, MAX_HELD_VISITS, ServeResult, VISITS_PER_ACCESS, serve_window_requests,
+};
 use crate::hca::objects::{Klm, Translation};
 
 /// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
@@ -221,7 +223,7 @@ fn run_work_is_bounded_for_any_klm_list_length() {
             matches!(served, ServeResult::Requests(_, DeviceRequest::RemoteMemory { .. })),
             "{entries} entries"
         );
-        let access = ACCESS + entries + 1;
-        assert_eq!(hold.work, HOLD.next_multiple_of(access), "{entries} entries");
+        let access = VISITS_PER_ACCESS + entries + 1;
+        assert_eq!(hold.work, MAX_HELD_VISITS.next_multiple_of(access), "{entries} entries");
     }
 }

@@ -21,20 +21,14 @@ use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
 use super::super::work::PostedWqe;
 use super::super::{arrivals, completion, failure};
-use super::connected::{Carrier, Exchange, PSN, QpId, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_meanwhile};
 use super::service::Transport;
-use crate::clock::rnr_timer;
+use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
+use crate::connection::{PSN_HALF, PSN_MASK, UNLIMITED_RNR_RETRIES};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
 use verbless_wire::{Message, Opcode, Packet, Service};
-
-/// A PSN less than this distance ahead counts as ahead; any other counts as behind.
-const PSN_HALF: u32 = 1 << 23;
-/// The RNR retry limit that stands for no limit.
-const UNLIMITED_RNR_RETRIES: u8 = 7;
-/// Unit of the ACK timeout in nanoseconds: 4.096 µs.
-const TIMEOUT_UNIT: u64 = 4096;
 
 pub(super) static RC: Transport = Transport {
     qp_type: QpType {
@@ -178,7 +172,7 @@ fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     pair.qp.runtime.overdue = true;
     let time = match pair.qp.requester.ack_timeout {
         0 => u64::MAX,
-        timeout => TIMEOUT_UNIT << timeout.min(31),
+        timeout => ACK_TIMEOUT_UNIT << timeout.min(31),
     };
     wait(pair, time)
 }
@@ -206,7 +200,7 @@ fn fail_receiver(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> R
 /// Executes a message, if its PSN is the expected one.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
-    let ahead = message.psn.wrapping_sub(expected) & PSN;
+    let ahead = message.psn.wrapping_sub(expected) & PSN_MASK;
     if ahead != 0 {
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
         // A NAK would name a PSN that the requester never sent.
@@ -223,9 +217,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     };
     match done {
         Ok(original) => {
-            pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN;
+            pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN_MASK;
             let msn = pair.qp.runtime.msn;
-            pair.qp.runtime.msn = msn.wrapping_add(message.part.ends().into()) & PSN;
+            pair.qp.runtime.msn = msn.wrapping_add(message.part.ends().into()) & PSN_MASK;
             Reply::Done { original }
         }
         Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },

@@ -14,8 +14,9 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::PostedWqe;
 use super::super::{completion, receive};
-use super::connected::{Carrier, Exchange, PSN, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, Reply, carried, failed_meanwhile};
 use super::service::Transport;
+use crate::connection::PSN_MASK;
 use crate::hca::qp_type::{QpType, Users};
 use verbless_wire::Service;
 
@@ -64,7 +65,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     if message.part.begins() {
         receive::cut_message(pair.qp);
     }
-    pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
+    pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN_MASK;
     if !responder::follows(pair.qp, message) {
         return Reply::Silence;
     }

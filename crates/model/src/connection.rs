@@ -65,7 +65,7 @@ pub(crate) struct Window {
     pub response_wait: Option<u64>,
     /// Whether the requester requested the rest of the response again since the timer started.
     pub repeated: bool,
-    /// Longest time in nanoseconds from the timer's start to an acknowledgement, without `repeated`.
+    /// Longest time in nanoseconds from a start of the timer, without `repeated`, to an ACK.
     pub slowest: u64,
     /// Free WQE buffers.
     spare: Vec<Vec<u8>>,

@@ -9,7 +9,7 @@ use verbless::prelude::PeerAddress;
 use crate::job::Result;
 
 /// How long the client may be silent: as long as it sends, receives and retransmits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The last word of a pingpong's client.
 const DONE: &[u8; 5] = b"done\0";
 /// Length of a text, which ends with a zero byte.
@@ -55,7 +55,7 @@ impl Stream {
     /// The next client.
     pub(crate) fn accept(listener: &TcpListener) -> Result<Self> {
         let stream = listener.accept()?.0;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
         Ok(Self(stream))
     }
 

@@ -1,5 +1,5 @@
-//! Runs shipped programs where nothing else is: no library, no network, no file of the machine, and
-//! only `/tmp` to write to.
+//! Runs the shipped programs in an empty sandbox: no library, no network, no file of the machine,
+//! and only `/tmp` is writable.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,7 @@ pub(super) const EMULATOR: &str = "qemu-aarch64";
 
 /// The directory of the programs in the sandbox.
 const PROGRAMS: &str = "/d";
-/// Seconds after which a program hangs.
+/// Seconds after which a program counts as hung.
 const LIMIT: &str = "120";
 
 /// A trial: a program with its arguments, and what its output has.

@@ -33,9 +33,9 @@ pub(super) fn handle_lost_response(
     let window = &mut pair.qp.runtime.connection().window;
     let psn = window.psn(arrived);
     let before = std::mem::replace(&mut window.revealed, psn);
-    // The peer answers in order. If this answer's PSN is behind that of the last one, it answers the
-    // repeated request, and the start of that answer is lost as well. This costs no retry, since a
-    // delayed packet looks the same; the timer runs on.
+    // The peer answers in order. If this answer's PSN is behind that of the last one, it answers
+    // the repeated request, and the start of that answer is lost as well. This costs no retry,
+    // since a delayed packet looks the same; the timer runs on.
     let again = before
         .zip(psn)
         .is_some_and(|(before, psn)| matches!(distance(before, psn), Distance::Behind(_)));

@@ -188,7 +188,7 @@ fn failed_destroy_counts_leak_and_keeps_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-/// Its outstanding requests may still complete, and would complete another's requests.
+/// Its outstanding requests may still complete; another QP of this number would get their CQEs.
 fn unreset_qp_keeps_its_qpn(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     lab.excuse(0);

@@ -263,7 +263,7 @@ impl SharedModel {
     pub(crate) fn fail(&self) {
         tracing::error!(
             "the model has failed at executing a program of the DPA, which is a mistake of its \
-             own: every device is dead from now on; start it anew, and report the panic"
+             own: every device is dead from now on; restart it, and report the panic"
         );
         self.die().iter().for_each(|interrupts| interrupts.fatal());
     }

@@ -93,7 +93,7 @@ fn start(arch: Arch, built: &[Built], trial: &Trial) -> Result<Output> {
         command.arg("--ro-bind").arg(path).arg(format!("{PROGRAMS}/{}", program.name));
     }
     if !is_own(arch) {
-        // The emulator has libraries, which are of no use to a program of another architecture.
+        // The emulator has libraries, which are useless to a program of another architecture.
         for directory in ["/lib", "/lib64", "/usr/lib", "/usr/bin"] {
             if Path::new(directory).exists() {
                 command.args(["--ro-bind", directory, directory]);

@@ -42,10 +42,10 @@ fn turn_of_next(function: &mut FunctionEngine, now: u64) -> bool {
 /// Flushes up to `most` WQEs of each half of a queue; true if there may be more.
 fn flush(function: &mut FunctionEngine, number: u32, now: u64, most: usize) -> bool {
     if let Ok(mut sq) = function.sq(number, now) {
-        return sq.sq.state == SqState::ERR && !runs_dry(most, || sq.flush_one());
+        return sq.sq.state == SqState::ERR && !repeat_until_none(most, || sq.flush_one());
     }
     if let Ok(mut rq) = function.rq(number, now) {
-        return rq.rq.state == RqState::ERR && !runs_dry(most, || rq.flush_one());
+        return rq.rq.state == RqState::ERR && !repeat_until_none(most, || rq.flush_one());
     }
     match function.pair(number, now) {
         Ok(mut pair) => flush_pair(&mut pair, most),
@@ -62,12 +62,12 @@ pub(super) fn finish(function: &mut FunctionEngine, qpn: u32, now: u64) {
         && let Ok(mut pair) = function.pair(qpn, now)
     {
         // At most as many as a record can count: software may post meanwhile.
-        runs_dry(1 << 16, || flush_send(&mut pair));
+        repeat_until_none(1 << 16, || flush_send(&mut pair));
     }
 }
 
 /// Calls `one` until it returns `None`, at most `most` times; true if it returned `None`.
-fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
+fn repeat_until_none(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
     (0..most).any(|_| one().is_none())
 }
 
@@ -75,9 +75,11 @@ fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
 /// receive queue has nothing left to flush, an event says so, once.
 fn flush_pair(pair: &mut QueuePair<'_>, most: usize) -> bool {
     match pair.qp.state {
-        QpState::SqError => !runs_dry(most, || flush_send(pair)),
+        QpState::SqError => !repeat_until_none(most, || flush_send(pair)),
         QpState::Error => {
-            if !runs_dry(most, || flush_send(pair)) || !runs_dry(most, || flush_receive(pair)) {
+            if !repeat_until_none(most, || flush_send(pair))
+                || !repeat_until_none(most, || flush_receive(pair))
+            {
                 return true;
             }
             failure::last_wqe_reached(pair);
@@ -199,13 +201,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_dry_stops_at_its_limit() {
+    fn repeat_until_none_stops_at_its_limit() {
         let mut flushed = 0;
-        assert!(!runs_dry(1 << 16, || {
+        assert!(!repeat_until_none(1 << 16, || {
             flushed += 1;
             Some(())
         }));
         assert_eq!(flushed, 1 << 16);
-        assert!(runs_dry(1, || None));
+        assert!(repeat_until_none(1, || None));
     }
 }

@@ -29,7 +29,7 @@ cases!(
 );
 
 fn send_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled(), 9)?;
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RnrRetryExceeded)?, 9, "cookie");
     // The peer is unaffected.
@@ -68,7 +68,7 @@ fn write_imm_waits_for_receive(lab: &Lab) -> Result<(), Stop> {
 
 fn gone_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     for destroyed in [false, true] {
-        let Pair { mut a, b } = Pair::impatient(lab)?;
+        let Pair { mut a, b } = Pair::with_short_timeouts(lab)?;
         let to = b.remote(0)?;
         a.perform(&Write::new(Inline(b"hello"), to).signaled())?;
         let mut peer = (!destroyed).then_some(b);
@@ -83,7 +83,7 @@ fn gone_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn peer_connected_elsewhere_ignores_stranger(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     let intruder = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let Pair { a: mut stranger, .. } = intruder;
     let options = ConnectOptions { ack_timeout: 8, retry_count: 1, ..Default::default() };

@@ -571,7 +571,7 @@ fn affinities(device: &Device, count: u8) -> Result<Vec<u8>, Stop> {
 }
 
 fn qps_without_bond_have_no_port_affinity(lab: &Lab) -> Result<(), Stop> {
-    ensure_eq!(affinities(&lab.device()?, 2)?, [0, 0], "ports of a bond that there is not");
+    ensure_eq!(affinities(&lab.device()?, 2)?, [0, 0], "ports without a bond");
     Ok(())
 }
 

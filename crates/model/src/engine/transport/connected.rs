@@ -147,7 +147,7 @@ pub(in crate::engine) fn leaves_the_device(qp: &QpObject) -> bool {
 
 /// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
 /// others.
-pub(super) fn failed_meanwhile(qp: &QpObject) -> bool {
+pub(super) fn failed_as_receiver(qp: &QpObject) -> bool {
     qp.state != QpState::Rts
 }
 

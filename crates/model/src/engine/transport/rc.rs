@@ -21,7 +21,7 @@ use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
 use super::super::work::PostedWqe;
 use super::super::{arrivals, completion, failure};
-use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_as_receiver};
 use super::service::Transport;
 use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
 use crate::connection::{PSN_HALF, PSN_MASK, UNLIMITED_RNR_RETRIES};
@@ -68,7 +68,7 @@ fn send(
 ) -> Result<Turn, Missing> {
     let Exchange { answer, peer, packets } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
-    if failed_meanwhile(pair.qp) {
+    if failed_as_receiver(pair.qp) {
         return Ok(Turn::Sleep);
     }
     let original = match answer {
@@ -177,7 +177,7 @@ fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     wait(pair, time)
 }
 
-/// Delays the next turn by this time; `u64::MAX`: for ever.
+/// Delays the next turn by this time; `u64::MAX`: forever.
 fn wait(pair: &mut QueuePair<'_>, time: u64) -> Turn {
     let at = pair.context.now.saturating_add(time);
     pair.qp.runtime.resume_at = Some(at);

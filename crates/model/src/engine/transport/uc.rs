@@ -14,7 +14,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::PostedWqe;
 use super::super::{completion, receive};
-use super::connected::{Carrier, Exchange, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, Reply, carried, failed_as_receiver};
 use super::service::Transport;
 use crate::connection::PSN_MASK;
 use crate::hca::qp_type::{QpType, Users};
@@ -46,7 +46,7 @@ fn send(
 ) -> Result<Turn, Missing> {
     let Exchange { answer, packets, .. } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
-    if failed_meanwhile(pair.qp) {
+    if failed_as_receiver(pair.qp) {
         return Ok(Turn::Sleep);
     }
     if let Reply::Failed(syndrome) = answer {

@@ -281,7 +281,7 @@ fn rq_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
     ensure!(done.cookie == 3 && seen == bytes, "a frame after it");
-    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames for want of a receive");
+    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames lost without a receive");
     Ok(())
 }
 

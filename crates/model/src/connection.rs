@@ -365,9 +365,9 @@ impl Arriving {
         self.answers.push_back(answer);
     }
 
-    /// Remembers a response that the requester may request again; forgets the oldest beyond `most`.
-    pub(crate) fn remember(&mut self, replay: Replay, most: u8) {
-        while self.replay.len() >= usize::from(most.max(1)) {
+    /// Remembers a response that the requester may request again; forgets the oldest beyond `max`.
+    pub(crate) fn remember(&mut self, replay: Replay, max: u8) {
+        while self.replay.len() >= usize::from(max.max(1)) {
             self.replay.pop_front();
         }
         self.replay.push_back(replay);

@@ -476,12 +476,12 @@ fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let caps = device.caps();
-    let most = 1u32 << caps.general.log_max_srq_sz();
+    let max = 1u32 << caps.general.log_max_srq_sz();
     // One of the entries links a receive to the next.
     let sges = caps.max_receive_sges() as u32 - 1;
     for (config, limit) in [
-        (SrqConfig::new(2 * most), most),
-        (SrqConfig::new(u32::MAX), most),
+        (SrqConfig::new(2 * max), max),
+        (SrqConfig::new(u32::MAX), max),
         (SrqConfig { sges: 1000, ..SrqConfig::new(4) }, sges),
     ] {
         let error = domain.srq(&config).err();

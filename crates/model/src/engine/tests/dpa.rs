@@ -165,16 +165,16 @@ fn translated_code_is_bounded_across_harts() {
         dpa.add(RunnerId::Call(call), 1, Start { entry: CODE, ..Start::default() })
             .expect("a call");
     }
-    let mut most = 0;
+    let mut max = 0;
     // A turn executes all jumps; the first calls get a second turn.
     for _ in 0..calls + 4 {
         let turn = dpa.turn().expect("all can continue");
         assert!(dpa.run(turn).is_none(), "it makes no request");
-        most = most.max(dpa.translated());
+        max = max.max(dpa.translated());
     }
     let each = JUMPS * size_of::<[u64; 5]>();
-    assert!(most > each, "{most} bytes: they translate");
-    assert!(most <= MAX_TRANSLATED_BYTES, "{most} bytes of {MAX_TRANSLATED_BYTES}");
+    assert!(max > each, "{max} bytes: they translate");
+    assert!(max <= MAX_TRANSLATED_BYTES, "{max} bytes of {MAX_TRANSLATED_BYTES}");
     assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
     for call in 0..calls {
         dpa.remove_runner(RunnerId::Call(call));

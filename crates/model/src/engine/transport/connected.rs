@@ -156,8 +156,8 @@ fn next_part(pair: &QueuePair<'_>, posted: &PostedWqe) -> MessagePart {
     let at = pair.qp.runtime.carried;
     let rest = posted.length.saturating_sub(at);
     // All parts but the last consist of whole packets.
-    let most = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
-    MessagePart { at, length: rest.min(most), whole: posted.length }
+    let max = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
+    MessagePart { at, length: rest.min(max), whole: posted.length }
 }
 
 /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.

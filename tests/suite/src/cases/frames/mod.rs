@@ -71,8 +71,8 @@ fn short_frame_is_padded_with_zeros(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     // A device may require more bytes inline than the shortest of these.
-    let least = hosts.sender.min_inline_header() as usize;
-    for length in [14, 20, 59].into_iter().filter(|&length| length >= least) {
+    let min = hosts.sender.min_inline_header() as usize;
+    for length in [14, 20, 59].into_iter().filter(|&length| length >= min) {
         let mut bytes = frame(hosts.there, hosts.here, ETHERTYPE, length, 3);
         hosts.receive(0)?;
         hosts.post(&bytes)?;

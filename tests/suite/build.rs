@@ -1,4 +1,4 @@
-//! Takes what the PRM says of fields out of `prm/`, for the pages of reports: a third of the files.
+//! Extracts the docs of the fields that a report shows from `prm/`: about a third of its text.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -103,7 +103,7 @@ fn commands(record: &str, origin: &str) -> Result<Vec<u8>> {
     };
     let mut text = format!(
         "# Commands as they reached the device {origin}\n\
-         # NOPs with text after them are marks: who does what from there on.\n\n"
+         # A NOP with text after it is a mark: side and case of the next commands.\n\n"
     )
     .into_bytes();
     for command in &commands[first..=last] {

@@ -1,9 +1,9 @@
 //! Debian packages unpacked under `target/`, without touching the system's package database.
 //!
 //! Some parts that the tests need (the sources of the standard library, a recent QEMU, kernels of
-//! other series) are not in the machine's suite, or must not be installed there. apt fetches and
-//! checks them with a state directory of its own; dpkg reads the archives. The archive's address
-//! comes from the machine's apt configuration.
+//! other series) are not in this machine's Debian suite, or must not be installed there. apt
+//! fetches and checks them with a state directory of its own; dpkg reads the archives. The
+//! archive's address comes from the machine's apt configuration.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -234,7 +234,7 @@ impl Debian {
         let offered = self.run("apt-cache", &["search", "--names-only", &format!("^{first}")])?;
         let names = offered.lines().filter_map(|line| line.split_whitespace().next());
         newest(names, start, end).map(str::to_string).ok_or_else(|| {
-            format!("Debian's {suite} has no package {start}*{end} (any more)").into()
+            format!("Debian's {suite} has no package {start}*{end}: choose another version").into()
         })
     }
 

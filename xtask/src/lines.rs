@@ -16,12 +16,12 @@ pub(crate) fn too_long(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for file in listed(root, &["*.rs", "*.md"])? {
         let text = std::fs::read_to_string(root.join(&file))?;
-        let (long, most) = match file.ends_with(".md") {
+        let (long, max) = match file.ends_with(".md") {
             true => (long_prose(&text), MARKDOWN_WIDTH),
             false => (numbered(&text).filter(|(_, line)| is_too_long(line)).collect(), WIDTH),
         };
         found.extend(long.iter().map(|(number, line)| {
-            format!("{file}:{number}: {} columns; at most {most}", line.chars().count())
+            format!("{file}:{number}: {} columns; at most {max}", line.chars().count())
         }));
     }
     Ok(found)

@@ -57,31 +57,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-/// The crates that a dry run of `cargo publish` names, in the order in which they would go.
-fn published(said: &str) -> Vec<&str> {
-    let lines = said.lines().filter_map(|line| line.trim_start().strip_prefix("Uploading "));
+/// The crates that a dry run of `cargo publish` names, in the order of publication.
+fn published(stderr: &str) -> Vec<&str> {
+    let lines = stderr.lines().filter_map(|line| line.trim_start().strip_prefix("Uploading "));
     lines.filter_map(|rest| rest.split_whitespace().next()).collect()
 }
 
-/// Fails unless a registry would take the crates, and no others, as far as cargo knows without one.
+/// Fails unless a dry run of `cargo publish` names exactly the expected crates.
 fn publish_dry_run() -> Result<bool> {
     let mut publish = cargo(&["publish", "--dry-run", "--workspace", "--no-verify"]);
     publish.args(["--allow-dirty", "--color", "never", "--target-dir"]);
     let output = publish.arg(workspace_root().join("target/packages/published")).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let mut names = published(&said);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut names = published(&stderr);
     names.sort_unstable();
     let mut expected = PACKAGES.to_vec();
     expected.sort_unstable();
     let good = output.status.success() && names == expected;
     if !good {
-        println!("cargo publish --dry-run of {names:?}, and not of {expected:?}:\n{said}");
+        println!("cargo publish --dry-run of {names:?}, and not of {expected:?}:\n{stderr}");
     }
     Ok(good)
 }
 
-/// Publishes the crates to nowhere, packages them, unpacks them elsewhere, and runs a program that
-/// depends on them.
+/// Runs `cargo publish` as a dry run, packages the crates, unpacks them elsewhere, and runs a
+/// program that depends on them.
 pub(crate) fn check() -> Result<Outcome> {
     if !publish_dry_run()? {
         return Ok(Outcome::ran(0, 1));
@@ -133,9 +133,9 @@ pub(crate) fn check() -> Result<Outcome> {
 mod tests {
     #[test]
     fn dry_run_names_each_crate_once() {
-        let said = "    Updating crates.io index\n   Packaging verbless-prm v0.1.0 (/w/prm)\n   \
+        let stderr = "    Updating crates.io index\n   Packaging verbless-prm v0.1.0 (/w/prm)\n   \
                     Uploading verbless-prm v0.1.0 (/w/prm)\nwarning: aborting upload due to dry \
                     run\n   Uploading verbless v0.1.0 (/w/verbless)\n";
-        assert_eq!(super::published(said), ["verbless-prm", "verbless"]);
+        assert_eq!(super::published(stderr), ["verbless-prm", "verbless"]);
     }
 }

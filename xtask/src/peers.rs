@@ -148,17 +148,17 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let sent = "for it in hostile.*; do exec 3<>/dev/tcp/${at/:/\\/} && cat $it >&3; \
                 timeout 1 cat <&3 >/dev/null; exec 3>&-; done; \
                 kill -0 $server && get one --out got && cmp got dir/one";
-    checks.run(model, &[], "clients that send anything", &with_server(sent));
+    checks.run(model, &[], "clients that send invalid requests", &with_server(sent));
     let slow = ["--faults", &plan];
     let restart = "get long --out got & client=$!; part got $client && kill -9 $server && serve && \
                    wait $client && cmp got dir/long";
-    checks.run(model, &slow, "the server dies, and comes again", &with_server(restart));
+    checks.run(model, &slow, "the server is killed and restarted", &with_server(restart));
     let again = "\"$get\" $at long --out got & client=$!; part got $client && kill -9 $client && \
                  get long --out got && cmp got dir/long";
-    checks.run(model, &slow, "a client dies, and comes again", &with_server(again));
+    checks.run(model, &slow, "a client is killed and restarted", &with_server(again));
     let other = "\"$get\" $at long --out got1 & one=$!; get long --out got2 & two=$!; \
                  part got1 $one && kill -9 $one; wait $two && cmp got2 dir/long";
-    checks.run(model, &slow, "a client dies, and another continues", &with_server(other));
+    checks.run(model, &slow, "a client is killed, and another continues", &with_server(other));
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }

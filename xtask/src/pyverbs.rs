@@ -24,7 +24,7 @@ const PACKAGE: &str = "python3-pyverbs";
 const PYTHON: &str = "/usr/bin/python3";
 /// The package's directory of tests, some of them compressed.
 const TESTS: &str = "usr/share/doc/rdma-core/tests";
-/// Seconds after which a test hangs; a test takes half a second.
+/// Seconds after which a test counts as hung; a test takes half a second.
 const LIMIT: &str = "60";
 
 /// The link type of a port.

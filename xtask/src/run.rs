@@ -10,7 +10,7 @@ use crate::workspace::{Result, cargo, workspace_root};
 
 /// Programs that these steps require.
 const NEEDED: [&str; 2] = ["ibv_devinfo", "ib_write_bw"];
-/// Seconds after which a pair of programs hangs.
+/// Seconds after which a pair of programs counts as hung.
 const LIMIT: &str = "120";
 
 /// A server and its client: the same command, the client with the server's name.
@@ -187,7 +187,7 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     }
     let (listen, connect) = meeting();
     let script = on_a_terminal(&format!("'{host}' {connect}"), &format!("'{dpu}' {listen}"));
-    checks.join(model, "example dma_copy of 1 GiB on a terminal shows how far it is", &script);
+    checks.join(model, "example dma_copy of 1 GiB on a terminal shows its progress", &script);
     let (listen, connect) = meeting();
     let script = format!(
         "said=$($MODEL run --profile bluefield3 --topology \
@@ -195,7 +195,7 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
              timeout 5 '{host}' {connect} /dev/null 2>&1) && exit 1\n\
          grep 'pf9hpf is none of .* pf0hpf' <<<\"$said\""
     );
-    checks.join(model, "example dma_copy -r of no representor names those that there are", &script);
+    checks.join(model, "example dma_copy lists the representors if -r names none", &script);
     Ok(())
 }
 

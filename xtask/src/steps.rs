@@ -138,8 +138,8 @@ fn numbers(line: &str) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// From here on Ctrl-C and its like end every process that this one started, and their descendants;
-/// then this one ends.
+/// From here on SIGINT and the other signals of [`Signals`] end every process that this one
+/// started, and their descendants; then this one ends.
 pub(crate) fn end_all_when_interrupted() -> Result {
     let signals = Signals::catch()?;
     std::thread::spawn(move || {

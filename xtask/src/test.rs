@@ -179,7 +179,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Runs a step in this process. [`crate::steps`] reads its last two lines [`crate::steps`].
+/// Runs a step in this process. [`crate::steps`] reads its last two lines.
 fn one(step: &Step) -> Result<bool> {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     let expected = ExpectedSkips::read()?;
@@ -489,7 +489,8 @@ fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
 }
 
-/// The suite on a real kernel, which does the same for every case of the matrix.
+/// The suite on a real kernel, with every fifth case of the matrix: the kernel does the same for
+/// all of them.
 fn hwtest_in_a_vm() -> Result<Outcome> {
     suite_in_a_vm(&[], &["--matrix-step", "5", "--expect", "vm"])
 }
@@ -522,8 +523,8 @@ fn sweep() -> Result<Outcome> {
     listed(command)
 }
 
-/// Every kernel with Ethernet ports, whose steering its driver sets up when it probes, and its ways
-/// to leave with the drivers loaded: reboot, kexec, power off.
+/// Boots every kernel with Ethernet ports, whose driver sets up steering when it probes. Then shuts
+/// each down with the drivers loaded: by reboot, kexec and power off.
 fn ethernet_in_a_vm() -> Result<Outcome> {
     if let Err(error) = crate::vm::fetch_for_shutdown() {
         return Ok(Outcome::Skipped(error.to_string()));
@@ -551,7 +552,7 @@ fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
         println!("no program for the DPA is compiled: {why}");
         return in_a_vm("bluefield3", &[guest, &hwtest].concat());
     }
-    let program = crate::dpa::shown()?.display().to_string();
+    let program = crate::dpa::api_program()?.display().to_string();
     let options = ["--carry", &program];
     let there = ["--dpa-program", "/program/program.elf"];
     in_a_vm("bluefield3", &[guest, &options, &hwtest, &there].concat())

@@ -11,9 +11,9 @@ pub(crate) fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// cargo, for a build whose programs say in `--version` which commit they are of.
+/// cargo, for a build whose programs print their commit in `--version`.
 ///
-/// Every build of the programs sets the variable: cargo compiles a program anew when it changes.
+/// Every build of the programs sets the variable: cargo recompiles a program when it changes.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     if let Some(commit) = commit() {

@@ -46,12 +46,12 @@ impl Dpa {
 
     /// Makes the next run that begins (at this address) wait for
     /// [`debug_begin`](Self::debug_begin).
-    pub fn debug_want(&self, entry: Option<u64>) {
+    pub fn debug_request_run(&self, entry: Option<u64>) {
         self.state().debugging.wanted = Some(entry);
     }
 
-    /// Takes [`debug_want`](Self::debug_want) back: no run waits for a debugger.
-    pub fn debug_forgo(&self) {
+    /// Takes [`debug_request_run`](Self::debug_request_run) back: no run waits for a debugger.
+    pub fn debug_cancel_request(&self) {
         let mut state = self.state();
         state.debugging.wanted = None;
         self.announce(&state);

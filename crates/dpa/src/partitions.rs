@@ -106,22 +106,22 @@ pub struct EuSharing {
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
     partitions: BTreeMap<u16, Partition>,
-    most_partitions: u16,
+    max_partitions: u16,
     groups: BTreeMap<u16, GroupEntry>,
-    most_groups: u16,
+    max_groups: u16,
     members: BTreeMap<u16, Member>,
 }
 
 impl EuSharing {
     /// A card with `units` units, all in the default partition, and at most this many groups and
     /// partitions.
-    pub fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
+    pub fn new(units: u16, max_groups: u16, max_partitions: u16) -> Self {
         Self {
             units: vec![(DEFAULT, 0); units.into()],
             partitions: BTreeMap::new(),
-            most_partitions,
+            max_partitions,
             groups: BTreeMap::new(),
-            most_groups,
+            max_groups,
             members: BTreeMap::new(),
         }
     }
@@ -148,7 +148,7 @@ impl EuSharing {
     /// Creates a partition for the function `by`; returns its number.
     pub fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, ShareRefusal> {
         self.check_manager(by)?;
-        let mut numbers = 1..=self.most_partitions;
+        let mut numbers = 1..=self.max_partitions;
         let id = numbers.find(|id| !self.partitions.contains_key(id)).ok_or(ShareRefusal::Full)?;
         self.check_whole(&to)?;
         self.check_change(id, &to)?;
@@ -202,10 +202,10 @@ impl EuSharing {
         group: Group,
     ) -> Result<u16, ShareRefusal> {
         let partition = self.partition_for(by.function, of)?;
-        let mut numbers = 0..self.most_groups;
+        let mut numbers = 0..self.max_groups;
         let id = numbers.find(|id| !self.groups.contains_key(id)).ok_or(ShareRefusal::Full)?;
-        let most = self.partitions.get(&partition).map_or(self.most_groups, |it| it.groups);
-        if self.groups_of(partition) >= most.into() {
+        let max = self.partitions.get(&partition).map_or(self.max_groups, |it| it.groups);
+        if self.groups_of(partition) >= max.into() {
             return Err(ShareRefusal::Full);
         }
         self.check_group(partition, id, &group)?;
@@ -344,7 +344,7 @@ impl EuSharing {
         Partition {
             units: units.collect(),
             members: members.filter(|&member| self.home(member) == Some(DEFAULT)).collect(),
-            groups: self.most_groups,
+            groups: self.max_groups,
         }
     }
 
@@ -397,7 +397,7 @@ impl EuSharing {
         if to.units.is_empty() {
             return Err(ShareRefusal::Absent);
         }
-        let full = to.members.len() > MAX_PARTITION_MEMBERS.into() || to.groups > self.most_groups;
+        let full = to.members.len() > MAX_PARTITION_MEMBERS.into() || to.groups > self.max_groups;
         if full { Err(ShareRefusal::Full) } else { Ok(()) }
     }
 

@@ -8,9 +8,8 @@ use verbless_wire::Message;
 /// Mask of PSNs and MSNs: 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;
 /// A PSN less than this distance ahead counts as ahead; any other counts as behind.
-const PSN_HALF: u32 = 1 << 23;
-
-/// The RNR retry limit that stands for no limit.
+pub(crate) const PSN_HALF: u32 = 1 << 23;
+/// Value of the RNR retry limit that means no limit.
 pub(crate) const UNLIMITED_RNR_RETRIES: u8 = 7;
 
 /// The distance of `psn` behind or ahead of `from`.
@@ -22,7 +21,7 @@ pub(crate) fn distance(from: u32, psn: u32) -> Distance {
     }
 }
 
-/// The PSN `by` PSNs after `psn`; also for MSNs.
+/// The PSN `by` PSNs after `psn`.
 pub(crate) fn advance(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & PSN_MASK
 }
@@ -51,8 +50,8 @@ pub(crate) struct Window {
     /// Index from the oldest of the request that sends next; the number of requests when all were
     /// sent.
     pub next: usize,
-    /// The PSN that the peer was last found to miss, or the PSN of the missing response, since any
-    /// packet arrived: a second report of it is not a new loss.
+    /// The last loss that an answer reported: the PSN that the peer misses, or the PSN of the
+    /// missing response. A second report of it is not a new loss.
     pub missed: Option<u32>,
     /// The PSN of the last response that arrived instead of the missing one.
     pub revealed: Option<u32>,
@@ -64,9 +63,9 @@ pub(crate) struct Window {
     pub expires: u64,
     /// How long the rest of a begun response may be missing before the requester requests it again.
     pub response_wait: Option<u64>,
-    /// Whether the requester requested that rest again since the timer started.
+    /// Whether the requester requested the rest of the response again since the timer started.
     pub repeated: bool,
-    /// The longest time in nanoseconds that an acknowledgement took without such a repetition.
+    /// Longest time in nanoseconds from a start of the timer, without `repeated`, to an ACK.
     pub slowest: u64,
     /// Free WQE buffers.
     spare: Vec<Vec<u8>>,
@@ -366,9 +365,9 @@ impl Arriving {
         self.answers.push_back(answer);
     }
 
-    /// Remembers a response that the requester may request again; forgets the oldest beyond `most`.
-    pub(crate) fn remember(&mut self, replay: Replay, most: u8) {
-        while self.replay.len() >= usize::from(most.max(1)) {
+    /// Remembers a response that the requester may request again; forgets the oldest beyond `max`.
+    pub(crate) fn remember(&mut self, replay: Replay, max: u8) {
+        while self.replay.len() >= usize::from(max.max(1)) {
             self.replay.pop_front();
         }
         self.replay.push_back(replay);

@@ -310,9 +310,9 @@ mod tests {
                         let made = *map.entry(at).or_insert(time);
                         prop_assert_eq!(made, *numbered.get_or_insert_with(at, || time));
                     }
-                    Step::Retain(least) => {
-                        map.retain(|number, _| *number >= least);
-                        numbered.retain(|number, _| *number >= least);
+                    Step::Retain(min) => {
+                        map.retain(|number, _| *number >= min);
+                        numbered.retain(|number, _| *number >= min);
                     }
                 }
                 prop_assert!(map.iter().eq(numbered.iter()));

@@ -220,8 +220,8 @@ impl SharedModel {
         }
         if result.is_err() {
             tracing::error!(
-                "the model has failed, which is a mistake of its own: every device is dead from \
-                 now on, commands fail and nothing moves; start it anew, and report the panic"
+                "the model panicked, which is a bug of the model: every device is dead, commands \
+                 fail and no data moves; restart it, and report the panic"
             );
             dead.iter().for_each(|interrupts| interrupts.fatal());
         }
@@ -263,7 +263,7 @@ impl SharedModel {
     pub(crate) fn fail(&self) {
         tracing::error!(
             "the model has failed at executing a program of the DPA, which is a mistake of its \
-             own: every device is dead from now on; start it anew, and report the panic"
+             own: every device is dead from now on; restart it, and report the panic"
         );
         self.die().iter().for_each(|interrupts| interrupts.fatal());
     }

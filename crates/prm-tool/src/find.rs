@@ -237,7 +237,7 @@ fn spellings(name: &str) -> Vec<String> {
 }
 
 /// Existing names that resemble an unknown one, the nearest first.
-pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<String> {
+pub(crate) fn near(description: &Description, query: &str, max: usize) -> Vec<String> {
     let query = query.trim().to_lowercase();
     let query = spellings(&query).pop().unwrap_or(query);
     let mut near: Vec<(usize, String)> = Vec::new();
@@ -263,7 +263,7 @@ pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<S
     near.sort();
     let mut seen = BTreeSet::new();
     near.retain(|(_, name)| seen.insert(name.to_lowercase()));
-    near.into_iter().take(most).map(|(_, name)| name).collect()
+    near.into_iter().take(max).map(|(_, name)| name).collect()
 }
 
 /// Edit distance: the number of letters to change, add or remove.

@@ -296,7 +296,7 @@ struct mlx5_ifc_foreign_bits {
     }
 
     #[test]
-    fn comments_and_lines_of_the_preprocessor_are_no_tokens() {
+    fn comments_and_preprocessor_lines_are_skipped() {
         let text = "a /* b */ c // d\n#define e\n\t #if f\n g_1 # h[0x2];\n/* open";
         assert_eq!(tokens(text), ["a", "c", "g_1", "#", "h", "[", "0x2", "]", ";"]);
     }

@@ -19,10 +19,10 @@ use super::runtime::Runtime;
 
 /// Results of comparing the recordings.
 #[derive(Debug, Default)]
-pub(crate) struct Alike {
+pub(crate) struct Comparison {
     /// Commands that both drivers sent.
     pub(crate) commands: usize,
-    /// (structure, field) pairs that follow the request with equal values on both sides.
+    /// (structure, field) pairs whose value varies with the request and is equal on both sides.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
     /// Commands that are unknown.
     pub(crate) problems: Vec<String>,
@@ -58,12 +58,12 @@ pub(crate) fn read(root: &Path) -> crate::repository::Result<Vec<(String, Vec<Du
 }
 
 /// Compares the sides of each recording.
-pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>) -> Alike {
-    let mut alike = Alike::default();
+pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>) -> Comparison {
+    let mut comparison = Comparison::default();
     let mut seen: BTreeMap<(&'static str, &'static str), Seen> = BTreeMap::new();
     for (name, commands) in recordings {
         let unknown = commands.iter().filter(|it| runtime.command_of(&it.input).is_none());
-        alike
+        comparison
             .problems
             .extend(unknown.map(|it| format!("{name}: {} is not a command of prm/", it.title)));
         let (theirs, ours) = sides(&commands);
@@ -73,17 +73,17 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
                 continue;
             };
             for (theirs, ours) in theirs.iter().zip(ours) {
-                alike.commands += 1;
+                comparison.commands += 1;
                 note(runtime, theirs, ours, &mut seen);
             }
         }
     }
-    alike.confirmed = seen
+    comparison.confirmed = seen
         .into_iter()
         .filter(|(_, seen)| !seen.differed && seen.values.len() > 1)
         .map(|(field, _)| field)
         .collect();
-    alike
+    comparison
 }
 
 /// Each side's executed commands by case. A NOP with text starts a side and a case.
@@ -178,9 +178,9 @@ mod tests {
         for (case, (_, ours)) in pairs.iter().enumerate() {
             commands.extend([mark(&format!("ours: {case}")), ours.clone()]);
         }
-        let alike = compare(&runtime(), vec![("test".into(), commands)]);
-        assert_eq!(alike.problems, Vec::<String>::new());
-        alike.confirmed.iter().map(|(_, field)| *field).collect()
+        let comparison = compare(&runtime(), vec![("test".into(), commands)]);
+        assert_eq!(comparison.problems, Vec::<String>::new());
+        comparison.confirmed.iter().map(|(_, field)| *field).collect()
     }
 
     #[test]
@@ -196,17 +196,24 @@ mod tests {
 
     #[test]
     fn repository_recordings_confirm_qp_and_mkey_fields() {
-        let alike = compare(&runtime(), read(&root()).unwrap());
-        assert_eq!(alike.problems, Vec::<String>::new());
+        let comparison = compare(&runtime(), read(&root()).unwrap());
+        assert_eq!(comparison.problems, Vec::<String>::new());
         for field in [
             ("cq_context", "cqe_sz"),
             ("qp_context", "next_send_psn"),
             ("address_path", "rlid"),
             ("mkey_context", "rw"),
         ] {
-            assert!(alike.confirmed.contains(&field), "{field:?} in {:?}", alike.confirmed);
+            assert!(
+                comparison.confirmed.contains(&field),
+                "{field:?} in {:?}",
+                comparison.confirmed
+            );
         }
-        assert!(!alike.confirmed.contains(&("qp_context", "log_sq_size")), "they differ there");
+        assert!(
+            !comparison.confirmed.contains(&("qp_context", "log_sq_size")),
+            "they differ there"
+        );
     }
 
     /// A command with fields that can be confirmed, and fields that cannot.
@@ -244,8 +251,8 @@ mod tests {
         commands.extend_from_slice(theirs);
         commands.push(mark("ours: case"));
         commands.extend_from_slice(ours);
-        let alike = compare(&runtime, vec![("test".into(), commands)]);
-        (alike.confirmed.iter().map(|(_, field)| *field).collect(), alike.commands)
+        let comparison = compare(&runtime, vec![("test".into(), commands)]);
+        (comparison.confirmed.iter().map(|(_, field)| *field).collect(), comparison.commands)
     }
 
     #[test]

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_commands_are_known_whole_and_round_trip() {
+    fn trace_commands_are_described_and_round_trip() {
         let replay = replayed();
         assert_eq!(replay.problems, Vec::<String>::new());
         assert_eq!(replay.undescribed, Vec::<String>::new());

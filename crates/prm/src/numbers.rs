@@ -241,7 +241,7 @@ pub fn named<'a>(tables: &'a [Numbers], name: &str) -> Vec<Meaning<'a>> {
 }
 
 /// Names of values that contain the query.
-pub fn near(tables: &[Numbers], query: &str, most: usize) -> Vec<&'static str> {
+pub fn near(tables: &[Numbers], query: &str, max: usize) -> Vec<&'static str> {
     let query = plain(query);
     let all = tables.iter().flat_map(|of| of.values);
     let mut names: Vec<&'static str> = all
@@ -249,7 +249,7 @@ pub fn near(tables: &[Numbers], query: &str, most: usize) -> Vec<&'static str> {
         .map(|it| it.name)
         .collect();
     names.dedup();
-    names.truncate(most);
+    names.truncate(max);
     names
 }
 

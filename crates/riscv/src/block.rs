@@ -139,19 +139,19 @@ impl Blocks {
         self.breakpoints.is_empty() && (!self.is_full() || self.by_pc.contains_key(&pc))
     }
 
-    /// Translates the block at `pc`, of at most `most` instructions.
-    fn add(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
+    /// Translates the block at `pc`, of at most `max` instructions.
+    fn add(&mut self, mmu: &mut Mmu, pc: u64, max: u64) -> u32 {
         let first = self.ops.len() as u32;
-        let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, most);
+        let (count, end) = translate(&mut self.ops, mmu, &self.breakpoints, pc, max);
         let ops_end = self.ops.len() as u32;
         self.blocks.push(Block { pc, end, first, ops_end, count, next: [UNKNOWN; 2] });
         self.blocks.len() as u32 - 1
     }
 
-    /// Adds a block of only the first `most` instructions at `pc`, for a hart that may execute no
+    /// Adds a block of only the first `max` instructions at `pc`, for a hart that may execute no
     /// more. No look-up finds it.
-    pub(crate) fn add_beginning(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
-        self.add(mmu, pc, most)
+    pub(crate) fn add_beginning(&mut self, mmu: &mut Mmu, pc: u64, max: u64) -> u32 {
+        self.add(mmu, pc, max)
     }
 
     /// Removes the block of [`Self::add_beginning`], if all blocks were not discarded since.
@@ -169,13 +169,13 @@ fn translate(
     mmu: &mut Mmu,
     breakpoints: &BTreeSet<u64>,
     pc: u64,
-    most: u64,
+    max: u64,
 ) -> (u32, u64) {
     let (mut count, mut offset) = (0u64, 0u16);
     loop {
         let at = pc.wrapping_add(offset.into());
         let locate = |op: Op| Op { index: count as u8, offset, ..op };
-        if count == most || count > 0 && breakpoints.contains(&at) {
+        if count == max || count > 0 && breakpoints.contains(&at) {
             ops.push(locate(Op::new(Kind::End)));
             return (count as u32, at);
         }

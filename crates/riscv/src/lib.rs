@@ -34,7 +34,7 @@
 //!
 //! Where the specification leaves a choice:
 //! - A misaligned load or store traps, or is emulated ([`Misaligned`]); a misaligned atomic traps.
-//! - A reserved encoding, and one of an extension that is not here, is an illegal instruction.
+//! - A reserved encoding, or one of an unsupported extension, is an illegal instruction.
 //! - An address without a region, or without the permission, is an access fault; there are no page
 //!   faults. Instructions need execute permission only.
 //! - `cycle` counts what `instret` counts; ECALL and EBREAK do not count.

@@ -17,7 +17,7 @@ use crate::space::{Access, AddressSpace, Backing, Region};
 /// How a plain load or store with a misaligned address behaves.
 ///
 /// The specification leaves it to the environment, and the behaviour of a DPA is not published. A
-/// trap is the default, because a program without such accesses works on both kinds; compilers emit
+/// trap is the default, because a program without such accesses works on either; compilers emit
 /// none for riscv64imac unless a flag asks for them. Atomic instructions always trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Misaligned {
@@ -336,8 +336,8 @@ impl Mmu {
         self.reservation = None;
     }
 
-    /// The RAM for an atomic access of `V`, with the offset of the `V`. The region must allow loads
-    /// for `access` Load, else loads and stores.
+    /// The RAM for an atomic access of `V`, with the offset of the `V`. With `access` Load the region
+    /// must allow loads, otherwise loads and stores.
     fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64)> {
         if !address.is_multiple_of(V::SIZE) {
             self.fail(access, true, address);

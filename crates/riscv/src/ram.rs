@@ -17,10 +17,10 @@ pub const PAGE: u64 = 4096;
 const WORDS: usize = PAGE as usize / 8;
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("RISC-V is little-endian, and so must the host be: words are stored as they are");
+compile_error!("the host must be little-endian, as RISC-V is: words are stored unchanged");
 
-/// One page, aligned so that a word of the hart is a word of the host, and not further: up to this
-/// alignment the system provides zeroed memory without touching it.
+/// One page. Its alignment makes each aligned word of the hart an aligned word of the host. With a
+/// larger alignment the allocator would write the zeros instead of taking zeroed pages of the OS.
 #[repr(C, align(16))]
 struct Page([AtomicU64; WORDS]);
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_reached_whole_where_they_are_aligned() {
+    fn aligned_words_are_accessed_whole() {
         let ram = Ram::new(PAGE);
         assert!(ram.store32(8, 0x0403_0201) && ram.store8(12, 5));
         assert_eq!(ram.load32(8), Some(0x0403_0201));

@@ -32,7 +32,7 @@ use super::route::{ROCE_PORT, Route};
 /// Hop limit of arrived packets: Linux's default, since a socket reports it only on request.
 const HOP_LIMIT: u8 = 64;
 /// The IPv4 identification and the flags after it, in the IPv4 header.
-const WORD: core::ops::Range<usize> = 4..8;
+const IDENTIFICATION_AND_FLAGS: core::ops::Range<usize> = 4..8;
 /// The flag DF of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
@@ -121,7 +121,7 @@ pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> 
     route.emit(payload.len(), &mut frame);
     frame[route.length()..].copy_from_slice(payload);
     if let Route::Ipv4(ethernet, ip, udp) = route
-        && let Some((identification, dont_fragment)) = word(&route, &frame)
+        && let Some((identification, dont_fragment)) = find_identification(&route, &frame)
     {
         let mut ip = ip;
         ip.set_identification(identification).set_dont_fragment(dont_fragment);
@@ -132,14 +132,14 @@ pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> 
 
 /// The identification and the flag DF with which the ICRC of an IPv4 frame is right, if the frame's
 /// own are wrong and others fit.
-fn word(route: &Route, frame: &[u8]) -> Option<(u16, bool)> {
+fn find_identification(route: &Route, frame: &[u8]) -> Option<(u16, bool)> {
     let (packet, crc) = frame[route.uncovered()..].split_last_chunk()?;
     if packet.len() < Ipv4Header::BYTES + UdpHeader::BYTES + Bth::BYTES {
         return None;
     }
     let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), packet));
-    let wrong = icrc::change(says ^ is, packet.len() - WORD.end);
-    let mut word: [u8; 4] = packet[WORD].try_into().ok()?;
+    let wrong = icrc::change(says ^ is, packet.len() - IDENTIFICATION_AND_FLAGS.end);
+    let mut word: [u8; 4] = packet[IDENTIFICATION_AND_FLAGS].try_into().ok()?;
     word.iter_mut().zip(wrong).for_each(|(byte, wrong)| *byte ^= wrong);
     match word {
         [high, low, flags @ (0 | DONT_FRAGMENT), 0] => {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_on_the_way_shows_at_the_other_end() {
+    fn corrupted_byte_is_detected_by_receiver() {
         let packet = of_every_route()[3];
         for at in 42..emitted(&packet).len() {
             let mut frame = emitted(&packet);

@@ -1,4 +1,4 @@
-//! Packets on the wire: parses and emits them, and decides nothing.
+//! Parses and emits packets; keeps no state of connections.
 //!
 //! ```text
 //!   RoCE v2      Ethernet [VLAN]  IPv4 or IPv6  UDP  BTH  extensions  payload  pad  ICRC

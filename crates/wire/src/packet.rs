@@ -127,7 +127,7 @@ impl<'a> Packet<'a> {
     /// Parses an InfiniBand packet without its VCRC.
     ///
     /// # Errors
-    /// [`Malformed`]: a packet that a port drops, and a raw one.
+    /// [`Malformed`]: a packet that a port drops, or a raw packet (one without BTH).
     pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, Malformed> {
         Self::parse_infiniband_as(packet, true)
     }

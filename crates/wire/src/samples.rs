@@ -89,7 +89,8 @@ pub(crate) fn write() -> Transport {
     Transport { bth: bth(BthOpcode::RC_WRITE_ONLY, 3), extensions }
 }
 
-/// A packet with 5 bytes of payload for every kind of route, with the computed fields of the wire.
+/// A packet with 5 bytes of payload for every kind of route. Lengths, checksums and the other
+/// computed fields are set.
 pub fn of_every_route() -> [Packet<'static>; 6] {
     let following = 12 + 16 + 8 + 4;
     let mut ip = Ipv4Header::zeroed();

@@ -46,7 +46,7 @@ fn scapy_packets_parse_and_emit_identically() {
 }
 
 #[test]
-fn frames_of_linux_are_parsed_and_emitted_alike() {
+fn linux_frames_parse_and_emit_identically() {
     let mut seen = 0;
     for (ip, opcode, frame) in of_rxe() {
         let packet = Packet::parse_ethernet(&frame).unwrap().unwrap();
@@ -200,7 +200,7 @@ fn ethernet_padding_is_not_payload() {
 }
 
 #[test]
-fn frames_of_other_protocols_and_ports_are_not_roces() {
+fn frames_of_other_protocols_and_ports_are_not_roce() {
     let roce = of_every_route()[3];
     let other = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut frame = emitted(&roce);

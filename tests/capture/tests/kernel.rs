@@ -45,9 +45,8 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_UMEM", "mtt", Is::Any, Is::Any, CONTIGUOUS),
 ];
 
-const CONTIGUOUS: &str = "a process's memory is as if behind an IOMMU to the model: contiguous, \
-    so that larger pages fit than those \
-                          that a real kernel happens to find";
+const CONTIGUOUS: &str = "the model maps a process's memory as an IOMMU does, contiguously, so \
+    that its UMEMs have larger pages than those of a real kernel";
 
 /// A reason, one line each.
 const fn reason(

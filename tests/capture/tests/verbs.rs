@@ -50,17 +50,16 @@ const fn reason(
     Explanation { command, field, theirs, ours, why }
 }
 
-const MEMORY: &str = "DevX names memory by a UMEM and an offset; mlx5_ib, being the kernel, by a \
-    list of pages and DMA addresses";
-const ROOM: &str = "our queue pairs have room for a request in either direction, whatever was \
-    asked for: QpConfig says so";
-const CONTEXT: &str = "set at creation, and no transition changes it: mlx5_ib fills a fresh \
-    context each time and cannot leave it \
-                       out; UCX leaves it out over DevX, as we do";
+const MEMORY: &str = "DevX commands name memory by a UMEM and an offset; mlx5_ib lists pages and \
+    DMA addresses";
+const ROOM: &str = "our queue pairs have at least one WQE in either direction, even if 0 was \
+    requested: see QpConfig";
+const CONTEXT: &str = "set at creation, and unchanged by transitions: mlx5_ib fills the whole \
+    context in each transition; UCX over DevX and this driver leave the field 0";
 
 #[rustfmt::skip]
 const REASONS: &[Explanation] = &[
-    // Where things are.
+    // Addresses.
     reason("CREATE_*", "pas", Is::Set, Is::Just(0), MEMORY),
     reason("CREATE_*", "klm_pas_mtt", Is::Set, Is::Just(0), MEMORY),
     reason("CREATE_*", "*_umem_valid", Is::Just(0), Is::Just(1), MEMORY),
@@ -69,33 +68,32 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_*", "*.dbr_addr", Is::Set, Is::Any, MEMORY),
     reason("CREATE_*", "*page_*", Is::Set, Is::Just(0), MEMORY),
     reason("MODIFY_CQ", "cq_umem_valid", Is::Just(0), Is::Just(1),
-        "DevX insists on it in every MODIFY_CQ, whether the ring changes or not"),
+        "DevX requires it in every MODIFY_CQ, whether or not the ring changes"),
 
     // Completion queues.
     reason("CREATE_CQ", "cq_context.log_cq_size", Is::Just(9), Is::Just(8),
-        "libmlx5 keeps an entry more than was asked for, for the CQE that ends a resize; our \
-         queues are not resized"),
+        "libmlx5 adds an entry for the CQE that ends a resize; our queues are not resized"),
 
     // Queue pairs.
     reason("CREATE_QP", "qpc.log_sq_size", Is::Set, Is::Any,
-        "libmlx5 lets every send be as long as the binding of a memory window, 192 bytes; we bind \
-         none by a queue pair of this kind"),
+        "libmlx5 reserves 192 bytes per send, for a memory window bind; these queue pairs bind \
+         none"),
     reason("CREATE_QP", "qpc.cs_res", Is::Just(1), Is::Just(0),
-        "libmlx5 lets 32 bytes of a received message come within the CQE, and copies them out \
-         when it polls; our poll copies nothing"),
+        "libmlx5 enables 32 bytes of inline data in receive CQEs, and copies them out when it \
+         polls; our poll copies nothing"),
     reason("CREATE_QP", "qpc.cs_req", Is::Just(0x11), Is::Just(0),
-        "the same for READ responses, which libmlx5 asks for with sq_sig_all"),
+        "the same for READ responses, which libmlx5 enables with sq_sig_all"),
     reason("CREATE_QP", "qpc.srqn_rmpn_xrqn", Is::Set, Is::Just(0),
-        "mlx5_ib names a shared queue of its own in each; rq_type says that it is not used"),
+        "mlx5_ib names its own SRQ in each QP; rq_type shows that it is unused"),
     reason("CREATE_QP", "qpc.xrcd", Is::Set, Is::Just(0),
-        "mlx5_ib names an XRC domain of its own in each; only XRC services look at it"),
+        "mlx5_ib names its own XRC domain in each QP; only XRC services use it"),
     reason("CREATE_QP", "qpc.no_sq", Is::Just(1), Is::Just(0), ROOM),
     reason("CREATE_QP", "qpc.rq_type", Is::Just(3), Is::Just(0), ROOM),
     reason("CREATE_QP", "qpc.log_rq_size", Is::Just(0), Is::Set, ROOM),
 
     reason("CREATE_RMP", "ctx.wq.log_wq_sz", Is::Set, Is::Set,
-        "libmlx5 makes the list twice as long, to keep receives aside whose memory may have to be \
-         paged in; our memory is pinned"),
+        "libmlx5 doubles the list, to hold receives whose memory is paged in on demand; our \
+         memory is pinned"),
 
     // Transitions.
     reason("*", "qpc.pd", Is::Set, Is::Just(0), CONTEXT),
@@ -103,29 +101,28 @@ const REASONS: &[Explanation] = &[
     reason("*", "qpc.cqn_rcv", Is::Set, Is::Just(0), CONTEXT),
     reason("RST2INIT_QP", "qpc.dbr_addr", Is::Set, Is::Just(0), CONTEXT),
     reason("*", "qpc.log_ack_req_freq", Is::Just(8), Is::Just(0),
-        "how often a requester asks for an acknowledgement: nothing is sent before RTS, where we \
-         say it, as UCX does"),
+        "the requester's ACK frequency: nothing is sent before RTS, where this driver and UCX \
+         set it"),
     reason("RST2INIT_QP", "qpc.counter_set_id", Is::Set, Is::Just(0),
-        "mlx5_ib counts in its own Q counters, which the device gave to the kernel"),
+        "mlx5_ib uses the kernel's own Q counter set"),
     reason("RST2INIT_QP", "qpc.rre", Is::Just(0), Is::Just(1),
-        "mlx5_ib grants reads and atomics only with max_dest_rd_atomic, which comes with RTR; we \
-         say them here and, by the same rule, in INIT2RTR, from which on a request can come"),
+        "mlx5_ib sets the READ and atomic rights with max_dest_rd_atomic, in INIT2RTR; we set \
+         them here and in INIT2RTR, before the first request can arrive"),
     reason("RST2INIT_QP", "qpc.rae", Is::Just(0), Is::Just(1), "as rre"),
     reason("RST2INIT_QP", "qpc.atomic_mode", Is::Just(0), Is::Just(1), "as rre"),
     reason("R*", "qpc.mtu", Is::Just(5), Is::Just(0),
-        "of datagrams mlx5_ib says in every transition how long they may be; they come from RTR \
-         on, where we say it"),
+        "mlx5_ib sets the limit of datagrams in every transition; we set it in INIT2RTR, before \
+         the first one can arrive"),
     reason("R*", "qpc.log_msg_max", Is::Just(12), Is::Just(0), "as mtu"),
 
     // Keys.
     reason("CREATE_MKEY", "uid", Is::Just(0), Is::Set,
-        "mlx5_ib makes keys as the kernel, in a protection domain of the user's; DevX stamps what \
-         we make"),
+        "mlx5_ib creates mkeys with the kernel's uid; DevX stamps ours"),
     reason("CREATE_MKEY", "memory_key_mkey_entry.umr_en", Is::Just(1), Is::Just(0),
-        "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, \
-         and a work request that changes one is refused"),
+        "mlx5_ib changes its cached mkeys by UMR; ours never change, and the device refuses a \
+         UMR of one"),
     reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Just(1),
-        "mlx5_ib says how many pages it lists; a UMEM has its own"),
+        "mlx5_ib counts the pages that it lists; a UMEM has its own count"),
 ];
 
 #[test]

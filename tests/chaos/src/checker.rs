@@ -14,7 +14,7 @@ const HERE: usize = MAX_MESSAGE_BYTES;
 const READ: usize = 2 * MAX_MESSAGE_BYTES;
 const BYTES: usize = 3 * MAX_MESSAGE_BYTES;
 /// Rounds between two reports.
-const SAY: u64 = 16;
+const ROUNDS_PER_REPORT: u64 = 16;
 
 /// One of the two.
 pub(crate) struct Checker {
@@ -60,7 +60,7 @@ impl Checker {
             if !self.begins {
                 self.send_round(round)?;
             }
-            if round % SAY == 0 {
+            if round % ROUNDS_PER_REPORT == 0 {
                 send(Message::Rounds(round))?;
             }
         }

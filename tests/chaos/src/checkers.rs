@@ -9,9 +9,9 @@ use crate::programs::{Output, ProgramId, Programs};
 use crate::roles::Role;
 
 /// How long two checkers may take to start.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Rounds that show that the device works.
-const ENOUGH: u64 = 16;
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Number of successful rounds after which the checkers count as started.
+const START_ROUNDS: u64 = 16;
 
 /// Two programs whose traffic must never fail.
 pub(crate) struct Checkers {
@@ -29,9 +29,9 @@ impl Checkers {
             programs.start(Role::CheckerSecond, &devices[1], 0, 0)?,
         ];
         let mut this = Self { ids, rounds: 0 };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + START_TIMEOUT;
         let mut connected = 0;
-        while this.rounds < ENOUGH {
+        while this.rounds < START_ROUNDS {
             let Some((program, output)) = programs.next_output(end) else {
                 return Err(Stop::fail("two checkers exchanged no data within 20 s"));
             };
@@ -96,7 +96,7 @@ impl Checkers {
     pub(crate) fn check_progress(&self, since: &mut u64) -> Result<(), Stop> {
         ensure!(
             self.rounds > *since,
-            "the checkers completed no round since the last look (at {since})"
+            "the checkers completed no round since the last check (at {since})"
         );
         *since = self.rounds;
         Ok(())

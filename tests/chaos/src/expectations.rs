@@ -61,12 +61,7 @@ impl Expectations {
             .and_then(|()| self.questions(node, link, device));
         call(libc::SYS_close, [device, 0, 0, 0, 0, 0])?;
         call(libc::SYS_close, [other, 0, 0, 0, 0, 0])?;
-        self.refuses(
-            "a descriptor that was closed",
-            Errno::EBADF,
-            libc::SYS_ioctl,
-            &[device, VERBS, 0],
-        )?;
+        self.refuses("closed descriptor", Errno::EBADF, libc::SYS_ioctl, &[device, VERBS, 0])?;
         result
     }
 
@@ -112,25 +107,25 @@ impl Expectations {
     fn requests(&mut self, device: u64, other: u64) -> Result<(), Stop> {
         let (arena, ioctl) = (self.arena, libc::SYS_ioctl);
         for (what, address) in [
-            ("a request at 0", 0),
-            ("a request where nothing is", arena.nowhere()),
-            ("a header with an end where nothing is", arena.nowhere() - 16),
-            ("a request beyond all memory", u64::MAX - 7),
+            ("request at NULL", 0),
+            ("request in unmapped memory", arena.nowhere()),
+            ("header that ends in unmapped memory", arena.nowhere() - 16),
+            ("request at a kernel address", u64::MAX - 7),
         ] {
             self.refuses(what, Errno::EFAULT, ioctl, &[device, VERBS, address])?;
         }
         for request in [0x1b00, 0x1b02, VERBS | 1 << 31, VERBS ^ 1 << 30, VERBS ^ 8 << 16] {
             if request != VERBS {
                 self.refuses(
-                    "another request",
+                    "unknown ioctl number",
                     Errno::ENOTTY,
                     ioctl,
                     &[device, request, arena.at(0)],
                 )?;
             }
         }
-        self.refuses("another file", Errno::ENOTTY, ioctl, &[other, VERBS, arena.at(0)])?;
-        self.refuses("no descriptor", Errno::EBADF, ioctl, &[u64::MAX, VERBS, arena.at(0)])?;
+        self.refuses("ioctl of another file", Errno::ENOTTY, ioctl, &[other, VERBS, arena.at(0)])?;
+        self.refuses("invalid descriptor", Errno::EBADF, ioctl, &[u64::MAX, VERBS, arena.at(0)])?;
         for (length, attributes) in [
             (0, 0),
             (8, 0),
@@ -144,25 +139,25 @@ impl Expectations {
         ] {
             let words = [header(length, OBJECT, METHOD, attributes), 0, 1];
             self.request(
-                "a length that is not that of its attributes",
+                "length that does not match the attribute count",
                 Errno::EINVAL,
                 device,
                 &words,
             )?;
         }
         let good = header(24, OBJECT, METHOD, 0);
-        self.request("a reserved word", Errno::EPROTONOSUPPORT, device, &[good, 1, 1])?;
+        self.request("first reserved word set", Errno::EPROTONOSUPPORT, device, &[good, 1, 1])?;
         self.request(
-            "another reserved word",
+            "second reserved word set",
             Errno::EPROTONOSUPPORT,
             device,
             &[good, 0, 1 | 1 << 32],
         )?;
-        self.request("another driver", Errno::EINVAL, device, &[good, 0, 2])?;
+        self.request("driver_id of another driver", Errno::EINVAL, device, &[good, 0, 2])?;
         let unknown = header(24, 0x77, METHOD, 0);
-        self.request("an unknown object", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
+        self.request("unknown object", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
         let unknown = header(24, OBJECT, 0x77, 0);
-        self.request("an unknown method", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
+        self.request("unknown method", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
         // The header is the last one that fits.
         let last = arena.len() - 24;
         arena.put(last + 8, 0);
@@ -171,15 +166,15 @@ impl Expectations {
         self.hide(true)?;
         arena.put(last, header(24 + 16, OBJECT, METHOD, 1));
         let result = self
-            .refuses("attributes where nothing is", Errno::EFAULT, ioctl, &[device, VERBS, at])
+            .refuses("attributes in unmapped memory", Errno::EFAULT, ioctl, &[device, VERBS, at])
             .and_then(|()| {
                 arena.put(last, header(24 + 16, OBJECT, METHOD, 2));
-                let what = "a wrong length before attributes where nothing is";
+                let what = "wrong length and attributes in unmapped memory";
                 self.refuses(what, Errno::EINVAL, ioctl, &[device, VERBS, at])
             })
             .and_then(|()| {
                 arena.put(last, header(24 + 16, 0x77, METHOD, 1));
-                let what = "an unknown object before attributes where nothing is";
+                let what = "unknown object and attributes in unmapped memory";
                 self.refuses(what, Errno::EPROTONOSUPPORT, ioctl, &[device, VERBS, at])
             });
         self.hide(false)?;
@@ -198,36 +193,46 @@ impl Expectations {
         let path = self.path(node);
         let create = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR) as u64;
         self.refuses(
-            "a device as a directory",
+            "device opened with O_DIRECTORY",
             Errno::ENOTDIR,
             open,
             &[path, libc::O_DIRECTORY as u64],
         )?;
-        self.refuses("a device to be made", Errno::EEXIST, open, &[path, create])?;
+        self.refuses(
+            "existing device opened with O_CREAT and O_EXCL",
+            Errno::EEXIST,
+            open,
+            &[path, create],
+        )?;
         let path = self.path(&format!("{node}9999"));
-        self.refuses("a device that is not there", Errno::ENOENT, open, &[path])?;
+        self.refuses("missing device", Errno::ENOENT, open, &[path])?;
         let path = self.path(&format!("{node}/x"));
-        self.refuses("something in a device", Errno::ENOTDIR, open, &[path])?;
+        self.refuses("path below a device", Errno::ENOTDIR, open, &[path])?;
         let path = self.path(&format!("/dev/infiniband/{}", "x".repeat(256)));
-        self.refuses("a name of 256 letters", Errno::ENAMETOOLONG, open, &[path])?;
+        self.refuses("name of 256 letters", Errno::ENAMETOOLONG, open, &[path])?;
         arena.fill(LONG_PATH_AT, &[b'a'; 2 * PAGE as usize]);
         self.refuses(
-            "a path without an end",
+            "path without a terminator",
             Errno::ENAMETOOLONG,
             open,
             &[arena.at(LONG_PATH_AT)],
         )?;
         for (what, address) in [
-            ("a path at 0", 0),
-            ("a path where nothing is", arena.nowhere()),
-            ("a path beyond all memory", u64::MAX - 7),
+            ("path at NULL", 0),
+            ("path in unmapped memory", arena.nowhere()),
+            ("path at a kernel address", u64::MAX - 7),
         ] {
             self.refuses(what, Errno::EFAULT, open, &[address])?;
         }
         let path = self.path("uverbs0");
-        self.refuses("below no directory", Errno::EBADF, libc::SYS_openat, &[9999, path, 0])?;
         self.refuses(
-            "below a file that is not a directory",
+            "path relative to an invalid descriptor",
+            Errno::EBADF,
+            libc::SYS_openat,
+            &[9999, path, 0],
+        )?;
+        self.refuses(
+            "path relative to a descriptor that is not a directory",
             Errno::ENOTDIR,
             libc::SYS_openat,
             &[other, path, 0],
@@ -240,19 +245,19 @@ impl Expectations {
         let here = libc::AT_FDCWD as u64;
         let beneath = libc::RESOLVE_BENEATH;
         for (what, expected, how, size) in [
-            ("no room for flags", Errno::EINVAL, [0, 0, 0], 0),
-            ("too little room", Errno::EINVAL, [0, 0, 0], 16),
-            ("a flag that there is not", Errno::EINVAL, [1 << 40, 0, 0], 24),
-            ("a mode for nothing", Errno::EINVAL, [0, 0o600, 0], 24),
-            ("a rule that there is not", Errno::EINVAL, [0, 0, 1 << 40], 24),
-            ("a path that leads out", Errno::EXDEV, [0, 0, beneath], 24),
+            ("open_how of 0 bytes", Errno::EINVAL, [0, 0, 0], 0),
+            ("open_how of 16 bytes", Errno::EINVAL, [0, 0, 0], 16),
+            ("unknown open flag", Errno::EINVAL, [1 << 40, 0, 0], 24),
+            ("mode without O_CREAT", Errno::EINVAL, [0, 0o600, 0], 24),
+            ("unknown resolve flag", Errno::EINVAL, [0, 0, 1 << 40], 24),
+            ("path outside RESOLVE_BENEATH", Errno::EXDEV, [0, 0, beneath], 24),
         ] {
             how.iter().enumerate().for_each(|(at, word)| arena.put(BUFFER + 8 * at as u64, *word));
             let arguments = [here, path, arena.at(BUFFER), size];
             self.refuses(what, expected, libc::SYS_openat2, &arguments)?;
         }
         let arguments = [here, path, arena.nowhere(), 24];
-        self.refuses("flags where nothing is", Errno::EFAULT, libc::SYS_openat2, &arguments)
+        self.refuses("open_how in unmapped memory", Errno::EFAULT, libc::SYS_openat2, &arguments)
     }
 
     fn questions(&mut self, node: &str, link: &str, device: u64) -> Result<(), Stop> {
@@ -260,34 +265,49 @@ impl Expectations {
         let (here, buffer) = (libc::AT_FDCWD as u64, arena.at(BUFFER));
         let path = self.path(node);
         for to in [0, arena.nowhere(), arena.read_only(), arena.nowhere() - 8] {
-            let what = "an answer where it cannot be";
+            let what = "stat buffer in unmapped or read-only memory";
             self.refuses(what, Errno::EFAULT, plain::STAT, &[path, to])?;
             self.refuses(what, Errno::EFAULT, libc::SYS_fstat, &[device, to])?;
             self.refuses(what, Errno::EFAULT, libc::SYS_statx, &[here, path, 0, 0x7ff, to])?;
         }
         let odd = 0x4_0000;
-        self.refuses("odd flags", Errno::EINVAL, libc::SYS_newfstatat, &[here, path, buffer, odd])?;
         self.refuses(
-            "odd flags",
+            "unknown flags",
+            Errno::EINVAL,
+            libc::SYS_newfstatat,
+            &[here, path, buffer, odd],
+        )?;
+        self.refuses(
+            "unknown flags",
             Errno::EINVAL,
             libc::SYS_statx,
             &[here, path, odd, 0x7ff, buffer],
         )?;
         let reserved = 0x8000_0000;
         let arguments = [here, path, 0, reserved, buffer];
-        self.refuses("a reserved mask", Errno::EINVAL, libc::SYS_statx, &arguments)?;
+        self.refuses("reserved statx mask bit", Errno::EINVAL, libc::SYS_statx, &arguments)?;
         let both = 0x6000;
         let arguments = [here, path, both, 0x7ff, buffer];
-        self.refuses("two ways to be fresh", Errno::EINVAL, libc::SYS_statx, &arguments)?;
-        self.refuses("an odd right", Errno::EINVAL, plain::ACCESS, &[path, 8])?;
-        self.refuses("odd flags", Errno::EINVAL, libc::SYS_faccessat2, &[here, path, 0, odd])?;
-        self.refuses("a device as a program", Errno::EACCES, plain::ACCESS, &[path, 1])?;
-        self.refuses("a device as a link", Errno::EINVAL, plain::READLINK, &[path, buffer, 64])?;
+        self.refuses("conflicting statx sync flags", Errno::EINVAL, libc::SYS_statx, &arguments)?;
+        self.refuses("unknown access mode", Errno::EINVAL, plain::ACCESS, &[path, 8])?;
+        self.refuses("unknown flags", Errno::EINVAL, libc::SYS_faccessat2, &[here, path, 0, odd])?;
+        self.refuses("execute access to a device", Errno::EACCES, plain::ACCESS, &[path, 1])?;
+        self.refuses("readlink of a device", Errno::EINVAL, plain::READLINK, &[path, buffer, 64])?;
         let path = self.path(link);
         for room in [0, 1 << 31, 0xffff_ffff] {
-            self.refuses("no room", Errno::EINVAL, plain::READLINK, &[path, buffer, room])?;
+            self.refuses(
+                "readlink buffer of invalid size",
+                Errno::EINVAL,
+                plain::READLINK,
+                &[path, buffer, room],
+            )?;
         }
         let arguments = [path, arena.nowhere(), 64];
-        self.refuses("a link where it cannot be", Errno::EFAULT, plain::READLINK, &arguments)
+        self.refuses(
+            "readlink buffer in unmapped memory",
+            Errno::EFAULT,
+            plain::READLINK,
+            &arguments,
+        )
     }
 }

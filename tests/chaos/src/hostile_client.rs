@@ -20,7 +20,7 @@ use crate::roles::Role;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Calls of a thread between two reports.
-const SAY: u64 = 500;
+const CALLS_PER_REPORT: u64 = 500;
 /// The most devices that a thread holds open.
 const MAX_OPEN: usize = 40;
 /// Range of the offsets at which a device is mapped.
@@ -173,8 +173,9 @@ impl Caller {
                 _ => self.thread(),
             }
             calls += 1;
-            if calls % SAY == 0 {
-                let all = self.common.calls.fetch_add(SAY, Ordering::Relaxed) + SAY;
+            if calls % CALLS_PER_REPORT == 0 {
+                let all = self.common.calls.fetch_add(CALLS_PER_REPORT, Ordering::Relaxed)
+                    + CALLS_PER_REPORT;
                 if send(Message::Rounds(all)).is_err() {
                     return;
                 }

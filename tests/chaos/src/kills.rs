@@ -22,7 +22,7 @@ const MAX_DELAY_MICROSECONDS: u64 = 20_000;
 const KILLS_PER_CHECK: u32 = 100;
 /// How long a program may take to reach the state in which it is killed, and a peer to notice that
 /// it does not answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum growth of the supervisor in kilobytes.
 const MAX_GROWTH: u64 = 64 << 10;
 
@@ -160,7 +160,7 @@ impl Trial {
                 self.checkers.check_progress(&mut rounds)?;
                 println!("{} killed, {rounds} checker rounds", self.killed);
             }
-            let late = self.abandoned.values().any(|since| since.elapsed() > PATIENCE);
+            let late = self.abandoned.values().any(|since| since.elapsed() > PROGRESS_TIMEOUT);
             ensure!(!late, "a peer did not notice within 20 s that the other end was killed");
         }
         Ok(())
@@ -307,7 +307,7 @@ impl Trial {
             }
         }
         for victim in self.victims.values() {
-            let late = victim.due.is_none() && victim.started.elapsed() > PATIENCE;
+            let late = victim.due.is_none() && victim.started.elapsed() > PROGRESS_TIMEOUT;
             ensure!(!late, "a program did not reach the state {:?} within 20 s", victim.moment);
         }
         Ok(())

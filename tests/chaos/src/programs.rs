@@ -13,7 +13,7 @@ use crate::message::Message;
 use crate::roles::Role;
 
 /// How long a program may take to exit when asked to.
-const PATIENCE: Duration = Duration::from_secs(20);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Identifies a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ impl Programs {
     pub(crate) fn end(&mut self, program: ProgramId) -> Result<(), Stop> {
         let Some((role, mut child)) = self.running.remove(&program) else { return Ok(()) };
         drop(child.stdin.take());
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + EXIT_TIMEOUT;
         loop {
             if let Some(status) = child.try_wait()? {
                 ensure!(status.success(), "{role:?}: {status}");

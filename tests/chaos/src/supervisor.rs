@@ -8,8 +8,8 @@ use verbless_conformance::{Stop, ensure};
 
 /// Its name.
 const NAME: &str = "verbless-model";
-/// The time in which it must notice that programs have ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the supervisor may take to close the descriptors of programs that have ended.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The supervisor of this process, and its first number of descriptors.
 pub(crate) struct Supervisor {
@@ -38,7 +38,7 @@ impl Supervisor {
 
     /// Fails unless its number of descriptors is back at the first value.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + CLEANUP_TIMEOUT;
         let mut now = descriptors(self.pid);
         while now > self.descriptors && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));

@@ -217,7 +217,7 @@ fn post(machine: &mut Machine, qp: u8, wqe: &Wqe) {
 }
 
 /// The start of most runs: one object of each kind, so that later operations have numbers to name.
-fn furnish(machine: &mut Machine) {
+fn create_objects(machine: &mut Machine) {
     use verbless_fuzz::object::{Key, Receives};
     machine.bring_up(0);
     let basics = [
@@ -248,10 +248,10 @@ fuzz_target!(|data: &[u8]| {
     let link = if start & 1 == 0 { Link::Infiniband } else { Link::Ethernet };
     let mut machine = Machine::new(1, link);
     if start & 6 != 6 {
-        furnish(&mut machine);
+        create_objects(&mut machine);
     }
     for _ in 0..OPERATIONS {
-        if input.is_empty() || machine.tired() {
+        if input.is_empty() || machine.is_over_budget() {
             break;
         }
         let Ok(operation) = input.arbitrary::<Operation>() else { break };

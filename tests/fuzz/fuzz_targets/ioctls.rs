@@ -163,7 +163,7 @@ impl Lab {
     }
 
     /// The start of most runs.
-    fn furnish(&mut self) {
+    fn create_objects(&mut self) {
         self.context(1);
         let pd = Content::Core([0; 4], 8);
         self.call(method(DEVICE, 0), &pd, 3, 0, 64, &[]);
@@ -427,7 +427,7 @@ fuzz_target!(|data: &[u8]| {
     let link = if start & 1 == 0 { Link::Ethernet } else { Link::Infiniband };
     let mut lab = Lab::new(link, start & 2 == 0);
     if start & 12 != 12 {
-        lab.furnish();
+        lab.create_objects();
     }
     let mut killed = false;
     for _ in 0..OPERATIONS {

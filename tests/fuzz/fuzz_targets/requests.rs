@@ -171,7 +171,7 @@ impl Lab {
             lab._watch = Some(lab.machine.device.model().watch_frames(|_| ()));
         }
         for function in 0..2 {
-            lab.furnish(function, start);
+            lab.create_objects(function, start);
         }
         for pair in start.pairs {
             lab.pair(pair);
@@ -179,7 +179,7 @@ impl Lab {
         lab
     }
 
-    fn furnish(&mut self, function: usize, start: &Start) {
+    fn create_objects(&mut self, function: usize, start: &Start) {
         let machine = &mut self.machine;
         machine.bring_up(function);
         let big = start.big_cqes;
@@ -469,7 +469,7 @@ fuzz_target!(|data: &[u8]| {
         guest.memory.put(DATA, &[0x11; 64]);
     }
     for _ in 0..OPERATIONS {
-        if input.is_empty() || lab.machine.tired() {
+        if input.is_empty() || lab.machine.is_over_budget() {
             break;
         }
         let Ok(operation) = input.arbitrary::<Operation>() else { break };

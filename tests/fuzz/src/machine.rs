@@ -37,7 +37,7 @@ pub enum ObjectKind {
     Shared,
 }
 
-const SORTS: usize = ObjectKind::Shared as usize + 1;
+const KIND_COUNT: usize = ObjectKind::Shared as usize + 1;
 
 /// A QP as its guest sees it.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ pub struct Pool {
 /// The objects that a guest has made, including destroyed ones.
 #[derive(Default)]
 pub struct ObjectNumbers {
-    numbers: [Vec<u32>; SORTS],
+    numbers: [Vec<u32>; KIND_COUNT],
     pub queues: Vec<Queue>,
     pub pools: Vec<Pool>,
     /// The doorbell records of CQs.
@@ -248,7 +248,7 @@ impl Machine {
             for (guest, before) in self.guests.iter().zip(before) {
                 guest.memory.check_turn(before);
             }
-            if !worked || self.tired() {
+            if !worked || self.is_over_budget() {
                 break;
             }
         }
@@ -262,10 +262,10 @@ impl Machine {
         self.guests.iter().map(|guest| guest.memory.moved()).collect()
     }
 
-    /// The device has done enough work: the run ends.
-    pub fn tired(&self) -> bool {
-        const ENOUGH: u64 = 64 << 20;
-        self.moved().iter().any(|&moved| moved > ENOUGH)
+    /// Whether the device has moved so many bytes that the run must end.
+    pub fn is_over_budget(&self) -> bool {
+        const MAX_MOVED_BYTES: u64 = 64 << 20;
+        self.moved().iter().any(|&moved| moved > MAX_MOVED_BYTES)
     }
 
     /// Destroys everything; nothing may be left.

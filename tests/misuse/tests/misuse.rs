@@ -1,7 +1,7 @@
 //! Misuse that the types rule out: each program of `doca/` and `flexio/` must not compile, for the
 //! reason that its `.stderr` file has.
 //!
-//! `TRYBUILD=overwrite cargo test -p verbless-misuse` writes these files anew.
+//! `TRYBUILD=overwrite cargo test -p verbless-misuse` rewrites these files.
 
 #[test]
 fn misuse_does_not_compile() {

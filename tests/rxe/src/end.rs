@@ -9,8 +9,8 @@ use verbless::queue::wr::WorkRequest;
 
 use crate::job::Result;
 
-/// The limit of a wait for a completion: longer than all repetitions of a request take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for a completion: longer than all retries of a request take.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct End<S: Service> {
     pub qp: Qp<S>,
@@ -52,8 +52,8 @@ impl<S: Service> End<S> {
             if let Some(done) = self.qp.poll(&mut self.cq) {
                 return Ok(done);
             }
-            if !self.events.wait_for(&mut self.cq, Some(PATIENCE))? {
-                return Err(format!("nothing completed within {PATIENCE:?}").into());
+            if !self.events.wait_for(&mut self.cq, Some(COMPLETION_TIMEOUT))? {
+                return Err(format!("nothing completed within {COMPLETION_TIMEOUT:?}").into());
             }
         }
     }

@@ -146,12 +146,12 @@ fn account(carried: &[Traffic; 2]) -> String {
 
 /// Fails unless the data has crossed the link both ways, and, on a lossy link, frames were lost.
 fn judge(program: &Program, [out, into]: &[Traffic; 2], lossy: bool) -> Result {
-    let least = (program.iterations * program.size) as u64;
+    let min = (program.iterations * program.size) as u64;
     for (direction, traffic) in [("to the peer", out), ("from the peer", into)] {
-        if traffic.bytes < least {
+        if traffic.bytes < min {
             let bytes = traffic.bytes;
             return Err(format!(
-                "{bytes} bytes crossed the link {direction}; the program's data is {least}"
+                "{bytes} bytes crossed the link {direction}; the program's data is {min}"
             )
             .into());
         }

@@ -41,7 +41,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     let ours = domain.address(&end.qp, &options)?;
     let open = end.region.remote(memory.peer_area(), 1)?;
     let our_keys = Keys {
-        place: PingpongPeer::from(&ours),
+        peer: PingpongPeer::from(&ours),
         reads: ours.reads,
         rkey: open.rkey.0,
         address: open.address,
@@ -50,7 +50,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
         (0..program.iterations).try_for_each(|at| end.receive(memory.slot(at), program.size))?;
     }
     let theirs = stream.keys(&our_keys)?;
-    let PingpongPeer { qpn, psn, gid } = theirs.place;
+    let PingpongPeer { qpn, psn, gid } = theirs.peer;
     let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
     domain.connect(&mut end.qp, &address, &options)?;
     for _ in 1..SYNCS {

@@ -68,10 +68,10 @@ fn meet<S: Service, T>(
         end.receive(size, header + size)?;
     }
     let mut stream = Stream::accept(&job.listener)?;
-    let theirs = stream.place()?;
+    let theirs = stream.receive_address()?;
     let theirs = peer(ours, theirs.qpn, theirs.psn, theirs.gid);
     let is_ready = ready(end, &theirs)?;
-    stream.tell_place(&PingpongPeer::from(ours))?;
+    stream.send_address(&PingpongPeer::from(ours))?;
     Ok(is_ready)
 }
 

@@ -9,7 +9,7 @@ use verbless::prelude::PeerAddress;
 use crate::job::Result;
 
 /// How long the client may be silent: as long as it sends, receives and retransmits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The last word of a pingpong's client.
 const DONE: &[u8; 5] = b"done\0";
 /// Length of a text, which ends with a zero byte.
@@ -31,7 +31,7 @@ pub(crate) struct PingpongPeer {
 /// The keys of a perftest side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
-    pub place: PingpongPeer,
+    pub peer: PingpongPeer,
     /// READs and atomics that it answers concurrently.
     pub reads: u8,
     pub rkey: u32,
@@ -55,7 +55,7 @@ impl Stream {
     /// The next client.
     pub(crate) fn accept(listener: &TcpListener) -> Result<Self> {
         let stream = listener.accept()?.0;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
         Ok(Self(stream))
     }
 
@@ -67,15 +67,15 @@ impl Stream {
     }
 
     /// The address of a pingpong's client: `lid:qpn:psn:gid` in hexadecimal.
-    pub(crate) fn place(&mut self) -> Result<PingpongPeer> {
+    pub(crate) fn receive_address(&mut self) -> Result<PingpongPeer> {
         let text = self.read::<PINGPONG>("address")?;
-        Ok(parse_place(&text).ok_or_else(|| unreadable(&text))?)
+        Ok(parse_address(&text).ok_or_else(|| unreadable(&text))?)
     }
 
     /// Sends ours once we are connected; the client confirms it.
-    pub(crate) fn tell_place(mut self, place: &PingpongPeer) -> Result {
-        let gid: String = place.gid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("{:04x}:{:06x}:{:06x}:{gid}\0", 0, place.qpn, place.psn);
+    pub(crate) fn send_address(mut self, peer: &PingpongPeer) -> Result {
+        let gid: String = peer.gid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!("{:04x}:{:06x}:{:06x}:{gid}\0", 0, peer.qpn, peer.psn);
         self.0.write_all(text.as_bytes())?;
         let said = self.read::<{ DONE.len() }>("\"done\"")?;
         if said != *DONE {
@@ -142,7 +142,7 @@ fn hex(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 16).ok()
 }
 
-fn parse_place(text: &[u8]) -> Option<PingpongPeer> {
+fn parse_address(text: &[u8]) -> Option<PingpongPeer> {
     let [_lid, qpn, psn, gid] = fields(text)?.try_into().ok()?;
     let gid = u128::from_str_radix(gid, 16).ok()?.to_be_bytes();
     Some(PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid })
@@ -157,7 +157,7 @@ fn parse_keys(text: &[u8]) -> Option<Keys> {
         *into = u8::from_str_radix(text, 16).ok()?;
     }
     Some(Keys {
-        place: PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid },
+        peer: PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid },
         reads: hex(reads)?.try_into().ok()?,
         rkey: hex(rkey)?,
         address: u64::from_str_radix(address, 16).ok()?,
@@ -165,7 +165,7 @@ fn parse_keys(text: &[u8]) -> Option<Keys> {
 }
 
 fn emit_keys(keys: &Keys) -> Vec<u8> {
-    let Keys { place: PingpongPeer { qpn, psn, gid }, reads, rkey, address } = keys;
+    let Keys { peer: PingpongPeer { qpn, psn, gid }, reads, rkey, address } = keys;
     let gid: String = gid.iter().map(|byte| format!("{byte:02x}:")).collect();
     let text = format!(
         "{:04x}:{reads:04x}:{qpn:06x}:{psn:06x}:{rkey:08x}:{address:016x}:{gid}{:08x}:\0",
@@ -178,7 +178,7 @@ fn emit_keys(keys: &Keys) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const PLACE: PingpongPeer = PingpongPeer {
+    const PEER: PingpongPeer = PingpongPeer {
         qpn: 0x11,
         psn: 0xa1b2c3,
         gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56],
@@ -188,13 +188,13 @@ mod tests {
     fn pingpong_text_is_parsed() {
         let text = b"0000:000011:a1b2c3:fe80000000000000505400fffe123456\0";
         assert_eq!(text.len(), PINGPONG);
-        assert_eq!(parse_place(text), Some(PLACE));
-        assert_eq!(parse_place(&text[..PINGPONG - 1]), None);
+        assert_eq!(parse_address(text), Some(PEER));
+        assert_eq!(parse_address(&text[..PINGPONG - 1]), None);
     }
 
     #[test]
     fn perftests_text_is_understood_and_spoken() {
-        let keys = Keys { place: PLACE, reads: 16, rkey: 0x55aa, address: 0x7f00_1234_5000 };
+        let keys = Keys { peer: PEER, reads: 16, rkey: 0x55aa, address: 0x7f00_1234_5000 };
         let text = emit_keys(&keys);
         assert_eq!(text.len(), PERFTEST);
         assert_eq!(

@@ -5,10 +5,10 @@ use std::fmt;
 
 use crate::{Lab, Need};
 
-/// Proves something on the lab, or says what is wrong.
+/// A case's function: the error says why the claim does not hold.
 pub type Proof = dyn Fn(&Lab) -> Result<(), Stop> + Send + Sync;
 
-/// One claim about a device, its driver and its kernel.
+/// A claim about a device, its driver and its kernel.
 pub struct Case {
     /// The group that it belongs to.
     pub group: &'static str,

@@ -215,7 +215,7 @@ impl Pair {
     }
 
     /// Two endpoints connected to each other; they detect a missing peer soon, and give up soon.
-    pub fn impatient(lab: &Lab) -> Result<Self, Stop> {
+    pub fn with_short_timeouts(lab: &Lab) -> Result<Self, Stop> {
         let options = ConnectOptions {
             ack_timeout: 8,
             retry_count: 1,

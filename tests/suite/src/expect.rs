@@ -53,7 +53,7 @@ pub fn unexpected_skips<'a>(
         for need in lab.missing(needs)? {
             if lacking.insert(need.to_string()) && !expected.explains(&need.to_string()) {
                 lines.push(format!(
-                    "{case} is skipped for want of {need}, which {environment:?} is not expected \
+                    "{case} is skipped: it lacks {need}, which {environment:?} is not expected \
                      to lack"
                 ));
             }

@@ -25,9 +25,9 @@ macro_rules! cap {
             page.is_some_and(|page| $crate::need::IsSet::is_set(&page.$field()))
         })
     };
-    ($field:ident >= $least:literal) => {
-        $crate::Need::Cap(concat!("hca_cap.", stringify!($field), " >= ", $least), |caps| {
-            caps.general.$field() >= $least
+    ($field:ident >= $min:literal) => {
+        $crate::Need::Cap(concat!("hca_cap.", stringify!($field), " >= ", $min), |caps| {
+            caps.general.$field() >= $min
         })
     };
     ($field:ident) => {
@@ -40,10 +40,10 @@ pub(crate) use cap;
 
 /// A capability by its page and name, its reader, and the least value with which all cases that
 /// need the capability can run.
-type Least = (&'static str, fn(&Caps) -> u32, u32);
+type MinCap = (&'static str, fn(&Caps) -> u32, u32);
 
 /// The sizes that all cases assume. Every known card has more.
-const ASSUMED_SIZES: [Least; 12] = [
+const ASSUMED_SIZES: [MinCap; 12] = [
     ("hca_cap.log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
     ("hca_cap.log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
     ("hca_cap.log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
@@ -60,11 +60,11 @@ const ASSUMED_SIZES: [Least; 12] = [
 
 /// The sizes that cases on Ethernet ports assume as well: Linux's source ports
 /// (`rdma_flow_label_to_udp_sport`) go up to this.
-const ASSUMED_OF_ROCE: [Least; 1] =
+const ASSUMED_OF_ROCE: [MinCap; 1] =
     [("roce_cap.r_roce_max_src_udp_port", |caps| max_source_port(caps.roce.as_deref()), 0xffff)];
 
 /// The sizes that cases of frames assume as well.
-const ASSUMED_OF_FRAMES: [Least; 2] = [
+const ASSUMED_OF_FRAMES: [MinCap; 2] = [
     ("hca_cap.log_max_wq_sz", |caps| caps.general.log_max_wq_sz().into(), 10),
     ("hca_cap.log_max_stride_sz_rq", |caps| caps.general.log_max_stride_sz_rq().into(), 6),
 ];
@@ -74,11 +74,11 @@ fn max_source_port(page: Option<&RoceCap>) -> u32 {
 }
 
 /// The same of tables of NIC receive, of a device that has such tables.
-type LeastOfTables = (&'static str, fn(&FlowTablePropLayout) -> u32, u32);
+type MinTableCap = (&'static str, fn(&FlowTablePropLayout) -> u32, u32);
 
 /// The sizes of tables that Linux needs for the rules of cases: each priority has a table of 2^16
 /// entries, at a level of its own.
-const ASSUMED_TABLES: [LeastOfTables; 4] = [
+const ASSUMED_TABLES: [MinTableCap; 4] = [
     ("log_max_ft_size", |tables| tables.log_max_ft_size().into(), 16),
     ("max_ft_level", |tables| tables.max_ft_level().into(), 17),
     ("log_max_ft_num", |tables| tables.log_max_ft_num().into(), 5),
@@ -366,15 +366,15 @@ impl Facts {
 
     /// The capabilities that are smaller than a case with these needs assumes.
     pub(crate) fn small(&self, needs: &[Need]) -> Vec<String> {
-        let of = |&(name, value, least): &Least| {
+        let of = |&(name, value, min): &MinCap| {
             let value = self.caps.iter().map(value).min()?;
-            (value < least).then(|| format!("{name} >= {least} (here {value})"))
+            (value < min).then(|| format!("{name} >= {min} (here {value})"))
         };
         let tables = self.tables.iter().flatten();
         let tables = tables.map(|page| page.flow_table_properties_nic_receive());
-        let of_tables = |&(name, value, least): &LeastOfTables| {
+        let of_tables = |&(name, value, min): &MinTableCap| {
             let value = tables.clone().map(value).min()?;
-            (value < least).then(|| format!("flow_table_cap.{name} >= {least} (here {value})"))
+            (value < min).then(|| format!("flow_table_cap.{name} >= {min} (here {value})"))
         };
         let mut small: Vec<_> = ASSUMED_SIZES.iter().filter_map(of).collect();
         if self.link == LinkLayer::Ethernet {

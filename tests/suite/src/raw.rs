@@ -197,7 +197,7 @@ pub(crate) fn peek(uar: &Uar, offset: usize) -> u64 {
 }
 
 /// An attribute of a request that no driver would make.
-pub(crate) struct Wish<'a> {
+pub(crate) struct RawAttribute<'a> {
     pub(crate) id: u16,
     pub(crate) flags: u16,
     pub(crate) payload: Payload<'a>,
@@ -216,12 +216,12 @@ pub(crate) enum Payload<'a> {
 }
 
 /// The words of a request: header and attributes.
-pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
-    let mut words = vec![0; HEADER_WORDS + ATTRIBUTE_WORDS * wishes.len()];
+pub(crate) fn words(method: Method, attributes: &mut [RawAttribute<'_>]) -> Vec<u64> {
+    let mut words = vec![0; HEADER_WORDS + ATTRIBUTE_WORDS * attributes.len()];
     let (head, tail) = words.split_at_mut(HEADER_WORDS);
-    head.copy_from_slice(&Header::new(method, wishes.len() as u16).words());
-    for (wish, words) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
-        let (len, data) = match &mut wish.payload {
+    head.copy_from_slice(&Header::new(method, attributes.len() as u16).words());
+    for (raw, words) in attributes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
+        let (len, data) = match &mut raw.payload {
             Payload::Number(len, number) => (*len, u64::from(*number)),
             Payload::Input(bytes) if bytes.len() <= 8 => {
                 let mut inline = [0; 8];
@@ -237,7 +237,7 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
             Payload::Nowhere(len) => (*len, 0x10),
         };
         let attribute =
-            Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };
+            Attribute { attr_id: raw.id, len, flags: raw.flags, elem_id: 0, reserved: 0, data };
         let attribute: [u64; ATTRIBUTE_WORDS] = zerocopy::transmute!(attribute);
         words.copy_from_slice(&attribute);
     }
@@ -248,12 +248,12 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
 pub(crate) fn request(
     device: &dyn OpenDevice,
     method: Method,
-    wishes: &mut [Wish<'_>],
+    attributes: &mut [RawAttribute<'_>],
     spoil: impl FnOnce(&mut [u64]),
 ) -> Result<(), Errno> {
-    let mut words = words(method, wishes);
+    let mut words = words(method, attributes);
     spoil(&mut words);
-    // SAFETY: pointers lead to the bytes that the wishes borrow until here, or below the lowest
+    // SAFETY: pointers lead to the bytes that the attributes borrow until here, or below the lowest
     // address that can be mapped, as 16-bit numbers do when taken for pointers; `spoil` changes
     // only the header.
     unsafe { device.ioctl(&mut words) }

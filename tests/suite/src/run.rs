@@ -11,8 +11,9 @@ use verbless_model::Arrivals;
 use crate::failed_commands::FailedCommand;
 use crate::{Case, Lab, Outcome, Row, Stop, ways};
 
-/// A case hangs after this many seconds, in a usual run and in a long one. Its thread is abandoned.
-const PATIENCE: [u64; 2] = [60, 3600];
+/// Seconds after which a case counts as hung, in a usual run and in a long one. Its thread is
+/// abandoned.
+const CASE_TIMEOUT_SECONDS: [u64; 2] = [60, 3600];
 
 /// Runs `case`; its row says how it ended and how many seconds it took. On the model, a case that
 /// leaves objects behind fails.
@@ -89,8 +90,8 @@ fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
         // The receiver is gone only if the case already counts as hung.
         let _ = done.send(result);
     })?;
-    let patience = lab.times(PATIENCE[0], PATIENCE[1]);
-    let ended = ended.recv_timeout(Duration::from_secs(patience));
+    let timeout = lab.times(CASE_TIMEOUT_SECONDS[0], CASE_TIMEOUT_SECONDS[1]);
+    let ended = ended.recv_timeout(Duration::from_secs(timeout));
     lab.count_faults();
     match ended {
         Ok(Ok(result)) => result.and_then(|()| lab.nothing_is_left()),
@@ -102,6 +103,6 @@ fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
                 .unwrap_or("no message");
             Err(Stop::fail(format!("panicked: {text}")))
         }
-        Err(_) => Err(Stop::fail(format!("hung: no end after {patience} s"))),
+        Err(_) => Err(Stop::fail(format!("hung: no end after {timeout} s"))),
     }
 }

@@ -1,57 +1,58 @@
-//! The two ways of a message, compared: a case runs with messages that are carried whole and once
-//! more with messages in packets, and every queue must get the same CQEs and data both times.
+//! Compares the two ways in which the model moves a message, whole or in packets: a case runs once
+//! each way, and every queue must get the same CQEs and data both times.
 //!
-//! What may differ:
+//! These may differ:
 //! - the timestamps of CQEs, and the low byte of a key that a SEND invalidates, which the driver
 //!   counts through all of a process;
 //! - the user index of a queue, which its owner chooses (DOCA's contexts take the first free slot):
-//!   all CQEs of a queue must have the same, unless several have its number ([`IN_TURN`]);
+//!   all CQEs of a queue must have the same, unless several QPs reuse its QPN ([`REUSED_QPN`]);
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
-//! - the last CQEs of send queues, where a case ends without waiting for them;
-//! - flushed CQEs: a failed queue flushes later, and a reset meanwhile discards the rest;
-//! - results of chance in a case, whichever way messages go: [`CHANCE`];
-//! - data of messages that fail or wait halfway, as docs/fidelity.md says: [`HALFWAY`].
+//! - the last CQEs of send queues, if a case ends without waiting for them;
+//! - flush-error CQEs: a failed queue flushes later, and a reset in between discards the rest;
+//! - results that depend on timing even if messages move the same way: [`TIMING_DEPENDENT`];
+//! - data of messages that fail after their first packets (docs/fidelity.md): [`PARTIAL_DATA`].
 
 use verbless_model::{Arrivals, Arrived, QueueSide};
 use verbless_prm::{Cqe, CqeError, CqeOpcode, CqeSyndrome};
 
 use crate::{Case, Stop};
 
-/// Cases in which other data arrives in packets, as docs/fidelity.md says, each with the reason.
-const HALFWAY: &[(&str, &str)] = &[
-    (
-        "cq::overrun_raises_cq_error_event",
-        "several WRITEs are on their way when their sender fails",
-    ),
+/// Cases that leave other data in memory when messages move in packets (docs/fidelity.md), each
+/// with the reason.
+const PARTIAL_DATA: &[(&str, &str)] = &[
+    ("cq::overrun_raises_cq_error_event", "several WRITEs are in flight when their sender fails"),
     (
         "errors::undersized_receive_fails_both_sides",
-        "the first packets of the message are in the receive when it turns out to be too small",
+        "the first packets of the message are in the receive buffer before it proves too small",
     ),
 ];
 
-/// Cases in which chance decides more than order, each with the part that varies.
-const CHANCE: &[(&str, &str)] = &[
+/// Cases whose results depend on timing beyond the order of CQEs, each with the part that varies.
+const TIMING_DEPENDENT: &[(&str, &str)] = &[
     (
         "retired::stale_doorbells_run_nothing_after_reset",
-        "how much of the work is done at each reset",
+        "how many WQEs are executed before each reset",
     ),
-    ("failure::reset_discards_unflushed_wqes", "how much is flushed at each reset"),
-    ("doca_workq::abort_returns_each_job_once", "how many jobs are done when it comes"),
+    ("failure::reset_discards_unflushed_wqes", "how many WQEs are flushed before each reset"),
+    ("doca_workq::abort_returns_each_job_once", "how many jobs are done before the abort"),
     (
         "hostile::doorbell_record_ahead_fails_only_its_qp",
-        "how far the device is when the doorbell record changes",
+        "how many WQEs are executed when the doorbell record changes",
     ),
-    ("qp::qp_is_destroyed_with_outstanding_wqes", "how much of the work is done by then"),
-    ("queue::dispatcher_routes_cqe_to_its_qp", "in which order its queue pairs go"),
+    (
+        "qp::qp_is_destroyed_with_outstanding_wqes",
+        "how many WQEs are executed before the destruction",
+    ),
+    ("queue::dispatcher_routes_cqe_to_its_qp", "in which order its queue pairs complete"),
     ("queue::eight_threads_drive_eight_connections", "which thread has which QPN"),
-    ("retired::concurrent_poll_sees_only_live_qps", "how long each role lives"),
+    ("retired::concurrent_poll_sees_only_live_qps", "how long each QP exists"),
 ];
 
-/// Cases in which queue pairs with user indexes of their own have one number in succession.
-const IN_TURN: &[(&str, &str)] = &[(
+/// Cases in which successive queue pairs with different user indexes have the same QPN.
+const REUSED_QPN: &[(&str, &str)] = &[(
     "doca_rdma_states::remote_access_needs_instance_and_mmap_right",
-    "each right is tried with a connection of its own",
+    "each access right is tested with a new connection",
 )];
 
 fn is_in(list: &[(&str, &str)], case: &Case) -> bool {
@@ -60,7 +61,7 @@ fn is_in(list: &[(&str, &str)], case: &Case) -> bool {
 
 /// Fails unless every queue got the same both times.
 pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Result<(), Stop> {
-    if is_in(CHANCE, case) {
+    if is_in(TIMING_DEPENDENT, case) {
         return Ok(());
     }
     let nothing = Arrived::default();
@@ -68,7 +69,7 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
         let [one, other] = [whole, packets].map(|it| it.get(at).unwrap_or(&nothing));
         let [cqes, others] = [one, other].map(|it| {
             let first = it.completions.first().map_or(0, |cqe| user_index(cqe));
-            let in_turn = is_in(IN_TURN, case);
+            let in_turn = is_in(REUSED_QPN, case);
             it.completions
                 .iter()
                 .filter(|cqe| !is_flushed(cqe))
@@ -93,7 +94,7 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
             )));
         }
         let [data, others] = [one, other].map(|it| (it.bytes, it.digest));
-        if data != others && !is_in(HALFWAY, case) {
+        if data != others && !is_in(PARTIAL_DATA, case) {
             return Err(Stop::fail(format!(
                 "{at:?} got other data: carried whole {} bytes with the digest {:#x}, in packets \
                  {} with {:#x}",
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn excused_cases_exist() {
-        for (id, reason) in HALFWAY.iter().chain(CHANCE) {
+        for (id, reason) in PARTIAL_DATA.iter().chain(TIMING_DEPENDENT).chain(REUSED_QPN) {
             assert!(crate::cases().any(|case| case.id() == *id), "{id}");
             assert!(!reason.is_empty());
         }
@@ -222,8 +223,11 @@ mod tests {
         assert!(same(&sent(2), &sent(1)), "the case did not wait for the last one");
 
         let other = arrivals(0, 0, Op::RESPONDER_SEND, 2);
-        assert!(compare(case(HALFWAY[0].0), &base, &other).is_ok());
+        assert!(compare(case(PARTIAL_DATA[0].0), &base, &other).is_ok());
         let other = arrivals(0x2f, 1, Op::RESPONDER_SEND, 1);
-        assert!(compare(case(HALFWAY[0].0), &base, &other).is_err(), "CQEs are compared there");
+        assert!(
+            compare(case(PARTIAL_DATA[0].0), &base, &other).is_err(),
+            "CQEs are compared there"
+        );
     }
 }

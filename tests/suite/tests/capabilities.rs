@@ -68,11 +68,11 @@ fn mistake(says: &str, fidelity: &str) -> Option<String> {
         "case" => Some(format!("there is no case {of}")),
         "test" => {
             let (file, name) = of.split_once(' ').expect("a file and a name");
-            let there = read(file).contains(&format!("fn {name}("));
-            (!there).then(|| format!("there is no test {name} in {file}"))
+            let exists = read(file).contains(&format!("fn {name}("));
+            (!exists).then(|| format!("there is no test {name} in {file}"))
         }
         "fidelity" if fidelity.contains(of) => None,
-        "fidelity" => Some(format!("docs/fidelity.md does not say {of}")),
+        "fidelity" => Some(format!("docs/fidelity.md does not contain `{of}`")),
         _ => Some(format!("{kind} is neither case, test nor fidelity")),
     }
 }
@@ -131,7 +131,7 @@ fn each_capability_of_a_profile_has_a_source() {
     let names = verbless_model::Profile::names();
     let profiles: Vec<_> =
         names.map(|name| values_of(&format!("crates/model/profiles/{name}.toml"))).collect();
-    // The replay of the recording compares this profile with the device's answers.
+    // A test of the recording compares this profile with the answers of a real ConnectX-4.
     let recorded = values_of("crates/model-host/src/pci/trace/connectx4.toml");
     let is_recorded = |name: &Field| {
         let recorded = recorded.get(name).map_or(&[][..], Vec::as_slice);

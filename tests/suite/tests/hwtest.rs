@@ -75,7 +75,7 @@ fn doctor_fails_at_memlock_in_a_child_with_a_low_limit() {
 }
 
 #[test]
-fn run_on_a_port_that_is_down_blocks_cases_and_fails() {
+fn port_down_blocks_cases_and_fails_run() {
     let down = Scratch::new("down.toml", "[[link]]\nup = false\n");
     let (json, junit) = (Scratch::new("down.json", ""), Scratch::new("down.xml", ""));
     let run = ["--device", "model", "--faults", down.path(), "--filter", "shape::"];
@@ -108,7 +108,7 @@ fn identify_needs_results_for_a_program() {
 }
 
 #[test]
-fn device_that_is_not_there_blocks_every_case() {
+fn missing_device_blocks_every_case() {
     let output = hwtest(&["--device", "mlx5_no_such", "--filter", "open::", "--junit", "-"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -119,7 +119,7 @@ fn device_that_is_not_there_blocks_every_case() {
 }
 
 #[test]
-fn failed_case_closes_with_its_command_and_how_to_repeat_it() {
+fn failed_case_summary_names_command_and_rerun() {
     let plan = "[[command]]\ndevice = 1\nopcode = \"CREATE_RMP\"\nalways = true\nstatus = 0x0f\n\
                 syndrome = 0x1234\n";
     let plan = Scratch::new("rmp.toml", plan);
@@ -145,7 +145,7 @@ fn failed_case_closes_with_its_command_and_how_to_repeat_it() {
 }
 
 #[test]
-fn run_that_passes_says_so_in_one_line_and_counts_by_group() {
+fn passing_run_prints_one_doctor_line_and_group_counts() {
     let output = hwtest(&["--device", "model", "--filter", "refusal::"]);
     let said = text(&output);
     assert!(output.status.success(), "{said}");

@@ -135,13 +135,13 @@ fn rings_of_exactly_the_limit_are_made() {
         .expect("8 sends of one WQEBB each, and 8 receives");
 }
 
-/// Beside this line of the profile, others are added.
-const BESIDE: &str = "umr_extended_translation_offset = true\n";
+/// The line of the profile after which a test adds others.
+const UMR_OFFSET_LINE: &str = "umr_extended_translation_offset = true\n";
 
 #[test]
-fn barred_umr_is_rejected_by_query_and_creation() {
-    let to = format!("{BESIDE}umr_indirect_mkey_disabled = true\n");
-    let (_model, device) = device(&[(BESIDE, &to)]);
+fn disabled_umr_is_rejected_by_query_and_creation() {
+    let to = format!("{UMR_OFFSET_LINE}umr_indirect_mkey_disabled = true\n");
+    let (_model, device) = device(&[(UMR_OFFSET_LINE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
     let key = domain.umr_key(4, false).expect_err("it was made");
     assert_eq!(key.kind(), ErrorKind::InvalidInput);
@@ -181,7 +181,7 @@ fn queue_pair(domain: &Domain) -> Qp {
 #[test]
 fn umr_works_without_changing_atomic_right() {
     let rights = [
-        ("barred", BESIDE, "umr_modify_atomic_disabled = true\n"),
+        ("barred", UMR_OFFSET_LINE, "umr_modify_atomic_disabled = true\n"),
         ("none", "atomic = true\n", ""),
     ];
     for (name, line, more) in rights {
@@ -206,8 +206,8 @@ fn umr_works_without_changing_atomic_right() {
 
 #[test]
 fn umr_granting_barred_atomic_right_is_rejected() {
-    let to = format!("{BESIDE}umr_modify_atomic_disabled = true\n");
-    let (_model, device) = device(&[(BESIDE, &to)]);
+    let to = format!("{UMR_OFFSET_LINE}umr_modify_atomic_disabled = true\n");
+    let (_model, device) = device(&[(UMR_OFFSET_LINE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
     let mut key = domain.umr_key(4, false).expect("nothing bars it");
     let mut qp = queue_pair(&domain);

@@ -1,4 +1,4 @@
-//! The order of posting's and polling's memory accesses on Arm, in the compiler's machine code.
+//! Checks the order of memory accesses of post and poll in the machine code for Arm.
 //!
 //! BlueField's cores are weakly ordered, and no test on x86 detects a missing barrier. The
 //! benchmark is compiled for aarch64 with assembly as output; nothing is linked or run.

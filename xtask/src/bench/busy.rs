@@ -27,15 +27,20 @@ use Limit::{AtLeast, AtMost};
 /// the creation and destruction of a memory key.
 const ROWS: [Row; 4] = [
     Row {
-        name: "busy: a command of another function",
+        name: "busy: a command of a third function",
         label: "other:",
         unit: "ms",
         limit: AtMost(5.0),
     },
-    Row { name: "busy: of the one written to", label: "target:", unit: "ms", limit: AtMost(5.0) },
-    Row { name: "busy: of the one that writes", label: "writer:", unit: "ms", limit: AtMost(20.0) },
+    Row { name: "busy: a command of the target", label: "target:", unit: "ms", limit: AtMost(5.0) },
     Row {
-        name: "busy: two functions, against one",
+        name: "busy: a command of the writer",
+        label: "writer:",
+        unit: "ms",
+        limit: AtMost(20.0),
+    },
+    Row {
+        name: "busy: rate of two functions to one",
         label: "two devices:",
         unit: "times",
         limit: AtLeast(1.4),

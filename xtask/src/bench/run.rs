@@ -5,20 +5,20 @@
 //! byte passes through `process_vm_readv` and `process_vm_writev`; its rows are read as in
 //! [`speed`]. If the kernel's own copies are slow, the bound is a share of their rate.
 //!
-//! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth
-//! of work, while the model's threads need time too. On two processors, three or more threads share
-//! them, and the latency shows whether the model gets its turn. With real-time priority it would
-//! not: the programs run with ordinary priority among themselves, and with a high one against the
-//! rest of the machine if the system allows it. The best of several short rounds counts, and the
-//! rounds end once one reaches the bound.
+//! **Latencies**: two programs of rdma-core and perftest that poll all the time, while the model's
+//! threads need processor time too. On two processors three or more threads compete, so the latency
+//! shows whether the model's threads are scheduled in time. Real-time priority would hide that: the
+//! programs keep ordinary priority among themselves, and the whole session gets a high priority
+//! against the rest of the machine if the system allows it. The best of several short rounds
+//! counts, and the rounds end once one reaches the bound.
 //!
-//! **A compile**: the cost of `run` is a sum, not a share. Calls with a path stop. Their number
-//! depends on the programs that the compiler starts and the headers that it looks for, not on how
-//! much it compiles. So the sum is measured in a file of headers only, compiled in turns by a shell
-//! under `run` and by one without; the shortest of many short times is an undisturbed one, whatever
-//! else the machine does. The sum is compared with the time of the same file with functions to
-//! optimize, natively and as undisturbed as the system allows. A direct measurement cannot show 2 %
-//! of the latter on a machine with other work: its own times differ by more.
+//! **A compile**: `run` adds an absolute time, not a share, because it stops calls with a path.
+//! Their number depends on the programs that the compiler starts and the headers that it looks for,
+//! not on how much it compiles. So the added time is measured with a file of headers only, compiled
+//! in turns by a shell under `run` and by one without; the shortest of many short times has the
+//! least disturbance. The added time is compared with the native compile time of the same file with
+//! functions to optimize. A direct measurement could not show 2 % of that time: on a machine with
+//! other work, the compile times themselves differ by more.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;

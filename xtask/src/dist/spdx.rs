@@ -36,7 +36,7 @@ pub(super) fn created(source: &Path) -> Result<String> {
                 .output()
                 .ok()
                 .filter(|output| output.status.success())
-                .ok_or_else(|| format!("git knows no time of the sources: set {EPOCH}"))?;
+                .ok_or_else(|| format!("git has no commit time of the sources: set {EPOCH}"))?;
             String::from_utf8(output.stdout)?.trim().to_owned()
         }
     };
@@ -45,8 +45,9 @@ pub(super) fn created(source: &Path) -> Result<String> {
 
 /// Seconds since 1970 as SPDX writes a time.
 fn utc(seconds: &str) -> Result<String> {
-    let seconds: u64 =
-        seconds.parse().map_err(|_| format!("{seconds:?} is no number of seconds"))?;
+    let seconds: u64 = seconds.parse().map_err(|_| {
+        format!("{EPOCH} is {seconds:?}: it must be a number of seconds since 1970")
+    })?;
     let at = format!("--date=@{seconds}");
     let text = output_of(Command::new("date").args(["--utc", &at, "+%Y-%m-%dT%H:%M:%SZ"]))?;
     Ok(text.trim().to_owned())

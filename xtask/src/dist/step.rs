@@ -16,10 +16,10 @@ use crate::outcome::Outcome;
 use crate::vm::program::has_std;
 use crate::workspace::{Result, commit, workspace_root};
 
-/// Crates whose own tests say on an Arm core whether layouts, rings and packets are right.
+/// Crates whose tests check layouts, rings and packets; they run on an emulated Arm core.
 const TESTED: [&str; 3] = ["verbless-prm", "verbless-ring", "verbless-wire"];
 
-/// Inputs of each property: every other step has more.
+/// Number of inputs for each property test; the other steps try more.
 const CASES: &str = "16";
 
 pub(crate) fn check() -> Result<Outcome> {

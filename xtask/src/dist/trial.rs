@@ -1,5 +1,5 @@
-//! Runs shipped programs where nothing else is: no library, no network, no file of the machine, and
-//! only `/tmp` to write to.
+//! Runs the shipped programs in an empty sandbox: no library, no network, no file of the machine,
+//! and only `/tmp` is writable.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,7 @@ pub(super) const EMULATOR: &str = "qemu-aarch64";
 
 /// The directory of the programs in the sandbox.
 const PROGRAMS: &str = "/d";
-/// Seconds after which a program hangs.
+/// Seconds after which a program counts as hung.
 const LIMIT: &str = "120";
 
 /// A trial: a program with its arguments, and what its output has.
@@ -93,7 +93,7 @@ fn start(arch: Arch, built: &[Built], trial: &Trial) -> Result<Output> {
         command.arg("--ro-bind").arg(path).arg(format!("{PROGRAMS}/{}", program.name));
     }
     if !is_own(arch) {
-        // The emulator has libraries, which are of no use to a program of another architecture.
+        // The emulator has libraries, which are useless to a program of another architecture.
         for directory in ["/lib", "/lib64", "/usr/lib", "/usr/bin"] {
             if Path::new(directory).exists() {
                 command.args(["--ro-bind", directory, directory]);

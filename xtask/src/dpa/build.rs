@@ -202,7 +202,7 @@ mod tests {
             assert!(neither.contains(part), "{neither}");
         }
         std::fs::write(libraries.join("libcore-1.rlib"), []).unwrap();
-        let unasked = || panic!("sources are fetched in vain");
+        let unasked = || panic!("sources are fetched although they are not needed");
         assert_eq!(Core::of(&libraries, unasked).unwrap(), Core::Installed);
         std::fs::remove_dir_all(&libraries).unwrap();
         let arguments = |core: Core| {

@@ -88,7 +88,7 @@ fn closing(outcome: Outcome, ci: bool) -> Result<(String, u64)> {
 
 /// The program that exercises the device API, for the cases `dpa_programs` and `flexio` of the
 /// suite.
-const SHOWN: &str = "crates/flexio-dev/tests/program";
+const API_PROGRAM: &str = "crates/flexio-dev/tests/program";
 
 /// Why no program can be compiled, if none can.
 pub(crate) fn cannot_compile() -> Option<String> {
@@ -96,19 +96,20 @@ pub(crate) fn cannot_compile() -> Option<String> {
 }
 
 /// Builds it; returns its path.
-pub(crate) fn shown() -> Result<PathBuf> {
-    let programs = build::build(&workspace_root().join(SHOWN))?;
-    programs.into_iter().next().ok_or_else(|| "it is not a program".into())
+pub(crate) fn api_program() -> Result<PathBuf> {
+    let programs = build::build(&workspace_root().join(API_PROGRAM))?;
+    programs.into_iter().next().ok_or_else(|| "the crate has no program".into())
 }
 
 /// A host with that program in its binary.
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
-/// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`,
-/// on an InfiniBand port and, with `dpa_frames`, on an Ethernet one (under `run`, only the cases
-/// that need Ethernet); the host; and the examples in the documentation of the host library.
+/// The commands that check programs for the DPA on the model: the cases `dpa_programs` and `flexio`
+/// in process and under `verbless-model run`, on an InfiniBand port; the cases `dpa_frames` on an
+/// Ethernet port, with all of `flexio` in process and `flexio_cross` under `run`; the host with an
+/// embedded program; and the documentation examples of the host library.
 fn programs() -> Result<Vec<Command>> {
-    let (program, suite) = (shown()?, crate::run::program("hwtest")?);
+    let (program, suite) = (api_program()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
         command
             .args(["--filter", "dpa_programs", "--filter", "flexio", "--dpa-program"])

@@ -35,7 +35,7 @@ use fates::Report;
 use list::Mutant;
 use trial::{Fate, Tree};
 
-/// Hundredths of the viable mutants that must be killed.
+/// Percentage of the viable mutants that must be killed.
 const BOUND: usize = 92;
 
 /// Options of `cargo xtask mutants`.
@@ -138,7 +138,7 @@ impl Tally {
         }
     }
 
-    /// Hundredths of the viable ones that were killed, rounded down.
+    /// Percentage of the viable mutants that were killed, rounded down.
     fn share(&self) -> Result<usize> {
         let viable = self.killed + self.missed.len();
         (self.killed * 100)

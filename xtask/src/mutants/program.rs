@@ -55,7 +55,7 @@ pub(super) struct Program<'run> {
 }
 
 impl<'run> Program<'run> {
-    /// Switches these mutants of a package. A mutant's number is its index and one.
+    /// Switches these mutants of a package. A mutant's number is its index plus one.
     pub(super) fn new(tree: &'run Tree, package: &str, mutants: &[&Mutant]) -> Result<Self> {
         let mut files: BTreeMap<PathBuf, (String, Vec<Change>)> = BTreeMap::new();
         for (number, mutant) in (1..).zip(mutants) {

@@ -10,13 +10,13 @@ use super::program::Executable;
 use super::trial::{self, Tree};
 use crate::workspace::Result;
 
-/// A test hangs after this, and after a multiple of the time that it takes without a mutant.
-const PATIENCE: Duration = Duration::from_secs(10);
-const TIMES: u32 = 10;
-/// One in so many tests may fail because the sources have switches.
-const FAILING: usize = 20;
-/// Tests that run one by one, before more and more of them run in one process.
-const ALONE: usize = 4;
+/// A test counts as hung after this time plus [`TIMEOUT_FACTOR`] times its time without a mutant.
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT_FACTOR: u32 = 10;
+/// At most one test in this many may fail without a mutant, because of the switches in the sources.
+const TESTS_PER_FAILURE: usize = 20;
+/// Number of tests that run one by one; the tests after them run in ever larger groups.
+const SINGLE_RUNS: usize = 4;
 
 /// The mutants that some tests reach.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -47,13 +47,13 @@ impl Trace {
     }
 }
 
-/// A program of tests, and how it is asked for some of them.
+/// A test program, and how to run some of its tests.
 struct Program {
     executable: Executable,
     names: Vec<String>,
     /// `--exact` takes several names.
     takes_many: bool,
-    /// The time of all tests in one process, and of none.
+    /// The time to run all tests in one process, and the time to run none.
     whole: Duration,
     start: Duration,
 }
@@ -149,7 +149,7 @@ impl<'run> Tests<'run> {
         self.programs.iter().map(|it| it.whole).fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// About the time to trace each test.
+    /// The approximate time to trace each test.
     pub(super) fn each_time(&self) -> Duration {
         let each = |it: &Program| it.start * u32::try_from(it.names.len()).unwrap_or(u32::MAX);
         self.programs.iter().map(each).sum::<Duration>()
@@ -180,7 +180,7 @@ impl<'run> Tests<'run> {
                 }
             }
         }
-        if failing.len() > 1 + self.count() / FAILING {
+        if failing.len() > 1 + self.count() / TESTS_PER_FAILURE {
             let (failed, count) = (failing.len(), self.count());
             return Err(format!(
                 "{failed} of {count} tests fail without a mutant; see {}",
@@ -202,7 +202,7 @@ impl<'run> Tests<'run> {
         let tests: Vec<&Test> = self.tests.iter().filter(reaches).collect();
         let mut rest: BTreeMap<usize, Vec<&Test>> = BTreeMap::new();
         for (at, test) in tests.into_iter().enumerate() {
-            if at < ALONE {
+            if at < SINGLE_RUNS {
                 if self.is_killed_by(test.program, &[test], number)? {
                     return Ok(true);
                 }
@@ -216,7 +216,7 @@ impl<'run> Tests<'run> {
                 return self.is_killed_by_all(program, number);
             }
             let one = !self.programs[program].takes_many;
-            let (mut from, mut size) = (0, if one { 1 } else { ALONE });
+            let (mut from, mut size) = (0, if one { 1 } else { SINGLE_RUNS });
             while from < tests.len() {
                 let to = tests.len().min(from + size);
                 if self.is_killed_by(program, &tests[from..to], number)? {
@@ -232,7 +232,7 @@ impl<'run> Tests<'run> {
         let mut arguments = vec!["--exact".to_owned()];
         arguments.extend(tests.iter().map(|test| test.name.clone()));
         let time: Duration = tests.iter().map(|it| it.time).sum();
-        Ok(!self.passes(program, &arguments, number, PATIENCE + time * TIMES)?)
+        Ok(!self.passes(program, &arguments, number, TEST_TIMEOUT + time * TIMEOUT_FACTOR)?)
     }
 
     /// Whether any test of a program fails.
@@ -240,7 +240,7 @@ impl<'run> Tests<'run> {
         let Program { executable, whole, .. } = &self.programs[program];
         let mut command = self.tree.test(executable, &self.whole())?;
         command.env("VERBLESS_MUTANT", number.to_string());
-        let limit = PATIENCE.saturating_add(whole.saturating_mul(TIMES));
+        let limit = TEST_TIMEOUT.saturating_add(whole.saturating_mul(TIMEOUT_FACTOR));
         Ok(!trial::all_pass(command, limit, &self.tree.log())?)
     }
 

@@ -1,7 +1,6 @@
 //! Which mutant is active in this process: its number is in `VERBLESS_MUTANT`. If that is `trace`,
 //! none is, and the file that `VERBLESS_MUTANT_TRACE` names gets a line for each mutant that is
-//! reached. A first call in a test may come where the test counts allocations, so nothing here
-//! allocates.
+//! reached. Nothing here allocates: a test that counts allocations may make the first call.
 extern crate std;
 
 use core::ffi::{CStr, c_char};
@@ -28,7 +27,7 @@ unsafe extern "C" {
     fn getenv(name: *const c_char) -> *const c_char;
 }
 
-/// Whether this mutant is active. None is where the compiler evaluates it.
+/// Whether this mutant is active. When the compiler evaluates the call, no mutant is.
 #[inline]
 pub(crate) const fn active(number: u32) -> bool {
     core::intrinsics::const_eval_select((number,), in_compiler, at_run_time)

@@ -28,9 +28,9 @@ pub(super) const OF_THE_SUITE: [&str; 7] = [
     "verbless-model-kernel",
 ];
 pub(super) const SUITE: &str = "verbless-conformance";
-/// The minimum time after which tests hang; otherwise a multiple of their time without a mutant.
-const PATIENCE: Duration = Duration::from_secs(60);
-const TIMES: u32 = 5;
+/// Minimum timeout of tests; otherwise it is [`TIMEOUT_FACTOR`] times their time without a mutant.
+const MIN_TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT_FACTOR: u32 = 5;
 
 /// The result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +83,7 @@ impl Tree {
         let has_suite = packages.iter().any(|package| OF_THE_SUITE.contains(package));
         let dpa_program = match crate::dpa::cannot_compile() {
             _ if !has_suite => None,
-            None => Some(crate::dpa::shown()?),
+            None => Some(crate::dpa::api_program()?),
             Some(why) => {
                 println!("cases of programs for the DPA kill no mutant: {why}");
                 None
@@ -108,7 +108,7 @@ impl Tree {
             let passed = self.builds(package)? && {
                 let start = Instant::now();
                 let passed = self.passes(package)?;
-                let limit = PATIENCE.max(start.elapsed() * TIMES);
+                let limit = MIN_TEST_TIMEOUT.max(start.elapsed() * TIMEOUT_FACTOR);
                 self.limits.insert(package.into(), limit);
                 passed
             };
@@ -138,8 +138,8 @@ impl Tree {
         self.directory.join("active.rs")
     }
 
-    /// Why the suite's run has a name to skip: with a program for the DPA, the suite skips less
-    /// than the expected skips of a test run.
+    /// The name of a test to skip: with a program for the DPA, the suite skips fewer cases than the
+    /// expected skips list, and this test of the list fails.
     pub(super) fn skip(&self) -> Option<&'static str> {
         self.dpa_program.as_ref().map(|_| "only expected skips")
     }

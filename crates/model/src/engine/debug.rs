@@ -34,7 +34,7 @@ pub(crate) fn spawn(
     listener.set_nonblocking(true)?;
     for (_, dpa) in &dpas {
         dpa.debug_serve();
-        dpa.debug_want(entry);
+        dpa.debug_request_run(entry);
     }
     let shared = Arc::downgrade(shared);
     let serve = move || {
@@ -47,12 +47,12 @@ pub(crate) fn spawn(
                 tracing::warn!("a debugger is refused: its connection is another user's");
                 continue;
             }
-            dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
+            dpas.iter().for_each(|(_, dpa)| dpa.debug_request_run(entry));
             match session(stream, &dpas, &shared) {
                 Ok(ended) => tracing::info!(?ended, "a debugger has left"),
                 Err(error) => tracing::info!(%error, "a debugger disconnected"),
             }
-            dpas.iter().for_each(|(_, dpa)| dpa.debug_forgo());
+            dpas.iter().for_each(|(_, dpa)| dpa.debug_cancel_request());
         }
     };
     std::thread::Builder::new().name("verbless-gdb".into()).spawn(serve).map(drop)
@@ -109,7 +109,7 @@ impl<'a> DebuggedRun<'a> {
         let begun = |(id, dpa): &'a (usize, Arc<Dpa>)| Some((*id, &**dpa, dpa.debug_begin()?));
         let Some((id, dpa, turn)) = self.dpas.iter().find_map(begun) else { return false };
         let others = self.dpas.iter().filter(|(other, _)| *other != id);
-        others.for_each(|(_, dpa)| dpa.debug_forgo());
+        others.for_each(|(_, dpa)| dpa.debug_cancel_request());
         self.hold(id, dpa, turn);
         true
     }

@@ -23,11 +23,11 @@ use crate::shared_model::SharedModel;
 const MAX_THREADS: usize = 4;
 
 /// Work that a run may do through windows before it releases the function, in visited entries of
-/// indirect keys; each access adds [`ACCESS`]. The last access may visit more, up to [`VISITS`], as
-/// a message may.
-pub(super) const HOLD: u32 = 4096;
-/// Cost of an access and of the instructions up to the next one, in entries.
-pub(super) const ACCESS: u32 = 32;
+/// indirect keys. Each access adds [`VISITS_PER_ACCESS`]. The last access may exceed the limit, by
+/// up to [`VISITS`], the limit of any message.
+pub(super) const MAX_HELD_VISITS: u32 = 4096;
+/// Cost of an access, and of the instructions up to the next one, in visited entries.
+pub(super) const VISITS_PER_ACCESS: u32 = 32;
 
 /// Limits how long a run holds the function, by the work done for it.
 #[derive(Debug, Default)]
@@ -38,8 +38,8 @@ pub(super) struct HoldLimit {
 impl HoldLimit {
     /// Counts an access that visited this many entries; returns whether the run may make another.
     fn count_access(&mut self, visited: u32) -> bool {
-        self.work += ACCESS + visited;
-        self.work < HOLD
+        self.work += VISITS_PER_ACCESS + visited;
+        self.work < MAX_HELD_VISITS
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) enum ServeResult {
     DeviceAnswer(Turn, DeviceRequest, DeviceAnswer),
     /// The run was answered, and makes this request next.
     Requests(Turn, DeviceRequest),
-    /// The run was answered, and rests until the function is put back.
+    /// The run was answered, and has instructions left: resume it without the lock.
     Rests(Turn),
     /// The run was answered, and its turn is over.
     Over,
@@ -299,7 +299,7 @@ fn ring(
 ) -> Option<DeviceAnswer> {
     let objects = &function.hca.objects;
     let names_page = |cqn: u32| objects.cqs.get(&cqn).is_some_and(|cq| cq.uar_page == page);
-    // An outbox that reaches the CQ of an emulated doorbell reaches the doorbell.
+    // An outbox with the UAR page of an emulated doorbell's CQ may ring that doorbell.
     let emulated = |number: u32| {
         let context = &objects.emulated_doorbells.get(&number)?.context;
         names_page(context.cqn()).then_some(context)

@@ -83,7 +83,8 @@ impl Events<'_> {
         self.queue(kind, EqeQueueType::RQ, rqn);
     }
 
-    /// An event about an SRQ. Linux looks for a receive memory pool among receive queues.
+    /// An event about an SRQ. The event of an RMP has the queue type of RQs, by which Linux finds
+    /// its subscribers.
     pub(super) fn srq(&mut self, kind: u8, number: u32, is_pool: bool) {
         self.queue(kind, if is_pool { EqeQueueType::RQ } else { EqeQueueType::QP }, number);
     }

@@ -39,16 +39,16 @@ fn turn_of_next(function: &mut FunctionEngine, now: u64) -> bool {
     true
 }
 
-/// Flushes up to `most` WQEs of each half of a queue; true if there may be more.
-fn flush(function: &mut FunctionEngine, number: u32, now: u64, most: usize) -> bool {
+/// Flushes up to `max` WQEs of each half of a queue; true if there may be more.
+fn flush(function: &mut FunctionEngine, number: u32, now: u64, max: usize) -> bool {
     if let Ok(mut sq) = function.sq(number, now) {
-        return sq.sq.state == SqState::ERR && !runs_dry(most, || sq.flush_one());
+        return sq.sq.state == SqState::ERR && !repeat_until_none(max, || sq.flush_one());
     }
     if let Ok(mut rq) = function.rq(number, now) {
-        return rq.rq.state == RqState::ERR && !runs_dry(most, || rq.flush_one());
+        return rq.rq.state == RqState::ERR && !repeat_until_none(max, || rq.flush_one());
     }
     match function.pair(number, now) {
-        Ok(mut pair) => flush_pair(&mut pair, most),
+        Ok(mut pair) => flush_pair(&mut pair, max),
         Err(missing) => {
             tracing::error!(%missing, "a queue was destroyed before its flush");
             false
@@ -62,22 +62,24 @@ pub(super) fn finish(function: &mut FunctionEngine, qpn: u32, now: u64) {
         && let Ok(mut pair) = function.pair(qpn, now)
     {
         // At most as many as a record can count: software may post meanwhile.
-        runs_dry(1 << 16, || flush_send(&mut pair));
+        repeat_until_none(1 << 16, || flush_send(&mut pair));
     }
 }
 
-/// Calls `one` until it returns `None`, at most `most` times; true if it returned `None`.
-fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
-    (0..most).any(|_| one().is_none())
+/// Calls `one` until it returns `None`, at most `max` times; true if it returned `None`.
+fn repeat_until_none(max: usize, mut one: impl FnMut() -> Option<()>) -> bool {
+    (0..max).any(|_| one().is_none())
 }
 
-/// Flushes up to `most` requests and receives; true if there may be more. When a QP on a shared
+/// Flushes up to `max` requests and receives; true if there may be more. When a QP on a shared
 /// receive queue has nothing left to flush, an event says so, once.
-fn flush_pair(pair: &mut QueuePair<'_>, most: usize) -> bool {
+fn flush_pair(pair: &mut QueuePair<'_>, max: usize) -> bool {
     match pair.qp.state {
-        QpState::SqError => !runs_dry(most, || flush_send(pair)),
+        QpState::SqError => !repeat_until_none(max, || flush_send(pair)),
         QpState::Error => {
-            if !runs_dry(most, || flush_send(pair)) || !runs_dry(most, || flush_receive(pair)) {
+            if !repeat_until_none(max, || flush_send(pair))
+                || !repeat_until_none(max, || flush_receive(pair))
+            {
                 return true;
             }
             failure::last_wqe_reached(pair);
@@ -160,14 +162,13 @@ pub(super) fn find_late_receives(locked: &mut LockedFunctions, id: usize) -> boo
     if locked.functions[id].engine.errored.is_empty() {
         return false;
     }
-    let most = if locked.clock.began.is_some() { MAX_LATE_CHECKS } else { usize::MAX };
+    let max = if locked.clock.began.is_some() { MAX_LATE_CHECKS } else { usize::MAX };
     let now = locked.clock.now;
     let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);
     let last = function.engine.last_checked;
     let mut found = false;
-    for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(most)
-    {
+    for &number in errored.range(last.saturating_add(1)..).chain(errored.range(..=last)).take(max) {
         function.engine.last_checked = number;
         if !function.engine.flushes.has(number) && has_late(function, number) {
             function.engine.flushes.add(number, now);
@@ -199,13 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_dry_stops_at_its_limit() {
+    fn repeat_until_none_stops_at_its_limit() {
         let mut flushed = 0;
-        assert!(!runs_dry(1 << 16, || {
+        assert!(!repeat_until_none(1 << 16, || {
             flushed += 1;
             Some(())
         }));
         assert_eq!(flushed, 1 << 16);
-        assert!(runs_dry(1, || None));
+        assert!(repeat_until_none(1, || None));
     }
 }

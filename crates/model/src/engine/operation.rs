@@ -404,7 +404,7 @@ impl QpTypeSet {
         Self(0).and(types)
     }
 
-    /// These types and `types`.
+    /// The union of these types and `types`.
     const fn and(self, types: &[ServiceType]) -> Self {
         let (mut bits, mut at) = (self.0, 0);
         while at < types.len() {
@@ -447,7 +447,7 @@ mod tests {
         }
         for entry in &TABLE {
             let same = |other: &&Operation| other.name == entry.name;
-            assert_eq!(TABLE.iter().filter(same).count(), 1, "{}: two of a name", entry.name);
+            assert_eq!(TABLE.iter().filter(same).count(), 1, "{}: a duplicate", entry.name);
             assert!(!entry.name.is_empty(), "{:#x} has no name", entry.opcode);
             let first = TABLE.iter().find(|other| other.opcode == entry.opcode);
             assert_eq!(Some(Operation::name_of(entry.opcode)), first.map(|it| it.name));

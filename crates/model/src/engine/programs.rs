@@ -34,7 +34,7 @@ impl Programs<'_> {
         match to {
             DpaEventTarget::Thread(thread) => match self.dpa {
                 Some(dpa) => dpa.event(thread),
-                None => tracing::error!(thread, "a CQ starts a thread of a DPA that is not there"),
+                None => tracing::error!(thread, "a CQ starts a thread of a function without a DPA"),
             },
             DpaEventTarget::Eq(eqn) => self.report(eqn, cqn, memory),
             DpaEventTarget::OtherContext { function, process, thread } => {
@@ -57,7 +57,7 @@ impl Programs<'_> {
                     raise(self.devices, eq);
                 }
             }
-            None => tracing::error!(eqn, cqn, "a CQ reports to an EQ of the DPA that is not there"),
+            None => tracing::error!(eqn, cqn, "a CQ reports to a DPA EQ that does not exist"),
         }
     }
 

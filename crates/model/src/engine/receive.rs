@@ -15,9 +15,6 @@ use super::{completion, failure, srq};
 use crate::connection::{Incoming, Target};
 use crate::hca::objects::QpObject;
 
-/// log2 of the longest receive WQE.
-const MAX_LOG_STRIDE: u32 = 12;
-
 /// The index of the next receive WQE; `wqe` receives a copy of it. Only this function reads the
 /// record.
 pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u16, Nak> {
@@ -33,7 +30,7 @@ pub(super) fn next(pair: &QueuePair<'_>, wqe: Option<&mut Vec<u8>>) -> Result<u1
         return Err(Nak::NotReady);
     }
     if let Some(wqe) = wqe {
-        if rq.log_stride > MAX_LOG_STRIDE || rq.log_size >= 32 {
+        if rq.log_stride > srq::MAX_LOG_STRIDE || rq.log_size >= 32 {
             return Err(Nak::Operation);
         }
         let slot = u64::from(rq.consumer) & ((1 << rq.log_size) - 1);

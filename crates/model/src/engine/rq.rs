@@ -107,7 +107,7 @@ impl StandaloneRq<'_> {
             return Ok(None);
         }
         let slot = u64::from(queue.consumer) & ((1_u64 << queue.log_size.min(16)) - 1);
-        wqe.resize(1 << queue.log_stride.min(srq::LOG_LONGEST_STRIDE), 0);
+        wqe.resize(1 << queue.log_stride.min(srq::MAX_LOG_STRIDE), 0);
         queue.memory.read_wrapping(memory, slot << queue.log_stride, wqe)?;
         Ok(Some(queue.consumer))
     }

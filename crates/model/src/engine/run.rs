@@ -11,19 +11,18 @@ use super::{blueflame, doorbell, dpa, flush, packets, sweep, transport, wait};
 use crate::fabric::Vport;
 use crate::locked::LockedFunctions;
 
-/// While queues are busy, one of this number of turns scans for doorbells.
+/// While queues are busy, one turn in this many scans for doorbells.
 const TURNS_PER_SCAN: u32 = 8;
-/// While queues are busy, one of this number of turns reads the records of queues whose doorbells
-/// may be lost.
+/// While queues are busy, one turn in this many reads the records of queues whose doorbells may be
+/// lost.
 const TURNS_PER_SWEEP: u32 = 16;
-/// In stepped mode, one of this number of turns goes to programs on a DPA, whatever other work
-/// there is.
+/// In stepped mode, one turn in this many goes to a DPA program, whatever other work there is.
 const TURNS_PER_PROGRAM: u32 = 16;
 /// Packets taken in a row; their answers go out together.
 const ARRIVALS_PER_PHASE: u8 = 16;
 /// Kinds of [`Phase`]; the first one may come again.
 const PHASES: usize = 4;
-/// While queues are busy, one of this number of turns looks at QPs in the error state.
+/// While queues are busy, one turn in this many looks at QPs in the error state.
 const TURNS_PER_FLUSH: u32 = 1024;
 
 /// Bytes that are moved before others may lock the function.

@@ -12,7 +12,7 @@ use std::mem::offset_of;
 use verbless_prm::hot::{self, SrqNextSegment, SrqRecord, event_type};
 
 /// log2 of the longest receive WQE.
-pub(super) const LOG_LONGEST_STRIDE: u32 = 12;
+pub(super) const MAX_LOG_STRIDE: u32 = 12;
 
 /// The index of the next posted WQE, if any; copies its data segments to `wqe`.
 pub(super) fn next(
@@ -25,7 +25,7 @@ pub(super) fn next(
         return Ok(None);
     }
     if let Some(wqe) = wqe {
-        wqe.resize(1 << queue.log_stride.min(LOG_LONGEST_STRIDE), 0);
+        wqe.resize(1 << queue.log_stride.min(MAX_LOG_STRIDE), 0);
         queue.memory.read_wrapping(memory, head_offset(queue), wqe)?;
         if has_next_segment(queue) {
             wqe.drain(..SrqNextSegment::BYTES);

@@ -38,8 +38,7 @@ const MIN_SLEEP: Duration = Duration::from_micros(20);
 /// time.
 const MAX_SLEEP: Duration = Duration::from_micros(200);
 /// After this time without work the device counts as unused, and the thread sleeps for
-/// [`IDLE_SLEEP`] at a time: a process that wakes 5,000 times a second takes two hundredths of a
-/// processor.
+/// [`IDLE_SLEEP`] at a time: a process that wakes 5,000 times a second takes 2 % of a processor.
 const IDLE: Duration = Duration::from_secs(1);
 const IDLE_SLEEP: Duration = Duration::from_millis(2);
 /// Timer slack of the thread. By default the kernel may add 50 µs to a sleep, to wake the thread

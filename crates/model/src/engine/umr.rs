@@ -1,4 +1,4 @@
-//! UMR: work requests that change memory keys: their rights, range and translation entries.
+//! UMR: work requests that change an mkey's rights, range and translation entries.
 //!
 //! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them. When
 //! it becomes valid, the model builds the translation of the data path from them. The kernel's own
@@ -33,16 +33,16 @@ const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
 /// The number of octowords (16 bytes) of entries, and their offset in the list, are multiples of
 /// this (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
-/// Maximum number of octowords that the model keeps of one key's entries: pages of 4 KiB for
-/// 32 GiB.
+/// Maximum number of octowords of translation entries that the model keeps of one key: enough MTTs
+/// for 32 GiB in pages of 4 KiB.
 const MAX_KEPT_OCTOWORDS: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
 /// The bits of an entry that let the device read and write the page.
 const PRESENT: u64 = 3;
-/// The request is no UMR that this device supports.
+/// Syndrome of a UMR that is malformed, or that this device does not support.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
-/// The key does not allow the change.
+/// Syndrome of a change that the key does not allow.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
 /// Changes the key that a UMR names.

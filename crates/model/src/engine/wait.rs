@@ -24,7 +24,7 @@ use crate::locked::LockedFunctions;
 const MIN_INTERVAL: u64 = 2_000;
 const MAX_INTERVAL: u64 = 1_000_000;
 /// The interval until the next read is the time that the queue has waited, divided by this.
-const PART: u64 = 8;
+const WAIT_DIVISOR: u64 = 8;
 
 /// Checks a wait WQE; returns the bytes that it moves, which are none, or a syndrome.
 #[cold]
@@ -115,8 +115,8 @@ impl Waits {
     /// Schedules the next read of the queue's word, after a time that grows with its wait.
     fn later(&mut self, qpn: u32, now: u64) {
         if let Some(waiting) = self.queues.get_mut(&qpn) {
-            let pause =
-                (now.saturating_sub(waiting.since) / PART).clamp(MIN_INTERVAL, MAX_INTERVAL);
+            let pause = (now.saturating_sub(waiting.since) / WAIT_DIVISOR)
+                .clamp(MIN_INTERVAL, MAX_INTERVAL);
             waiting.due = now + pause;
         }
     }

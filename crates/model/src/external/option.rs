@@ -1,5 +1,5 @@
-//! Socket options that the standard library lacks. (nix has them, with two crates more that a
-//! user's test would compile.)
+//! Socket options that the standard library lacks. (nix has them, but adds two crates to what a
+//! user's test compiles.)
 
 #![allow(unsafe_code)]
 

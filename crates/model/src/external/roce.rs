@@ -412,8 +412,8 @@ mod tests {
             io::stderr().write_all(line.as_bytes()).unwrap();
             return;
         };
-        let most = i32::MAX as usize / 2;
-        assert_eq!(set_receive_buffer(&socket, most).unwrap(), limit.min(most));
+        let max = i32::MAX as usize / 2;
+        assert_eq!(set_receive_buffer(&socket, max).unwrap(), limit.min(max));
     }
 
     #[test]

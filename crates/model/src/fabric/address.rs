@@ -6,7 +6,7 @@ use crate::profile::Link;
 use verbless_wire::Mac;
 
 /// The first LID of multicast groups.
-const FIRST_GROUP_LID: u16 = 0xc000;
+pub(crate) const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// The LID of the other end of the link; no switch forwards it.
 const PERMISSIVE_LID: u16 = 0xffff;
 
@@ -37,7 +37,7 @@ impl Destination {
                 let lrh = Lrh::from_prefix(frame)?;
                 match lrh.destination_lid() {
                     0 | PERMISSIVE_LID => None,
-                    FIRST_GROUP_LID.. => Some(Self::InfinibandGroup),
+                    FIRST_MULTICAST_LID.. => Some(Self::InfinibandGroup),
                     lid if lrh.link_next_header() == LrhNextHeader::IBA_GLOBAL => {
                         let grh = Grh::from_prefix(&frame[Lrh::BYTES..])?;
                         Some(Self::Lid(lid, Some(*grh.destination_gid())))

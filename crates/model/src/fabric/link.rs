@@ -116,7 +116,7 @@ impl Cable {
     }
 
     /// Frames in flight keep their time. Faults keep their counts up to the first one that differs;
-    /// with another seed all start anew.
+    /// with another seed all start again.
     pub(super) fn set(&mut self, settings: LinkSettings) {
         let alike = self.settings.faults.iter().zip(&settings.faults);
         let kept = match self.settings.seed == settings.seed {

@@ -46,7 +46,7 @@ mod option {
     pub(super) const STATISTICS_DROPPED: u16 = 5;
 }
 
-/// Decimal digits of a time after the second.
+/// Resolution of times: decimal digits after the second.
 const NANOSECONDS: u8 = 9;
 /// The flags of a packet: it came in, or went out.
 const INBOUND: u32 = 1;
@@ -107,8 +107,8 @@ impl<W: Write> Pcapng<W> {
         })
     }
 
-    /// Ends a capture: says for every interface how many of its frames are missing, of which there
-    /// is one of each for the ports that miss some.
+    /// Ends a capture: writes for every interface how many of its frames are missing. `missing` has
+    /// an entry for each port that misses some: their number, and one of them.
     ///
     /// # Errors
     /// Those of `sink`.

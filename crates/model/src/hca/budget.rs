@@ -18,12 +18,12 @@ pub(crate) struct Budget {
     used: Arc<AtomicUsize>,
     /// Bytes of the objects themselves.
     objects: usize,
-    most: usize,
+    max: usize,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { used: Arc::default(), objects: 0, most: MAX_FUNCTION_BYTES }
+        Self { used: Arc::default(), objects: 0, max: MAX_FUNCTION_BYTES }
     }
 }
 
@@ -35,13 +35,13 @@ impl Budget {
 
     /// Whether objects and lists have used up the budget.
     pub(crate) fn is_full(&self) -> bool {
-        self.used.load(Ordering::Relaxed).saturating_add(self.objects) > self.most
+        self.used.load(Ordering::Relaxed).saturating_add(self.objects) > self.max
     }
 
     /// Whether a list of `bytes` more fits.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let used = self.used.load(Ordering::Relaxed).saturating_add(self.objects);
-        used.saturating_add(bytes) <= self.most
+        used.saturating_add(bytes) <= self.max
     }
 
     /// A list that counts against the budget while any holder keeps it.
@@ -52,10 +52,10 @@ impl Budget {
         ChargedList { items, _charge: Some(Arc::new(Charge { used: self.used.clone(), bytes })) }
     }
 
-    /// A budget of `most` bytes.
+    /// A budget of `max` bytes.
     #[cfg(test)]
-    pub(crate) fn of(most: usize) -> Self {
-        Self { most, ..Self::default() }
+    pub(crate) fn of(max: usize) -> Self {
+        Self { max, ..Self::default() }
     }
 }
 

@@ -133,7 +133,7 @@ impl Capabilities {
     /// `get_max_log_entity_size_cap`, `get_min_log_entity_size_cap`).
     pub(crate) fn log_entity_sizes(&self, ksm: bool) -> RangeInclusive<u32> {
         let page = self.general_2();
-        let (least, most) = match ksm {
+        let (min, max) = match ksm {
             true if page.min_mkey_log_entity_size_fixed_buffer_valid() => (
                 page.min_mkey_log_entity_size_fixed_buffer(),
                 page.max_mkey_log_entity_size_fixed_buffer(),
@@ -144,7 +144,7 @@ impl Capabilities {
             true => (10, page.max_mkey_log_entity_size_fixed_buffer()),
             false => (12, page.max_mkey_log_entity_size_mtt()),
         };
-        least.into()..=if most == 0 { 31 } else { most.into() }
+        min.into()..=if max == 0 { 31 } else { max.into() }
     }
 
     /// The RoCE page; all 0 if there is none.

@@ -82,6 +82,6 @@ mod tests {
         let nodes: BTreeSet<_> = all.iter().map(|it| it.node_guid).collect();
         assert_eq!((macs.len(), gids.len(), nodes.len()), (14, 14, 7));
         assert!(macs.iter().all(|mac| mac >> 40 == 2), "locally administered, of one port");
-        assert_eq!(all[0].ports[0].mac, 0x02_56_4c_00_00_01, "as it always was");
+        assert_eq!(all[0].ports[0].mac, 0x02_56_4c_00_00_01, "the MACs of earlier releases");
     }
 }

@@ -1,7 +1,6 @@
 //! Translation entries of indirect keys, as software writes them in CREATE_MKEY and in UMR: ranges
-//! of other keys (KLM), blocks of one size (KSM), or KLMs that repeat in turn.
-//!
-//! The last kind begins with a header instead of an entry; entries without a header are a list.
+//! of other keys (KLM), blocks of one size (KSM), or interleaved KLMs (strided UMR). Interleaved
+//! KLMs begin with a repeat block header; KLMs and KSMs have no header.
 
 use verbless_prm as prm;
 use verbless_prm::{Ksm, UmrRepeatBlockSegment, UmrRepeatEntry};

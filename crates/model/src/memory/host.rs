@@ -121,6 +121,6 @@ pub trait Interrupts: Send + Sync {
     fn raise(&self, vector: u32);
 
     /// The function died or was reset: a driver sees it by its health counter, and gets no further
-    /// interrupt until it starts the function anew.
+    /// interrupt until it starts the function again.
     fn fatal(&self) {}
 }

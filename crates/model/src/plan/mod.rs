@@ -318,9 +318,9 @@ impl FaultPlan {
                 return no_device(device, Some(line));
             }
             let of = ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
-            let most = of.map(|(_, &ports)| ports).max().unwrap_or(0);
-            if let Some(port) = port.filter(|&port| usize::from(port) > most) {
-                let text = format!("there is no port {port}: there are {most}, numbered from 1");
+            let max = of.map(|(_, &ports)| ports).max().unwrap_or(0);
+            if let Some(port) = port.filter(|&port| usize::from(port) > max) {
+                let text = format!("there is no port {port}: there are {max}, numbered from 1");
                 return Err(FaultPlanError { line: Some(line), text });
             }
         }

@@ -112,12 +112,12 @@ impl Item<'_> {
         let value = i128::from_str_radix(integer.as_str(), integer.radix()).ok();
         let fits = value.and_then(|value| u64::try_from(value).ok());
         fits.filter(|value| range.contains(value)).ok_or_else(|| {
-            let (least, most) = (range.start(), range.end());
+            let (min, max) = (range.start(), range.end());
             // With its radix, which only the text has; the limits are written alike.
             let written = self.text.0.get(self.value.span()).unwrap_or(integer.as_str());
             self.error(match integer.radix() {
-                16 => format!("is {written}: it is from {least:#x} to {most:#x}"),
-                _ => format!("is {written}: it is from {least} to {most}"),
+                16 => format!("is {written}: it is from {min:#x} to {max:#x}"),
+                _ => format!("is {written}: it is from {min} to {max}"),
             })
         })
     }
@@ -187,12 +187,12 @@ impl Item<'_> {
     /// A number, or a name that stands for one.
     pub(super) fn number_or_name<'n>(
         &self,
-        most: u64,
+        max: u64,
         names: impl Iterator<Item = (&'n str, u64)>,
         what: &str,
     ) -> Result<u64, FaultPlanError> {
         if let DeValue::Integer(_) = self.value.get_ref() {
-            return self.integer(0..=most);
+            return self.integer(0..=max);
         }
         let text =
             self.string().map_err(|_| self.kind(&format!("the name or number of {what}")))?;

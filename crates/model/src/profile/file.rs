@@ -238,7 +238,7 @@ sections! {
         pub reserved_lkey: u32,
         /// Reads return zeros, writes are discarded.
         pub null_mkey: u32,
-        /// Reads are dumped, for filling.
+        /// The key for padding by the DUMP opcode.
         pub dump_fill_mkey: u32,
         /// Ends a scatter list.
         pub terminate_scatter_list_mkey: u32,

@@ -109,9 +109,9 @@ macro_rules! read_numbers {
                 _: Option<&Self>,
             ) -> Result<Self, ProfileError> {
                 let number = integer(value).ok_or_else(|| misplaced(place, value, "a number"))?;
-                let most = Self::MAX;
+                let max = Self::MAX;
                 let fits = Self::try_from(number);
-                fits.map_err(|_| wrong(place, format!("is {number}, not from 0 to {most}")))
+                fits.map_err(|_| wrong(place, format!("is {number}, not from 0 to {max}")))
             }
         }
     )*};

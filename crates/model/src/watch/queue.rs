@@ -408,7 +408,7 @@ mod tests {
             });
         }
         for _ in 0..2 {
-            end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
+            end.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
         }
         for received in receivers {
             assert_eq!(received.try_iter().collect::<Vec<_>>(), [0, 1]);
@@ -443,7 +443,7 @@ mod tests {
             });
         }
         for _ in 0..2 {
-            end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
+            end.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
         }
         assert_eq!(other.1.iter().collect::<Vec<_>>(), [0], "it is dropped after what it was due");
     }

@@ -51,7 +51,7 @@ impl Check<'_> {
             self.word(structure, word);
         }
         if structure.hot {
-            for field in hot::homeless(structure) {
+            for field in hot::fields_without_member(structure) {
                 let location = format!("[{}] {}", structure.name, field.name);
                 let message = "is neither in a word nor a whole number; add a word around it";
                 self.error(&structure.file, location, message);

@@ -158,7 +158,7 @@ fn inner(structure: &Structure, word: &Word) -> bool {
 
 /// The fields of a hot structure that need a word: no member holds them, neither of the structure
 /// nor of a word with an inner word.
-pub(crate) fn homeless(structure: &Structure) -> Vec<&Field> {
+pub(crate) fn fields_without_member(structure: &Structure) -> Vec<&Field> {
     let has = |parts: &[Part<'_>], field: &Field| {
         let holds = |part: &&Part<'_>| {
             part.span.start <= field.start && field.span().end() <= part.span.end()
@@ -167,13 +167,13 @@ pub(crate) fn homeless(structure: &Structure) -> Vec<&Field> {
     };
     let whole = Span { start: 0, width: structure.bytes * 8 };
     let members = parts(structure, whole, None);
-    let mut homeless: Vec<&Field> =
+    let mut fields_without_member: Vec<&Field> =
         structure.fields.iter().filter(|field| !field.tail && !has(&members, field)).collect();
     for word in structure.words.iter().filter(|word| inner(structure, word)) {
         let members = parts(structure, word.span, Some(word));
-        homeless.extend(word.fields(structure).filter(|field| !has(&members, field)));
+        fields_without_member.extend(word.fields(structure).filter(|field| !has(&members, field)));
     }
-    homeless
+    fields_without_member
 }
 
 /// The big-endian number type of `bits` bits.

@@ -412,7 +412,7 @@ fn only<'h, 'f>(header: &'h Header<'f>, kind: u32, what: &str) -> Result<Option<
     let mut found = header.sections.iter().filter(|section| section.word(4) == kind);
     match (found.next(), found.next()) {
         (first, None) => Ok(first),
-        _ => refused(format!("it has several {what}: link it anew")),
+        _ => refused(format!("it has several {what}: link it again with one")),
     }
 }
 

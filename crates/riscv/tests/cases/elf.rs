@@ -354,9 +354,9 @@ fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
 fn shared_symbol_names_are_bounded_in_total() {
     // All have the same name, of the maximum length.
     let fits = (MAX_NAMES / MAX_NAME) as u32;
-    let most = |count| of_shared_names(MAX_NAME + 1, count, false, 0).parse();
-    assert_eq!(most(fits).unwrap().symbols().count(), 1);
-    let error = most(fits + 1).unwrap_err();
+    let file_of = |count| of_shared_names(MAX_NAME + 1, count, false, 0).parse();
+    assert_eq!(file_of(fits).unwrap().symbols().count(), 1);
+    let error = file_of(fits + 1).unwrap_err();
     assert!(error.contains("its names have more than"), "{error}");
     let error = of_shared_names(MAX_NAME + 2, 1, false, 0).parse().unwrap_err();
     assert!(error.contains("does not end"), "{error}");

@@ -160,7 +160,7 @@ fn gdb_receives_signal_of_fatal_trap() {
 }
 
 #[test]
-fn breakpoints_leave_with_gdb_and_calls_continue() {
+fn gdb_exit_removes_breakpoints() {
     let mut counting = hart(&COUNT);
     // Not 0: the call does not end the program.
     counting.set_x(17, 1);

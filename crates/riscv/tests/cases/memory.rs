@@ -242,7 +242,7 @@ fn system_call_ends_reservation() {
 
 #[test]
 fn concurrent_harts_lose_no_increments() {
-    // LR/SC and AMOADD by turns, on the two halves of a doubleword.
+    // LR/SC and AMOADD alternately, on the two halves of a doubleword.
     let code = [
         amo(2, false, T0, A1, 0),
         addi(T0, T0, 1),

@@ -1,4 +1,4 @@
-//! Random snippets by class of instructions. None of them uses x31, leaves its room, or depends on
+//! Random snippets by class of instructions. None uses x31, jumps out of its slot, or depends on
 //! an address or a time that differs on QEMU.
 
 use crate::image::{SCRATCH, SHARED, body};

@@ -49,12 +49,12 @@ fn cqs_of_every_size_are_created(lab: &Lab) -> Result<(), Stop> {
 fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let most = device.caps().log_max_cqes;
+    let max = device.caps().log_max_cqes;
     let shared = RegisteredMemory::new(&device, 4096)?;
     let cq = domain.completion_queue(&CqConfig::new(2))?;
     let buffer = verbless_command::QueueMemory::new(shared.umem.clone(), 0);
     let attr = verbless_command::CqAttr {
-        log_cqes: most + 1,
+        log_cqes: max + 1,
         ring: buffer.clone(),
         record: buffer,
         ..cq.object().attr().clone()
@@ -64,7 +64,7 @@ fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
         Err(error) => error,
     };
     ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
-    ensure!(error.to_string().contains(&most.to_string()), "{error} does not say {most}");
+    ensure!(error.to_string().contains(&max.to_string()), "{error} does not say {max}");
     Ok(())
 }
 

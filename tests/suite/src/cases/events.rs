@@ -181,7 +181,7 @@ fn solicited_arm_waits_for_solicited_send(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A WRITE that the peer must refuse.
-fn doomed(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
+fn refused_write(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
     let to = RemoteAddr { rkey: Rkey(0), ..pair.b.remote(0)? };
     Ok(Write::new(Inline(b"doomed"), to))
 }
@@ -191,7 +191,7 @@ fn error_cqe_counts_as_solicited(lab: &Lab) -> Result<(), Stop> {
     pair.a.send_cq.arm(Notify::Solicited);
     one(&mut pair)?;
     none(&channel)?;
-    let doomed = doomed(&pair)?;
+    let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     next(&channel)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
@@ -403,7 +403,7 @@ fn access_error_event_names_responder_qp(lab: &Lab) -> Result<(), Stop> {
     let channel = pair.b.device.event_channel(false)?;
     let kinds = [event_type::WQ_ACCESS_ERROR, event_type::WQ_INVALID_REQUEST_ERROR].map(u16::from);
     channel.subscribe(Some(pair.b.qp.object().object()), &kinds, 31)?;
-    let doomed = doomed(&pair)?;
+    let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let event = next(&channel)?;

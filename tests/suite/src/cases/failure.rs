@@ -29,7 +29,7 @@ cases!(
 );
 
 fn send_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled(), 9)?;
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RnrRetryExceeded)?, 9, "cookie");
     // The peer is unaffected.
@@ -68,7 +68,7 @@ fn write_imm_waits_for_receive(lab: &Lab) -> Result<(), Stop> {
 
 fn gone_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     for destroyed in [false, true] {
-        let Pair { mut a, b } = Pair::impatient(lab)?;
+        let Pair { mut a, b } = Pair::with_short_timeouts(lab)?;
         let to = b.remote(0)?;
         a.perform(&Write::new(Inline(b"hello"), to).signaled())?;
         let mut peer = (!destroyed).then_some(b);
@@ -83,7 +83,7 @@ fn gone_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn peer_connected_elsewhere_ignores_stranger(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     let intruder = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let Pair { a: mut stranger, .. } = intruder;
     let options = ConnectOptions { ack_timeout: 8, retry_count: 1, ..Default::default() };
@@ -114,14 +114,14 @@ fn psn_of_another_connection_is_rejected(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// A WRITE that the peer must refuse.
-fn doomed(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
+fn refused_write(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
     let to = RemoteAddr { rkey: Rkey(0), ..pair.b.remote(0)? };
     Ok(Write::new(Inline(b"doomed"), to))
 }
 
 fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
+    let (doomed, to) = (refused_write(&pair)?, pair.b.remote(0)?);
     let mut batch = pair.a.qp.batch();
     batch.post(&Write::new(Inline(b"good"), to).signaled(), 0)?;
     batch.post(&doomed, 1)?;
@@ -144,7 +144,7 @@ fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
         pair.b.receive(0, 64, cookie)?;
     }
     pair.a.perform(&Send::new(Inline(b"the only one")).signaled())?;
-    let doomed = doomed(&pair)?;
+    let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.b.received()??.cookie, 0, "cookie of the message");
@@ -211,7 +211,7 @@ fn reset_discards_unflushed_wqes(lab: &Lab) -> Result<(), Stop> {
 
 fn failed_qp_and_peer_report_error_state(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let doomed = doomed(&pair)?;
+    let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     // The peer refused, and is in the error state too.
@@ -226,7 +226,7 @@ fn failed_qp_and_peer_report_error_state(lab: &Lab) -> Result<(), Stop> {
 fn failed_qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for round in 0..5u8 {
-        let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
+        let (doomed, to) = (refused_write(&pair)?, pair.b.remote(0)?);
         pair.b.receive(0, 64, 0)?;
         pair.a.qp.post(&doomed, 0)?;
         failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
@@ -241,7 +241,7 @@ fn failed_qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
 fn qp_failure_leaves_other_qps_alone(lab: &Lab) -> Result<(), Stop> {
     let mut good = Pair::new(lab)?;
     let mut bad = Pair::new(lab)?;
-    let (doomed, to) = (doomed(&bad)?, good.b.remote(0)?);
+    let (doomed, to) = (refused_write(&bad)?, good.b.remote(0)?);
     bad.a.qp.post(&doomed, 0)?;
     for _ in 0..20 {
         good.a.perform(&Write::new(Inline(b"unmoved"), to).signaled())?;
@@ -252,7 +252,7 @@ fn qp_failure_leaves_other_qps_alone(lab: &Lab) -> Result<(), Stop> {
 
 fn failure_text_names_rkey_wqe_and_syndrome(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let doomed = doomed(&pair)?;
+    let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     let Err(error) = pair.a.sent()? else { return Err(Stop::fail("it worked")) };
     let text = error.to_string();

@@ -188,7 +188,7 @@ fn failed_destroy_counts_leak_and_keeps_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-/// Its outstanding requests may still complete, and would complete another's requests.
+/// Its outstanding requests may still complete; another QP of this number would get their CQEs.
 fn unreset_qp_keeps_its_qpn(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     lab.excuse(0);
@@ -232,7 +232,7 @@ fn lost_message_is_retransmitted(lab: &Lab) -> Result<(), Stop> {
 
 fn repeated_message_loss_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     model.inject(0, Fault::LoseMessage, 0, 100);
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"lost"), to).signaled(), 3)?;
@@ -315,7 +315,7 @@ fn messages_wait_for_port_recovery(lab: &Lab) -> Result<(), Stop> {
 
 fn lasting_port_down_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     let to = pair.b.remote(0)?;
     model.set_port(1, 1, false);
     pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;
@@ -410,7 +410,7 @@ fn fatal_device_completes_nothing_and_leaks_nothing(lab: &Lab) -> Result<(), Sto
 }
 
 fn fatal_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = Pair::impatient(lab)?;
+    let mut pair = Pair::with_short_timeouts(lab)?;
     lab.kill(1)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;

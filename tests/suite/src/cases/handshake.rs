@@ -132,10 +132,10 @@ fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(error.kind(), ErrorKind::Peer, format!("the kind of {error}"));
         ensure_eq!(stream.written.get(..4), Some(&b"vbls"[..]), "its greeting");
     }
-    let most = [7; Domain::MAX_HANDSHAKE_DATA + 1];
+    let too_long = [7; Domain::MAX_HANDSHAKE_DATA + 1];
     let (near, _far) = UnixStream::pair()?;
     let Endpoint { domain, qp, .. } = &mut pair.a;
-    let refused = domain.handshake(qp, near, &most, &Default::default()).err();
+    let refused = domain.handshake(qp, near, &too_long, &Default::default()).err();
     ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "too much data");
     shake(&mut pair)?;
     Ok(())

@@ -174,10 +174,10 @@ fn current_caps_do_not_exceed_maximum(lab: &Lab) -> Result<(), Stop> {
     ];
     let device = lab.device()?;
     let page = device.query_hca_cap(CapPage::GENERAL, CapMode::Maximum)?;
-    let most = HcaCap::from_prefix(&page[..]).ok_or_else(|| Stop::fail("a short page"))?;
+    let max = HcaCap::from_prefix(&page[..]).ok_or_else(|| Stop::fail("a short page"))?;
     for (name, field) in FIELDS {
-        let (now, most) = (field(&device.caps().general), field(most));
-        ensure!(now <= most, "{name} is {now}, but its maximum is {most}");
+        let (now, max) = (field(&device.caps().general), field(max));
+        ensure!(now <= max, "{name} is {now}, but its maximum is {max}");
     }
     Ok(())
 }

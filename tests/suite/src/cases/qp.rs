@@ -414,18 +414,18 @@ fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let base = QpConfig::new(1, 1);
     let (sends, receives) = (caps.max_send_sges() as u32, caps.max_receive_sges() as u32);
     let inline = caps.max_inline() as u32;
-    let most = 1u32 << caps.log_max_qp_wqebbs;
+    let max = 1u32 << caps.log_max_qp_wqebbs;
     let pinned = || lab.model().ok().map(|model| model.counts(0).umems);
     let before = pinned();
     for (config, limit) in [
         (QpConfig { send_sges: sends + 1, ..base }, sends),
         (QpConfig { receive_sges: receives + 1, ..base }, receives),
         (QpConfig { inline: inline + 1, ..base }, inline),
-        (QpConfig { sends: most + 1, ..base }, most),
-        (QpConfig { receives: most + 1, ..base }, most),
-        (QpConfig { sends: u32::MAX, ..base }, most),
-        (QpConfig { receives: 1 << 24, ..base }, most),
-        (QpConfig { receives: u32::MAX, ..base }, most),
+        (QpConfig { sends: max + 1, ..base }, max),
+        (QpConfig { receives: max + 1, ..base }, max),
+        (QpConfig { sends: u32::MAX, ..base }, max),
+        (QpConfig { receives: 1 << 24, ..base }, max),
+        (QpConfig { receives: u32::MAX, ..base }, max),
         (QpConfig { send_sges: u32::MAX, ..base }, sends),
         (QpConfig { receive_sges: u32::MAX, ..base }, receives),
         (QpConfig { inline: u32::MAX, ..base }, inline),
@@ -433,10 +433,10 @@ fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
         let made = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq);
         says_limit(made.map(drop), limit, &format!("{config:?}"))?;
     }
-    let most = 1 << caps.log_max_cqes;
-    for entries in [most + 1, u32::MAX] {
+    let max = 1 << caps.log_max_cqes;
+    for entries in [max + 1, u32::MAX] {
         let made = end.domain.completion_queue(&CqConfig::new(entries));
-        says_limit(made.map(drop), most, &format!("a completion queue of {entries}"))?;
+        says_limit(made.map(drop), max, &format!("a completion queue of {entries}"))?;
     }
     ensure_eq!(pinned(), before, "memory that a rejected queue pair pinned");
     Ok(())
@@ -459,22 +459,22 @@ fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Sto
 
 fn rings_at_limit_are_fully_usable(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
-    let most = 1u32 << end.device.caps().log_max_qp_wqebbs;
+    let max = 1u32 << end.device.caps().log_max_qp_wqebbs;
     // Requests of one WQEBB each.
-    let config = QpConfig { inline: 0, ..QpConfig::new(most, most) };
+    let config = QpConfig { inline: 0, ..QpConfig::new(max, max) };
     let [sends, receives] = [config.send_cqes::<verbless_queue::Rc>(), config.receive_cqes()];
     let [sends, receives] =
         [sends, receives].map(|cqes| end.domain.completion_queue(&CqConfig::new(cqes)));
     (end.send_cq, end.receive_cq) = (sends?, receives?);
     let mut qp: Qp = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq)?;
     let (into, options) = (end.sge(0, 64)?, ConnectOptions::default());
-    for cookie in 0..u64::from(most) {
+    for cookie in 0..u64::from(max) {
         qp.post_receive(into, cookie)?;
     }
     ensure_eq!(qp.post_receive(into, 0).err(), Some(PostError::Full), "one receive more");
     let itself = end.domain.address(&qp, &options)?;
     end.domain.connect(&mut qp, &itself, &options)?;
-    let last = u64::from(most) - 1;
+    let last = u64::from(max) - 1;
     let mut batch = qp.batch();
     for cookie in 0..last {
         batch.post(&Nop::new(), cookie)?;
@@ -571,7 +571,7 @@ fn affinities(device: &Device, count: u8) -> Result<Vec<u8>, Stop> {
 }
 
 fn qps_without_bond_have_no_port_affinity(lab: &Lab) -> Result<(), Stop> {
-    ensure_eq!(affinities(&lab.device()?, 2)?, [0, 0], "ports of a bond that there is not");
+    ensure_eq!(affinities(&lab.device()?, 2)?, [0, 0], "ports without a bond");
     Ok(())
 }
 

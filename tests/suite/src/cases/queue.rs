@@ -182,14 +182,14 @@ fn blueflame_and_plain_doorbells_are_equivalent(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn sq_wraps_with_wqes_of_every_size(lab: &Lab) -> Result<(), Stop> {
-    let most = lab.device()?.caps().max_inline().min(900);
-    let config = QpConfig { inline: most as u32, ..QpConfig::new(2, 1) };
+    let max = lab.device()?.caps().max_inline().min(900);
+    let config = QpConfig { inline: max as u32, ..QpConfig::new(2, 1) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     let to = pair.b.remote(0)?;
     // Requests of 1 to 16 wqebbs in a ring of 32: each starts at another index, and many wrap
     // around the end.
     for round in 0..400usize {
-        let length = round * 131 % most;
+        let length = round * 131 % max;
         let data = crate::pattern(round as u8, length);
         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
         ensure!(pair.b.bytes(0, length)? == data, "round {round}, {length} bytes");
@@ -516,8 +516,8 @@ fn thousand_qps_share_few_doorbell_pages(lab: &Lab) -> Result<(), Stop> {
         table.insert(qp.qpn().0, qp)?;
     }
     ensure_eq!(table.len(), 1000, "queue pairs");
-    let most = 1 + verbless_queue::domain::BLUEFLAME_PAGES;
-    ensure!(pages.len() <= most, "{} pages for a thousand queue pairs", pages.len());
+    let max = 1 + verbless_queue::domain::BLUEFLAME_PAGES;
+    ensure!(pages.len() <= max, "{} pages for a thousand queue pairs", pages.len());
     for (number, qp) in table.iter_mut() {
         qp.post(&Nop::new().signaled(), number.into())?;
     }

@@ -9,7 +9,7 @@ use verbless_prm as prm;
 use verbless_prm::CommandStatus;
 
 use crate::case::cases;
-use crate::raw::{Payload, Wish, request};
+use crate::raw::{Payload, RawAttribute, request};
 use crate::{Lab, Stop, ensure, ensure_eq};
 
 cases!(
@@ -170,17 +170,21 @@ fn file(lab: &Lab) -> Result<std::sync::Arc<dyn OpenDevice>, Stop> {
 /// NOP as a request of its own, with one more attribute and a hook that can corrupt it.
 fn nop(
     device: &dyn OpenDevice,
-    more: Option<Wish<'_>>,
+    more: Option<RawAttribute<'_>>,
     spoil: impl FnOnce(&mut [u64]),
 ) -> Result<(), Errno> {
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
-    let mut wishes = vec![
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Output(&mut output) },
+    let mut attributes = vec![
+        RawAttribute { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
+        RawAttribute {
+            id: devx_other::CMD_OUT,
+            flags: MANDATORY,
+            payload: Payload::Output(&mut output),
+        },
     ];
-    wishes.extend(more);
-    request(device, method::DEVX_OTHER, &mut wishes, spoil)
+    attributes.extend(more);
+    request(device, method::DEVX_OTHER, &mut attributes, spoil)
 }
 
 fn request_without_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -221,7 +225,7 @@ fn unknown_mandatory_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     for (flags, expected) in [(MANDATORY, Err(Errno::EPROTONOSUPPORT)), (0, Ok(()))] {
         for id in [0x10ff, 0xff] {
-            let more = Wish { id, flags, payload: Payload::Number(4, 7) };
+            let more = RawAttribute { id, flags, payload: Payload::Number(4, 7) };
             ensure_eq!(nop(&*device, Some(more), |_| {}), expected, format!("attribute {id:#x}"));
         }
     }
@@ -231,8 +235,11 @@ fn unknown_mandatory_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
 fn missing_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
-    let mut only =
-        [Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) }];
+    let mut only = [RawAttribute {
+        id: devx_other::CMD_IN,
+        flags: MANDATORY,
+        payload: Payload::Input(&input),
+    }];
     let got = request(&*device, method::DEVX_OTHER, &mut only, |_| {});
     ensure_eq!(got, Err(Errno::EINVAL), "without an output");
     let got = request(&*device, method::DEVX_OTHER, &mut [], |_| {});
@@ -243,7 +250,8 @@ fn missing_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
 fn duplicate_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
-    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) };
+    let again =
+        RawAttribute { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) };
     ensure_eq!(nop(&*device, Some(again), |_| {}), Err(Errno::EINVAL), "CMD_IN twice");
     Ok(())
 }
@@ -253,28 +261,32 @@ fn attribute_of_wrong_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     // An 8-byte number, given with fewer and with more bytes.
     for length in [0, 1, 4, 7] {
         let mut response = [0u8; 48];
-        let mut wishes = [
-            Wish {
+        let mut attributes = [
+            RawAttribute {
                 id: query_port::PORT_NUM,
                 flags: MANDATORY,
                 payload: Payload::Number(length, 1),
             },
-            Wish {
+            RawAttribute {
                 id: query_port::RESP,
                 flags: MANDATORY,
                 payload: Payload::Output(&mut response),
             },
         ];
-        let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
+        let got = request(&*device, method::QUERY_PORT, &mut attributes, |_| {});
         ensure_eq!(got, Err(Errno::EINVAL), format!("a port number of {length} bytes"));
     }
     let long = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
     let mut response = [0u8; 48];
-    let mut wishes = [
-        Wish { id: query_port::PORT_NUM, flags: MANDATORY, payload: Payload::Input(&long) },
-        Wish { id: query_port::RESP, flags: MANDATORY, payload: Payload::Output(&mut response) },
+    let mut attributes = [
+        RawAttribute { id: query_port::PORT_NUM, flags: MANDATORY, payload: Payload::Input(&long) },
+        RawAttribute {
+            id: query_port::RESP,
+            flags: MANDATORY,
+            payload: Payload::Output(&mut response),
+        },
     ];
-    let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
+    let got = request(&*device, method::QUERY_PORT, &mut attributes, |_| {});
     ensure!(got.is_err(), "a port number of 12 bytes was taken");
     Ok(())
 }
@@ -304,17 +316,21 @@ fn unmapped_attribute_pointer_is_efault(lab: &Lab) -> Result<(), Stop> {
     let (device, context) = ready(lab)?;
     let input = header(prm::NOP.opcode, 0);
     let mut output = [0; 16];
-    let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Nowhere(16) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Output(&mut output) },
+    let mut attributes = [
+        RawAttribute { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Nowhere(16) },
+        RawAttribute {
+            id: devx_other::CMD_OUT,
+            flags: MANDATORY,
+            payload: Payload::Output(&mut output),
+        },
     ];
-    let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
+    let got = request(&*device, method::DEVX_OTHER, &mut attributes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "input");
-    let mut wishes = [
-        Wish { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
-        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Nowhere(16) },
+    let mut attributes = [
+        RawAttribute { id: devx_other::CMD_IN, flags: MANDATORY, payload: Payload::Input(&input) },
+        RawAttribute { id: devx_other::CMD_OUT, flags: MANDATORY, payload: Payload::Nowhere(16) },
     ];
-    let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
+    let got = request(&*device, method::DEVX_OTHER, &mut attributes, |_| {});
     ensure_eq!(got, Err(Errno::EFAULT), "output");
     context.query_port(1)?;
     Ok(())
@@ -323,12 +339,13 @@ fn unmapped_attribute_pointer_is_efault(lab: &Lab) -> Result<(), Stop> {
 fn unknown_handle_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     let id = verbless_devx::abi::attr::devx_umem_dereg::HANDLE;
-    let mut wishes = [Wish { id, flags: MANDATORY, payload: Payload::Number(0, 0xfff) }];
-    let got = request(&*device, method::DEVX_UMEM_DEREG, &mut wishes, |_| {});
+    let mut attributes =
+        [RawAttribute { id, flags: MANDATORY, payload: Payload::Number(0, 0xfff) }];
+    let got = request(&*device, method::DEVX_UMEM_DEREG, &mut attributes, |_| {});
     ensure_eq!(got, Err(Errno::ENOENT), "a UMEM that is none");
-    let mut wishes =
-        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, payload: Payload::Number(8, 1) }];
-    let got = request(&*device, method::DEVX_UMEM_REG, &mut wishes, |_| {});
+    let mut attributes =
+        [RawAttribute { id: devx_umem_reg::LEN, flags: MANDATORY, payload: Payload::Number(8, 1) }];
+    let got = request(&*device, method::DEVX_UMEM_REG, &mut attributes, |_| {});
     ensure!(got.is_err(), "a UMEM was registered without an address");
     Ok(())
 }

@@ -36,17 +36,17 @@ fn widest(lab: &Lab) -> Result<Pair, Stop> {
 
 fn inline_data_of_every_length_arrives(lab: &Lab) -> Result<(), Stop> {
     let mut pair = widest(lab)?;
-    let most = pair.a.device.caps().max_inline();
+    let max = pair.a.device.caps().max_inline();
     let to = pair.b.remote(3)?;
-    for length in 0..=most {
+    for length in 0..=max {
         let data = pattern(length as u8, length);
         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
         ensure!(pair.b.bytes(3, length)? == data, "other data in a WRITE of {length} bytes");
         ensure!(pair.b.bytes(3 + length, 16)? == [0; 16], "more than {length} bytes were written");
     }
-    for length in 0..=most {
+    for length in 0..=max {
         let data = pattern(!length as u8, length);
-        pair.b.receive(8, most, 0)?;
+        pair.b.receive(8, max, 0)?;
         pair.a.perform(&Send::new(Inline(&data)).signaled())?;
         ensure_eq!(pair.b.received()??.byte_len() as usize, length, "bytes received");
         ensure!(pair.b.bytes(8, length)? == data, "other data in a SEND of {length} bytes");

@@ -1,4 +1,4 @@
-//! Sleeping until completions arrive: no wake-up is lost, and no wait is in vain.
+//! Sleeping until completions arrive: no wake-up is lost, and none is spurious.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;

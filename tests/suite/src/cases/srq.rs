@@ -328,7 +328,7 @@ fn dropped_batch_posts_nothing(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn impatient() -> ConnectOptions {
+fn with_short_timeouts() -> ConnectOptions {
     ConnectOptions {
         ack_timeout: 8,
         retry_count: 1,
@@ -339,7 +339,7 @@ fn impatient() -> ConnectOptions {
 }
 
 fn sender_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
+    let mut rig = Rig::<Rc>::of(lab, &SrqConfig::new(3), &with_short_timeouts())?;
     rig.send(0, b"no listener")?;
     failed(rig.senders[0].sent()?, WcStatus::RnrRetryExceeded)?;
     // The other sender finds a receive in time.
@@ -456,7 +456,7 @@ fn query_returns_size_stride_and_pd(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn rmp_lives_as_long_as_its_qps(lab: &Lab) -> Result<(), Stop> {
-    let mut rig = Rig::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
+    let mut rig = Rig::<Rc>::of(lab, &SrqConfig::new(3), &with_short_timeouts())?;
     (0..2).try_for_each(|slot| rig.side.post(slot))?;
     let config = SrqConfig::new(3);
     let other = rig.side.domain.srq(&config)?;
@@ -476,12 +476,12 @@ fn config_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let caps = device.caps();
-    let most = 1u32 << caps.general.log_max_srq_sz();
+    let max = 1u32 << caps.general.log_max_srq_sz();
     // One of the entries links a receive to the next.
     let sges = caps.max_receive_sges() as u32 - 1;
     for (config, limit) in [
-        (SrqConfig::new(2 * most), most),
-        (SrqConfig::new(u32::MAX), most),
+        (SrqConfig::new(2 * max), max),
+        (SrqConfig::new(u32::MAX), max),
         (SrqConfig { sges: 1000, ..SrqConfig::new(4) }, sges),
     ] {
         let error = domain.srq(&config).err();

@@ -27,7 +27,7 @@ const MESSAGE: usize = 2 << 10;
 
 /// How long the message and the event may take, also on an emulated processor that is busy. A lost
 /// message fails earlier, when its retries end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Checks the links from the context to the event.
 pub(super) fn check(chain: &mut Chain, lab: &Lab, host: &Host) -> Result<(), Broken> {
@@ -204,7 +204,7 @@ fn send_to_itself(
 
 /// Waits for that many successful CQEs.
 fn await_cqes(qp: &mut Qp, cq: &mut Cq, count: usize) -> Result<(), Stop> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + MESSAGE_TIMEOUT;
     let mut seen = 0;
     while seen < count {
         match qp.poll(cq) {
@@ -213,7 +213,7 @@ fn await_cqes(qp: &mut Qp, cq: &mut Cq, count: usize) -> Result<(), Stop> {
                 seen += 1;
             }
             None if Instant::now() > end => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = MESSAGE_TIMEOUT.as_secs();
                 return Err(Stop::fail(format!("{seen} of {count} CQEs after {seconds} s")));
             }
             None => std::thread::sleep(Duration::from_micros(20)),
@@ -235,8 +235,8 @@ fn wait_for_event(
     let _armed = events.park(cq)?;
     let start = Instant::now();
     qp.post(&Write::new(small.sge(0, 8)?, small.remote(64, 8)?).signaled(), 4)?;
-    if events.wait(Some(PATIENCE))?.is_none() {
-        let seconds = PATIENCE.as_secs();
+    if events.wait(Some(MESSAGE_TIMEOUT))?.is_none() {
+        let seconds = MESSAGE_TIMEOUT.as_secs();
         return Err(Stop::fail(format!("the CQ was armed, and none came within {seconds} s")));
     }
     let micros = start.elapsed().as_micros();

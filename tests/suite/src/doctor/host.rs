@@ -26,7 +26,7 @@ const VENDOR: &str = "0x15b3";
 /// Versions that the kernel's own modules had.
 const IN_TREE: [&str; 2] = ["3.0-1", "5.0-0"];
 
-/// Bytes that most cases pin at once, with queues and regions: less is of no use.
+/// Bytes that most cases pin at once, with queues and regions: less is not enough.
 pub(super) const LEAST_LOCKED: u64 = 2 << 20;
 
 /// Bytes that the largest region and the queues beside it pin.

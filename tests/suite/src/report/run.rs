@@ -73,11 +73,11 @@ impl Run {
         causes.into_iter().map(|(_, reason, cases)| (reason, cases)).collect()
     }
 
-    /// The cause of every failure so far, if there are at least `least`, all for this one cause,
+    /// The cause of every failure so far, if there are at least `min`, all for this one cause,
     /// and no case has passed.
-    pub fn sole_cause(&self, least: usize) -> Option<&str> {
+    pub fn sole_cause(&self, min: usize) -> Option<&str> {
         let (passed, failed, _) = self.counts();
-        let causes = if passed == 0 && failed >= least { self.causes() } else { return None };
+        let causes = if passed == 0 && failed >= min { self.causes() } else { return None };
         match causes[..] {
             [(reason, _)] => Some(reason),
             _ => None,

@@ -18,7 +18,7 @@ use crate::connection::{Answer, Distance, Replay, Response, advance, distance};
 use crate::hca::objects::{QpObject, QpState};
 use verbless_wire::{Extensions, Message, Opcode, Packet, Position, Service};
 
-/// Packets of answers that go out in one turn.
+/// Maximum number of response packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
 /// Types of AETH syndromes: bits 6:5.
 pub(super) const RNR_NAK: u8 = 0x20;

@@ -172,8 +172,8 @@ pub(super) fn read(
     access::range(pair, key, address, length, AccessRight::RemoteRead, scratch)?;
     let packets = pair.packets(length);
     let psn = pair.qp.responder.psn;
-    let most = pair.qp.responder.max_dest_rd_atomic;
-    pair.qp.runtime.connection().arriving.remember(Replay::Read { psn, packets }, most);
+    let max = pair.qp.responder.max_dest_rd_atomic;
+    pair.qp.runtime.connection().arriving.remember(Replay::Read { psn, packets }, max);
     arrived(pair.qp, packets, true);
     let msn = pair.qp.runtime.msn;
     let (sent, again) = (0, false);
@@ -197,10 +197,10 @@ pub(super) fn atomic(
     let value = access::exchange_word(&pair.context, pair.qpn, atomic, operands, &scratch.remote)?;
     let psn = pair.qp.responder.psn;
     arrived(pair.qp, 1, true);
-    let most = pair.qp.responder.max_dest_rd_atomic;
+    let max = pair.qp.responder.max_dest_rd_atomic;
     let msn = pair.qp.runtime.msn;
     let arriving = &mut pair.qp.runtime.connection().arriving;
-    arriving.remember(Replay::Atomic { psn, msn, value }, most);
+    arriving.remember(Replay::Atomic { psn, msn, value }, max);
     answers::queue(pair, Answer::Atomic { psn, msn, value, again: false });
     Ok(())
 }

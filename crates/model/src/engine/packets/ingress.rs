@@ -16,9 +16,9 @@ use crate::hca::objects::{Objects, QpObject};
 use crate::hca::state::Violations;
 use verbless_wire::{Opcode, Packet, Route, Service};
 
-/// The QP number of datagrams to a group.
-const GROUP: u32 = 0xff_ffff;
-/// The bit of a P_Key of a full member; the other bits name the partition.
+/// The destination QPN of multicast datagrams.
+const MULTICAST_QPN: u32 = 0xff_ffff;
+/// The bit of a P_Key that marks a full member; the other bits name the partition.
 const FULL: u16 = 1 << 15;
 
 /// Takes a packet that arrived at a port of a function.
@@ -49,10 +49,10 @@ pub(in crate::engine) fn arrive(
     let route = &packet.headers.route;
     let bth = &packet.headers.transport.bth;
     let to = bth.destination_qp();
-    if !addresses.takes(port, route, to == GROUP) {
+    if !addresses.takes(port, route, to == MULTICAST_QPN) {
         return;
     }
-    if to == GROUP && opcode.service == Service::Ud {
+    if to == MULTICAST_QPN && opcode.service == Service::Ud {
         to_group((function, others), (&packet, opcode), (port, own), now, scratch);
         return;
     }

@@ -9,13 +9,11 @@ use verbless_prm::{
     UdpHeader,
 };
 
+use crate::fabric::address::FIRST_MULTICAST_LID;
 use crate::hca::objects::Address;
 use crate::hca::state::Port;
 use crate::profile::Link;
 use verbless_wire::{EtherType, Ethernet, Mac, Route, Vlan};
-
-/// The LIDs of multicast groups begin here.
-const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 /// The addresses of the ports of a function.
 #[derive(Clone, Copy)]

@@ -22,8 +22,8 @@ use crate::hca::objects::{QpObject, QpState};
 
 /// Packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
-/// Requests that a QP looks ahead: as many as packets may be in flight (`requests`), so that queues
-/// of short messages have as many bytes in flight as queues of long ones.
+/// Maximum number of requests in the window: as many as packets may be in flight (`requests`), so
+/// that a queue of short messages has as many packets in flight as a queue of long ones.
 const MAX_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.
 const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
@@ -168,7 +168,7 @@ fn fetch_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Fetched
     Ok(Fetched::Done)
 }
 
-/// Executes the next WQE, or a part of it, which sends nothing.
+/// Executes the next WQE, or a part of it, from the ring: such a WQE sends nothing.
 fn next_in_ring(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Result<Turn, Missing> {
     match requester::begin(pair, scratch)? {
         TurnStart::Over(turn) => Ok(turn),

@@ -59,9 +59,10 @@ pub(super) fn send_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Atte
         return Attempt::Waits;
     }
     let packet = request.sent;
-    // Asks for a long response again in parts: the next loss wastes only one part.
+    // Requests a long response again in parts: the next loss wastes only one part.
     request.in_parts |= request.responds() && request.reached > 0;
-    // To the peer each part may be a READ of its own, and one more than it takes.
+    // The peer may count each part as a new READ, beyond its max_dest_rd_atomic: only one part is
+    // outstanding at a time.
     if request.in_parts && packet > request.done {
         return Attempt::Waits;
     }

@@ -7,7 +7,7 @@ use verbless_prm::hot::cqe_syndrome;
 
 use super::super::counters::Count;
 use super::super::queue_pair::QueuePair;
-use crate::clock::{ack_timeout, rnr_timer};
+use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
 use crate::connection::{Distance, PsnPosition, Timer, UNLIMITED_RNR_RETRIES, Window, distance};
 use crate::hca::objects::QpObject;
 
@@ -33,9 +33,9 @@ pub(super) fn handle_lost_response(
     let window = &mut pair.qp.runtime.connection().window;
     let psn = window.psn(arrived);
     let before = std::mem::replace(&mut window.revealed, psn);
-    // The peer answers in order. An answer after one that came already answers the repeated
-    // request, and the beginning of that answer is lost as well. This costs no retry, since a
-    // delayed packet looks the same; the timer runs on.
+    // The peer answers in order. If this answer's PSN is behind that of the last one, it answers
+    // the repeated request, and the start of that answer is lost as well. This costs no retry,
+    // since a delayed packet looks the same; the timer runs on.
     let again = before
         .zip(psn)
         .is_some_and(|(before, psn)| matches!(distance(before, psn), Distance::Behind(_)));
@@ -104,7 +104,10 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     if pair.qp.runtime.resume_at.is_some() {
         return;
     }
-    let Some(time) = ack_timeout(pair.qp.requester.ack_timeout) else { return };
+    let time = match pair.qp.requester.ack_timeout {
+        0 => return,
+        timeout => ACK_TIMEOUT_UNIT << timeout.min(31),
+    };
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;
     window.timer = Timer::Acknowledge;
@@ -116,9 +119,9 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     wait_for(pair, first);
 }
 
-/// Handles an expired timer: sends again from the oldest packet that is not acknowledged. The rest
-/// of a response that has begun is requested before the ACK timer expires, at no retry; the next
-/// time after twice as long.
+/// Handles an expired timer: sends again from the oldest packet that is not acknowledged. If that
+/// packet's response has begun, the requester requests its rest before the ACK timer expires: this
+/// costs no retry, and each interval is twice the one before it.
 pub(super) fn handle_timeout(pair: &mut QueuePair<'_>) {
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;

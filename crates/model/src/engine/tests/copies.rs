@@ -44,10 +44,10 @@ fn long_copy_yields_between_parts() {
 fn copy_length_is_limited_by_capability() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 128 << 10);
-    let most = 1 << 15;
-    rig.post(&mut end, copy((at, key), (at, most, key), (at + (64 << 10), most, key)));
+    let max = 1 << 15;
+    rig.post(&mut end, copy((at, key), (at, max, key), (at + (64 << 10), max, key)));
     assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
-    rig.post(&mut end, copy((at, key), (at, most + 1, key), (at + (64 << 10), most + 1, key)));
+    rig.post(&mut end, copy((at, key), (at, max + 1, key), (at + (64 << 10), max + 1, key)));
     assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_LENGTH);
 }
 

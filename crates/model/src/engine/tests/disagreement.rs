@@ -66,10 +66,10 @@ fn mtu_mismatch_on_uc_drops_message_silently() {
 
 #[test]
 fn reads_above_max_dest_rd_atomic_are_invalid() {
-    for (outstanding, most, fails) in [(4, 4, false), (4, 1, true)] {
+    for (outstanding, max, fails) in [(4, 4, false), (4, 1, true)] {
         let (mut rig, mut a, b) = pair();
         rig.qp(&a).requester.max_rd_atomic = outstanding;
-        rig.qp(&b).responder.max_dest_rd_atomic = most;
+        rig.qp(&b).responder.max_dest_rd_atomic = max;
         let (to, lkey) = rig.region(0, 1 << 16);
         let (from, rkey) = rig.region(1, 1 << 16);
         for _ in 0..4 {
@@ -81,7 +81,7 @@ fn reads_above_max_dest_rd_atomic_are_invalid() {
             it.opcode() == cqe_opcode::REQUESTER_ERROR
                 && it.syndrome() == cqe_syndrome::REMOTE_INVALID_REQUEST
         });
-        assert_eq!(refused, fails, "{outstanding} READs, max_dest_rd_atomic {most}");
+        assert_eq!(refused, fails, "{outstanding} READs, max_dest_rd_atomic {max}");
         assert_eq!(rig.qp(&b).state == QpState::Error, fails);
     }
 }

@@ -13,7 +13,9 @@ use verbless_riscv::{AddressSpace, Device, Region};
 
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
-use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, serve_window_requests};
+use crate::engine::dpa::{
+    HoldLimit, MAX_HELD_VISITS, ServeResult, VISITS_PER_ACCESS, serve_window_requests,
+};
 use crate::hca::objects::{Klm, Translation};
 
 /// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
@@ -163,16 +165,16 @@ fn translated_code_is_bounded_across_harts() {
         dpa.add(RunnerId::Call(call), 1, Start { entry: CODE, ..Start::default() })
             .expect("a call");
     }
-    let mut most = 0;
+    let mut max = 0;
     // A turn executes all jumps; the first calls get a second turn.
     for _ in 0..calls + 4 {
         let turn = dpa.turn().expect("all can continue");
         assert!(dpa.run(turn).is_none(), "it makes no request");
-        most = most.max(dpa.translated());
+        max = max.max(dpa.translated());
     }
     let each = JUMPS * size_of::<[u64; 5]>();
-    assert!(most > each, "{most} bytes: they translate");
-    assert!(most <= MAX_TRANSLATED_BYTES, "{most} bytes of {MAX_TRANSLATED_BYTES}");
+    assert!(max > each, "{max} bytes: they translate");
+    assert!(max <= MAX_TRANSLATED_BYTES, "{max} bytes of {MAX_TRANSLATED_BYTES}");
     assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
     for call in 0..calls {
         dpa.remove_runner(RunnerId::Call(call));
@@ -221,7 +223,7 @@ fn run_work_is_bounded_for_any_klm_list_length() {
             matches!(served, ServeResult::Requests(_, DeviceRequest::RemoteMemory { .. })),
             "{entries} entries"
         );
-        let access = ACCESS + entries + 1;
-        assert_eq!(hold.work, HOLD.next_multiple_of(access), "{entries} entries");
+        let access = VISITS_PER_ACCESS + entries + 1;
+        assert_eq!(hold.work, MAX_HELD_VISITS.next_multiple_of(access), "{entries} entries");
     }
 }

@@ -50,15 +50,15 @@ fn qp_flushes_a_few_wqes_a_turn() {
     let record = rig.qp(&a).record;
     rig.memory().store32(record + 4, 100_u32.to_be()).unwrap();
     rig.effect(0, Effect::QpToError(a.qpn));
-    let mut most = 0;
+    let mut max = 0;
     let mut all = 0;
     while engine::step(&mut rig.locked) {
         let here = rig.cqes(0, cq);
-        most = most.max(here);
+        max = max.max(here);
         all += here;
     }
     assert_eq!(all, 100);
-    assert!(most < 50, "{most} in one step");
+    assert!(max < 50, "{max} in one step");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The engine on objects that the tests build themselves.
+//! Tests of the engine on objects that the tests build without commands.
 
 mod arrivals;
 mod blueflame;

@@ -14,7 +14,7 @@ use crate::memory::Space;
 
 const PAGE: u64 = 4096;
 
-/// A key as the kernel's cache holds it: free, of this mode, with room for `room` 16-byte units.
+/// A key as the kernel's cache holds it: free, of this mode, with room for `room` octowords.
 fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
     let key = rig.mkey(0, 0, 0, Default::default());
     let mkey = rig.mkey_mut(0, key);

@@ -14,7 +14,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::PostedWqe;
 use super::super::{completion, gather};
-use crate::connection::advance;
+use crate::connection::PSN_MASK;
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::locked::LockedFunctions;
@@ -147,7 +147,7 @@ pub(in crate::engine) fn leaves_the_device(qp: &QpObject) -> bool {
 
 /// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
 /// others.
-pub(super) fn failed_meanwhile(qp: &QpObject) -> bool {
+pub(super) fn failed_as_receiver(qp: &QpObject) -> bool {
     qp.state != QpState::Rts
 }
 
@@ -156,13 +156,13 @@ fn next_part(pair: &QueuePair<'_>, posted: &PostedWqe) -> MessagePart {
     let at = pair.qp.runtime.carried;
     let rest = posted.length.saturating_sub(at);
     // All parts but the last consist of whole packets.
-    let most = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
-    MessagePart { at, length: rest.min(most), whole: posted.length }
+    let max = MAX_TURN_BYTES.next_multiple_of(1 << pair.log_mtu());
+    MessagePart { at, length: rest.min(max), whole: posted.length }
 }
 
 /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.
 pub(super) fn carried(qp: &mut QpObject, part: MessagePart, packets: u32) -> bool {
-    qp.requester.psn = advance(qp.requester.psn, packets);
+    qp.requester.psn = qp.requester.psn.wrapping_add(packets) & PSN_MASK;
     if part.ends() {
         return true;
     }

@@ -21,10 +21,10 @@ use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
 use super::super::work::PostedWqe;
 use super::super::{arrivals, completion, failure};
-use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_as_receiver};
 use super::service::Transport;
-use crate::clock::{ack_timeout, rnr_timer};
-use crate::connection::{Distance, UNLIMITED_RNR_RETRIES, advance, distance};
+use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
+use crate::connection::{PSN_HALF, PSN_MASK, UNLIMITED_RNR_RETRIES};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
@@ -68,7 +68,7 @@ fn send(
 ) -> Result<Turn, Missing> {
     let Exchange { answer, peer, packets } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
-    if failed_meanwhile(pair.qp) {
+    if failed_as_receiver(pair.qp) {
         return Ok(Turn::Sleep);
     }
     let original = match answer {
@@ -170,11 +170,14 @@ fn receiver_not_ready(pair: &mut QueuePair<'_>, posted: &PostedWqe, timer: u8) -
 /// a retry left.
 fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     pair.qp.runtime.overdue = true;
-    let time = ack_timeout(pair.qp.requester.ack_timeout).unwrap_or(u64::MAX);
+    let time = match pair.qp.requester.ack_timeout {
+        0 => u64::MAX,
+        timeout => ACK_TIMEOUT_UNIT << timeout.min(31),
+    };
     wait(pair, time)
 }
 
-/// Delays the next turn by this time; `u64::MAX`: without end.
+/// Delays the next turn by this time; `u64::MAX`: forever.
 fn wait(pair: &mut QueuePair<'_>, time: u64) -> Turn {
     let at = pair.context.now.saturating_add(time);
     pair.qp.runtime.resume_at = Some(at);
@@ -197,11 +200,11 @@ fn fail_receiver(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> R
 /// Executes a message, if its PSN is the expected one.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
-    let distance = distance(expected, message.psn);
-    if distance != Distance::Same {
+    let ahead = message.psn.wrapping_sub(expected) & PSN_MASK;
+    if ahead != 0 {
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
         // A NAK would name a PSN that the requester never sent.
-        if matches!(distance, Distance::Behind(_)) {
+        if ahead >= PSN_HALF {
             pair.counters().count(Count::Duplicate);
         } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
             pair.counters().count(Count::OutOfSequence);
@@ -214,9 +217,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     };
     match done {
         Ok(original) => {
-            pair.qp.responder.psn = advance(expected, message.packets);
+            pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN_MASK;
             let msn = pair.qp.runtime.msn;
-            pair.qp.runtime.msn = advance(msn, message.part.ends().into());
+            pair.qp.runtime.msn = msn.wrapping_add(message.part.ends().into()) & PSN_MASK;
             Reply::Done { original }
         }
         Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },

@@ -14,9 +14,9 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::PostedWqe;
 use super::super::{completion, receive};
-use super::connected::{Carrier, Exchange, Reply, carried, failed_meanwhile};
+use super::connected::{Carrier, Exchange, Reply, carried, failed_as_receiver};
 use super::service::Transport;
-use crate::connection::advance;
+use crate::connection::PSN_MASK;
 use crate::hca::qp_type::{QpType, Users};
 use verbless_wire::Service;
 
@@ -46,7 +46,7 @@ fn send(
 ) -> Result<Turn, Missing> {
     let Exchange { answer, packets, .. } = carrier.exchange(posted, part, scratch, receive)?;
     let pair = &mut carrier.pair()?;
-    if failed_meanwhile(pair.qp) {
+    if failed_as_receiver(pair.qp) {
         return Ok(Turn::Sleep);
     }
     if let Reply::Failed(syndrome) = answer {
@@ -65,7 +65,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     if message.part.begins() {
         receive::cut_message(pair.qp);
     }
-    pair.qp.responder.psn = advance(message.psn, message.packets);
+    pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN_MASK;
     if !responder::follows(pair.qp, message) {
         return Reply::Silence;
     }

@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
 
     /// Refuses the command if 2^`log_max` objects of a kind exist.
     pub(crate) fn check_count(&self, count: usize, log_max: u8) -> Outcome {
-        let full = 1_usize.checked_shl(log_max.into()).is_some_and(|most| count >= most);
+        let full = 1_usize.checked_shl(log_max.into()).is_some_and(|max| count >= max);
         if full { Err(Refusal::TooMany) } else { Ok(()) }
     }
 
@@ -137,16 +137,16 @@ impl<'a> Call<'a> {
     }
 
     /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers. Some
-    /// commands grew after their drivers were written: they accept an inbox of `least` bytes and
+    /// commands grew after their drivers were written: they accept an inbox of `min` bytes and
     /// take the rest as 0.
     pub(crate) fn run<I: CommandInput>(
         &mut self,
-        least: usize,
+        min: usize,
         handler: impl FnOnce(&mut Call<'a>, &I, &mut I::Output) -> Outcome,
     ) -> Outcome {
         let mut typed = I::default();
         let layouts = (<I as CommandInput>::INFO, <I as Structure>::INFO);
-        self.parse_inbox(layouts, least, typed.as_mut_bytes(), <I::Output as Structure>::BYTES)?;
+        self.parse_inbox(layouts, min, typed.as_mut_bytes(), <I::Output as Structure>::BYTES)?;
         let mut answer = I::Output::default();
         handler(self, &typed, &mut answer)?;
         self.write_outbox(answer.as_bytes());
@@ -158,12 +158,12 @@ impl<'a> Call<'a> {
     fn parse_inbox(
         &mut self,
         (command, layout): (&CommandInfo, &'static StructInfo),
-        least: usize,
+        min: usize,
         typed: &mut [u8],
         output_bytes: usize,
     ) -> Outcome {
         let input = self.input;
-        if input.len() < typed.len().min(least) {
+        if input.len() < typed.len().min(min) {
             return Err(Refusal::InputTooShort);
         }
         let (fixed, list) = input.split_at(typed.len().min(input.len()));

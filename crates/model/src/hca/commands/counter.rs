@@ -23,8 +23,8 @@ pub(in crate::hca) fn alloc(
     _: &AllocQCounterIn,
     output: &mut AllocQCounterOut,
 ) -> Outcome {
-    let most = usize::from(call.hca().caps.general().max_qp_cnt());
-    if call.hca().objects.counters.len() >= most {
+    let max = usize::from(call.hca().caps.general().max_qp_cnt());
+    if call.hca().objects.counters.len() >= max {
         return Err(Refusal::TooMany);
     }
     let counter = QCounter { uid: call.uid, values: QueryQCounterOut::zeroed() };

@@ -120,8 +120,8 @@ fn target(call: &Call<'_>, context: &CqContext) -> Result<EventTarget, Refusal> 
 /// Source: UCX `src/uct/ib/mlx5/dv/ib_mlx5_dv.c` (`uct_ib_mlx5_devx_create_cq_common`), which sets
 /// `cc` in a CQ of one entry, and in no other.
 fn check_size(context: &CqContext, general: &HcaCap) -> Outcome {
-    let least = u8::from(!context.cc());
-    let fits = (least..=general.log_max_cq_sz()).contains(&context.log_cq_size());
+    let min = u8::from(!context.cc());
+    let fits = (min..=general.log_max_cq_sz()).contains(&context.log_cq_size());
     if fits { Ok(()) } else { Err(Refusal::CqSize) }
 }
 

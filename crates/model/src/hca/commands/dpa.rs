@@ -70,7 +70,7 @@ pub(super) fn target(
     match of {
         DPA_THREAD => {
             let own = call.find(kind::DpaThread, number).map(|_| DpaEventTarget::Thread(number));
-            match (own, far_thread(call, number, uar_page)) {
+            match (own, thread_of_other_context(call, number, uar_page)) {
                 (Ok(_), Some(_)) => Err(Refusal::DpaNumberAmbiguous),
                 (Err(_), Some(far)) => Ok(far),
                 (own, None) => own,
@@ -83,7 +83,7 @@ pub(super) fn target(
 
 /// The thread of this number in a process that this context has extended the CQ's UAR page to. A
 /// context that lets a process ring for its queues also lets them start its threads.
-fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTarget> {
+fn thread_of_other_context(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTarget> {
     let extensions = call.hca().objects.uar_extensions.values();
     extensions.filter(|it| it.uid == call.uid && it.context.uar_page() == uar_page).find_map(|it| {
         let process = it.context.process_serial();

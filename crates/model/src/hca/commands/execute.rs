@@ -222,8 +222,8 @@ mod tests {
     use crate::hca::commands::call::Outcome;
     use crate::profile::Profile;
 
-    // One command with an opcode of its own, and two on a general object type: flow samplers, plain
-    // numbers of the range of PDs here.
+    // A command with an opcode of its own, and two on a general object type (flow sampler). Here
+    // the samplers are plain numbers from the range of PDs.
     static OURS: &[Command] = &[
         user::<prm::AllocPdIn>(&Run(alloc_pd)),
         user::<CreateGeneralObjectIn>(&Run(create)).of(GeneralObjectType::SAMPLER),

@@ -14,7 +14,7 @@ use crate::profile::Side;
 /// ENABLE_HCA.
 pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHcaOut) -> Outcome {
     let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
-    if is_the_hosts(call.hca(), embedded_cpu, id) {
+    if names_host_function(call.hca(), embedded_cpu, id) {
         return Ok(());
     }
     own_side(call.hca(), embedded_cpu, id)?;
@@ -28,7 +28,7 @@ pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHca
 /// DISABLE_HCA. Forgets pages that the driver did not take back.
 pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
     let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
-    if is_the_hosts(call.hca(), embedded_cpu, id) {
+    if names_host_function(call.hca(), embedded_cpu, id) {
         return Ok(());
     }
     own_side(call.hca(), embedded_cpu, id)?;
@@ -44,7 +44,7 @@ pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut Disable
 /// and disables that one too when it takes an ECPF that manages no embedded switch, and gives up on
 /// a refusal (ecpf.c). In the separated host mode neither function depends on the other, and the
 /// host's function enables itself.
-fn is_the_hosts(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
+fn names_host_function(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
     hca.profile.side() == Side::Dpu && hca.life == Life::Up && !embedded_cpu && id == 0
 }
 

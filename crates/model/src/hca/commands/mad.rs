@@ -8,6 +8,7 @@
 use verbless_prm::{MadIfcIn, MadIfcOut, PtysReg, PvlcReg, RegisterId, Structure};
 
 use super::call::{Call, Outcome};
+use crate::fabric::address::FIRST_MULTICAST_LID;
 use crate::hca::effect::Effect;
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Hca;
@@ -49,8 +50,6 @@ const DIRECTION: u16 = 1 << 15;
 /// GUIDs and P_Keys per block of their tables.
 const GUIDS: u32 = 8;
 const PKEYS: u32 = 32;
-/// LIDs from here on are multicast.
-const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 /// A datagram, read and written by the byte offsets of the specification.
 struct Mad([u8; MAD]);

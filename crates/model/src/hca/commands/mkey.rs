@@ -263,8 +263,8 @@ fn entries(
     length: Option<u64>,
 ) -> Result<Translation, Refusal> {
     let count = input.translations_octword_actual_size() as usize;
-    let most = 1_usize << call.hca().caps.general().log_max_klm_list_size().min(31);
-    if count > most {
+    let max = 1_usize << call.hca().caps.general().log_max_klm_list_size().min(31);
+    if count > max {
         return Err(Refusal::MkeyEntries);
     }
     let list = call.list.get(..count * OCTWORD as usize).ok_or(Refusal::ListTooShort)?;

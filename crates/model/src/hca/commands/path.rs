@@ -3,13 +3,11 @@
 use verbless_prm::{AddressPath, RoceVersion};
 
 use super::call::{Call, Outcome};
+use crate::fabric::address::FIRST_MULTICAST_LID;
 use crate::hca::objects::Address;
 use crate::hca::qp_type::QpType;
 use crate::hca::refusal::Refusal;
 use crate::profile::Link;
-
-/// LIDs from here on are multicast.
-const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 /// The destination of the path of a QP of this type. Refuses a path that does not name a port and a
 /// destination of the link layer. A loopback path names no destination.

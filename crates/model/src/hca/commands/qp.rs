@@ -141,8 +141,8 @@ pub(in crate::hca) fn create(
     let has_queue = has_queue(context);
     let log_stride = u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT;
     let (log_rq, log_sq) = (u32::from(context.log_rq_size()), u32::from(context.log_sq_size()));
-    let most = u32::from(general.log_max_qp_sz());
-    if (has_rq && log_rq > most) || (has_sq && log_sq > most) {
+    let max = u32::from(general.log_max_qp_sz());
+    if (has_rq && log_rq > max) || (has_sq && log_sq > max) {
         return Err(Refusal::QpSize);
     }
     if has_rq && 1 << log_stride > u32::from(general.max_wqe_sz_rq()) {

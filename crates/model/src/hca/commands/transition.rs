@@ -148,8 +148,8 @@ fn check_port(call: &Call<'_>, context: &QpContext) -> Outcome {
 /// Checks the bond port that a QP sends from: 0 leaves the choice to the device.
 fn check_lag_port(call: &Call<'_>, context: &QpContext) -> Outcome {
     let general = call.hca().caps.general();
-    let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
-    if context.lag_tx_port_affinity() <= most { Ok(()) } else { Err(Refusal::QpLagPort) }
+    let max = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
+    if context.lag_tx_port_affinity() <= max { Ok(()) } else { Err(Refusal::QpLagPort) }
 }
 
 fn check_pkey(call: &Call<'_>, context: &QpContext) -> Outcome {
@@ -255,11 +255,11 @@ pub(in crate::hca) fn init2rtr(
     let connected = qp_type.connected;
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
     // Drivers set the maximum for datagrams; the port limits their length anyway.
-    let most = match connected {
+    let max = match connected {
         true => call.hca().profile.port().active_mtu,
         false => call.hca().profile.port().max_mtu,
     };
-    if !known || 1 << log_mtu > u32::from(most) {
+    if !known || 1 << log_mtu > u32::from(max) {
         return Err(Refusal::QpMtu);
     }
     if new.log_msg_max() > general.log_max_msg() {

@@ -98,14 +98,14 @@ pub(super) fn modify_nic(
     }
     let mut now = call.hca().nic_vport();
     if fields.addresses_list() {
-        let log_most = match new.allowed_list_type() {
+        let log_max = match new.allowed_list_type() {
             VportListType::UC => general.log_max_current_uc_list(),
             VportListType::MC => general.log_max_current_mc_list(),
             VportListType::VLAN => general.log_max_vlan_list(),
             _ => return Err(Refusal::VportField),
         };
         let count = usize::from(new.allowed_list_size());
-        if count > 1 << log_most {
+        if count > 1 << log_max {
             return Err(Refusal::VportField);
         }
         let bytes = count * MacAddressLayout::BYTES;

@@ -36,7 +36,7 @@ pub(crate) enum Translation {
     Pages(QueueMemory),
     /// KLM entries, each a range of another key; KSM when all have the same length.
     Indirect { entries: ChargedList<Klm>, log_entry_size: Option<u32> },
-    /// KLM entries that repeat in turn.
+    /// Interleaved KLM entries (repeat block).
     Interleaved(Interleaved),
     /// The null key: reads return zeros, writes are discarded.
     Null,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for SharedAccess {
     }
 }
 
-/// A memory key that a function, this one or another, opened to others.
+/// A memory key that its owner, this function or another, shared with other functions.
 #[derive(Debug)]
 pub(crate) struct Foreign {
     pub function: usize,

@@ -40,7 +40,7 @@ pub(crate) struct QCounter {
 pub(crate) struct Limits {
     /// The key to all of memory, for queues that may use it.
     pub reserved_lkey: u32,
-    /// The key value that marks a list of repeated entries.
+    /// The key value of a repeat block's header.
     pub repeated_mkey: u32,
     pub repeated_block_disabled: bool,
     /// The key that ends the list of a receive WQE, besides the one common to all devices.

@@ -93,21 +93,21 @@ refusals! {
         "ts_format requests a clock that this device does not offer for such queues.";
 
     WqShape = 0xb5, BAD_PARAM,
-        "The work queue is not cyclic, or its stride is not the one for its type.";
+        "The work queue is not cyclic, or its stride is not that of its queue type.";
     WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
 
     DpaConfigInUse = 0xc5, BAD_RES_STATE,
         "Threads or calls still begin with the outbox or window: destroy them first.";
     NoSuchDpaGroup = 0xf0, BAD_RES,
-        "No such group of execution units, or not this uid's to change or destroy.";
+        "No such group of execution units, or this uid may not change or destroy it.";
     DpaFull = 0xca, NO_RES,
-        "The DPA has no memory left for it, or the process no stack, outbox or window.";
+        "The DPA has no memory left, or the process has no free stack, outbox or window.";
     DpaUnit = 0xcc, BAD_PARAM, "There is no such execution unit or group of them.";
     DpaConfig = 0xcd, BAD_PARAM, "The process has no such outbox or window.";
     DpaAbsent = 0xce, BAD_PARAM, "The device has no DPA.";
     DpaUnitsInUse = 0xd0, BAD_RES_STATE,
-        "Threads or calls are bound to the execution units, groups are of them, or a function \
-         whose partition would change has processes: destroy those first.";
+        "Threads, calls or groups use the execution units, or a function whose partition would \
+         change has processes: destroy those first.";
     DpaPartitionless = 0xd9, BAD_PARAM,
         "The function is in no partition of execution units: the function that manages them must \
          make one that names its vhca_id (register NIC_DPA_EU_PARTITION).";
@@ -119,7 +119,7 @@ refusals! {
     DpaNotManager = 0xdc, BAD_OP,
         "Only the function that manages the card's execution units may do that: a PF of the DPU \
          side, or without one PF 0.";
-    DpaModifySelect = 0xde, BAD_PARAM, "modify_field_select names a field that is not there.";
+    DpaModifySelect = 0xde, BAD_PARAM, "modify_field_select selects an unknown field.";
     DpaNumberAmbiguous = 0xf2, BAD_PARAM,
         "The function has a thread of this number, and so has a process that the CQ's UAR page is \
          extended to: name a page that is extended to none.";
@@ -160,7 +160,7 @@ refusals! {
     PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
     PathLoopback = 0x9d, BAD_PARAM,
-        "The path forces loopback (fl), which the device does for no QP of this type now.";
+        "fl is set: the device forces no loopback for this QP type in its RoCE state.";
     QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that is not in a bond.";
     Group = 0x94, BAD_PARAM, "The GID is not a multicast GID, or the QP is not a UD QP.";
     NotInGroup = 0x95, BAD_RES, "The QP is not in the multicast group.";
@@ -249,7 +249,7 @@ refusals! {
     // PCI devices that programs of the DPA emulate.
     NoSuchEmulatedDevice = 0xd3, BAD_RES, "No such emulated device for this uid.";
     EmulatedDeviceInUse = 0xd4, BAD_RES_STATE,
-        "Event queues or doorbells are still of the emulated device: destroy them first.";
+        "Event queues or doorbells still use the emulated device: destroy them first.";
     EmulatedDeviceSize = 0xd5, BAD_PARAM,
         "An emulated device has at least one queue, and at most 64 vectors.";
     EmulatedDeviceParts = 0xd6, BAD_PARAM, "The emulated device has no such queue or vector.";

@@ -295,7 +295,7 @@ fn tis_and_tir_need_own_domain_and_direct_rq() {
 #[test]
 fn tis_lag_port_must_exist() {
     let refused = Err(Refusal::TisLagPort);
-    for (affinity, ports, most, strict) in
+    for (affinity, ports, max, strict) in
         [(false, 0, 0, false), (true, 0, 0, false), (false, 2, 0, true), (true, 2, 2, true)]
     {
         let mut rig = Rig::up(LINK);
@@ -310,7 +310,7 @@ fn tis_lag_port_must_exist() {
                 it.set_tisn(changed).bitmask_mut().set_lag_tx_port_affinity(true);
                 it.ctx_mut().set_lag_tx_port_affinity(port);
             });
-            let expected = if port <= most { Ok(()) } else { refused };
+            let expected = if port <= max { Ok(()) } else { refused };
             assert_eq!(made.map(drop), expected, "{affinity}, port {port} of {ports}");
             assert_eq!(modified.map(drop), expected, "{affinity}, port {port} of {ports}");
         }
@@ -325,7 +325,7 @@ fn tis_lag_port_must_exist() {
         let asked = rig.send::<QueryTisIn>(user.uid, |it| _ = it.set_tisn(changed)).unwrap();
         let context = asked.tis_context();
         let has = (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity());
-        assert_eq!((has, context.prio()), ((most, strict), 6));
+        assert_eq!((has, context.prio()), ((max, strict), 6));
     }
 }
 

@@ -73,8 +73,8 @@ fn attach_needs_ud_qp_and_multicast_gid() {
 fn group_size_is_limited_by_max_qp_mcg() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let most = rig.locked.functions[0].hca.caps.general().max_qp_mcg();
-    for _ in 0..most {
+    let max = rig.locked.functions[0].hca.caps.general().max_qp_mcg();
+    for _ in 0..max {
         let qpn = ud(&mut rig, user);
         attach(&mut rig, user, qpn, GROUP).unwrap();
     }

@@ -109,17 +109,17 @@ fn vport_address_lists_are_limited_by_kind() {
         .map(|_| ())
     };
     let general = *rig.locked.functions[0].hca.caps.general();
-    for (kind, log_most) in [
+    for (kind, log_max) in [
         (VportListType::UC, general.log_max_current_uc_list()),
         (VportListType::MC, general.log_max_current_mc_list()),
         (VportListType::VLAN, general.log_max_vlan_list()),
     ] {
-        let most = 1 << log_most;
-        let list: Vec<u8> = (0..8 * (usize::from(most) + 1)).map(|at| at as u8).collect();
+        let max = 1 << log_max;
+        let list: Vec<u8> = (0..8 * (usize::from(max) + 1)).map(|at| at as u8).collect();
         set(&mut rig, kind, 2, &list).unwrap();
-        assert_eq!(set(&mut rig, kind, most + 1, &list), Err(Refusal::VportField), "{kind:?}");
-        let short = &list[..8 * usize::from(most) - 1];
-        assert_eq!(set(&mut rig, kind, most, short), Err(Refusal::ListTooShort), "{kind:?}");
+        assert_eq!(set(&mut rig, kind, max + 1, &list), Err(Refusal::VportField), "{kind:?}");
+        let short = &list[..8 * usize::from(max) - 1];
+        assert_eq!(set(&mut rig, kind, max, short), Err(Refusal::ListTooShort), "{kind:?}");
         let get = |rig: &mut Rig, room| {
             rig.call::<QueryNicVportContextIn>(0, 0, &[], room, |input| {
                 input.set_allowed_list_type(kind);
@@ -127,9 +127,9 @@ fn vport_address_lists_are_limited_by_kind() {
             .map(|(output, got)| (output.nic_vport_context().allowed_list_size(), got))
         };
         assert_eq!(get(&mut rig, 16), Ok((2, list[..16].to_vec())), "as before, {kind:?}");
-        set(&mut rig, kind, most, &list).unwrap();
-        let whole = list[..8 * usize::from(most)].to_vec();
-        assert_eq!(get(&mut rig, whole.len()), Ok((most, whole)), "{kind:?}");
+        set(&mut rig, kind, max, &list).unwrap();
+        let whole = list[..8 * usize::from(max)].to_vec();
+        assert_eq!(get(&mut rig, whole.len()), Ok((max, whole)), "{kind:?}");
         assert_eq!(get(&mut rig, 8), Err(Refusal::OutputTooShort), "{kind:?}");
     }
     assert_eq!(set(&mut rig, VportListType(7), 1, &[0; 8]), Err(Refusal::VportField));

@@ -121,13 +121,13 @@ fn one_of_each(rig: &mut Rig) {
     let mkey = rig.mkey(user, |_| {}).unwrap();
     rig.allow_access(user.uid, mkey, [7; 32]).unwrap();
     rig.alias(user, (1, mkey), [7; 32]).unwrap();
-    for_frames(rig, user);
-    on_the_dpa(rig, user);
+    make_frame_objects(rig, user);
+    make_dpa_objects(rig, user);
 }
 
 /// An SQ that sends through a TIS; and a table that sends its misses to another table, which has an
 /// entry for a TIR of an RQ.
-fn for_frames(rig: &mut Rig, user: User) {
+fn make_frame_objects(rig: &mut Rig, user: User) {
     let td = rig.td(user);
     let tis = rig.tis(user, td, |_| {}).unwrap();
     rig.sq(user, |input| {
@@ -147,7 +147,7 @@ fn for_frames(rig: &mut Rig, user: User) {
 
 /// A process with a thread that a CQ starts, a call, an outbox, a window and a core dump; an
 /// emulated device with an EQ that a CQ names, and a doorbell.
-fn on_the_dpa(rig: &mut Rig, user: User) {
+fn make_dpa_objects(rig: &mut Rig, user: User) {
     let mut process = prm::DpaProcess::default();
     process.set_bin_umem_id(user.umem).set_bin_bytes(program().len() as u64).set_heap_bytes(5000);
     let process = rig.general(user.uid, GeneralObjectType::DPA_PROCESS, &process).unwrap();

@@ -79,9 +79,9 @@ fn bufs_beyond_limits_are_returned_with_error(lab: &Lab) -> Result<(), Stop> {
     let (kind, job) = refused_job(rig.workq.submit(job))?;
     ensure_eq!(kind, ErrorKind::InvalidValue, "a destination that is too short");
     drop(job.into_bufs());
-    let most = Dma::max_list_buf_num_elem(&rig.dev)?;
+    let max = Dma::max_list_buf_num_elem(&rig.dev)?;
     let mut chain = rig.data(0, 1)?;
-    for _ in 0..most {
+    for _ in 0..max {
         chain.link(rig.data(0, 1)?).map_err(|refused| refused.error)?;
     }
     let job = dma.memcpy(chain, rig.room(4096, 4096)?);

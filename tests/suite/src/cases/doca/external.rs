@@ -41,7 +41,7 @@ fn port_down_and_up_raise_async_events(lab: &Lab) -> Result<(), Stop> {
     for (up, expected) in [(false, Change::PortDown(1)), (true, Change::PortUp(1))] {
         model.set_port(0, 1, up);
         let Event::Async(event) = event(&mut rig.workq)? else {
-            return Err(Stop::fail("an event of a job, of which there is none"));
+            return Err(Stop::fail("an event of a job, though none was submitted"));
         };
         ensure_eq!((event.result?, event.user_data.0), (expected, 5), "the reported event");
     }

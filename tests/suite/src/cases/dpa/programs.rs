@@ -442,7 +442,7 @@ fn window_can_be_selected_by_id(lab: &Lab) -> Result<(), Stop> {
     let peek = |id: u16, address| dpa.call("peek", &[id.into(), key.lkey().0.into(), address]);
     ensure_eq!(peek(third.id(), host)?, 0x1122_3344_5566_7788, "memory of the third window");
     for absent in [third.id() + 1, 255, 256] {
-        ensure_eq!(peek(absent, host)?, u64::MAX, "window {absent}, of which there is none");
+        ensure_eq!(peek(absent, host)?, u64::MAX, "window {absent}, which does not exist");
     }
     ensure_eq!(peek(third.id(), 1 << 48)?, u64::MAX - 1, "an address of 49 bits");
     Ok(())

@@ -67,8 +67,8 @@ fn partition_query_succeeds_or_is_rejected(lab: &Lab) -> Result<(), Stop> {
         match device.dpa_partition(id).query() {
             Ok(attr) => {
                 ensure!(id == 0, "a partition {id} of {caps:?}: {attr:?}");
-                let most = attr.units.iter().max().copied().unwrap_or(0);
-                ensure!(most < caps.units, "unit {most} in a partition, of {caps:?}");
+                let max = attr.units.iter().max().copied().unwrap_or(0);
+                ensure!(max < caps.units, "unit {max} in a partition, of {caps:?}");
             }
             // A function can read the partitions that it is in or manages. On the model a PF is in
             // the default partition.

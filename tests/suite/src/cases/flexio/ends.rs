@@ -72,7 +72,7 @@ fn watch(epoll: &Epoll, file: BorrowedFd<'_>, number: u64) -> Result<(), Stop> {
 }
 
 fn error_fd_is_readable_after_process_end(lab: &Lab) -> Result<(), Stop> {
-    const PATIENCE: u16 = 10_000;
+    const TIMEOUT_MS: u16 = 10_000;
     let rigs = [Rig::new(lab)?, Rig::new(lab)?];
     let epoll = Epoll::new(EpollCreateFlags::empty()).map_err(std::io::Error::from)?;
     for (number, rig) in (0..).zip(&rigs) {
@@ -80,7 +80,7 @@ fn error_fd_is_readable_after_process_end(lab: &Lab) -> Result<(), Stop> {
     }
     quiet("a file of a process that runs", || readable(&epoll, 0).transpose())?;
     fatal("the call", rigs[1].process.call(ends_with(), (200,)))?;
-    ensure_eq!(readable(&epoll, PATIENCE)?, Some(1), "the file of the process that has ended");
+    ensure_eq!(readable(&epoll, TIMEOUT_MS)?, Some(1), "the file of the process that has ended");
     ensure_eq!(rigs[1].process.error_status()?, 200, "its status");
     rigs[1].process.display_error(&mut std::io::sink())?;
     quiet("the file after its display", || readable(&epoll, 0).transpose())?;

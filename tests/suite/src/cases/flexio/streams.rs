@@ -308,7 +308,7 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         );
         stream.flush()?;
         let lost = stream.lost()?;
-        ensure_eq!(lost.without_room, TIMES - written, "lost for want of room by {transport:?}");
+        ensure_eq!(lost.without_room, TIMES - written, "lost for lack of room by {transport:?}");
         let texts = seen.texts();
         ensure!(texts.len() as u64 <= TIMES / 4, "{} messages by {transport:?}", texts.len());
         let possible = numbered_texts(TIMES, 300);

@@ -407,8 +407,8 @@ fn setup_rejects_values_beyond_limits(lab: &Lab) -> Result<(), Stop> {
     for depth in [0, 3, 65] {
         failed("a batch depth", init()?.set_batch_depth(depth).map(drop), "power of two")?;
     }
-    let least = init()?.set_diskspace_limit(MIN_DISK - 1).map(drop);
-    failed("a disk space limit", least, "1048576 or more")?;
+    let too_small = init()?.set_diskspace_limit(MIN_DISK - 1).map(drop);
+    failed("a disk space limit", too_small, "1048576 or more")?;
     init()?.set_diskspace_limit(MIN_DISK)?;
 
     let mut setup = init()?;
@@ -472,8 +472,8 @@ fn user_umem_must_be_aligned_and_needs_callback(lab: &Lab) -> Result<(), Stop> {
     setup.set_transport_type(TracerTransport::Umem).set_umem(&memory, 64, 256)?;
     take(setup.set_batch_depth(1)?);
     setup.create()?.destroy()?;
-    let least = Tracer::init(&process)?.set_umem(&memory, 0, 128).map(drop);
-    failed("memory for two reports", least, "256 or more")
+    let too_small = Tracer::init(&process)?.set_umem(&memory, 0, 128).map(drop);
+    failed("memory for two reports", too_small, "256 or more")
 }
 
 fn callback_beside_file_is_rejected(lab: &Lab) -> Result<(), Stop> {

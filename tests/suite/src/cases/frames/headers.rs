@@ -98,8 +98,8 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
         (MinWqeInlineMode::IP, 34),
         (MinWqeInlineMode::TCP_UDP, 42),
     ];
-    for (mode, least) in modes {
-        for inline in [least, least + 1, 60] {
+    for (mode, min) in modes {
+        for inline in [min, min + 1, 60] {
             let mut sq = Bare::new(&hosts.from, mode)?;
             hosts.from.region.write_at(0, &bytes[inline..])?;
             let rest = hosts.from.region.sge(0, bytes.len() - inline)?;
@@ -111,7 +111,7 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
         }
         let refused = (REQUESTER_ERROR, LOCAL_QP_OPERATION);
         let rest = hosts.from.region.sge(0, 100)?;
-        if let Some(less) = usize::checked_sub(least, 1) {
+        if let Some(less) = usize::checked_sub(min, 1) {
             let mut sq = Bare::new(&hosts.from, mode)?;
             sq.post(&bytes[..less], 0, rest)?;
             let done = sq.done(&mut hosts.from.cq)?;

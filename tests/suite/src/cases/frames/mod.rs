@@ -71,8 +71,8 @@ fn short_frame_is_padded_with_zeros(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     // A device may require more bytes inline than the shortest of these.
-    let least = hosts.sender.min_inline_header() as usize;
-    for length in [14, 20, 59].into_iter().filter(|&length| length >= least) {
+    let min = hosts.sender.min_inline_header() as usize;
+    for length in [14, 20, 59].into_iter().filter(|&length| length >= min) {
         let mut bytes = frame(hosts.there, hosts.here, ETHERTYPE, length, 3);
         hosts.receive(0)?;
         hosts.post(&bytes)?;
@@ -281,7 +281,7 @@ fn rq_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
     ensure!(done.cookie == 3 && seen == bytes, "a frame after it");
-    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames for want of a receive");
+    ensure_eq!(hosts.receiver.lost()?, Some(0), "frames lost without a receive");
     Ok(())
 }
 

@@ -163,7 +163,7 @@ fn refusal(
     access: u32,
     pages: PageSizes,
 ) -> Option<Errno> {
-    raw::register_wild(device, address, length, access, pages).err()?.errno()
+    raw::register_forbidden_range(device, address, length, access, pages).err()?.errno()
 }
 
 fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -184,7 +184,7 @@ fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(got, (!ignored).then_some(Errno::EINVAL), what);
     }
     let system = PageSizes::Bitmap(page_size() as u64);
-    Ok(raw::register_wild(&device, memory.address(), 4096, write, system)?)
+    Ok(raw::register_forbidden_range(&device, memory.address(), 4096, write, system)?)
 }
 
 fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -222,7 +222,7 @@ fn read_only_memory_registers_without_write_access(lab: &Lab) -> Result<(), Stop
     let (map, address) = raw::read_only(page_size())?;
     let device = lab.device()?;
     let length = map.len() as u64;
-    raw::register_wild(&device, address, length, access::REMOTE_READ, PageSizes::Any)?;
+    raw::register_forbidden_range(&device, address, length, access::REMOTE_READ, PageSizes::Any)?;
     let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
     ensure_eq!(got, Some(Errno::EFAULT), "for writing");
     Ok(())

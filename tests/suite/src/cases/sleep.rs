@@ -51,7 +51,7 @@ fn start(pair: &mut Pair) -> Result<(), Stop> {
     Ok(())
 }
 
-fn there(pair: &Pair) -> Result<(), Stop> {
+fn wait_for_cqe(pair: &Pair) -> Result<(), Stop> {
     until("a completion", || (!pair.a.send_cq.is_empty()).then_some(()))
 }
 
@@ -77,7 +77,7 @@ fn parked_cq_wakes_waiter_with_its_token(lab: &Lab) -> Result<(), Stop> {
 fn cq_with_completions_parks_as_ready(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     start(&mut pair)?;
-    there(&pair)?;
+    wait_for_cqe(&pair)?;
     for _ in 0..3 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Ready, "with a completion");
     }

@@ -93,7 +93,7 @@ fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
 }
 
 /// Fails if `b` receives anything.
-fn silence(pair: &mut Pair<Ud>) -> Result<(), Stop> {
+fn ensure_no_datagram(pair: &mut Pair<Ud>) -> Result<(), Stop> {
     let Endpoint { qp, receive_cq, .. } = &mut pair.b;
     quiet("a datagram arrived", || qp.poll(receive_cq))
 }
@@ -301,7 +301,7 @@ fn datagram_with_wrong_qkey_is_dropped(lab: &Lab) -> Result<(), Stop> {
         pair.a.qp.post(&Send::new(Inline(b"let me in")).signaled().to(&wrong), 1)?;
         pair.a.sent()??;
     }
-    silence(&mut pair)?;
+    ensure_no_datagram(&mut pair)?;
     let right = way(&pair.a, &pair.b)?;
     pair.a.qp.post(&Send::new(Inline(b"it is me")).to(&right), 2)?;
     ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
@@ -329,7 +329,7 @@ fn qkey_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive(0, 256, 1)?;
     pair.a.qp.post(&Send::new(Inline(b"stale")).signaled().to(&stale), 1)?;
     pair.a.sent()??;
-    silence(&mut pair)?;
+    ensure_no_datagram(&mut pair)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
     let fresh = pair.a.domain.destination(&peer, other, &options)?;
@@ -345,7 +345,7 @@ fn datagram_without_receive_is_dropped(lab: &Lab) -> Result<(), Stop> {
     for round in 1..=3u8 {
         pair.a.qp.post(&Send::new(Inline(&[0xee; 9])).signaled().to(&to), 0)?;
         pair.a.sent()??;
-        silence(&mut pair)?;
+        ensure_no_datagram(&mut pair)?;
         message(&mut pair, &[round; 33])?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey
 use crate::case::Entry;
 use crate::need::ATOMICS;
 use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
-use carry::{Carry, Job, Poster};
+use carry::{Carry, Job, PostTarget};
 use cell::{Cell, Form, INLINE, MAX_MESSAGE_BYTES, Operation, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
@@ -126,8 +126,8 @@ fn reject_uncarried_operations(lab: &Lab) -> Result<(), Stop> {
 /// The operations with rows here; operations on only the device's own memory are in the groups
 /// `copy` and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
-    const ELSEWHERE: [Class; 2] = [Class::DmaMmo, Class::Wait];
-    OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))
+    const OTHER_GROUPS: [Class; 2] = [Class::DmaMmo, Class::Wait];
+    OPERATIONS.iter().filter(|info| !OTHER_GROUPS.contains(&info.class))
 }
 
 /// Posts the requests of a cell, and checks every completion and every byte at both ends.
@@ -161,7 +161,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
                 // It is invalidated and not used: any memory serves.
                 let klms = [pair.b.sge(0, 64)?];
-                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
+                S::post(&mut PostTarget::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
                 pair.b.sent()??;
                 keys.push(key);
             }
@@ -169,11 +169,16 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             Operation::LocalInvalidate => {
                 let mut key = pair.a.domain.umr_key(REQUESTS as u32, false)?;
                 let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &map, &local.sges(at)?)?;
+                S::post(
+                    &mut PostTarget::Single(&mut pair.a.qp.send),
+                    &way,
+                    &map,
+                    &local.sges(at)?,
+                )?;
                 pair.a.sent()??;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(key.rkey()) };
                 let from = [Sge::new(0, length as u32, key.lkey())];
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
                 pair.a.sent()??;
                 keys.push(key);
             }
@@ -192,8 +197,8 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     }
     let free = pair.a.qp.send.free();
     let mut poster = match posting {
-        Posting::Batch => Poster::Batch(pair.a.qp.batch()),
-        _ => Poster::Single(&mut pair.a.qp.send),
+        Posting::Batch => PostTarget::Batch(pair.a.qp.batch()),
+        _ => PostTarget::Single(&mut pair.a.qp.send),
     };
     for (at, data) in data.iter().enumerate() {
         let sges = local.sges(at)?;
@@ -248,7 +253,12 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             // The key is one range over its KLMs: the peer writes through it.
             Operation::Umr => {
                 let there = Job { remote: RemoteAddr::new(0, name(at)), ..Job::plain(Rkey(0)) };
-                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &there, &remote.sges(at)?)?;
+                S::post(
+                    &mut PostTarget::Single(&mut pair.b.qp.send),
+                    &way,
+                    &there,
+                    &remote.sges(at)?,
+                )?;
                 pair.b.sent()??;
                 until("a WRITE", || local.holds(at, 0, data).ok())?;
             }
@@ -256,7 +266,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(name(at)) };
                 let from = [Sge::new(0, length as u32, keys[at].lkey())];
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
                 failed(pair.a.sent()?, WcStatus::LocalProtection)?;
                 way = S::restart(&mut pair)?;
             }

@@ -54,7 +54,8 @@ struct Step {
 /// Features of `verbless` that programs may use; its documentation tests use the model.
 pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
                                    verbless/toml,verbless/tokio,\
-                                   verbless/tracing,verbless-riscv/gdb";
+                                   verbless/tracing,verbless-riscv/gdb,\
+                                   verbless-prm-tool/book";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
@@ -74,6 +75,11 @@ const STEPS: &[Step] = &[
     Step { name: "dependencies", resource: Resource::Debug, run: dependencies },
     Step { name: "prm check", resource: Resource::Debug, run: || once(xtask(&["prm", "check"])) },
     Step { name: "prm verify", resource: Resource::Debug, run: prm_verify },
+    Step {
+        name: "prm book",
+        resource: Resource::Debug,
+        run: || once(xtask(&["prm", "book", "--check"])),
+    },
     Step { name: "clippy", resource: Resource::Debug, run: clippy },
     Step { name: "unit tests", resource: Resource::Debug, run: unit_tests },
     Step { name: SUITE_IN_PROCESS, resource: Resource::Debug, run: suite_in_process },

@@ -25,7 +25,8 @@ pub enum CapMode {
     Current,
 }
 
-/// The capabilities that the driver uses, in plain units, and the whole capability pages.
+/// The capabilities that the driver uses, as numbers in the units of their docs, and the whole
+/// capability pages.
 #[derive(Clone)]
 pub struct Caps {
     /// log2 of the maximum number of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive
@@ -129,7 +130,7 @@ fn has_atomics(page: &AtomicCap) -> bool {
         && page.atomic_req_8b_endianness_mode() == AtomicReqEndianness::HOST
 }
 
-/// log2 of the largest page or entry of a key, if the device reports none.
+/// log2 of the largest page or entry of a key, if the device reports no limit.
 const LOG_MAX_ENTITY: u8 = 31;
 
 impl Caps {

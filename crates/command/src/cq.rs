@@ -68,7 +68,7 @@ pub struct Moderation {
 /// Attributes that few completion queues need; the default is right for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqOptions {
-    /// The device writes every CQE to entry 0, with the owner bit of the first round (0): its WQE
+    /// The device writes every CQE to entry 0, with the owner bit of the first pass (0): its WQE
     /// counter shows the progress. The CQ overruns like others, unless the consumer index in its
     /// record follows or [`CqAttr::ignore_overrun`] is set. Only a collapsed CQ may have a single
     /// entry.

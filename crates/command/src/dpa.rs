@@ -319,8 +319,8 @@ impl Device {
         Ok(DpaThread { object, _parents: (process.clone(), entry.clone()) })
     }
 
-    /// Calls a function of a process with up to 8 words. The call runs asynchronously; ask
-    /// [`DpaCall::state`].
+    /// Calls a function of a process with up to 8 words. The call runs asynchronously;
+    /// [`DpaCall::state`] returns its state.
     ///
     /// # Errors
     /// The process has ended, or has no free stack.

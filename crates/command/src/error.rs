@@ -1,5 +1,5 @@
-//! Errors of this layer: errors of the layers below with hints added, and requests that are refused
-//! before they are sent.
+//! Errors of this crate: those of verbless-devx with hints added, and those of requests that are
+//! refused before they are sent.
 
 use verbless_devx::{Context, Error, ErrorKind};
 

@@ -1,7 +1,7 @@
 //! General objects: one create, query, modify and destroy command for every newer object type.
 //!
-//! The layout of an object follows its header and depends on its type. This layer passes it as
-//! bytes; the layers above define it.
+//! The layout of an object follows its header and depends on its type. This crate passes it as
+//! bytes, which the caller encodes.
 
 use std::os::fd::BorrowedFd;
 

@@ -157,11 +157,11 @@ pub struct RtrAttr {
 pub struct RtsAttr {
     /// First packet sequence number sent (24 bits); the peer's `receive_psn`.
     pub send_psn: u32,
-    /// ACK timeout code, 0 to 31: 4.096 µs · 2^n; 0 waits for ever.
+    /// ACK timeout code, 0 to 31: 4.096 µs · 2^n; 0 means no timeout.
     pub ack_timeout: u8,
     /// Retries after a timeout or sequence error, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the peer had no receive WQE, 0 to 7; 7 is for ever.
+    /// Retries after the peer had no receive WQE, 0 to 7; 7: no limit.
     pub rnr_retry: u8,
     /// READs and atomics that may be outstanding, at most
     /// [`Caps::max_reads_out`](crate::Caps::max_reads_out); rounded up to a power of two.
@@ -183,7 +183,7 @@ pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// INIT2RTR asked for 0 inbound reads. log_rra_max cannot express 0, so rre and rae are cleared
+    /// INIT2RTR requested 0 inbound reads. log_rra_max cannot express 0, so rre and rae are cleared
     /// instead.
     no_reads: bool,
     log_max_message: u8,
@@ -195,10 +195,9 @@ pub struct QpObject {
     pkeys: u32,
     /// Port of a bond that the queue pair sends from, 0 without a bond.
     lag_port: u8,
-    /// See [`QpObject::first_psn`].
+    /// The value of [`QpObject::first_psn`].
     psn: u32,
-    /// The last PSN that the peer may have got, in a `PeerAddress` of verbless-queue; [`NO_PSN`] if
-    /// none.
+    /// The PSN that [`QpObject::advertise_psn`] last returned; [`NO_PSN`] if none.
     advertised_psn: AtomicU32,
     left_reset: bool,
     /// Whether it has reached RTR since its creation or last reset.
@@ -566,8 +565,9 @@ impl QpObject {
         )
     }
 
-    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed, but later: count
-    /// the completions before [`to_reset`](Self::to_reset), which discards the rest.
+    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed after this call
+    /// returns. Count the completions before [`to_reset`](Self::to_reset), which discards the
+    /// requests that have not completed.
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);
@@ -585,9 +585,9 @@ impl QpObject {
         Ok(())
     }
 
-    /// Whether a transition was sent since creation or the last reset: the queue pair may have
-    /// written CQEs. Raw commands through [`QpObject::object`] are not tracked: reset such a queue
-    /// pair before you drop it.
+    /// Whether a transition was sent since creation or the last reset, so that the queue pair may
+    /// have written CQEs. Raw commands through [`QpObject::object`] are not tracked: reset such a
+    /// queue pair before you drop it.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset
     }

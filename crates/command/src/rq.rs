@@ -38,8 +38,8 @@ pub struct RqAttr {
     /// The clock of the CQE timestamps; every device supports the value of
     /// [`Caps::rq_timestamps`](crate::Caps::rq_timestamps).
     pub timestamps: TimestampFormat,
-    /// Q counter of the queue, which counts for example frames dropped for want of a posted receive
-    /// (`out_of_buffer`).
+    /// Q counter of the queue, which counts for example frames dropped because no receive was
+    /// posted (`out_of_buffer`).
     pub counter: Option<Arc<QCounter>>,
 }
 

@@ -14,8 +14,8 @@ macro_rules! state_transitions {
             }
 
             #[doc = concat!($command, " to ERR from the current state. With `flush_in_error`")]
-            #[doc = concat!("the posted ", $work, " complete as flushed, but later:")]
-            /// [`to_reset`](Self::to_reset) discards the rest.
+            #[doc = concat!("the posted ", $work, " complete as flushed after this call returns.")]
+            /// [`to_reset`](Self::to_reset) discards those that have not completed yet.
             pub fn to_error(&self) -> Result<(), Error> {
                 self.move_to_state(<$state>::ERR)
             }

@@ -39,7 +39,7 @@ pub struct TisAttr {
 }
 
 /// A transport interface for sending (TIS): common settings of the frames of send queues. With
-/// bonded ports, TISs and queue pairs take turns in their egress ports.
+/// bonded ports, new TISs and queue pairs are assigned to the egress ports in turn.
 #[derive(Debug)]
 pub struct TisObject {
     tisn: Tisn,

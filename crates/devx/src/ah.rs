@@ -26,7 +26,7 @@ pub struct Ah {
 const WITH_MAC: u32 = 10;
 
 impl Context {
-    /// Makes an address handle for a path. On Ethernet the kernel resolves the GID to a MAC
+    /// Creates an address handle for a path. On Ethernet the kernel resolves the GID to a MAC
     /// address; the call blocks while ARP or neighbour discovery runs.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Ah {
     /// Destroys the address handle.
     ///
     /// # Errors
-    /// None in practice; if the kernel refuses, the object comes back.
+    /// None in practice; if the kernel refuses, the error returns the object.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |ah| &mut ah.handle)
     }

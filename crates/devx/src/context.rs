@@ -32,7 +32,7 @@ struct Inner {
     no_page_sizes: AtomicBool,
     /// The kernel refused relaxed ordering in the access flags of UMEM_REG.
     no_relaxed_umem: AtomicBool,
-    /// Whether the kernel hides why the device refuses commands, once that is known.
+    /// The result of [`Context::hides_refusals`], once it is known.
     hides_refusals: OnceLock<bool>,
     recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
@@ -50,16 +50,16 @@ impl Drop for Inner {
 }
 
 impl Context {
-    /// Opens `device` of `backend` and makes a context with DevX and dynamic UARs.
+    /// Opens `device` of `backend` and creates a context with DevX and dynamic UARs.
     ///
     /// # Errors
     /// Those of [`Backend::open`]; [`ErrorKind::NoDevx`] when only a context without DevX can be
-    /// made.
+    /// created.
     pub fn open(backend: &dyn Backend, device: &DeviceInfo) -> Result<Self> {
         Self::from_device(backend.open(device)?, device.clone())
     }
 
-    /// Makes a context on an open device file.
+    /// Creates a context on an open device file.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`ErrorKind::InvalidResponse`] when the kernel's answer is
@@ -130,7 +130,8 @@ impl Context {
         &self.0.attributes
     }
 
-    /// Number of objects that could not be destroyed. Each keeps the context open for good.
+    /// Number of objects that could not be destroyed. Each keeps the context open until the process
+    /// ends.
     #[must_use]
     pub fn leaked(&self) -> u64 {
         self.0.leaked.load(Ordering::Relaxed)

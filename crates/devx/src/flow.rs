@@ -125,7 +125,7 @@ impl FlowRule {
     /// DESTROY_FLOW: the rule matches no more packets.
     ///
     /// # Errors
-    /// The device's refusal; the rule comes back.
+    /// The device's refusal; the error returns the rule.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |rule| &mut rule.handle)
     }

@@ -1,9 +1,9 @@
 //! Commands to a function's firmware through its control file, `/dev/fwctl/fwctlN`: those that DevX
 //! does not pass, ACCESS_REGISTER above all.
 //!
-//! The kernel makes a user context for each open file, stamps its uid into every command, and
-//! passes little but queries and registers. A context opens the file on first use and keeps it
-//! until it ends.
+//! The kernel creates a user context for each open file, writes its uid into every command, and
+//! passes few commands other than queries and register accesses. A [`Context`] opens the file on
+//! first use and closes it when it is dropped.
 
 use std::fmt;
 
@@ -69,7 +69,7 @@ impl Context {
     ///
     /// # Errors
     /// The file cannot be opened: [`ErrorKind::Permission`] for all but root, unless the machine
-    /// grants access; [`ErrorKind::NoDevice`] without its node.
+    /// grants access; [`ErrorKind::NoDevice`] if the device node does not exist.
     pub fn fwctl(&self) -> Result<Option<Fwctl<'_>>> {
         let file = self.fwctl_file()?;
         Ok(file.map(|file| Fwctl { context: self, file }))
@@ -165,7 +165,7 @@ fn refused(request: &'static str, errno: Errno, scope: Option<FwctlScope>) -> Er
         ),
         Errno::EINVAL | Errno::E2BIG => (
             ErrorKind::Refused,
-            "the kernel takes another form of the request: it is newer or older",
+            "the kernel has another version of the request: it is newer or older",
         ),
         Errno::EFAULT => (ErrorKind::Refused, "a mailbox is not readable or writable"),
         Errno::ENOMEM => (ErrorKind::Refused, "the kernel is out of memory"),
@@ -197,8 +197,8 @@ mod tests {
             (Errno::EIO, ErrorKind::DeviceGone, "removed or reset"),
             (Errno::ENOLINK, ErrorKind::DeviceGone, "removed or reset"),
             (Errno::ENOTTY, ErrorKind::Refused, "not a fwctl device"),
-            (Errno::EINVAL, ErrorKind::Refused, "another form of the request"),
-            (Errno::E2BIG, ErrorKind::Refused, "another form of the request"),
+            (Errno::EINVAL, ErrorKind::Refused, "another version of the request"),
+            (Errno::E2BIG, ErrorKind::Refused, "another version of the request"),
             (Errno::EFAULT, ErrorKind::Refused, "not readable or writable"),
             (Errno::ENOMEM, ErrorKind::Refused, "out of memory"),
             (Errno::EDOM, ErrorKind::Refused, "the kernel log may say more"),

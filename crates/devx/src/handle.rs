@@ -19,9 +19,9 @@ pub(crate) struct Release {
 }
 
 /// An owned handle. Drop destroys the object. A failure is counted in [`Context::leaked`] and keeps
-/// the context open for good, because closing the file would let the kernel free memory that the
-/// device still uses. A removed device uses none: its objects are counted in [`Context::lost`] and
-/// freed with the file.
+/// the context open until the process ends, because closing the file would let the kernel free
+/// memory that the device still uses. A removed device uses none: its objects are counted in
+/// [`Context::lost`] and freed with the file.
 pub(crate) struct Handle {
     context: Context,
     release: &'static Release,

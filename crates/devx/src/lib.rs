@@ -2,10 +2,10 @@
 //! address handles, GIDs, command mailboxes (DevX), registered memory, doorbell pages and event
 //! channels.
 //!
-//! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it,
-//! with real file descriptors and mappings, so no code above it knows which one it uses. A
-//! [`Context`] makes every other object. Objects hold their context and are destroyed when dropped;
-//! their method `destroy` returns the object if that fails.
+//! All of it goes through the trait [`Backend`], which the [`Kernel`] and a software model
+//! implement, both with real file descriptors and mappings: code that uses it cannot tell them
+//! apart. A [`Context`] makes every other object. Objects hold their context and are destroyed when
+//! dropped; their method `destroy` returns the object if that fails.
 //!
 //! ```no_run
 //! use verbless_devx::{Backend, Context, Kernel, UarKind};

@@ -13,11 +13,11 @@ use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The model's PSID. A device that does not show it is hardware.
+/// The model's PSID. A device with another PSID is hardware.
 pub const MODEL_PSID: &str = "VBL0000000001";
 
-/// Proof that the device is the model, which commands with a model-only layout take. Only
-/// [`Context::as_model`] makes one.
+/// Proof that the device is the model, an argument of commands with a model-only layout. Only
+/// [`Context::as_model`] creates one.
 pub struct ModelToken(());
 
 impl fmt::Debug for ModelToken {
@@ -30,7 +30,7 @@ impl fmt::Debug for ModelToken {
 pub(crate) struct ModelRecognition {
     /// Whether the model's PSID was seen.
     model: AtomicBool,
-    /// Finds the description of a command by opcode; tests put their own function here.
+    /// Finds the description of a command by opcode; tests use another function.
     commands: fn(u16) -> Option<&'static CommandInfo>,
 }
 

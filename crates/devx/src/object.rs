@@ -27,7 +27,7 @@ pub struct DevxObject {
 }
 
 impl Context {
-    /// Sends a command that makes no object (a query of capabilities, for example). Mailboxes are
+    /// Sends a command that creates no object, for example a query of capabilities. Mailboxes are
     /// at least 16 bytes; the kernel fills in the uid.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl DevxObject {
     /// Destroys the object.
     ///
     /// # Errors
-    /// EBUSY, or the device's refusal, while another object uses it; the object comes back.
+    /// EBUSY, or the device's refusal, while another object uses it; the error returns the object.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |object| &mut object.handle)
     }

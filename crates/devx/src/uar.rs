@@ -105,7 +105,7 @@ impl Uar {
     /// Unmaps the page and gives it back to the kernel.
     ///
     /// # Errors
-    /// EBUSY while an object uses the page; it comes back, still mapped.
+    /// EBUSY while an object uses the page; the error returns the page, still mapped.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |uar| &mut uar.handle)
     }

@@ -3,10 +3,10 @@
 //! argument it only checks that the cases work.
 //!
 //! All cases copy the same 64 bytes by the same engine of a stepped model in this process; the
-//! model's instructions are not counted. `queue` is the layer below: a copy posted to a queue pair
-//! that is its own peer, and polled. `pair` is the retrieve of a job with two buffers, and the
-//! submit of another one with the same buffers; `batch` is many submits and then as many retrieves,
-//! with the buffers kept meanwhile.
+//! model's instructions are not counted. `queue` is verbless-queue without DOCA's objects: a copy
+//! posted to a queue pair that is its own peer, and polled. `pair` is the retrieve of a job with
+//! two buffers, and the submit of another one with the same buffers; `batch` is many submits and
+//! then as many retrieves, with the buffers kept meanwhile.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The layer below.
+/// Copies by verbless-queue.
 fn queue(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
     let dev = DevInfo::find_in(backend, "mlx5_0")?.open()?;
     let domain = dev.domain();
@@ -91,18 +91,18 @@ fn measured_poll(qp: &mut Qp, cq: &mut Cq) {
 
 /// Jobs of DOCA Core, one at a time.
 fn pair(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
-    let mut lab = Lab::new(backend)?;
-    submit(&mut lab);
+    let mut rig = Rig::new(backend)?;
+    submit(&mut rig);
     for round in 0..=ROUNDS {
-        lab.map.write_at(1024, &[round as u8; LENGTH])?;
+        rig.map.write_at(1024, &[round as u8; LENGTH])?;
         model.run_until_idle();
-        lab.check(round)?;
+        rig.check(round)?;
         if round < ROUNDS {
-            measured_pair(&mut lab.workq, &lab.dma);
+            measured_pair(&mut rig.workq, &rig.dma);
         }
     }
     for _ in 0..ROUND {
-        lab.workq.progress_retrieve()?;
+        rig.workq.progress_retrieve()?;
     }
     Ok(())
 }
@@ -142,14 +142,14 @@ fn unexpected(other: std::result::Result<Event, Retrieve>) -> ! {
 
 /// Jobs of DOCA Core, many at a time.
 fn batch(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
-    let mut lab = Lab::new(backend)?;
+    let mut rig = Rig::new(backend)?;
     for round in 0..ROUNDS {
-        lab.map.write_at(1024, &[round as u8; LENGTH])?;
-        submit(&mut lab);
+        rig.map.write_at(1024, &[round as u8; LENGTH])?;
+        submit(&mut rig);
         model.run_until_idle();
-        measured_retrieve(&mut lab.workq, &mut lab.pairs);
-        lab.check(round)?;
-        for (_, destination) in lab.pairs.iter_mut().flatten() {
+        measured_retrieve(&mut rig.workq, &mut rig.pairs);
+        rig.check(round)?;
+        for (_, destination) in rig.pairs.iter_mut().flatten() {
             assert_eq!(destination.data_len(), LENGTH as u64);
             destination.reset_data_len();
         }
@@ -158,14 +158,14 @@ fn batch(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
 }
 
 /// A context, a work queue, and buffers of a map.
-struct Lab {
+struct Rig {
     workq: WorkQ,
     dma: Dma,
     pairs: Pairs,
     map: Mmap,
 }
 
-impl Lab {
+impl Rig {
     fn new(backend: &Arc<dyn Backend>) -> Result<Self> {
         let dev = DevInfo::find_in(backend, "mlx5_0")?.open()?;
         let map = Mmap::builder()
@@ -196,8 +196,8 @@ impl Lab {
     }
 }
 
-fn submit(lab: &mut Lab) {
-    measured_submit(&mut lab.workq, &lab.dma, &mut lab.pairs);
+fn submit(rig: &mut Rig) {
+    measured_submit(&mut rig.workq, &rig.dma, &mut rig.pairs);
 }
 
 #[inline(never)]

@@ -3,9 +3,9 @@
 //! `queue` or `pair`. Without that argument it only checks that all work.
 //!
 //! Two devices of a stepped model in this process are connected; the instructions of the model and
-//! of the other side are not counted. `queue` is the layer below: requests posted and then polled.
-//! `pair` is the retrieve of a job with its buffers, and the submit of another one with the same
-//! buffers.
+//! of the other side are not counted. `queue` is verbless-queue without DOCA's objects: requests
+//! posted and then polled. `pair` is the retrieve of a job with its buffers, and the submit of
+//! another one with the same buffers.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -195,15 +195,15 @@ fn devices(backend: &Arc<dyn Backend>) -> Result<[Dev; 2]> {
     Ok([open("mlx5_0")?, open("mlx5_1")?])
 }
 
-/// One end of the layer below.
-struct Bare {
+/// One end of a connection of verbless-queue.
+struct QueueEnd {
     qp: Qp,
     /// The CQs of its sends and of its receives.
     cqs: [Cq; 2],
     region: Region,
 }
 
-impl Bare {
+impl QueueEnd {
     fn new(dev: &Dev) -> Result<Self> {
         let domain = dev.domain();
         let cqs = [
@@ -231,7 +231,7 @@ impl Bare {
 
 fn queue(model: &Model, backend: &Arc<dyn Backend>, operation: &Operation) -> Result<()> {
     let devs = devices(backend)?;
-    let (mut a, mut b) = (Bare::new(&devs[0])?, Bare::new(&devs[1])?);
+    let (mut a, mut b) = (QueueEnd::new(&devs[0])?, QueueEnd::new(&devs[1])?);
     let options = ConnectOptions::default();
     let (to_a, to_b) =
         (devs[0].domain().address(&a.qp, &options)?, devs[1].domain().address(&b.qp, &options)?);

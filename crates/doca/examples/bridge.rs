@@ -1,8 +1,8 @@
 //! DOCA on a verbs context and a protection domain that another library has made: the RDMA bridge.
 //!
 //! The parent process leaves a duplicate of `cmd_fd` of rdma-core's `struct ibv_context` open and
-//! passes its number; `bridge.py` beside this file does both. A WRITE of the layers below and a
-//! copy of DOCA then run in the protection domain of rdma-core.
+//! passes its number; `bridge.py` beside this file does both. A WRITE by verbless-queue and a copy
+//! by DOCA then run in the protection domain of rdma-core.
 #![allow(unsafe_code, reason = "rdma-core gives its descriptor as a number")]
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -53,7 +53,7 @@ fn main() -> Result {
     let destination = inventory.buf_by_addr(&map, map.address() + 1024, length)?;
     let local = Sge::new(source.data(), length as u32, source.mkey(&dev)?);
 
-    // A queue pair of the layers below, in the same protection domain, takes the buffer's key.
+    // A queue pair of verbless-queue, in the same protection domain, uses the buffer's key.
     let domain = dev.domain();
     let region = domain.region(4096, KeyAccess::ALL)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;

@@ -67,9 +67,11 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
     let descriptor = channel.receive()?;
     let length = channel.receive()?;
     let length = u64::from_be_bytes(length.try_into().map_err(|_| "the host sent no length")?);
-    let far = Mmap::create_from_export(&descriptor, dev)?;
-    if length > far.len() {
-        return Err(format!("the host announced {length} bytes of a map of {}", far.len()).into());
+    let remote = Mmap::create_from_export(&descriptor, dev)?;
+    if length > remote.len() {
+        return Err(
+            format!("the host announced {length} bytes of a map of {}", remote.len()).into()
+        );
     }
     let near = Mmap::builder()
         .memrange(Memory::allocate(PART as usize * DEPTH)?)
@@ -88,7 +90,7 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
     while next < length || workq.in_flight() > 0 {
         while next < length && workq.in_flight() < workq.depth() {
             let bytes = PART.min(length - next);
-            let source = parts.buf_by_data(&far, far.address() + next, bytes)?;
+            let source = parts.buf_by_data(&remote, remote.address() + next, bytes)?;
             workq.submit(dma.memcpy(source, slots.alloc()?).user_data(next))?;
             next += bytes;
         }

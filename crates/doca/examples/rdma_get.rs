@@ -123,7 +123,7 @@ fn get(options: &Options, dev: &Dev, name: &str, out: &Path) -> Result {
 }
 
 /// A connection to the server, and memory for the data.
-struct Link {
+struct Connection {
     channel: Channel,
     rdma: Rdma,
     workq: WorkQ,
@@ -133,14 +133,14 @@ struct Link {
     there: Mmap,
 }
 
-fn said<T>(answer: Answer<T>) -> Attempt<T> {
+fn answered<T>(answer: Answer<T>) -> Attempt<T> {
     match answer {
         Answer::Is(answer) => Ok(answer),
         Answer::Refused(why) => Err(Failure::Final(format!("the server: {why}"))),
     }
 }
 
-impl Link {
+impl Connection {
     fn new(server: &str, dev: &Dev) -> Attempt<Self> {
         let stream = TcpStream::connect(server)
             .map_err(|error| format!("connecting to {server}: {error}"))?;
@@ -155,7 +155,7 @@ impl Link {
         workq.add(&rdma)?;
         let connection = rdma.export()?.as_bytes().try_into().map_err(|_| "a short descriptor")?;
         Hello { connection, window: Vec::new() }.send(&mut channel)?;
-        let hello = said(Hello::receive(&mut channel)?)?;
+        let hello = answered(Hello::receive(&mut channel)?)?;
         rdma.connect(hello.connection)?;
         let there = Mmap::create_from_export(&hello.window, dev)?;
         if (there.len()) < u64::from(SLOTS) * SLOT {
@@ -185,26 +185,26 @@ impl Link {
 /// Gets the missing parts over one connection.
 fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Progress) -> Attempt {
     let disk = |error: std::io::Error| Failure::Final(format!("the disk: {error}"));
-    let mut link = Link::new(server, dev)?;
-    Request::Open(name.to_owned()).send(&mut link.channel)?;
-    let Opened { length, .. } = said(Opened::receive(&mut link.channel)?)?;
+    let mut connection = Connection::new(server, dev)?;
+    Request::Open(name.to_owned()).send(&mut connection.channel)?;
+    let Opened { length, .. } = answered(Opened::receive(&mut connection.channel)?)?;
     progress.bar.set_length(length);
     if file.metadata().map_err(disk)?.len() > length {
         file.set_len(length).map_err(disk)?;
     }
-    let mut asked = VecDeque::new();
+    let mut requested = VecDeque::new();
     let mut next = 0;
     let mut bytes = Vec::new();
     loop {
         // While the client reads one slot, the server fills the next.
-        while asked.len() < usize::from(SLOTS) && next < length {
+        while requested.len() < usize::from(SLOTS) && next < length {
             let slot = (next / SLOT % u64::from(SLOTS)) as u8;
-            Request::Fill { slot, offset: next }.send(&mut link.channel)?;
-            asked.push_back((slot, next));
+            Request::Fill { slot, offset: next }.send(&mut connection.channel)?;
+            requested.push_back((slot, next));
             next += SLOT;
         }
-        let Some((slot, offset)) = asked.pop_front() else { break };
-        let filled = said(Filled::receive(&mut link.channel)?)?;
+        let Some((slot, offset)) = requested.pop_front() else { break };
+        let filled = answered(Filled::receive(&mut connection.channel)?)?;
         let expected = (length - offset).min(SLOT);
         if (filled.slot, filled.offset) != (slot, offset) || u64::from(filled.bytes) != expected {
             return Err(Failure::Final("the server filled another slot".into()));
@@ -213,7 +213,7 @@ fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Prog
         bytes.resize(expected as usize, 0);
         let there = file.read_exact_at(&mut bytes, offset).is_ok() && sum(&bytes) == filled.sum;
         if !there {
-            link.read(&filled, &mut bytes)?;
+            connection.read(&filled, &mut bytes)?;
             file.write_all_at(&bytes, offset).map_err(disk)?;
             progress.arrived += expected;
         }

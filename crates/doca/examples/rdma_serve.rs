@@ -30,9 +30,9 @@ use verbless_doca::rdma::Rdma;
 use verbless_doca::{AccessFlags, Dev, Memory, Mmap};
 
 /// Time limit for a client's greeting.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the next accept if descriptors or threads have run out.
-const NO_ROOM: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lets clients read the files of a directory by RDMA.
 #[derive(Parser)]
@@ -71,14 +71,17 @@ fn run(options: Options) -> Result {
             Err(error) => {
                 common.say(40, &format!("client {number}: {error}"));
                 // The client waits, and accept would report it again at once.
-                std::thread::sleep(NO_ROOM);
+                std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
         };
         let here = Present::new(&present);
         if here.0.load(Ordering::Relaxed) > *clients {
-            if let Ok(mut channel) = Channel::with_patience(stream, NO_ROOM) {
-                refuse(&mut channel, &format!("there are {clients} clients: come again later"));
+            if let Ok(mut channel) = Channel::with_timeout(stream, ACCEPT_PAUSE) {
+                refuse(
+                    &mut channel,
+                    &format!("the limit of {clients} clients is reached: try again later"),
+                );
             }
             continue;
         }
@@ -94,7 +97,7 @@ fn run(options: Options) -> Result {
         });
         if let Err(error) = started {
             common.say(40, &format!("client {number}: no thread can be started: {error}"));
-            std::thread::sleep(NO_ROOM);
+            std::thread::sleep(ACCEPT_PAUSE);
         }
     }
     Ok(())
@@ -118,7 +121,7 @@ impl Drop for Present {
 
 /// The greeting of a client, within `limit`.
 fn greeted(stream: TcpStream, limit: Duration) -> Result<(Channel, Hello)> {
-    let mut channel = Channel::with_patience(stream, limit)?;
+    let mut channel = Channel::with_timeout(stream, limit)?;
     match Hello::receive(&mut channel)? {
         Answer::Is(hello) => Ok((channel, hello)),
         _ => Err("it greets with an error".into()),
@@ -127,7 +130,7 @@ fn greeted(stream: TcpStream, limit: Duration) -> Result<(Channel, Hello)> {
 
 /// Serves a client until it disconnects.
 fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
-    let (mut channel, hello) = greeted(stream, HANDSHAKE)?;
+    let (mut channel, hello) = greeted(stream, HANDSHAKE_TIMEOUT)?;
     let window = match Window::new(dev, &hello, &mut channel) {
         Ok(window) => window,
         Err(error) => {
@@ -135,7 +138,7 @@ fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
             return Err(error);
         }
     };
-    let mut channel = channel.patient();
+    let mut channel = channel.with_default_timeout();
     let mut open: Option<(File, Opened)> = None;
     loop {
         // Without another request the client is done.
@@ -213,7 +216,7 @@ fn beneath(dir: &Path, name: &str) -> Result<File> {
     let refuse = |why: &str| Err(format!("{name:?} is not served: {why}").into());
     let path = Path::new(name);
     if name.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        return refuse("a path must lead down from the directory, without `.` and `..`");
+        return refuse("a path must be below the directory, and without `.` and `..`");
     }
     let found = match dir.join(path).canonicalize() {
         Ok(found) => found,

@@ -47,8 +47,8 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| byte(at) as u8).collect()
 }
 
-fn must(so: bool, what: &str) -> Result {
-    if so { Ok(()) } else { Err(format!("not so: {what}").into()) }
+fn check(so: bool, what: &str) -> Result {
+    if so { Ok(()) } else { Err(format!("check failed: {what}").into()) }
 }
 
 impl End {
@@ -75,7 +75,7 @@ impl End {
     /// Waits until both sides have reached this point.
     fn meet(&mut self) -> Result {
         self.channel.send(b"x")?;
-        must(self.channel.receive()? == b"x", "the other side is at the same step")
+        check(self.channel.receive()? == b"x", "the other side is at the same step")
     }
 
     /// Memory of this side with data.
@@ -84,7 +84,7 @@ impl End {
     }
 
     /// Memory of the other side.
-    fn far(&self, at: u64, length: u64) -> Result<Buf> {
+    fn remote(&self, at: u64, length: u64) -> Result<Buf> {
         Ok(self.inventory.buf_by_addr(&self.there, self.there.address() + at, length)?)
     }
 
@@ -119,18 +119,18 @@ impl End {
     }
 
     /// Checks a receive: the opcode, its data, and the immediate.
-    fn brings(
+    fn check_receive(
         &mut self,
         opcode: RdmaOpcode,
         data: Option<(u64, usize)>,
         immediate: Option<u32>,
     ) -> Result {
         let done = self.done()?;
-        must(done.opcode == Some(opcode), "the opcode of a receive")?;
-        must(done.immediate == immediate, "the immediate")?;
+        check(done.opcode == Some(opcode), "the opcode of a receive")?;
+        check(done.immediate == immediate, "the immediate")?;
         if let Some((seed, length)) = data {
             let room = done.local.ok_or("the buffer of a receive has not come back")?;
-            must(room.to_vec()? == pattern(seed, length), "the message")?;
+            check(room.to_vec()? == pattern(seed, length), "the message")?;
         }
         Ok(())
     }
@@ -139,10 +139,10 @@ impl End {
         Ok(self.here.write_at(at as usize, &pattern(seed, length))?)
     }
 
-    fn holds(&self, at: u64, length: usize, seed: u64) -> Result {
+    fn check_bytes(&self, at: u64, length: usize, seed: u64) -> Result {
         let mut bytes = vec![0; length];
         self.here.read_at(at as usize, &mut bytes)?;
-        must(bytes == pattern(seed, length), "the memory's bytes")
+        check(bytes == pattern(seed, length), "the memory's bytes")
     }
 
     fn word(&self, at: u64) -> Result<u64> {
@@ -152,7 +152,7 @@ impl End {
     }
 
     /// Executes all operations on the other side.
-    fn act(&mut self) -> Result {
+    fn run_operations(&mut self) -> Result {
         self.fill(LOCAL_AT, 100, 1)?;
         self.meet()?;
         let job = self.rdma.send(self.data(LOCAL_AT, 100)?);
@@ -165,64 +165,64 @@ impl End {
         let job = self.rdma.send(None);
         self.perform(job)?;
         self.fill(LOCAL_AT, 200, 3)?;
-        let job = self.rdma.write(self.data(LOCAL_AT, 200)?, Some(self.far(WRITE_AT, 200)?));
+        let job = self.rdma.write(self.data(LOCAL_AT, 200)?, Some(self.remote(WRITE_AT, 200)?));
         self.perform(job)?;
         self.meet()?;
         self.meet()?;
         self.fill(LOCAL_AT, 50, 4)?;
-        let to = Some(self.far(WRITE_IMM_AT, 50)?);
+        let to = Some(self.remote(WRITE_IMM_AT, 50)?);
         let job = self.rdma.write_imm(self.data(LOCAL_AT, 50)?, to, 0xcafe_f00d);
         self.perform(job)?;
         self.meet()?;
         self.here.write_at(LOCAL_AT as usize, &[0; 300])?;
-        let job = self.rdma.read(Some(self.far(READ_AT, 300)?), self.data(LOCAL_AT, 300)?);
+        let job = self.rdma.read(Some(self.remote(READ_AT, 300)?), self.data(LOCAL_AT, 300)?);
         self.perform(job)?;
-        self.holds(LOCAL_AT, 300, 5)?;
+        self.check_bytes(LOCAL_AT, 300, 5)?;
         let word = |this: &Self| -> Result<(Buf, Buf)> {
             let result = this.data(LOCAL_AT, 8)?.ok_or("no buffer")?;
-            Ok((this.far(WORD_AT, 8)?, result))
+            Ok((this.remote(WORD_AT, 8)?, result))
         };
-        let (far, result) = word(self)?;
-        self.perform(self.rdma.fetch_and_add(far, result, 2))?;
-        must(self.word(LOCAL_AT)? == 40, "the result of an addition")?;
+        let (remote, result) = word(self)?;
+        self.perform(self.rdma.fetch_and_add(remote, result, 2))?;
+        check(self.word(LOCAL_AT)? == 40, "the result of an addition")?;
         self.meet()?;
         self.meet()?;
-        let (far, result) = word(self)?;
-        self.perform(self.rdma.compare_and_swap(far, result, 42, 7))?;
-        must(self.word(LOCAL_AT)? == 42, "the result of a swap")?;
+        let (remote, result) = word(self)?;
+        self.perform(self.rdma.compare_and_swap(remote, result, 42, 7))?;
+        check(self.word(LOCAL_AT)? == 42, "the result of a swap")?;
         self.meet()
     }
 
     /// Checks the other side's operations on this one.
-    fn serve(&mut self) -> Result {
+    fn check_operations(&mut self) -> Result {
         self.here.write_at(0, &[0; BYTES as usize])?;
         self.receive(1024)?;
-        self.brings(RdmaOpcode::RecvSend, Some((1, 100)), None)?;
+        self.check_receive(RdmaOpcode::RecvSend, Some((1, 100)), None)?;
         self.receive(1024)?;
-        self.brings(RdmaOpcode::RecvSendWithImm, Some((2, 10)), Some(0xdead_beef))?;
+        self.check_receive(RdmaOpcode::RecvSendWithImm, Some((2, 10)), Some(0xdead_beef))?;
         self.receive(0)?;
-        self.brings(RdmaOpcode::RecvSend, None, None)?;
+        self.check_receive(RdmaOpcode::RecvSend, None, None)?;
         self.meet()?;
-        self.holds(WRITE_AT, 200, 3)?;
+        self.check_bytes(WRITE_AT, 200, 3)?;
         self.receive(0)?;
-        self.brings(RdmaOpcode::RecvWriteWithImm, None, Some(0xcafe_f00d))?;
-        self.holds(WRITE_IMM_AT, 50, 4)?;
+        self.check_receive(RdmaOpcode::RecvWriteWithImm, None, Some(0xcafe_f00d))?;
+        self.check_bytes(WRITE_IMM_AT, 50, 4)?;
         self.fill(READ_AT, 300, 5)?;
         self.here.write_at(WORD_AT as usize, &40_u64.to_ne_bytes())?;
         self.meet()?;
         self.meet()?;
-        must(self.word(WORD_AT)? == 42, "the word after an addition")?;
+        check(self.word(WORD_AT)? == 42, "the word after an addition")?;
         self.meet()?;
         self.meet()?;
-        must(self.word(WORD_AT)? == 7, "the word after a swap")
+        check(self.word(WORD_AT)? == 7, "the word after a swap")
     }
 }
 
 fn run(options: &Options) -> Result {
     let mut end = End::new(options)?;
     end.meet()?;
-    end.act()?;
-    end.serve()?;
+    end.run_operations()?;
+    end.check_operations()?;
     println!("all operations in both directions");
     Ok(())
 }

@@ -44,7 +44,7 @@ kinds! {
     NotPermitted = 2, "DOCA_ERROR_NOT_PERMITTED",
         "give the memory map the permission, or run with more rights";
     /// The object is still in use.
-    InUse = 3, "DOCA_ERROR_IN_USE", "give back what uses it first";
+    InUse = 3, "DOCA_ERROR_IN_USE", "release the objects that use it first";
     /// This device, build or side does not support the operation.
     NotSupported = 4, "DOCA_ERROR_NOT_SUPPORTED",
         "ask the capability query first, or choose another device";
@@ -57,12 +57,12 @@ kinds! {
         "raise the limit of locked memory (ulimit -l), or request less";
     /// The device or a resource of it could not be set up.
     Initialization = 8, "DOCA_ERROR_INITIALIZATION",
-        "check that the device is there and its kernel modules are loaded";
+        "check that the device exists and its kernel modules are loaded";
     /// The time ran out before the operation was known to be done: it may be done, or still in
     /// progress.
-    TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or see why the other side is silent";
+    TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or check why the other side does not respond";
     /// The object is shut down, or shutting down.
-    Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "make a new object";
+    Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "create a new object";
     /// The peer reset the connection.
     ConnectionReset = 11, "DOCA_ERROR_CONNECTION_RESET", "connect again";
     /// The connection was aborted.
@@ -71,14 +71,14 @@ kinds! {
     ConnectionInProgress = 13, "DOCA_ERROR_CONNECTION_INPROGRESS", "wait until it is made";
     /// There is no connection.
     NotConnected = 14, "DOCA_ERROR_NOT_CONNECTED", "connect first";
-    /// A lock is held by another.
-    NoLock = 15, "DOCA_ERROR_NO_LOCK", "try again when the other is done";
+    /// Another holder has the lock.
+    NoLock = 15, "DOCA_ERROR_NO_LOCK", "try again when the holder has released it";
     /// The object does not exist.
-    NotFound = 16, "DOCA_ERROR_NOT_FOUND", "list what there is";
+    NotFound = 16, "DOCA_ERROR_NOT_FOUND", "list the existing objects";
     /// A job failed.
     IoFailed = 17, "DOCA_ERROR_IO_FAILED", "the event says which job, and why";
     /// The object's state does not allow this.
-    BadState = 18, "DOCA_ERROR_BAD_STATE", "bring it into the state that the text names first";
+    BadState = 18, "DOCA_ERROR_BAD_STATE", "move it to the state that the text names first";
     /// The other side uses another version.
     UnsupportedVersion = 19, "DOCA_ERROR_UNSUPPORTED_VERSION",
         "run the same release on both sides";
@@ -89,11 +89,11 @@ kinds! {
     /// An impossible state.
     Unexpected = 22, "DOCA_ERROR_UNEXPECTED", "report it";
     /// The object exists already.
-    AlreadyExist = 23, "DOCA_ERROR_ALREADY_EXIST", "use the one that is there";
+    AlreadyExist = 23, "DOCA_ERROR_ALREADY_EXIST", "use the existing object";
     /// There is no room left.
-    Full = 24, "DOCA_ERROR_FULL", "give something back, or make it larger";
+    Full = 24, "DOCA_ERROR_FULL", "release elements, or create it with more";
     /// There are no elements left.
-    Empty = 25, "DOCA_ERROR_EMPTY", "give something back, or make it larger";
+    Empty = 25, "DOCA_ERROR_EMPTY", "release elements, or create it with more";
     /// The operation has begun, and is not finished.
     InProgress = 26, "DOCA_ERROR_IN_PROGRESS", "wait until it is finished";
 }
@@ -171,7 +171,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Errors of the layers below, under DOCA's names.
+/// Converts errors of verbless-devx, verbless-command and verbless-queue to DOCA's kinds.
 impl From<lower::Error> for Error {
     fn from(error: lower::Error) -> Self {
         use lower::ErrorKind as Lower;

@@ -236,7 +236,7 @@ impl AsyncWorkQ {
         .await
     }
 
-    /// Retrieves events and hands them to their futures, for ever. One task does this for all.
+    /// Retrieves events and hands them to their futures, forever. One task does this for all.
     /// `readable` waits until the [file](AsyncWorkQ::file) is readable; it may return too early.
     ///
     /// A future that is dropped loses nothing; the other futures wait until a task drives the queue

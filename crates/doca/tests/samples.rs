@@ -23,17 +23,17 @@ fn connection() -> [TcpStream; 2] {
     [listener.accept().unwrap().0, there]
 }
 
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Runs a host that waits for a copy of 100 bytes, against a DPU that sends `tell`'s messages.
+/// Runs a host that waits for a copy of 100 bytes; `send_messages` is its DPU.
 /// Returns the host's result and the progress that the DPU reported.
-fn waits(tell: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64>) {
+fn waits(send_messages: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64>) {
     let [here, there] = connection();
     let mut received = Vec::new();
-    let mut here = Channel::with_patience(here, PATIENCE).unwrap();
+    let mut here = Channel::with_timeout(here, TIMEOUT).unwrap();
     let mut there = Channel::new(there).unwrap();
     let result = std::thread::scope(|scope| {
-        scope.spawn(|| tell(&mut there));
+        scope.spawn(|| send_messages(&mut there));
         Copying::wait(&mut here, 100, |bytes| received.push(bytes)).map_err(|it| it.to_string())
     });
     (result, received)
@@ -44,20 +44,20 @@ fn host_waits_while_copy_progresses() {
     let start = Instant::now();
     let (result, received) = waits(|there| {
         for bytes in [10, 20, 30, 40, 50, 100] {
-            std::thread::sleep(PATIENCE / 4);
+            std::thread::sleep(TIMEOUT / 4);
             Copying::Copied(bytes).send(there).unwrap();
         }
         Copying::Done.send(there).unwrap();
     });
     assert_eq!((result, received), (Ok(()), vec![10, 20, 30, 40, 50, 100]));
-    assert!(start.elapsed() > PATIENCE, "the copy outlasts the limit for one message");
+    assert!(start.elapsed() > TIMEOUT, "the copy outlasts the limit for one message");
 }
 
 #[test]
 fn host_times_out_without_progress() {
     let (result, received) = waits(|there| {
         Copying::Copied(10).send(there).unwrap();
-        std::thread::sleep(3 * PATIENCE);
+        std::thread::sleep(3 * TIMEOUT);
     });
     assert!(result.unwrap_err().starts_with("the other side: "));
     assert_eq!(received, [10]);

@@ -121,7 +121,7 @@ fn pools_and_arrays_are_used_without_allocation() {
 }
 
 /// A map, an inventory, a DMA and a SHA context, and a work queue on both.
-fn lab(dev: &Dev, workq: WorkQ) -> (Mmap, Inventory, Dma, Sha, WorkQ) {
+fn rig(dev: &Dev, workq: WorkQ) -> (Mmap, Inventory, Dma, Sha, WorkQ) {
     let (map, inventory) = plain(dev, 4096, 64);
     let dma = Dma::builder(dev).start().unwrap();
     let sha = Sha::builder(dev).start().unwrap();
@@ -133,7 +133,7 @@ fn lab(dev: &Dev, workq: WorkQ) -> (Mmap, Inventory, Dma, Sha, WorkQ) {
 
 #[test]
 fn jobs_are_handled_without_allocation() {
-    let (map, inventory, dma, sha, mut workq) = lab(&dev(), WorkQ::new(8).unwrap());
+    let (map, inventory, dma, sha, mut workq) = rig(&dev(), WorkQ::new(8).unwrap());
     let at = map.address();
     let from = |length| inventory.buf_by_data(&map, at, length).unwrap();
     let to = || inventory.buf_by_addr(&map, at + 1024, 128).unwrap();
@@ -247,7 +247,7 @@ fn restarted_rdma_submits_without_allocation() {
 #[test]
 fn recovered_queues_submit_without_allocation() {
     let (model, dev) = support::disturbed();
-    let (map, inventory, dma, _sha, mut workq) = lab(&dev, WorkQ::new(8).unwrap());
+    let (map, inventory, dma, _sha, mut workq) = rig(&dev, WorkQ::new(8).unwrap());
     let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
     let event = event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap();
     workq.add(&event).unwrap();
@@ -278,7 +278,7 @@ fn recovered_queues_submit_without_allocation() {
 #[test]
 fn event_driven_workq_arms_without_allocation() {
     let workq = WorkQ::builder(8).event_driven().build().unwrap();
-    let (map, inventory, dma, _sha, mut workq) = lab(&dev(), workq);
+    let (map, inventory, dma, _sha, mut workq) = rig(&dev(), workq);
     let at = map.address();
     let work = || {
         for _ in 0..200 {

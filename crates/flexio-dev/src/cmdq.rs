@@ -21,7 +21,7 @@ pub const TASK_BYTES: usize = 16;
 pub const BYTES: usize = 0x40;
 /// Offset of the count of completed tasks in a [`Worker`] (8 bytes, little-endian).
 pub const DONE_AT: usize = 0x38;
-/// log2 of the maximum of waiting tasks per worker.
+/// log2 of the maximum number of waiting tasks per worker.
 pub const MAX_LOG_DEPTH: u8 = 15;
 
 /// State of a worker. The host writes it before the worker's first run.

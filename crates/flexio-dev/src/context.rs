@@ -30,14 +30,14 @@ pub struct ThreadContext {
     default_outbox_config_id: AtomicU16,
     default_primary_window_config_id: AtomicU16,
     outbox_base: AtomicU64,
-    /// Address of the tables per application.
+    /// Address of the per-application tables.
     pub per_app_table_base: u64,
     /// Address of the configuration of window 0.
     pub window_config_base: u64,
     metadata_parameter: AtomicU64,
     /// The last error; the system writes it, too.
     os_errno: AtomicU32,
-    /// log2 of the stride of the tables per application.
+    /// log2 of the stride of the per-application tables.
     pub per_app_table_vhca_id_shift: u8,
     /// log2 of the bytes of a window's configuration.
     pub window_config_log_size: u8,
@@ -185,7 +185,7 @@ enum Config {
     Window,
 }
 
-/// Checks that the process has it.
+/// Checks that the process has the outbox or window `id`.
 fn has(config: Config, id: u16) -> Result<(), Failed> {
     #[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
     return match config {

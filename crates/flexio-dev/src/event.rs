@@ -66,7 +66,7 @@ impl<'a, Entry> Ring<'a, Entry> {
         if !is_new(last[7], phase) {
             return None;
         }
-        // The device wrote the rest before the owner bit.
+        // The device wrote the rest of the entry before the owner bit.
         fence(Ordering::Acquire);
         self.consumer = self.consumer.wrapping_add(1);
         Some((slot, last))
@@ -101,7 +101,7 @@ impl CqRing<'_> {
     /// Returns the slots of all taken CQEs to the device; `record` is the first word of the CQ's
     /// doorbell record.
     pub fn set_record(&self, record: &AtomicU32) {
-        // A release: the CQEs have been read before.
+        // A release store: the CQEs have been read before it.
         cq_set_ci(record, self.consumer);
     }
 }
@@ -149,8 +149,8 @@ impl CompressedCqe {
         MiniCqeBlock::from_prefix(slot).map_or(0, |block| block.validity_iteration_count())
     }
 
-    /// Prepares a slot for the device: `count` is the program's count of rounds minus 1
-    /// (`flexio_dev_comp_cq_init`).
+    /// Prepares a slot for the device: `count` is the program's count of passes through the ring
+    /// minus 1 (`flexio_dev_comp_cq_init`).
     pub fn prepare(slot: &mut [u8; BYTES], count: u8) {
         if let Some(block) = MiniCqeBlock::from_prefix_mut(slot) {
             block.set_validity_iteration_count(count);

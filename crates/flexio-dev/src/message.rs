@@ -149,7 +149,7 @@ impl fmt::Write for Segments<'_> {
             if self.length == TEXT_BYTES {
                 self.flush();
             }
-            // A text that is longer the second time is cut.
+            // The text was formatted once before, for its length. If it is longer now, it is cut.
             if self.index == self.end {
                 return Err(fmt::Error);
             }
@@ -238,9 +238,9 @@ macro_rules! print {
     ($($text:tt)+) => { $crate::msg_dflt!($crate::Level::Info, $($text)+) };
 }
 
-/// Makes a crate a program for a DPA: it defines the panic handler (a message to the default
-/// stream, then the process ends with status 0x43), the function for the host's management of
-/// streams, and the function of command queues' workers.
+/// Makes a crate a program for a DPA. It defines the panic handler (a message to the default
+/// stream, then the process ends with status 0x43), the function by which the host manages streams,
+/// and the function that the workers of command queues run.
 #[macro_export]
 macro_rules! program {
     () => {

@@ -2,7 +2,7 @@
 //!
 //! NVIDIA documents the meaning of the calls, but not their encoding. These are system calls of
 //! verbless's model: the number in a7, an argument in a0. Programs for hardware would need other
-//! ones, and another access to outboxes and windows than [`context`](crate::context).
+//! system calls, and other code for outboxes and windows than [`context`](crate::context).
 #![allow(unsafe_code)]
 
 use crate::context::ThreadContext;
@@ -284,7 +284,8 @@ pub(crate) mod tests {
         static ANSWER: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// The tests' system: notes the call, if a test wants it, and returns the configured result.
+    /// The system of the tests: records the call if a test collects calls, and returns the
+    /// configured result.
     pub(super) fn answer(number: u64, arguments: [u64; 3]) -> u64 {
         CALLS.with_borrow_mut(|calls| {
             calls.iter_mut().for_each(|calls| calls.push((number, arguments)));
@@ -325,7 +326,7 @@ pub(crate) mod tests {
         result
     }
 
-    /// Calls with each result, 0 and another.
+    /// Calls once with the system's result 0, and once with another.
     fn both(call: impl Fn() -> Result<(), Failed>) -> [Result<(), Failed>; 2] {
         [0, 2].map(|answer| answering(answer, &call))
     }
@@ -376,12 +377,15 @@ pub(crate) mod tests {
             extend_outbox(None).unwrap();
             ring_device(3, 0x12_3456, 0xffff).unwrap();
         });
-        let asked = calls(|| {
+        let made_calls = calls(|| {
             has_outbox(3).unwrap();
             has_window(4).unwrap();
             assert_eq!((cycles(), answering(7, instructions)), (0, 7));
         });
-        assert_eq!(asked, [(12, [3, 0, 0]), (12, [4, 1, 0]), (13, [0, 0, 0]), (13, [1, 0, 0])]);
+        assert_eq!(
+            made_calls,
+            [(12, [3, 0, 0]), (12, [4, 1, 0]), (13, [0, 0, 0]), (13, [1, 0, 0])]
+        );
         let own = u32::MAX.into();
         assert_eq!(made, [(10, [3, 0, 0]), (10, [own, 0, 0]), (11, [3, 0x12_3456, 0xffff])]);
     }

@@ -31,7 +31,7 @@ macro_rules! arguments {
         impl<$($word: Word),*> Arguments for ($($word,)*) {
             #[inline(always)]
             fn words(self) -> [u64; ARGUMENTS] {
-                #[allow(unused_mut, reason = "of no arguments none is stored")]
+                #[allow(unused_mut, reason = "without arguments nothing is stored")]
                 let mut words = [0; ARGUMENTS];
                 $(words[$at] = self.$at.to_word();)*
                 words

@@ -18,14 +18,14 @@ pub struct Window<'a> {
     /// Address in the window of address 0 of its key.
     base: u64,
     log_bytes: u8,
-    /// Only one thread may use a window: another thread could change the key.
-    alone: PhantomData<(&'a (), *const ())>,
+    /// Makes this type `!Send` and `!Sync`: a second thread could change the window's key.
+    not_send: PhantomData<(&'a (), *const ())>,
 }
 
 impl Window<'_> {
     /// The window with this configuration in a thread context.
     pub(crate) const fn at(id: u16, config: u64, base: u64, log_bytes: u8) -> Self {
-        Self { id, config, base, log_bytes, alone: PhantomData }
+        Self { id, config, base, log_bytes, not_send: PhantomData }
     }
 
     /// The window's number.

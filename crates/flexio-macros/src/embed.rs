@@ -44,7 +44,7 @@ pub(crate) fn expand(item: &Embed) -> Result<Tokens> {
     let file = root.join(item.path.value());
     let refused = |why: String| Error::new(item.path.span(), format!("{}: {why}", file.display()));
     let bytes = std::fs::read(&file).map_err(|error| {
-        refused(format!("{error}; `cargo xtask dpa build CRATE` makes programs"))
+        refused(format!("{error}; `cargo xtask dpa build CRATE` builds programs"))
     })?;
     let program = Program::parse(&bytes).map_err(|error| refused(error.to_string()))?;
     let entries = program.symbols().filter_map(|(name, _)| name.strip_prefix("dpa:"));

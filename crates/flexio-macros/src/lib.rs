@@ -66,16 +66,19 @@ fn check(signature: &Signature) -> Result<()> {
     let compiler_s = RUNTIME.contains(&name.as_str())
         || ["__", "_start", "rust_", "verbless_"].iter().any(|it| name.starts_with(it));
     match signature {
-        _ if compiler_s => refused(&signature.ident, "this name is the compiler's, or verbless's"),
+        _ if compiler_s => refused(
+            &signature.ident,
+            "this name is reserved for the compiler and verbless: choose another",
+        ),
         Signature { asyncness: Some(token), .. } => refused(token, "an entry point is not async"),
         Signature { unsafety: Some(token), .. } => {
-            refused(token, "the host calls an entry point as it likes: it cannot be unsafe")
+            refused(token, "an entry point cannot be unsafe: the host calls it with any arguments")
         }
         Signature { abi: Some(abi), .. } => {
-            refused(abi, "leave `extern` out: the entry point is made beside the function")
+            refused(abi, "leave `extern` out: the macro generates the `extern` entry point")
         }
         Signature { generics, .. } if !generics.params.is_empty() => {
-            refused(generics, "an entry point is one function: it has no parameters of its own")
+            refused(generics, "an entry point cannot have generic parameters")
         }
         Signature { variadic: Some(variadic), .. } => {
             refused(variadic, "an entry point has a fixed number of arguments")
@@ -185,7 +188,8 @@ fn expand_handler(item: &ItemFn) -> Result<Tokens> {
 fn entry_point(item: &ItemFn, symbol: &str, body: &Tokens) -> Tokens {
     let name = item.sig.ident.to_string();
     let section = format!(".text.dpa.{name}");
-    // Other machines than the DPA have no such sections, and call the function itself.
+    // Only the DPA's binaries have these sections; code for other machines calls the function
+    // itself.
     quote! {
         #item
         #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -258,8 +262,8 @@ mod tests {
             ("extern \"C\" fn f() {}", "extern"),
             ("fn f<T>() {}", "parameters"),
             ("fn f(&self) {}", "method"),
-            ("fn memcpy(a: u64) {}", "the compiler's"),
-            ("fn __divdi3(a: u64) {}", "the compiler's"),
+            ("fn memcpy(a: u64) {}", "reserved for the compiler"),
+            ("fn __divdi3(a: u64) {}", "reserved for the compiler"),
         ];
         for (text, why) in refused {
             let error = rpc_of(text).unwrap_err();

@@ -1,5 +1,5 @@
-//! The program of `docs/flexio.md`: a host that calls a function of its DPA program, which makes
-//! events, and an event handler that consumes them.
+//! The program of `docs/flexio.md`: a host calls a function of its DPA program that makes events,
+//! and an event handler of the program consumes them.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `guide target/dpa/guide.elf`.
 
@@ -19,7 +19,7 @@ use verbless_flexio::{
 
 const LOG_DEPTH: u8 = 6;
 const EVENTS: u32 = 40;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     support::main(guide)
@@ -31,7 +31,7 @@ fn guide(device: &Device, app: &App) -> Result {
     let select = AppSelect { device: Some(device), ..AppSelect::new(app.name()) };
     let app = apps.get(&select)?;
 
-    let config = ProcessConfig { timeout: PATIENCE, ..ProcessConfig::default() };
+    let config = ProcessConfig { timeout: TIMEOUT, ..ProcessConfig::default() };
     let process = Process::create(device, app, &config)?;
 
     let default = MsgStreamConfig::default_stream();
@@ -66,7 +66,7 @@ fn guide(device: &Device, app: &App) -> Result {
 
     let begun = Instant::now();
     let mut handled = [0; 4];
-    while u32::from_le_bytes(handled) < EVENTS && begun.elapsed() < PATIENCE {
+    while u32::from_le_bytes(handled) < EVENTS && begun.elapsed() < TIMEOUT {
         work.read_at(28, &mut handled)?;
     }
     expect("events that were handled", u32::from_le_bytes(handled), EVENTS)?;

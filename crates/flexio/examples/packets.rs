@@ -28,7 +28,7 @@ const FRAMES: usize = 200;
 /// Bytes of a frame buffer.
 const BYTES: usize = 2048;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     support::main_of_two(run)
@@ -42,7 +42,7 @@ fn mac(device: &Device) -> Result<[u8; 6]> {
     Ok([high[0], high[1], a, b, c, d])
 }
 
-/// Frame `n` between these addresses: 60 bytes at least, 1514 at most.
+/// Frame `n` from one MAC address to another, of 60 to 1514 bytes.
 fn frame(n: usize, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     let length = 60 + n * 97 % 1455;
     let payload = (0..length - 14).map(|at| (n * 13 + at * 5 + at / 256) as u8);
@@ -58,7 +58,7 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
     let handler = EventHandler::create(&process, &config)?;
     let cq =
         DpaCq::create(&process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    // The program polls this one.
+    // The program polls this CQ.
     let sent_cq = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
     let sent_cq = DpaCq::create(&process, &sent_cq)?;
     let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?;
@@ -128,7 +128,7 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
         let arrived = loop {
             match receiver.poll(&mut receive_cq) {
                 Some(arrived) => break arrived?,
-                None if began.elapsed() > PATIENCE => {
+                None if began.elapsed() > TIMEOUT => {
                     return Err(format!("frame {returned} did not come back").into());
                 }
                 None => std::thread::yield_now(),

@@ -19,13 +19,13 @@ use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, QpConfig, WcOpcode};
 
-/// Messages in flight at a time, and in total.
+/// log2 of the maximum number of messages in flight.
 const LOG_DEPTH: u8 = 3;
 const DEPTH: usize = 1 << LOG_DEPTH;
 const MESSAGES: usize = 200;
 const BYTES: usize = 256;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     support::main(run)
@@ -104,7 +104,7 @@ fn run(device: &Device, app: &App) -> Result {
     let setup = process.alloc_from(&setup)?;
     handler.run(setup.address())?;
 
-    // An answer's immediate data has its slot; it takes a receive without memory.
+    // The immediate data of an answer is its slot. Each answer consumes a receive.
     for _ in 0..DEPTH {
         host.post_receive(replies.sge(0, BYTES)?, 0)?;
     }
@@ -116,7 +116,7 @@ fn run(device: &Device, app: &App) -> Result {
             host.post(&Send::new(requests.sge(at, BYTES)?).signaled(), 1)?;
             sent += 1;
         }
-        let cqe = host_cq.poll_within(PATIENCE)?.ok_or("no completion came")?;
+        let cqe = host_cq.poll_within(TIMEOUT)?.ok_or("no completion came")?;
         let done = host.complete(cqe)?;
         if done.operation() != WcOpcode::ReceiveWriteImm {
             continue;

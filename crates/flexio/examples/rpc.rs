@@ -55,7 +55,7 @@ fn in_flight(device: &Device, app: &App) -> Result {
     let process = Process::create(device, app, &ProcessConfig::default())?;
     let words: Vec<u8> = (0..IN_FLIGHT).flat_map(|n| (n * 1_000_003).to_le_bytes()).collect();
     let memory = process.alloc_from(&words)?;
-    // It collects them all before the first one runs.
+    // The queue collects all tasks before the first one runs.
     let config = CmdqConfig {
         workers: 4,
         batch_size: 16,

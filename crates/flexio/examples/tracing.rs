@@ -1,6 +1,5 @@
-//! Output of a DPA program: messages and trace records in files, which a tool of the host reads
-//! back; and after a fatal error crash data, and a core dump in which a debugger finds the faulting
-//! line.
+//! Output of a DPA program: messages and trace records in files that a tool of the host reads back.
+//! After a fatal error: crash data, and a core dump in which a debugger finds the faulting line.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `tracing target/dpa/tracing.elf`. The
 //! reading tool is the same program: `tracing --read MESSAGES TRACE`.

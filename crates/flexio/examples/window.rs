@@ -62,7 +62,7 @@ fn inside(device: &Device, app: &App) -> Result {
     Ok(())
 }
 
-/// Accesses beyond them: past the last byte, or a store under a read-only key.
+/// Accesses beyond the key's rights: past the last byte, or a store under a read-only key.
 fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
     let process = Process::create(device, app, &ProcessConfig::default())?;
     let window = Window::create(&process, process.pd())?;
@@ -82,7 +82,7 @@ fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
         other => return Err(format!("an access that the key does not allow: {other:?}").into()),
     }
     let crash = process.status()?.crash.ok_or("no crash report")?;
-    // The upper bits have the window.
+    // The bits from 48 on identify the window.
     expect("where it was stopped", crash.address & ((1 << 48) - 1), wrong)?;
     let mut bytes = [0; 4096];
     memory.read_at(0, &mut bytes)?;

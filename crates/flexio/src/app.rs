@@ -56,7 +56,7 @@ impl Embedded {
     /// The program.
     ///
     /// # Errors
-    /// The file is not a program for a DPA. It was one at compile time.
+    /// The file is not a program for a DPA. `embed!` has checked it at compile time.
     pub fn app(&self) -> Result<App, Error> {
         App::new(self.name, self.file)
     }

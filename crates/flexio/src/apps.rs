@@ -55,7 +55,10 @@ impl Apps {
     /// A program of this name for this model exists; the model is [`HwModel::NotAvailable`].
     pub fn register(&mut self, app: App, hw_model: HwModel) -> Result<(), Error> {
         if hw_model == HwModel::NotAvailable {
-            return Err(Error::Failed(format!("{} is for no model: name one", app.name())));
+            return Err(Error::Failed(format!(
+                "{} is for no model, HwModel::NotAvailable: choose another model",
+                app.name()
+            )));
         }
         if self.find(app.name(), hw_model).is_some() {
             let name = app.name();

@@ -62,7 +62,8 @@ pub enum CmdqState {
     Running = 1,
 }
 
-/// Configuration of a command queue (`flexio_cmdq_attr`). The last two are verbless's own.
+/// Configuration of a command queue (`flexio_cmdq_attr`). `log_depth` and `affinity` are verbless's
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmdqConfig {
     /// Threads that execute tasks.
@@ -153,7 +154,7 @@ impl Worker {
         let memory = [&control, &buffer, &cqes, &receives, &cq_record, &qp_record];
         handler.keep(memory.map(Clone::clone));
         let mut cq = DpaCqConfig::new(log_depth, CqElement::Thread(handler.clone()));
-        // Its handler arms it, because it would lose earlier events.
+        // The worker's handler arms it: events before the handler's first run would be lost.
         cq.no_arm = true;
         cq.ring = Some(QueueMemory::dpa(&cqes));
         cq.record = Some(QueueMemory::dpa(&cq_record));
@@ -203,7 +204,7 @@ impl Worker {
     }
 
     fn run(&mut self) -> Result<(), Error> {
-        // Its CQ must not be armed twice.
+        // The worker's CQ must be armed only once.
         if !self.runs {
             self.handler.run(self.control.address())?;
             self.cq.arm()?;
@@ -218,13 +219,13 @@ impl Worker {
     }
 
     /// Reads the number of tasks that the worker has completed.
-    fn look(&mut self, deadline: Deadline) -> Result<(), Error> {
+    fn read_done(&mut self, deadline: Deadline) -> Result<(), Error> {
         if self.pending() > 0 {
             let mut done = [0; 8];
             let at = self.control.address() + DONE_AT as u64;
             let process = self.control.process();
             process.copying_until(deadline, |copier| copier.read(at, &mut done))?;
-            // A program's counter is only its claim: no more than were sent.
+            // The program writes this counter, so it is untrusted: at most the sent tasks are done.
             self.done = u64::from_le_bytes(done).clamp(self.done, self.sent);
         }
         Ok(())
@@ -342,7 +343,7 @@ impl Cmdq {
                     return Ok(worker);
                 }
             }
-            match self.workers.iter_mut().try_for_each(|worker| worker.look(deadline)) {
+            match self.workers.iter_mut().try_for_each(|worker| worker.read_done(deadline)) {
                 // There was no room, and the time is over.
                 Err(Error::CopyTimeout(_)) if seen => return Err(full),
                 looked => looked?,
@@ -372,7 +373,7 @@ impl Cmdq {
     /// continue.
     pub fn pending(&mut self) -> Result<u64, Error> {
         let deadline = Deadline::after(self.process.timeout());
-        self.workers.iter_mut().try_for_each(|worker| worker.look(deadline))?;
+        self.workers.iter_mut().try_for_each(|worker| worker.read_done(deadline))?;
         let pending = self.workers.iter().map(Worker::pending).sum();
         if pending > 0 {
             self.process.alive()?;

@@ -49,7 +49,7 @@ const LOG_CQES: u8 = 3;
 /// Bytes of an entry.
 const EQE: u64 = 64;
 /// Marks an entry that the device may write.
-const OF_DEVICE: u8 = 0xff;
+const DEVICE_OWNED: u8 = 0xff;
 
 /// Creates an emulated device with these numbers of queues and MSI-X vectors (64 at most).
 ///
@@ -169,7 +169,7 @@ impl MsixMap {
         }
         let eqs = (0..max_msix.min(device.vectors())).map(|vector| {
             let ring = process.alloc(EQE << LOG_ENTRIES)?;
-            ring.fill(OF_DEVICE)?;
+            ring.fill(DEVICE_OWNED)?;
             let (memory, ring) = (QueueMemory::dpa(&ring).for_command(), ring.address());
             let attr = DpaEqAttr {
                 raises: Some((device.clone(), vector)),

@@ -133,7 +133,7 @@ impl EventHandlerShared {
         let runs = thread.query().is_ok_and(|info| info.state == DpaThreadState::RUNNING);
         let ended = thread.destroy();
         match &ended {
-            Ok(()) if runs => self.process.count_taken_away(),
+            Ok(()) if runs => self.process.count_terminated_run(),
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::DeviceGone => {}
             Err(_) => {

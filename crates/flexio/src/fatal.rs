@@ -67,10 +67,10 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
 
-/// The directory for core dumps with a relative name, if the current directory refuses them.
-const ELSEWHERE: &str = "/tmp";
-/// Initial room for a core dump, besides the heap's.
-const ROOM: u64 = 1 << 20;
+/// The directory for files with a relative name, if the current directory refuses them.
+const FALLBACK_DIRECTORY: &str = "/tmp";
+/// Initial capacity for a core dump in bytes, beside that for the heap.
+const DUMP_BYTES: u64 = 1 << 20;
 
 impl Process {
     /// Sets an event handler of the program that runs in the process when an error ends it, before
@@ -90,7 +90,7 @@ impl Process {
         self.object().set_error_handler(address).map_err(|error| match self.fatal_or(error) {
             Error::Device(error) if error.kind() == ErrorKind::Command => Error::Failed(format!(
                 "{} did not become the error handler, which is set before the first event handler \
-                 is made: {error}",
+                 is created: {error}",
                 handler.name()
             )),
             other => other,
@@ -181,7 +181,7 @@ impl Process {
     /// # Errors
     /// Too little memory for it; the file cannot be written.
     pub fn core_dump(&self, path: Option<&Path>) -> Result<PathBuf, Error> {
-        let mut room = self.app().elf().len() as u64 + self.heap_info().size + ROOM;
+        let mut room = self.app().elf().len() as u64 + self.heap_info().size + DUMP_BYTES;
         loop {
             let memory = Memory::allocate(usize::try_from(room).map_err(failed("a core dump"))?)?;
             let registered = memory.register(self.device())?;
@@ -227,15 +227,15 @@ impl Process {
     }
 }
 
-/// Creates an empty file of this name, in the given directory or in [`ELSEWHERE`]. Both names can
-/// be guessed.
+/// Creates an empty file of this name, in the given directory or in [`FALLBACK_DIRECTORY`]. Other
+/// users can guess both names, so [`crate::file::create`] creates it.
 fn create(path: PathBuf) -> Result<(PathBuf, File), Error> {
     let make = |path: PathBuf| -> io::Result<_> {
         let file = crate::file::create(&path)?;
         Ok((path, file))
     };
     let made = match make(path.clone()) {
-        Err(_) if path.is_relative() => make(Path::new(ELSEWHERE).join(&path)),
+        Err(_) if path.is_relative() => make(Path::new(FALLBACK_DIRECTORY).join(&path)),
         made => made,
     };
     made.map_err(failed(&format!("making {}", path.display())))

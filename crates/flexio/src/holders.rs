@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::Error;
 
 /// Maximum number of holders in an error text.
-const NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 /// The identity of a held object: the address of its handles' shared part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +94,8 @@ fn names(held: Key) -> Option<String> {
     let all = holders();
     let mut names: Vec<_> = all.there.values().filter(|it| it.holds.contains(&held)).collect();
     names.sort_by_key(|it| it.minor);
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
+    let more = names.len().saturating_sub(MAX_NAMED);
+    names.truncate(MAX_NAMED);
     let names: Vec<_> = names.iter().map(|it| it.name.as_str()).collect();
     match more {
         _ if names.is_empty() => None,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_names_the_first_holders_and_counts_the_others() {
+    fn in_use_error_names_first_four_holders() {
         let (cq, other) = (Arc::new(1), Arc::new(2));
         let text = |of: &Arc<i32>| in_use("the CQ", key(of)).to_string();
         let alone = "the CQ is in use by a clone of its handle: drop that first";

@@ -1,4 +1,4 @@
-//! Programs on a DPA from their host: FlexIO's host library, in Rust's form.
+//! FlexIO's host library as a Rust API: a host loads programs onto a DPA and calls them.
 //!
 //! A program is a crate that uses `verbless-flexio-dev`; `cargo xtask dpa build` compiles it. Its
 //! functions with `#[rpc]` become typed constants here:

@@ -1,8 +1,8 @@
 //! Memory of a process: buffers in its heap, copies between it and the host, and memory of queues.
 //!
 //! The host allocates the heap. A [`Buffer`] is freed when the last of its clones is dropped; a
-//! queue or key in it holds a clone. Copies are RDMA WRITEs and READs by a key over the heap: they
-//! are ordered to each other, but not to the process's own accesses.
+//! queue or key in it holds a clone. Copies are RDMA WRITEs and READs by a key over the heap. They
+//! are ordered among themselves, but not with the process's own accesses.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -248,14 +248,14 @@ impl Process {
         let blocks = length / MEMORY_BLOCK;
         if !length.is_multiple_of(MEMORY_BLOCK) || !blocks.is_power_of_two() {
             return Err(Error::Failed(format!(
-                "a recoverable buffer of {length} bytes: it takes a power of two of blocks of \
-                 {MEMORY_BLOCK} bytes"
+                "a recoverable buffer of {length} bytes: it must be a power of two of \
+                 {MEMORY_BLOCK}-byte blocks"
             )));
         }
         if into.len() as u64 != length {
             return Err(Error::Failed(format!(
-                "a recoverable buffer of {length} bytes and a region of {} bytes: they must be as \
-                 long as each other",
+                "a recoverable buffer of {length} bytes and a region of {} bytes: they must have \
+                 the same length",
                 into.len()
             )));
         }

@@ -67,7 +67,7 @@ impl Mkey {
     /// Creates a key to a range of the heap, which may span several buffers.
     ///
     /// # Errors
-    /// The range is not in the heap or has no bytes; rights that no key has together.
+    /// The range is not in the heap or has no bytes; the rights cannot be combined in one key.
     pub fn to_range(
         process: &Process,
         address: u64,

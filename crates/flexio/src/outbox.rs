@@ -29,9 +29,10 @@ use crate::uar::Uar;
 #[derive(Debug, Clone, Default)]
 pub struct OutboxConfig {
     /// The UAR whose queues the outbox rings for; `None`: the process's. Newer versions of the C
-    /// library ignore this attribute and take the process's UAR. An extended UAR ([`Uar::extend`])
-    /// corresponds to the other context of 2022; programs may switch to another extension and to
-    /// the process's own queues.
+    /// library ignore this attribute and take the process's UAR. With an extended UAR
+    /// ([`Uar::extend`]), the outbox rings for queues of another device context, as with
+    /// `flexio_outbox_create` of 2022 and that context. The program may switch it to another
+    /// extension, and to the process's own queues.
     pub uar: Option<Uar>,
     /// Doorbells of congestion control; the model has none, and refuses `true`.
     pub congestion_control: bool,

@@ -106,8 +106,8 @@ struct ProcessShared {
     threads: AtomicU32,
     /// Message streams and tracer.
     streams: Mutex<Streams>,
-    /// Count of terminated calls and event handler runs.
-    taken_away: AtomicU64,
+    /// Count of terminated runs, of calls and event handlers.
+    terminated_runs: AtomicU64,
 }
 
 /// Logs the creation and the end of a process.
@@ -130,8 +130,8 @@ impl Drop for LifetimeLog {
     }
 }
 
-/// Number of polls of a call before the first pause, and the pause.
-const EAGER: u32 = 64;
+/// Number of polls of a call without a pause, and the pause between later polls.
+const EAGER_POLLS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -192,7 +192,7 @@ impl Process {
                 timeout: config.timeout,
                 threads: AtomicU32::new(0),
                 streams: Mutex::default(),
-                taken_away: AtomicU64::new(0),
+                terminated_runs: AtomicU64::new(0),
             }),
         })
     }
@@ -325,29 +325,29 @@ impl Process {
     /// Waits up to `timeout` for the result of a call.
     pub(crate) fn finish_within(&self, call: DpaCall, timeout: Duration) -> Result<u64, Error> {
         let begun = Instant::now();
-        for look in 0.. {
+        for poll in 0.. {
             match call.state()? {
                 DpaCallState::Returned(word) => return Ok(word),
                 DpaCallState::ProcessEnded(status) => return Err(Error::Fatal(status)),
                 DpaCallState::Running if begun.elapsed() > timeout => break,
-                DpaCallState::Running if look < EAGER => thread::yield_now(),
+                DpaCallState::Running if poll < EAGER_POLLS => thread::yield_now(),
                 DpaCallState::Running => thread::sleep(PAUSE),
             }
         }
         // A drop ends a call, too, but this reports a failure.
         call.destroy()?;
-        self.count_taken_away();
+        self.count_terminated_run();
         Err(Error::Timeout(timeout))
     }
 
     /// Counts a terminated run.
-    pub(crate) fn count_taken_away(&self) {
-        self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_terminated_run(&self) {
+        self.shared.terminated_runs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The count of terminated runs, of calls and event handlers.
-    pub(crate) fn taken_away(&self) -> u64 {
-        self.shared.taken_away.load(Ordering::Relaxed)
+    pub(crate) fn terminated_runs(&self) -> u64 {
+        self.shared.terminated_runs.load(Ordering::Relaxed)
     }
 
     /// Turns a refused command into [`Error::Fatal`] if the process has ended. While its error

@@ -102,7 +102,8 @@ pub enum QpState {
     Rts,
     /// `FLEXIO_QP_STATE_ERR`.
     Err,
-    /// Another state, by the device's number: 4 is the error of an unreliable send queue.
+    /// Another state, by the device's number, for example 4: SQER, in which only the send queue has
+    /// failed.
     Other(u8),
 }
 
@@ -486,7 +487,8 @@ impl DpaQp {
             (QpState::Rts, QpState::Rts) => self.change(attr, mask)?,
             (from, to) => {
                 return Err(Error::Failed(format!(
-                    "a queue pair in {from:?} does not go to {to:?}: the way is Rst, Init, Rtr, Rts"
+                    "a queue pair in {from:?} does not go to {to:?}: the order is Rst, Init, Rtr, \
+                     Rts"
                 )));
             }
         }

@@ -28,8 +28,8 @@ use crate::process::Process;
 use crate::qp::QpReceive;
 use crate::wq::{WqConfig, WqMemory, WqType};
 
-/// log2 of the bytes of a link and a data segment.
-const LOG_LEAST: u8 = 5;
+/// log2 of the minimum bytes of a WQE: a link and a data segment.
+const LOG_MIN_STRIDE: u8 = 5;
 
 /// Configuration of a receive memory pool (`flexio_wq_attr` with the `wq_type` of
 /// `flexio_wq_rq_attr`).
@@ -90,7 +90,7 @@ impl Rmp {
     fn make(process: &Process, device: &Device, config: &RmpConfig) -> Result<Self, Error> {
         process.alive()?;
         let RmpConfig { wq, wq_type } = config;
-        let log_stride = wq.log_wq_stride.unwrap_or(LOG_LEAST);
+        let log_stride = wq.log_wq_stride.unwrap_or(LOG_MIN_STRIDE);
         let memory = wq.allocate(process, device, log_stride)?;
         let object = device.create_rmp(RmpAttr {
             pd: wq.pd(process).clone(),

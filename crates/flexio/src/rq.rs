@@ -41,7 +41,7 @@ const LOG_SEGMENT: u8 = 4;
 pub struct DpaRqConfig {
     /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// The order of the WQEs: a ring. Lists are for pools.
+    /// The order of the WQEs: must be [`WqType::Cyclic`]; lists are for pools.
     pub wq_type: WqType,
     /// Whether frames are padded: not supported.
     pub end_pad_mode: WqEndPadMode,

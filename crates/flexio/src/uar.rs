@@ -67,8 +67,7 @@ impl Uar {
     pub fn extend(&self, device: &Device) -> Result<Self, Error> {
         self.process.alive()?;
         if device.is(self.process.device()) {
-            let why = "a UAR is extended to another device context than the process's, which this \
-                       is";
+            let why = "a UAR is extended to another device context, and this is the process's own";
             return Err(Error::Failed(why.into()));
         }
         let token = device.as_model().ok_or_else(|| {

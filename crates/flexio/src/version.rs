@@ -11,7 +11,7 @@ pub struct Version(u64);
 
 impl Version {
     /// The version whose host header defines the fields of this library's structs
-    /// (`FLEXIO_CURRENT_VERSION`): FlexIO's own numbers count years and releases.
+    /// (`FLEXIO_CURRENT_VERSION`): FlexIO numbers its versions by year and release.
     pub const CURRENT: Self = Self::new(25, 1, 0);
 
     /// Major, minor and sub-minor number.
@@ -57,7 +57,9 @@ pub fn set_version(version: Version) -> Result<(), Error> {
     }
     match *VERSION.get_or_init(|| version) {
         set if set == version => Ok(()),
-        set => Err(Error::Failed(format!("version {version} after {set}: it is set once"))),
+        set => Err(Error::Failed(format!(
+            "the version is {set}, and cannot become {version}: it is set once"
+        ))),
     }
 }
 

@@ -158,8 +158,8 @@ pub(crate) fn check_cross_device(
     pd: Option<&Option<Pd>>,
 ) -> Result<(), Error> {
     if device.is(process.device()) {
-        let why = "a queue of another device context was asked for on the process's own: make it \
-                   with `create`";
+        let why = "a queue of another device context cannot be on the process's own context: use \
+                   `create`";
         return Err(Error::Failed(why.into()));
     }
     let host = |memory: &Option<QueueMemory>| {

@@ -23,7 +23,7 @@ fn destroy_running_calls(device: &Device, times: u32) -> Result<u64> {
     let id = u64::from(window.id().0);
     let address = 1 << 63 | id << 48 | memory.address();
     let register = 0x5_0000_0000 + (id << 6);
-    let entry = DpaEntry::at(function::COUNT_FOR_GOOD);
+    let entry = DpaEntry::at(function::COUNT_FOREVER);
     let arguments = [address, memory.lkey().0.into(), register, 0, 0, 0, 0, 0];
     for _ in 0..times {
         let call = device.begin_dpa_call(process.object(), &entry, arguments)?;

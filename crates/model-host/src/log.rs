@@ -241,11 +241,11 @@ mod tests {
             .with_writer(move || Line(sink.clone()))
             .with_filter(filter);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            let say = |number: u32| tracing::warn!(number, "a client does it again");
-            (0..1000).for_each(say);
+            let log_again = |number: u32| tracing::warn!(number, "a client does it again");
+            (0..1000).for_each(log_again);
             tracing::warn!("something else");
             std::thread::sleep(SECOND);
-            say(1000);
+            log_again(1000);
         });
         queue.flush();
         let lines: Vec<String> = lines.try_iter().collect();

@@ -257,7 +257,7 @@ fn next_run_removes_files_of_killed_run() {
     let place = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
     std::fs::create_dir(&place).expect("a new directory");
     let entries = |place: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(place).expect("it is there").flatten();
+        let entries = std::fs::read_dir(place).expect("it exists").flatten();
         entries.map(|entry| entry.path()).collect()
     };
     // A mounted file system leaves nothing behind.
@@ -273,13 +273,13 @@ fn next_run_removes_files_of_killed_run() {
         .spawn()
         .expect("it starts");
     let mut line = String::new();
-    let mut output = io::BufReader::new(killed.stdout.take().expect("captured"));
+    let mut output = io::BufReader::new(killed.stdout.take().expect("the output is piped"));
     io::BufRead::read_line(&mut output, &mut line).expect("the program started");
     let left = entries(&place);
     assert_eq!(left.len(), 1);
     assert_works(&without_mount(&mut run()).expect("it starts"));
     assert_eq!(entries(&place), left, "the files of a live run stay");
-    killed.kill().expect("it is there");
+    killed.kill().expect("it exists");
     killed.wait().expect("it ends");
     assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
     assert_works(&without_mount(&mut run()).expect("it starts"));

@@ -35,8 +35,8 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_DMA_NUMBERS: usize = 65_533;
 /// Default of `vm.max_map_count`.
 const DEFAULT_MAPPINGS: usize = 65_530;
-/// The least reserve. The only process of another filter gets a third of it: enough descriptors for
-/// a few devices.
+/// The smallest reserve. The only process of another filter gets a third of it: enough descriptors
+/// for a few devices.
 const MIN_RESERVE: usize = 64;
 
 /// How much of `capacity` the only account that holds any of it leaves for others.
@@ -96,7 +96,7 @@ pub struct Account {
     above: Option<Arc<Account>>,
     /// Changes only while `pool` is locked.
     taken: [AtomicUsize; RESOURCES],
-    /// The part of `taken` that the accounts below hold.
+    /// The part of `taken` that the accounts of its processes hold.
     below: [AtomicUsize; RESOURCES],
 }
 

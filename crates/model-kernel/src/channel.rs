@@ -30,8 +30,8 @@ const RECORD: usize = 64;
 
 /// Bytes that the kernel holds for a record in a socket, besides its data.
 const SK_BUFF: usize = 768;
-/// Number of sent records from which a channel looks which of them were read. With more unread
-/// ones, it looks again once their number has doubled.
+/// Number of sent records from which a channel checks which of them were read. If more than this
+/// are unread, it checks again once their number has doubled.
 const MIN_SENT: usize = 8;
 /// Tag of records in the socket whose object was destroyed while no reader's end could be borrowed:
 /// the next [`Retraction`] that borrows one removes them.
@@ -394,8 +394,8 @@ impl ChannelState {
         }
     }
 
-    /// The client has closed its end. The kernel does not say what it read before: the records of
-    /// the socket count as read, those of the backlog as lost.
+    /// Handles the close of the client's end. The kernel does not report what the client had read:
+    /// records in the socket count as read, those in the backlog as lost.
     fn end(&mut self) {
         self.socket = None;
         self.forget_sent(0);
@@ -476,7 +476,7 @@ pub(super) struct Retraction {
     channel: Arc<Channel>,
     tag: u64,
     /// The client's end. `None`: none of its records is in the socket, or no descriptor of the end
-    /// is found: all are closed, or in messages, or in processes that may not be asked.
+    /// is found: all are closed, or in messages, or in processes that this one may not access.
     theirs: Option<OwnedFd>,
 }
 

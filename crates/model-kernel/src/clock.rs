@@ -19,7 +19,7 @@ use super::kernel::Kernel;
 
 /// Mask of the counter's bits.
 const MASK: u64 = (1 << 41) - 1;
-/// How often pages are updated: much more often than any factor requires.
+/// Update interval of the pages, much shorter than the overflow period of any factor.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Jiffies per second: the unit of the page's overflow period.
 const JIFFIES: u64 = 250;
@@ -228,13 +228,13 @@ mod tests {
         let mut time = CycleCounter::new(156_250, 1_000_000, 500).expect("a clock");
         assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
         let page = ClockPage::alone().expect("a page");
-        page.write(&time).expect("it is there");
+        page.write(&time).expect("it exists");
         assert_eq!(nanoseconds(&read(&page), 500 + 156_250), 2_000_000, "a millisecond later");
         assert_eq!(nanoseconds(&read(&page), 500), 1_000_000);
         for second in 1..100_000_u64 {
             time.advance(500 + second * 156_250_000);
         }
-        page.write(&time).expect("it is there");
+        page.write(&time).expect("it exists");
         let bytes = read(&page);
         let stamp = (500 + 100_000 * 156_250_000_u64) & MASK;
         let error = nanoseconds(&bytes, stamp).abs_diff(1_000_000 + 100_000 * 1_000_000_000);

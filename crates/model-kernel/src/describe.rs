@@ -1,4 +1,4 @@
-//! Prints an ioctl in words, for a watcher: its request and its answer.
+//! Describes an ioctl as text for a trace: its request and its answer.
 //!
 //! The tables list the useful numbers in the structures of the write interface's commands. Source:
 //! Linux `include/uapi/rdma/ib_user_verbs.h`.
@@ -12,12 +12,12 @@ use super::client::Client;
 use super::ioctl::{RawAttr, method_and_attributes};
 use super::write;
 
-/// Numbers from this value on are printed in hexadecimal.
-const SMALL: u64 = 4096;
+/// The smallest number that is printed in hexadecimal.
+const FIRST_HEX: u64 = 4096;
 /// Maximum bytes of a structure that are decoded.
 const MAX_BYTES: usize = 256;
 
-/// An ioctl in words.
+/// An ioctl as text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct IoctlDescription {
     /// The method, or the command of the write interface.
@@ -164,10 +164,10 @@ const MODIFY_QP: &[Field] = &[
     ("rnr_retry", 107, 1),
 ];
 
-/// Describes an ioctl in words: its header and attributes before and after the call.
+/// Describes an ioctl as text, from its header and attributes before and after the call.
 ///
-/// This reads the data at a pointer again: a client that changes it meanwhile misleads its own
-/// watcher.
+/// This reads the data at a pointer again: if the client changed it meanwhile, the trace shows the
+/// changed data.
 pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDescription {
     let (method, attributes) = method_and_attributes(before);
     let Some(method) = method else {
@@ -221,7 +221,7 @@ fn add(text: &mut String, name: &str, value: &str) {
 }
 
 fn number(value: u64) -> String {
-    if value < SMALL { value.to_string() } else { format!("{value:#x}") }
+    if value < FIRST_HEX { value.to_string() } else { format!("{value:#x}") }
 }
 
 /// Prints the fields that are present, and skips those that are 0 unless they are handles.
@@ -334,9 +334,9 @@ mod tests {
         words.extend(attribute(attr::OTHER_IN, 16, 8));
         words.extend(attribute(attr::OTHER_OUT, 16, 8));
         words.extend(attribute(0x1234, 0, 0));
-        let wild = describe(&words, &words, &OwnProcess::default());
-        assert_eq!(wild.request, "in=[16 bytes], 0x1234=unknown");
-        assert_eq!(wild.response, "", "nothing was written");
+        let misread = describe(&words, &words, &OwnProcess::default());
+        assert_eq!(misread.request, "in=[16 bytes], 0x1234=unknown");
+        assert_eq!(misread.response, "", "nothing was written");
         assert_eq!(describe(&[], &[], &OwnProcess::default()).request, "");
     }
 

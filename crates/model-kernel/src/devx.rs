@@ -36,7 +36,7 @@ impl Method<'_> {
         }
     }
 
-    /// Stamps the uid into a command for an object; EINVAL for a command to another vhca.
+    /// Writes the uid into a command for an object; EINVAL for a command to another vhca.
     fn stamp(&self, input: &mut [u8]) -> Result<(), Errno> {
         if VHCA_TUNNEL_ID.get(input) != 0 {
             return Err(refused(

@@ -80,7 +80,8 @@ impl EventQueue {
         input.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_be_bytes)).collect()
     }
 
-    /// Takes the next EQE that the device has written; the owner bit flips with each round.
+    /// Takes the next EQE that the device has written; the owner bit flips with each pass through
+    /// the queue.
     fn next(&mut self) -> Option<Eqe> {
         let mask = (1u32 << self.log_size) - 1;
         let entry = (self.consumer & mask) as usize * WORDS;

@@ -262,7 +262,7 @@ impl File {
     /// Closes the file: destroys the remaining objects, in rounds while a round destroys any.
     ///
     /// The newest object is destroyed first, as in the kernel; but queue pairs come before all
-    /// others. The peers of an ended program then see only its silence, not the loss of its keys.
+    /// others. A peer of an ended program then gets a timeout instead of a remote access error.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;

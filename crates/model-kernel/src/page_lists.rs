@@ -2,10 +2,10 @@
 //! share the bounds.
 //!
 //! Long lists and short lists have separate bounds, so a short list never waits for a long one. A
-//! list over the bound waits for a limited time, with only its open device locked. The next list
-//! belongs to the filter that was served longest ago, of these to the client that was, and of these
-//! it is the one that came first. So clients that register in a loop, however many, come after
-//! those of other filters.
+//! list over the bound waits for a limited time, with only its open device locked. Waiting lists
+//! are granted in this order: the filter that was served longest ago first; within a filter, the
+//! client that was served longest ago; within a client, the oldest list. Clients of one filter that
+//! register in a loop therefore do not starve other filters.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -193,7 +193,7 @@ mod tests {
         ClientId { filter: client, client }
     }
 
-    /// Waits until `count` lists wait.
+    /// Blocks until `count` lists wait.
     fn waits(pool: &PagePool, count: usize) {
         let start = Instant::now();
         while pool.queue().waiting.len() != count {

@@ -22,6 +22,7 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
     let description = Description::load(root)?;
     let mut found = all(&description);
     found.extend(linux_names(&description, &Facts::read(&root.join(FACTS))?));
+    found.extend(super::book::reference::problems(root, &description)?);
     let mut problems: Vec<String> = found.iter().map(Problem::to_string).collect();
     if found.iter().all(|problem| problem.harmless) {
         problems.extend(generate::stale(root, &description)?);

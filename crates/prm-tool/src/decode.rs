@@ -13,6 +13,8 @@ use clap::Args;
 use verbless_prm::dump::{Dumped, parse_hex, parse_log};
 use verbless_prm::reflect::View;
 
+#[cfg(feature = "book")]
+use super::description::Description;
 use super::runtime::Runtime;
 use known::{Known, shortfall};
 use paste::{Command, Dump, Line, Piece};
@@ -51,6 +53,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     let runtime = Runtime::new(&description);
     let known = Known::new(&description, &runtime, options.all);
     super::repository::print(&decode(&known, options)?)
+}
+
+/// A log as [`run`] shows it by default.
+#[cfg(feature = "book")]
+pub(crate) fn text(
+    description: &Description,
+    runtime: &Runtime,
+    text: &str,
+) -> crate::repository::Result<String> {
+    let known = Known::new(description, runtime, false);
+    let options = Options { file: PathBuf::new(), output: None, of: None, all: false };
+    decode_text(&known, &options, text, None)
 }
 
 fn decode(known: &Known<'_>, options: &Options) -> crate::repository::Result<String> {

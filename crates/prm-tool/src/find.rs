@@ -158,6 +158,20 @@ fn entries<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str,
     }
 }
 
+/// Calls `f` for every entry and value, and each of their names, those in drivers included, in lower
+/// case.
+#[cfg(feature = "book")]
+pub(crate) fn names_of<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str)) {
+    entries(description, &mut |target, name, _| f(target, &name.to_lowercase()));
+    for e in &description.enums {
+        for prefix in prefixes(e) {
+            for value in &e.values {
+                f(Target::Value(e, value), &format!("{prefix}{}", value.name).to_lowercase());
+            }
+        }
+    }
+}
+
 /// The prefixes of an enum's values in drivers: the patterns among its sources.
 pub(crate) fn prefixes(e: &Enum) -> Vec<String> {
     let names = e.sources.iter().flat_map(|source| identifiers(source));

@@ -1,4 +1,4 @@
-//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, decode.
+//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, decode, book.
 //!
 //! `cargo xtask prm` runs a [`Task`] of this crate. The tools read only the tables, so they work
 //! while the generated code or the driver does not compile.
@@ -6,6 +6,7 @@
 use clap::Subcommand;
 
 mod at;
+mod book;
 mod check;
 mod decode;
 mod description;
@@ -25,6 +26,8 @@ mod show;
 mod trace;
 mod verify;
 
+#[cfg(feature = "book")]
+pub use book::site;
 pub use repository::Result;
 
 /// The tasks of `cargo xtask prm`.
@@ -53,6 +56,13 @@ pub enum Task {
     },
     /// Decode a pasted log or hexdump to named fields and sentences.
     Decode(decode::Options),
+    /// Render the chapters of prm/book and a page for each entry as a static site.
+    #[command(disable_help_flag = true)]
+    Book {
+        /// Options of the program that renders; `--help` shows them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Runs the task.
@@ -65,6 +75,7 @@ pub fn run(task: Task) -> Result {
         Task::Verify(options) => verify::run(&root, &options),
         Task::Show { name } => show::run(&root, &name),
         Task::Decode(options) => decode::run(&root, &options),
+        Task::Book { arguments } => book::render(&root, &arguments),
     }
 }
 

@@ -382,7 +382,7 @@ fn also(out: &mut String, aliases: &[String]) {
 }
 
 /// The commands and structures that directly use a structure or enum.
-fn users(description: &Description, name: &str) -> Vec<String> {
+pub(crate) fn users(description: &Description, name: &str) -> Vec<String> {
     let commands = description.commands.iter().filter(|command| {
         command.input == name
             || command.output == name

@@ -132,7 +132,7 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// Wraps the error in one of the nearest [`ErrorKind`](std::io::ErrorKind).
+/// Wraps the error in an I/O error of the nearest [`ErrorKind`](std::io::ErrorKind).
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind().into(), error)

@@ -309,8 +309,8 @@ impl CqEvents {
         self.hold_for_others(&mut state);
     }
 
-    /// Keeps the file readable while there are tokens to take that no channel reports, or the
-    /// device has failed: other threads that sleep must wake.
+    /// Keeps the file readable while tokens are left that no channel reports, or after the device
+    /// has failed, so that other sleeping threads wake.
     fn hold_for_others(&self, state: &mut CqEventsState) {
         let hold = state.gone.is_some() || !state.fired.is_empty();
         self.hold(state, hold);
@@ -396,7 +396,7 @@ impl CqEvents {
         // Read before the queue is checked: CQEs written before the failure come first.
         let failed = subscription.reports.may_have_failed();
         let events = subscription.reports.completions.load(Ordering::Acquire);
-        // Two bits of it are the sequence number.
+        // The sequence number has two bits.
         let missed = events.wrapping_sub(subscription.counted) % 4;
         subscription.counted = events;
         (0..missed).for_each(|_| cq.event_received());
@@ -487,7 +487,7 @@ impl CqEvents {
     }
 
     /// Sleeps until a queue has had an event, and returns its token; `None` if `timeout` passes
-    /// first. Without a timeout it waits for ever.
+    /// first. Without a timeout it waits forever.
     ///
     /// Two threads that wait at the same time get different events.
     ///

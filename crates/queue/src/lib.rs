@@ -23,14 +23,14 @@
 //!
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
-//! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
+//! | [`Domain`] | yes | yes | creating objects takes locks; posting and polling do not |
 //! | [`Region`] | yes | yes | its copies are atomic; words and plain slices are unsafe |
 //! | [`WordRegion`] | yes | yes | atomics of 64 bits |
 //! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
-//! | [`IndirectKey`] | yes | yes | nothing of it changes |
+//! | [`IndirectKey`] | yes | yes | immutable |
 //! | [`UmrKey`] | yes | yes | it is changed by a request that a queue posts, under `&mut` |
-//! | [`AddressHandle`] | yes | yes | nothing of it changes |
+//! | [`AddressHandle`] | yes | yes | immutable |
 //! | [`CqEvents`] | yes | yes | each event goes to one reader; sleepers are behind a lock |
 //! | [`Cq`] | yes | no | one thread polls it, through `&mut`: the cursor is a plain word |
 //! | [`Qp`] | yes | no | one thread posts to it, through `&mut`, without a lock |
@@ -44,7 +44,7 @@
 //! | [`Srq`] | yes | no | one thread posts to it, whichever queue pairs draw from it |
 //! | [`Sq`] | yes | no | as the queue that it derefs to |
 //! | [`Rq`] | yes | no | as the queue that it derefs to |
-//! | [`FlowRule`] | yes | yes | nothing of it changes |
+//! | [`FlowRule`] | yes | yes | immutable |
 //! | [`QueuePair`] | yes | no | as its two queues |
 //! | [`SendQueue`] | yes | no | `&mut` posts; `&` would read the ring's words beside it |
 //! | [`ReceiveQueue`] | yes | no | as a send queue |

@@ -1,5 +1,5 @@
 //! UAR pages that the kernel maps, as doorbells.
-#![allow(unsafe_code, reason = "device registers are mapped; this module is the place for it")]
+#![allow(unsafe_code, reason = "maps device registers")]
 
 use std::sync::Arc;
 

@@ -29,8 +29,8 @@ pub use words::WordRegion;
 
 /// The parts of a region.
 pub(crate) struct RegionParts {
-    /// The registration, which keeps the keys alive. Dropped first: afterwards no key may reach the
-    /// memory.
+    /// The registration, which keeps the keys alive. Dropped before `memory`, so that no key
+    /// outlives it.
     pub(crate) registration: Box<dyn Any + Send + Sync>,
     /// The memory.
     pub(crate) memory: SharedMemory,
@@ -41,7 +41,7 @@ pub(crate) struct RegionParts {
     /// The address of the first byte, as the keys count.
     pub(crate) address: u64,
     /// Whether any key lets a device write there.
-    pub(crate) written: bool,
+    pub(crate) device_writable: bool,
 }
 
 /// Registered memory. Reads and writes of it race with the device's, and yield each byte old or
@@ -69,21 +69,21 @@ pub(crate) struct RegionParts {
 /// # }
 /// ```
 pub struct Region {
-    /// Declared, and so dropped, before the memory that it gives access to.
+    /// Declared before `memory`, and so dropped first.
     registration: Box<dyn Any + Send + Sync>,
     memory: SharedMemory,
     lkey: Lkey,
     rkey: Option<Rkey>,
     address: u64,
     /// Whether a key lets a device write there.
-    written: bool,
+    device_writable: bool,
 }
 
 impl Region {
     /// Creates a region of `parts`.
     pub(crate) fn new(parts: RegionParts) -> Self {
-        let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
-        Self { registration, memory, lkey, rkey, address, written }
+        let RegionParts { registration, memory, lkey, rkey, address, device_writable } = parts;
+        Self { registration, memory, lkey, rkey, address, device_writable }
     }
 
     /// Bytes.
@@ -153,8 +153,8 @@ impl Region {
     }
 
     /// Whether any key lets a device write there.
-    pub(crate) fn is_written(&self) -> bool {
-        self.written
+    pub(crate) fn is_device_writable(&self) -> bool {
+        self.device_writable
     }
 
     /// The address of the first byte of a range.
@@ -251,7 +251,7 @@ mod tests {
             lkey: Lkey(0x100),
             rkey: Some(Rkey(0x200)),
             address: 0xffff_ffff_ffff_f000,
-            written: true,
+            device_writable: true,
         })
     }
 
@@ -358,7 +358,7 @@ mod tests {
             lkey: Lkey(1),
             rkey: None,
             address: 0,
-            written: true,
+            device_writable: true,
         }));
         assert!(gone.load(Ordering::Relaxed));
     }

@@ -6,9 +6,9 @@ use crossbeam_utils::Backoff;
 
 use verbless_ring::cq::{CompletionQueue, Cqe};
 
-/// How long it polls without a sleep, and the length of the sleeps after that: short beside the
-/// elapsed time.
-const EAGER: Duration = Duration::from_millis(1);
+/// Time of polling without a sleep.
+const SPIN_TIME: Duration = Duration::from_millis(1);
+/// Length of a sleep between two polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Polls until there is a CQE or `timeout` has passed. For some microseconds it polls without a
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// event, arm the queue ([`CompletionQueue::arm`]). It does not notice that the queue or its device
 /// fails: [`Cq::poll_within`](crate::Cq::poll_within) does.
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
-    // If the clock cannot express the end, it waits for ever.
+    // If the clock cannot express the end, it waits forever.
     let start = Instant::now();
     let end = start.checked_add(timeout);
     let backoff = Backoff::new();
@@ -28,7 +28,9 @@ pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe
         let now = Instant::now();
         match end.map(|end| end.saturating_duration_since(now)) {
             Some(Duration::ZERO) => return None,
-            left if now - start >= EAGER => std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE)),
+            left if now - start >= SPIN_TIME => {
+                std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE))
+            }
             _ => backoff.snooze(),
         }
     }

@@ -1,5 +1,4 @@
-//! Queues on a model device: their `Debug` output, and that both halves of a queue pair, and its
-//! control, reach the device.
+//! Queues on a model device: `Debug` output, halves and control of a queue pair, and failures.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use verbless_queue::{
 };
 
 /// Time limit for a completion on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn open(profile: Profile) -> (Model, Domain) {
     let model = Model::builder().device(profile).build();
@@ -47,7 +46,7 @@ fn pair(domain: &Domain) -> (Qp<Rc>, Cq, Cq) {
 
 /// Waits until the CQ has a completion.
 fn arrives(cq: &Cq) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while cq.is_empty() {
         assert!(Instant::now() < end, "no completion comes");
         std::thread::yield_now();
@@ -109,10 +108,10 @@ fn ethernet_queues_show_numbers_and_enter_error() {
     assert_eq!(sq.object().query().expect("its context").state(), SqState::RDY);
     sq.post(&Nop::new().signaled(), 9).expect("there is room");
     arrives(&completions);
-    let good = completions.peek_send().expect("a good one");
+    let good = completions.peek_send().expect("a successful CQE");
     assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
     completions.consume_peeked();
-    sq.to_error().expect("the device agrees");
+    sq.to_error().expect("the device accepts the transition");
     assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
 }
 
@@ -134,7 +133,7 @@ fn queues_work_on_linux_5_10() {
     let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
     sq.post(&Nop::new().signaled(), 9).expect("there is room");
     arrives(&completions);
-    let good = completions.peek_send().expect("a good one");
+    let good = completions.peek_send().expect("a successful CQE");
     assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
     completions.consume_peeked();
     drop((srqs, region, sq, completions, domain));
@@ -168,14 +167,14 @@ fn receive_half_moves_whole_qp_to_error() {
     let (_model, domain) = on(Link::Infiniband);
     let options = ConnectOptions::default();
     let (mut qp, mut sends, mut receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     qp.post_receive([], 7).expect("there is room");
     let (mut send, mut receive) = qp.split().expect("it has two completion queues");
-    receive.to_error().expect("the device agrees");
+    receive.to_error().expect("the device accepts the transition");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
-    let flushed = sends.poll_within(PATIENCE).expect("it is well").expect("a completion");
+    let flushed = sends.poll_within(TIMEOUT).expect("no error").expect("a completion");
     assert!(send.complete(flushed).is_err(), "it is flushed");
-    let flushed = receives.poll_within(PATIENCE).expect("it is well").expect("a completion");
+    let flushed = receives.poll_within(TIMEOUT).expect("no error").expect("a completion");
     assert!(receive.complete(flushed).is_err(), "it is flushed");
     assert_eq!(state(&Qp::join(send, receive).expect("its halves")), QpState::ERR);
 }
@@ -184,16 +183,18 @@ fn receive_half_moves_whole_qp_to_error() {
 fn device_queues_complete_by_fast_path() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     qp.post(&Nop::new().signaled(), 7).expect("there is room");
     arrives(&sends);
-    let completion = WorkQueue::complete_success(&mut qp, sends.peek_send().expect("a good one"));
+    let completion =
+        WorkQueue::complete_success(&mut qp, sends.peek_send().expect("a successful CQE"));
     assert_eq!(completion.expect("it is of the queue pair").cookie, 7);
     sends.consume_peeked();
     let (mut send, _receive) = qp.split().expect("it has two completion queues");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
     arrives(&sends);
-    let completion = WorkQueue::complete_success(&mut send, sends.peek_send().expect("a good one"));
+    let completion =
+        WorkQueue::complete_success(&mut send, sends.peek_send().expect("a successful CQE"));
     assert_eq!(completion.expect("it is of the half").cookie, 8);
 }
 
@@ -206,7 +207,7 @@ fn qp_control_connects_its_qp() {
     control.to_init(&options).expect("INIT");
     assert!(control.is_in_init().expect("its state"));
     let own: PeerAddress = control.address(&domain, &options).expect("its address");
-    control.connect(&domain, &own, &options).expect("it reaches itself");
+    control.connect(&domain, &own, &options).expect("a connection to itself");
     assert!(!control.is_in_init().expect("its state"));
     let bytes: [u8; PeerAddress::BYTES] = own.into();
     assert_eq!(bytes, own.to_bytes());
@@ -258,20 +259,20 @@ fn region_has_rkey_if_remote_access_is_set() {
 }
 
 #[test]
-fn taken_back_qp_rejects_posts_until_reset() {
+fn qp_queues_reject_posts_from_to_reset_until_reset() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
-    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     let memory = domain.region(64, KeyAccess::ALL).expect("a region");
     let (mut queues, control) = qp.with_control();
     queues.post_receive(memory.sge(0, 64).expect("inside"), 1).expect("there is room");
     queues.post(&Nop::new().signaled(), 2).expect("there is room");
     queues.post(&Nop::new(), 3).expect("there is room");
     arrives(&sends);
-    queues.to_reset().expect("the device agrees");
+    queues.to_reset().expect("the device accepts the transition");
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    let done = queues.poll(&mut sends).expect("it completed before").expect("it is well");
+    let done = queues.poll(&mut sends).expect("it completed before").expect("no error");
     assert_eq!(done.cookie, 2);
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
     // From RESET it goes to INIT only after its rings are cleared.
@@ -282,37 +283,37 @@ fn taken_back_qp_rejects_posts_until_reset() {
         "{error}"
     );
     assert!(!control.is_in_init().expect("its state"));
-    queues.reset().expect("the device agrees");
+    queues.reset().expect("the device accepts the transition");
     control.to_init(&options).expect("INIT");
     assert!(control.is_in_init().expect("its state"));
 }
 
 #[test]
-fn qp_in_reset_reinits_only_after_reset_of_rings() {
+fn qp_leaves_reset_only_after_its_rings_are_cleared() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
     let init = InitAttr { port: 1, pkey_index: 0, access: KeyAccess::ALL.remote };
-    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     qp.post(&Nop::new().signaled(), 2).expect("there is room");
     qp.post(&Nop::new().signaled(), 3).expect("there is room");
     arrives(&sends);
-    qp.to_reset().expect("the device agrees");
+    qp.to_reset().expect("the device accepts the transition");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
     let error = qp.to_init(&init).expect_err("its rings are as before");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     // ERR flushes no old request, and takes no new one.
-    qp.to_error().expect("the device agrees");
+    qp.to_error().expect("the device accepts the transition");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    let done = qp.poll(&mut sends).expect("it completed before").expect("it is well");
+    let done = qp.poll(&mut sends).expect("it completed before").expect("no error");
     assert_eq!(done.cookie, 2);
-    qp.reset().expect("the device agrees");
-    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+    qp.reset().expect("the device accepts the transition");
+    domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     qp.post(&Nop::new().signaled(), 4).expect("there is room");
     let done = loop {
         arrives(&sends);
         if let Some(done) = qp.poll(&mut sends) {
-            break done.expect("it is well");
+            break done.expect("no error");
         }
     };
     assert_eq!(done.cookie, 4);
@@ -322,11 +323,11 @@ fn qp_in_reset_reinits_only_after_reset_of_rings() {
 fn send_half_of_reset_qp_stays_closed() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, _sends, _receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     qp.post(&Nop::new(), 0).expect("there is room");
-    qp.to_reset().expect("the device agrees");
+    qp.to_reset().expect("the device accepts the transition");
     let (mut send, _receive) = qp.split().expect("a completion queue for each side");
-    send.to_error().expect("the device agrees");
+    send.to_error().expect("the device accepts the transition");
     assert_eq!(send.post(&Nop::new(), 0), Err(PostError::NotConnected));
 }
 
@@ -359,16 +360,16 @@ fn collapsed_cq_takes_every_send_of_one_qp() {
     let mut qp: Qp<Rc> = domain
         .queue_pair_towards(&config, &sends.target(), &receives.target())
         .expect("as the documentation has it");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("room");
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut newest = None;
     while newest != Some(7) {
         assert!(Instant::now() < end, "the last one does not complete: {newest:?}");
         if let Some(completion) = qp.poll_collapsed(&sends) {
-            newest = Some(completion.expect("it succeeds").cookie);
+            newest = Some(completion.expect("a successful completion").cookie);
         }
     }
 }
@@ -388,7 +389,7 @@ fn overrun(domain: &Domain) -> (Qp<Rc>, Cq) {
     let config = CqConfig { overcommit: true, ..CqConfig::new(4) };
     let sends = domain.completion_queue(&config).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(8, 4), &sends, &cq(domain)).expect("a QP");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     (qp, sends)
 }
 
@@ -401,7 +402,7 @@ fn post_nops(qp: &mut Qp<Rc>, count: u64) {
 /// Posts more than the CQ holds, and waits until it has overrun.
 fn let_overrun(qp: &mut Qp<Rc>, cq: &Cq) {
     post_nops(qp, 8);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while cq.check().is_ok() {
         assert!(Instant::now() < end, "it does not overrun");
     }
@@ -410,7 +411,7 @@ fn let_overrun(qp: &mut Qp<Rc>, cq: &Cq) {
 fn take(qp: &mut Qp<Rc>, cq: &mut Cq, count: u64) {
     for cookie in 0..count {
         arrives(cq);
-        let done = qp.poll(cq).expect("it arrived").expect("it is well");
+        let done = qp.poll(cq).expect("it arrived").expect("no error");
         assert_eq!(done.cookie, cookie);
     }
 }
@@ -420,8 +421,8 @@ fn cq_overrun_ends_every_wait() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends) = overrun(&domain);
     let mut events = CqEvents::new(domain.device()).expect("a channel");
-    events.add(&mut sends, 7).expect("it is new");
-    assert_eq!(events.park(&mut sends).expect("it is well"), Parked::Armed);
+    events.add(&mut sends, 7).expect("the CQ is not added yet");
+    assert_eq!(events.park(&mut sends).expect("no error"), Parked::Armed);
     let_overrun(&mut qp, &sends);
     // Its CQEs come first, and then the error, on each call.
     assert!(events.wait_for(&mut sends, None).expect("it holds CQEs"));
@@ -431,7 +432,7 @@ fn cq_overrun_ends_every_wait() {
         events.park(&mut sends).expect_err("it overran"),
         events.completions(&mut sends, None).next().expect("an item").expect_err("it overran"),
         sends.check().expect_err("it overran"),
-        sends.poll_within(PATIENCE).expect_err("it overran"),
+        sends.poll_within(TIMEOUT).expect_err("it overran"),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
@@ -444,11 +445,11 @@ fn cq_error_wakes_token_wait() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends) = overrun(&domain);
     let events = CqEvents::new(domain.device()).expect("a channel");
-    events.add(&mut sends, 7).expect("it is new");
+    events.add(&mut sends, 7).expect("the CQ is not added yet");
     let_overrun(&mut qp, &sends);
     take(&mut qp, &mut sends, 4);
     // It is not armed: the error is the only event.
-    assert_eq!(events.wait(Some(PATIENCE)).expect("no error of the channel"), Some(7));
+    assert_eq!(events.wait(Some(TIMEOUT)).expect("no error of the channel"), Some(7));
     assert_eq!(events.park(&mut sends).expect_err("it overran").kind(), ErrorKind::QueueFailed);
 }
 
@@ -465,7 +466,7 @@ fn poll_detects_cq_overrun_within_100_ms() {
             Ok(found) => assert_eq!(found, None),
             Err(error) => break error,
         }
-        assert!(start.elapsed() < PATIENCE, "it is not found");
+        assert!(start.elapsed() < TIMEOUT, "it is not found");
     };
     let taken = start.elapsed();
     assert!(taken >= Duration::from_millis(90) && taken < Duration::from_secs(3), "{taken:?}");
@@ -478,12 +479,12 @@ fn posting_drain_overruns_no_exact_size_cq() {
     let mut sends = domain.completion_queue(&CqConfig::new(8)).expect("a completion queue");
     let receives = cq(&domain);
     let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &sends, &receives).expect("they fit");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     assert_eq!(qp.send.free(), 8, "as many as the CQ has entries");
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut taken = 0;
     while taken < 24 {
         assert!(Instant::now() < end, "{taken} came: {:?}", sends.check());
@@ -499,7 +500,7 @@ fn posting_drain_overruns_no_exact_size_cq() {
     // With spare entries, the consumer index goes back for several CQEs at once.
     let mut wide = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &wide, &receives).expect("they fit");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     for cookie in 0..3 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
     }
@@ -526,12 +527,12 @@ fn fragmented_memory_is_registered_in_small_pages() {
     let into = domain.region(LENGTH, KeyAccess::ALL).expect("memory");
     assert_eq!(from.address() % (2 << 20), 0, "it suits pages of 2 MiB");
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     from.write_at(LENGTH - 8, &[0x5a; 8]).expect("room");
     let whole = from.sge(0, LENGTH).expect("a range");
     let remote = into.remote(0, LENGTH).expect("a range");
     qp.post(&verbless_queue::wr::Write::new(whole, remote).signaled(), 1).expect("room");
-    let cqe = sends.poll_within(PATIENCE).expect("it works").expect("it is done");
+    let cqe = sends.poll_within(TIMEOUT).expect("it works").expect("it is done");
     qp.complete(cqe).expect("it is done");
     let mut last = [0; 8];
     into.read_at(LENGTH - 8, &mut last).expect("it exists");
@@ -544,12 +545,12 @@ fn fragmented_memory_is_registered_in_small_pages() {
 fn watched_qp_error_ends_wait_once() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, _sends, mut receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     let refused = events.watch(&receives, &qp).expect_err("the CQ is not on the channel");
     assert!(refused.to_string().contains("call `add` first"), "{refused}");
-    events.add(&mut receives, 7).expect("it is new");
-    events.watch(&receives, &qp).expect("the device reports these");
+    events.add(&mut receives, 7).expect("the CQ is not added yet");
+    events.watch(&receives, &qp).expect("the device reports these events");
     model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
     let error = events.wait_for(&mut receives, None).expect_err("its queue pair failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
@@ -565,7 +566,7 @@ fn port_down_ends_wait_once() {
         let (model, domain) = on(link);
         let mut receives = cq(&domain);
         let mut events = CqEvents::new(domain.device()).expect("a channel");
-        events.add(&mut receives, 7).expect("it is new");
+        events.add(&mut receives, 7).expect("the CQ is not added yet");
         assert!(events.watch_port(&receives, 9).is_err(), "there is no port 9");
         events.watch_port(&receives, 1).expect("it exists");
         let short = Some(Duration::from_millis(20));
@@ -582,7 +583,7 @@ fn port_down_ends_wait_once() {
         // A port that is already down.
         model.set_port(0, 1, false);
         let mut other = cq(&domain);
-        events.add(&mut other, 8).expect("it is new");
+        events.add(&mut other, 8).expect("the CQ is not added yet");
         events.watch_port(&other, 1).expect("it exists");
         let error = events.wait_for(&mut other, None).expect_err("the port is down");
         assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
@@ -596,14 +597,14 @@ fn failures_before_subscription_are_found() {
     let_overrun(&mut qp, &sends);
     take(&mut qp, &mut sends, 4);
     let mut events = CqEvents::new(domain.device()).expect("a channel");
-    events.add(&mut sends, 7).expect("it is new");
+    events.add(&mut sends, 7).expect("the CQ is not added yet");
     let error = events.wait_for(&mut sends, None).expect_err("it overran before");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     let (mut qp, _sends, mut receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
-    events.add(&mut receives, 8).expect("it is new");
-    events.watch(&receives, &qp).expect("the device reports these");
+    events.add(&mut receives, 8).expect("the CQ is not added yet");
+    events.watch(&receives, &qp).expect("the device reports these events");
     let error = events.wait_for(&mut receives, None).expect_err("its queue pair failed before");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
 }
@@ -613,14 +614,14 @@ fn srq_sq_and_rq_are_watched() {
     let (model, domain) = on(Link::Ethernet);
     let (mut sends, mut receives) = (cq(&domain), cq(&domain));
     let mut events = CqEvents::new(domain.device()).expect("a channel");
-    events.add(&mut sends, 1).expect("it is new");
-    events.add(&mut receives, 2).expect("it is new");
+    events.add(&mut sends, 1).expect("the CQ is not added yet");
+    events.add(&mut receives, 2).expect("the CQ is not added yet");
     let srq = domain.srq(&SrqConfig::new(3)).expect("an SRQ");
     let sq = domain.sq(&SqConfig::new(4), &sends).expect("a send queue");
     let rq = domain.rq(&RqConfig::new(4), &receives).expect("a receive queue");
-    events.watch(&receives, &srq).expect("the device reports these");
-    events.watch(&sends, &sq).expect("the device reports these");
-    events.watch(&receives, &rq).expect("the device reports these");
+    events.watch(&receives, &srq).expect("the device reports these events");
+    events.watch(&sends, &sq).expect("the device reports these events");
+    events.watch(&receives, &rq).expect("the device reports these events");
     let short = Some(Duration::from_millis(20));
     for cq in [&mut sends, &mut receives] {
         assert!(!events.wait_for(cq, short).expect("all is well"), "no CQE");
@@ -653,13 +654,13 @@ fn reset_qp_waits_for_room_in_its_cq() {
     let mut both = domain.completion_queue(&entries).expect("a completion queue");
     let mut qp = domain.queue_pair(&config, &both, &both).expect("a queue pair");
     let options = ConnectOptions::default();
-    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     post_nops(&mut qp, 8);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while both.object().query().expect("the device answers").producer_counter() < 8 {
         assert!(Instant::now() < end, "no completion comes");
     }
-    qp.reset().expect("the device agrees");
+    qp.reset().expect("the device accepts the transition");
     // Eight CQEs are removed, and still have their entries.
     let refused = domain.connect_loopback(&mut qp, &options).expect_err("it could overrun");
     assert!(refused.to_string().contains("8 CQEs"), "{refused}");
@@ -721,7 +722,7 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
     from.write_at(0, &[0x5a; 64]).expect("room");
     srq.post(into.sge(0, 64 << 10).expect("a range"), 7).expect("there is room");
     sender.post(&Send::new(from.sge(0, 64 << 10).expect("a range")), 1).expect("there is room");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut first = [0; 64];
     while first != [0x5a; 64] {
         assert!(Instant::now() < end, "the first packet does not arrive");
@@ -742,7 +743,7 @@ fn srq_gets_receive_of_dropped_or_reset_qp_back() {
         None
     });
     leave_in_the_middle(|mut qp| {
-        qp.reset().expect("the device agrees");
+        qp.reset().expect("the device accepts the transition");
         Some(qp)
     });
 }
@@ -757,7 +758,7 @@ fn connect_after_reset_needs_new_address() {
     let (sent, theirs) = (sent.expect("an address"), theirs.expect("an address"));
     domain.connect(&mut qp, &theirs, &options).expect("both addresses are new");
     domain.connect(&mut peer, &sent, &options).expect("both addresses are new");
-    qp.reset().expect("the device agrees");
+    qp.reset().expect("the device accepts the transition");
     let refused = domain.connect(&mut qp, &theirs, &options).expect_err("the peer has the old one");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     for part in
@@ -768,12 +769,12 @@ fn connect_after_reset_needs_new_address() {
     assert_eq!(state(&qp), QpState::RST, "nothing has changed");
     let fixed = ConnectOptions { psn: Some(sent.psn), ..options };
     domain.connect(&mut qp, &theirs, &fixed).expect("the PSN that the peer expects");
-    qp.reset().expect("the device agrees");
+    qp.reset().expect("the device accepts the transition");
     assert_ne!(domain.address(&qp, &options).expect("an address").psn, sent.psn);
     domain.connect(&mut qp, &theirs, &options).expect("the address was taken anew");
     // The control checks it too.
     let (mut queues, control) = qp.with_control();
-    queues.reset().expect("the device agrees");
+    queues.reset().expect("the device accepts the transition");
     control.to_init(&options).expect("it is in RESET");
     let refused = control.connect(&domain, &theirs, &options).expect_err("the old one is out");
     assert!(refused.to_string().contains("Send the new address"), "{refused}");
@@ -806,7 +807,7 @@ fn qp_in_reused_memory_starts_with_cleared_record() {
         // Each has the memory of the one before: its record must not count the old requests.
         let mut qp: Qp<Rc> =
             domain.queue_pair(&QpConfig::new(4, 4), &sends, &sends).expect("a queue pair");
-        domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
+        domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
         std::thread::sleep(Duration::from_millis(2));
         assert!(sends.is_empty(), "something was posted in round {round}");
         assert_eq!(state(&qp), QpState::RTS, "round {round}");
@@ -814,7 +815,7 @@ fn qp_in_reused_memory_starts_with_cleared_record() {
             qp.post(&Nop::new().signaled(), cookie).expect("room");
             arrives(&sends);
             let cqe = sends.poll().expect("a completion");
-            assert_eq!(qp.complete(cqe).expect("it succeeds").cookie, cookie);
+            assert_eq!(qp.complete(cqe).expect("a successful completion").cookie, cookie);
         }
     }
 }
@@ -834,8 +835,8 @@ fn reset_of_failed_qp_finds_earlier_last_wqe_event() {
         // The event has come before the wait.
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
-        qp.reset().expect("the device agrees");
-        assert!(start.elapsed() < Duration::from_millis(900), "it waited in vain");
+        qp.reset().expect("the device accepts the transition");
+        assert!(start.elapsed() < Duration::from_millis(900), "the wait timed out");
         assert_eq!(domain.device().leaked(), 0);
     }
 }
@@ -851,25 +852,25 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
     let config = QpConfig::new(4, 4);
     let mut qp: Qp<Rc, WithSrq> =
         domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
-    qp.reset().expect("the device agrees");
+    qp.reset().expect("the device accepts the transition");
     assert_eq!(domain.device().leaked(), 0, "it has received nothing");
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
-    qp.reset().expect("the device agrees");
+    qp.reset().expect("the device accepts the transition");
     assert_eq!(domain.device().leaked(), 1);
 }
 
 #[test]
-fn completions_of_a_failed_device_come_before_its_error() {
+fn cqes_of_failed_device_are_polled_before_its_error() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     events.add(&mut sends, 0).expect("it is added");
     assert_eq!(events.park(&mut sends).expect("it parks"), Parked::Armed);
     qp.post(&Nop::new().signaled(), 7).expect("room");
     arrives(&sends);
     model.kill(0);
-    let mut completions = events.completions(&mut sends, Some(PATIENCE));
+    let mut completions = events.completions(&mut sends, Some(TIMEOUT));
     assert!(completions.next().expect("a completion").is_ok());
     for _ in 0..2 {
         let error = completions.next().expect("an error").expect_err("the device was removed");
@@ -889,8 +890,8 @@ fn refused_reset_of_srq_qp_keeps_event() {
         model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::INTERNAL_ERR, 0);
         assert!(qp.reset().is_err());
         let start = Instant::now();
-        qp.reset().expect("the device agrees");
-        assert!(start.elapsed() < Duration::from_millis(900), "it waited in vain");
+        qp.reset().expect("the device accepts the transition");
+        assert!(start.elapsed() < Duration::from_millis(900), "the wait timed out");
         assert_eq!(domain.device().leaked(), 0);
     }
 }

@@ -14,7 +14,7 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region}
 
 const BYTES: usize = 64 << 10;
 /// Time limit for a completion on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A queue pair connected to itself, on a model whose devices work on threads of their own.
 struct Loop {
@@ -45,7 +45,7 @@ impl Loop {
 
     /// Does `meanwhile` until the posted request has completed, at least once.
     fn until_completion(&mut self, mut meanwhile: impl FnMut()) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             meanwhile();
             if let Some(done) = self.qp.poll(&mut self.cq) {
@@ -57,7 +57,7 @@ impl Loop {
     }
 }
 
-/// Ways of safe code to set all bytes of a region to 2.
+/// The safe functions that can set all bytes of a region to 2.
 const WRITES: [fn(&Region); 4] = [
     |region| region.write_at(0, &[2; BYTES]).unwrap(),
     |region| region.write_slice(0, &[0x0202_0202u32; BYTES / 4]).unwrap(),
@@ -65,7 +65,7 @@ const WRITES: [fn(&Region); 4] = [
     |region| region.bytes().iter().for_each(|byte| byte.store(2, Relaxed)),
 ];
 
-/// Ways of safe code to read all bytes of a region.
+/// The safe functions that can read all bytes of a region.
 const READS: [fn(&Region) -> Vec<u8>; 3] = [
     |region| {
         let mut bytes = vec![0; BYTES];

@@ -1,5 +1,5 @@
-//! Waits for events of completion queues end when their device or a watched queue fails, in
-//! whatever thread they sleep.
+//! Waits for events of completion queues end when the device or a watched queue fails, in any
+//! thread.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -16,7 +16,7 @@ use verbless_queue::{
 };
 
 /// Time limit for a wait on a busy machine.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn model() -> Model {
     Model::builder().device(Profile::load("connectx6dx").expect("a profile")).build()
@@ -32,8 +32,8 @@ fn open(model: &Model) -> Domain {
 fn pair(domain: &Domain, events: &CqEvents, token: u64) -> (Qp, Cq) {
     let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
-    events.add(&mut cq, token).expect("it is new");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
+    events.add(&mut cq, token).expect("the CQ is not added yet");
     (qp, cq)
 }
 
@@ -55,9 +55,9 @@ fn watch_of_failed_qp_wakes_sleeper() {
     let (qp, cq) = pair(&domain, &events, 7);
     model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| events.wait(PATIENCE));
+        let sleeper = scope.spawn(|| events.wait(TIMEOUT));
         let_sleep();
-        events.watch(&cq, &qp).expect("the device reports these");
+        events.watch(&cq, &qp).expect("the device reports these events");
         assert_eq!(sleeper.join().expect("it ends").expect("a token"), Some(7));
     });
 }
@@ -71,22 +71,22 @@ fn file_is_readable_until_last_token_is_taken() {
     assert!(!is_readable(&events));
     for (qp, cq) in &pairs {
         model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
-        events.watch(cq, qp).expect("the device reports these");
+        events.watch(cq, qp).expect("the device reports these events");
     }
     for token in [7, 8] {
         assert!(is_readable(&events), "token {token} is left");
-        assert_eq!(events.try_next().expect("it is well"), Some(token));
+        assert_eq!(events.try_next().expect("no error"), Some(token));
     }
     assert!(!is_readable(&events));
     // A wait for one queue sleeps, though a token of another is left.
     let (qp, cq) = &pairs[0];
-    events.watch(cq, qp).expect("the device reports these");
+    events.watch(cq, qp).expect("the device reports these events");
     let other = &mut pairs[1].1;
     events.park(other).expect_err("its queue pair failed");
     let wait = events.wait_for(other, Some(Duration::from_millis(20)));
     assert!(!wait.expect("it was reported"), "no CQE comes");
     assert!(!is_readable(&events));
-    assert_eq!(events.try_next().expect("it is well"), Some(7));
+    assert_eq!(events.try_next().expect("no error"), Some(7));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn reset_ends_waits_of_earlier_contexts() {
         let (_qp, mut cq) = pair(&earlier, &events, 7);
         assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
         thread::scope(|scope| {
-            let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(PATIENCE)));
+            let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(TIMEOUT)));
             let_sleep();
             if dies_first {
                 model.kill(0);
@@ -110,7 +110,7 @@ fn reset_ends_waits_of_earlier_contexts() {
             }
         });
         let errors = [
-            events.wait_for(&mut cq, PATIENCE).expect_err("the device was reset"),
+            events.wait_for(&mut cq, TIMEOUT).expect_err("the device was reset"),
             cq.check().expect_err("the device was reset"),
             CqEvents::new(earlier.device()).map(drop).expect_err("the device was reset"),
         ];
@@ -124,8 +124,9 @@ fn reset_ends_waits_of_earlier_contexts() {
         drop((_qp, cq, events, earlier));
         for cookie in 0..3 {
             qp.post(&Nop::new().signaled(), cookie).expect("room");
-            assert!(events_after.wait_for(&mut cq_after, PATIENCE).expect("it is well"));
-            let done = qp.poll(&mut cq_after).expect("a completion").expect("it succeeds");
+            assert!(events_after.wait_for(&mut cq_after, TIMEOUT).expect("no error"));
+            let done =
+                qp.poll(&mut cq_after).expect("a completion").expect("a successful completion");
             assert_eq!(done.cookie, cookie);
         }
     }
@@ -138,16 +139,18 @@ fn failure_of_qp_with_reused_number_is_reported() {
     let events = CqEvents::new(domain.device()).expect("a channel");
     let (first, mut cq) = pair(&domain, &events, 7);
     let number = first.qpn();
-    events.watch(&cq, &first).expect("the device reports these");
+    events.watch(&cq, &first).expect("the device reports these events");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("no error"), Some(7));
     drop(first);
     let mut second = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_loopback(&mut second, &ConnectOptions::default()).expect("it reaches itself");
+    domain
+        .connect_loopback(&mut second, &ConnectOptions::default())
+        .expect("a connection to itself");
     assert_eq!(second.qpn(), number);
-    events.watch(&cq, &second).expect("the device reports these");
+    events.watch(&cq, &second).expect("the device reports these events");
     assert!(model.fail_queue(0, QueueKind::Qp, number.0));
-    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    assert_eq!(events.wait(TIMEOUT).expect("no error"), Some(7));
     let error = events.park(&mut cq).expect_err("the second queue pair failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
@@ -160,7 +163,7 @@ fn removal_discards_unread_events() {
     let channel = domain.device().event_channel(false).expect("a channel");
     channel.subscribe(None, &[event_type::PORT_CHANGE.into()], 5).expect("the device reports it");
     model.set_port(0, 1, false);
-    assert!(channel.wait(PATIENCE).expect("it is well"), "the event comes");
+    assert!(channel.wait(TIMEOUT).expect("no error"), "the event comes");
     model.remove(0);
     let_sleep();
     for _ in 0..2 {
@@ -180,8 +183,8 @@ fn last_cqe_of_removed_device_is_polled_after_error() {
     let_sleep();
     model.remove(0);
     let_sleep();
-    assert!(events.wait_for(&mut cq, PATIENCE).expect("the CQE comes first"));
+    assert!(events.wait_for(&mut cq, TIMEOUT).expect("the CQE comes first"));
     assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 9);
-    let error = events.wait_for(&mut cq, PATIENCE).expect_err("the device was removed");
+    let error = events.wait_for(&mut cq, TIMEOUT).expect_err("the device was removed");
     assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
 }

@@ -9,7 +9,8 @@
 //! unnecessary, and no `lfence`, which x86 does not need between loads.
 //!
 //! `line_…` is the operation as a separate function, called once per operation;
-//! `measured_…_inlined` has it inlined into the loop. The loop and the call count too.
+//! `measured_…_inlined` has it inlined into the loop. Both counts include the loop; the first also
+//! includes the call.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -172,7 +173,7 @@ fn line_arm(cq: &mut CompletionQueue) {
 }
 
 /// The queues, and the memory that a device would see.
-struct World {
+struct Harness {
     pair: QueuePair,
     cq: CompletionQueue,
     cqes: SharedMemory,
@@ -233,7 +234,7 @@ fn small(qpn: u32, wqebbs: usize, page: &UarPage) -> QueuePair {
     QueuePair::new(send.unwrap(), receive.unwrap())
 }
 
-impl World {
+impl Harness {
     fn new(blueflame: bool) -> Self {
         // SAFETY: only this page uses the memory.
         #[allow(unsafe_code, reason = "ordinary memory replaces a UAR page")]
@@ -379,7 +380,7 @@ impl World {
         }
     }
 
-    /// Whether all frames were polled.
+    /// Checks that all frames were polled.
     fn received_all(&mut self) {
         assert_eq!(self.receiver.free() as usize, WQEBBS);
         assert!(self.cq.is_empty());
@@ -415,23 +416,24 @@ impl World {
     }
 }
 
-/// A case: the harness's work around `ROUND` operations, and the function whose instructions count.
+/// A case: set-up and checks around `ROUND` operations, and the function whose instructions are
+/// counted.
 struct Case {
     name: &'static str,
     blueflame: bool,
-    before: fn(&mut World),
-    measured: fn(&mut World),
-    after: fn(&mut World),
+    before: fn(&mut Harness),
+    measured: fn(&mut Harness),
+    after: fn(&mut Harness),
 }
 
-fn nothing(_: &mut World) {}
+fn nothing(_: &mut Harness) {}
 
-fn posted(world: &mut World) {
+fn posted(world: &mut Harness) {
     world.post(ROUND);
     world.write_round();
 }
 
-fn posted_in_table(world: &mut World) {
+fn posted_in_table(world: &mut Harness) {
     let (sge, remote) = (world.sges[0], world.remote);
     for _ in 0..ROUND {
         world.table.get_mut(QPN).unwrap().post(&Write::new(sge, remote), 0).unwrap();
@@ -439,14 +441,14 @@ fn posted_in_table(world: &mut World) {
     world.write_round();
 }
 
-fn poll_table(world: &mut World) {
+fn poll_table(world: &mut Harness) {
     while let Some((_, completed)) = world.table.poll(&mut world.cq) {
         completed.unwrap();
     }
     assert_eq!(world.table.get(QPN).unwrap().send.free() as usize, WQEBBS);
 }
 
-fn complete(world: &mut World) {
+fn complete(world: &mut Harness) {
     world.write_round();
     world.poll();
 }
@@ -456,7 +458,7 @@ macro_rules! measured {
     ($($name:ident: $times:expr, |$world:ident, $cookie:ident| $operation:expr;)*) => {
         $(
             #[inline(never)]
-            fn $name($world: &mut World) {
+            fn $name($world: &mut Harness) {
                 for $cookie in 0..$times as u64 {
                     black_box(&$operation);
                 }
@@ -532,9 +534,9 @@ measured! {
 const fn case(
     name: &'static str,
     blueflame: bool,
-    before: fn(&mut World),
-    measured: fn(&mut World),
-    after: fn(&mut World),
+    before: fn(&mut Harness),
+    measured: fn(&mut Harness),
+    after: fn(&mut Harness),
 ) -> Case {
     Case { name, blueflame, before, measured, after }
 }
@@ -548,40 +550,46 @@ const CASES: &[Case] = &[
     case("inline_inlined", false, nothing, measured_inline_inlined, complete),
     case("batch", false, nothing, measured_batch, complete),
     case("batch_inlined", false, nothing, measured_batch_inlined, complete),
-    case("poll", false, posted, measured_poll, World::poll),
-    case("poll_inlined", false, posted, measured_poll_inlined, World::poll),
-    case("polls", false, posted, measured_polls, World::poll),
-    case("polls_inlined", false, posted, measured_polls_inlined, World::poll),
+    case("poll", false, posted, measured_poll, Harness::poll),
+    case("poll_inlined", false, posted, measured_poll_inlined, Harness::poll),
+    case("polls", false, posted, measured_polls, Harness::poll),
+    case("polls_inlined", false, posted, measured_polls_inlined, Harness::poll),
     case("dispatch", false, posted_in_table, measured_dispatch, poll_table),
     case("dispatch_inlined", false, posted_in_table, measured_dispatch_inlined, poll_table),
-    case("datagram", false, nothing, measured_datagram, World::complete_datagrams),
-    case("datagram_inlined", false, nothing, measured_datagram_inlined, World::complete_datagrams),
-    case("shared", false, nothing, measured_shared, World::complete_shared),
-    case("shared_inlined", false, nothing, measured_shared_inlined, World::complete_shared),
-    case("frame", false, nothing, measured_frame, World::complete_frames),
-    case("frame_inlined", false, nothing, measured_frame_inlined, World::complete_frames),
-    case("receive", false, World::receive_frames, measured_receive, World::received_all),
+    case("datagram", false, nothing, measured_datagram, Harness::complete_datagrams),
+    case(
+        "datagram_inlined",
+        false,
+        nothing,
+        measured_datagram_inlined,
+        Harness::complete_datagrams,
+    ),
+    case("shared", false, nothing, measured_shared, Harness::complete_shared),
+    case("shared_inlined", false, nothing, measured_shared_inlined, Harness::complete_shared),
+    case("frame", false, nothing, measured_frame, Harness::complete_frames),
+    case("frame_inlined", false, nothing, measured_frame_inlined, Harness::complete_frames),
+    case("receive", false, Harness::receive_frames, measured_receive, Harness::received_all),
     case(
         "receive_inlined",
         false,
-        World::receive_frames,
+        Harness::receive_frames,
         measured_receive_inlined,
-        World::received_all,
+        Harness::received_all,
     ),
-    case("receives", false, World::receive_frames, measured_receives, World::received_all),
+    case("receives", false, Harness::receive_frames, measured_receives, Harness::received_all),
     case(
         "receives_inlined",
         false,
-        World::receive_frames,
+        Harness::receive_frames,
         measured_receives_inlined,
-        World::received_all,
+        Harness::received_all,
     ),
-    case("pair", false, World::write_round, measured_pair, World::poll),
-    case("pair_inlined", false, World::write_round, measured_pair_inlined, World::poll),
+    case("pair", false, Harness::write_round, measured_pair, Harness::poll),
+    case("pair_inlined", false, Harness::write_round, measured_pair_inlined, Harness::poll),
 ];
 
 fn run(case: &Case) {
-    let mut world = World::new(case.blueflame);
+    let mut world = Harness::new(case.blueflame);
     for _ in 0..ROUNDS {
         (case.before)(&mut world);
         (case.measured)(&mut world);
@@ -593,7 +601,7 @@ fn run(case: &Case) {
 
 /// Functions whose machine code is inspected, not measured.
 fn others() {
-    let mut world = World::new(false);
+    let mut world = Harness::new(false);
     line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
     line_arm(&mut world.cq);
     line_dispatch(&mut world.table, &mut world.cq);

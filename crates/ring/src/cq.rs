@@ -599,8 +599,9 @@ impl Cqe {
     /// Whether the CQE is a successful requester CQE without inline data.
     #[inline(always)]
     pub(crate) const fn is_plain_request(&self) -> bool {
-        const OTHERWISE: u8 = OpOwn::from_bits(!0).with_se(false).with_owner(false).into_bits();
-        self.op_own & OTHERWISE == 0
+        const OPCODE_AND_FORMAT: u8 =
+            OpOwn::from_bits(!0).with_se(false).with_owner(false).into_bits();
+        self.op_own & OPCODE_AND_FORMAT == 0
     }
 
     /// Whether the CQE completes a receive, successful or not; otherwise it completes a send

@@ -33,7 +33,7 @@ use crate::srq::SharedReceiveQueue;
 
 /// Entries of a page, and number of pages: together all numbers of 24 bits.
 const PAGE: usize = 1 << 12;
-/// No queue: more than there can be.
+/// No queue: above every index in `queues`.
 const NONE: u32 = u32::MAX;
 
 /// A queue that completes requests by CQEs.
@@ -141,7 +141,7 @@ impl CompletionQueue {
         view.is_plain_request().then(|| SendCqe { request: RequestId::read(&view), view })
     }
 
-    /// Takes the [peeked](CompletionQueue::peek_send) CQE after its queue settled it as a
+    /// Takes the [peeked](CompletionQueue::peek_send) CQE after its queue completed it as a
     /// [request](SendQueue::try_complete) or a [receive](QueuePair::try_complete_receive). Do not
     /// call it without a peeked CQE: it would skip the CQE that the device writes next.
     #[inline(always)]
@@ -224,7 +224,7 @@ pub type Dispatched = (u32, Result<Completion, CompletionError>);
 /// and is allocated with its first number: inserting may allocate, polling does not.
 #[derive(Debug)]
 pub struct Dispatcher<Q> {
-    /// Places in `queues`.
+    /// Index in `queues` for each number, or [`NONE`].
     pages: Box<[Option<Box<[u32; PAGE]>>; PAGE]>,
     queues: Vec<(u32, Q)>,
 }
@@ -271,7 +271,7 @@ impl<Q> Dispatcher<Q> {
     /// Removes the queue under `number`.
     pub fn remove(&mut self, number: u32) -> Option<Q> {
         let place = self.place(number)?;
-        // Out of range if the page has no such number.
+        // `place` is out of range if the page has no entry for the number.
         self.queues.get(place)?;
         let (_, queue) = self.queues.swap_remove(place);
         self.set(number, NONE);
@@ -298,7 +298,7 @@ impl<Q> Dispatcher<Q> {
         self.queues.iter_mut().map(|(number, queue)| (*number, queue))
     }
 
-    /// The index of the queue of this number in `queues`; out of range if there is none.
+    /// The index in `queues` of the queue with this number; out of range if no queue has it.
     #[inline(always)]
     fn place(&self, number: u32) -> Option<usize> {
         if number >> 24 != 0 {

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let found = support::find(&options.device, &options.profile)?;
-    let mut text = format!("{}\n", found.say);
+    let mut text = format!("{}\n", found.description);
     for (at, info) in found.devices.iter().enumerate() {
         text.push('\n');
         describe(&mut text, &found.device(at)?, info, options.caps)?;

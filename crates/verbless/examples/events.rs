@@ -18,7 +18,7 @@ const MAX_MESSAGE_BYTES: usize = 256;
 
 fn main() -> Result {
     let found = support::find("auto", "connectx6dx").map_err(|error| error.to_string())?;
-    println!("{}", found.say);
+    println!("{}", found.description);
     let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
     let mut near_cq = near.completion_queue(&CqConfig::new(64))?;
     let mut far_cq = far.completion_queue(&CqConfig::new(64))?;

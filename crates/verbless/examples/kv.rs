@@ -53,21 +53,21 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 const SLOTS: u64 = 1024;
 /// Slots that a key may be in: the one of its hash, and the next ones.
 const PROBES: u64 = 16;
-/// Bytes of a slot; the first one of the table holds the counter.
+/// Bytes of a slot. The first 64 bytes of the table hold the counter.
 const SLOT: u64 = 64;
 /// Bytes of a key, and of a value; shorter ones end with zeros.
 const KEY: usize = 16;
 const VALUE: usize = 32;
-/// How long a slot is its writer's without a change in it.
+/// A slot that stays locked and unchanged for this time may be taken over by another writer.
 const LEASE: Duration = Duration::from_secs(2);
 /// How long a client retries while others change the slot.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the handshake of client and server.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent clients: each takes a thread, a descriptor and a connection.
 const MAX_CLIENTS: usize = 256;
-/// The pause after an accept without a free descriptor.
-const NO_ROOM: Duration = Duration::from_millis(50);
+/// The pause after an accept that failed, for example without a free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,7 +76,7 @@ fn main() -> Result {
         [] => demonstrate(),
         ["serve", address] => {
             let found = find()?;
-            println!("{} Serving on {address}.", found.say);
+            println!("{} Serving on {address}.", found.description);
             serve(&Domain::new(&found.device(0)?)?, &TcpListener::bind(address)?, None)
         }
         [server, "get", key] => {
@@ -107,7 +107,7 @@ fn demonstrate() -> Result {
     const CLIENTS: usize = 4;
     const CHANGES: usize = 50;
     let found = find()?;
-    println!("{}", found.say);
+    println!("{}", found.description);
     let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
@@ -160,7 +160,7 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
             let (table, offer, present) = (&table, &offer, &present);
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // The device answers by itself; the thread only waits until the client disconnects.
-                if let Err(error) = answer(domain, &stream, offer, HANDSHAKE) {
+                if let Err(error) = answer(domain, &stream, offer, HANDSHAKE_TIMEOUT) {
                     eprintln!("serving a client failed: {error}");
                 }
                 present.fetch_sub(1, Ordering::Relaxed);
@@ -176,14 +176,14 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
     })
 }
 
-/// The next client; `None` after a pause if there is no descriptor for it: the client waits, and
-/// would otherwise be reported again at once.
+/// The next client. `None` after a pause if there is no file descriptor for it: the client stays in
+/// the listener's queue, so without the pause accepts would fail in a busy loop.
 fn accept(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept() {
         Ok((stream, _)) => Some(stream),
         Err(error) => {
             eprintln!("a client could not be accepted: {error}");
-            std::thread::sleep(NO_ROOM);
+            std::thread::sleep(ACCEPT_PAUSE);
             None
         }
     }
@@ -201,7 +201,7 @@ fn answer(domain: &Domain, stream: &TcpStream, offer: &[u8], limit: Duration) ->
     Ok(())
 }
 
-/// A stream that fails at a certain time, even if bytes still arrive slowly.
+/// A stream with a deadline, which slowly arriving bytes do not extend.
 struct Within<'a> {
     stream: &'a TcpStream,
     end: Instant,
@@ -241,7 +241,7 @@ type Slot = [u64; 8];
 enum Found {
     /// Consistent: the state of one moment.
     Whole(Slot),
-    /// Unchanged for a whole lease, locked or half written: its writer has died.
+    /// Locked or half written, and unchanged for a whole lease: its writer has died.
     Left(Slot),
 }
 
@@ -264,7 +264,7 @@ struct Client {
     /// A buffer for a slot of the table, read or written.
     slot: Region,
     table: RemoteRegion,
-    /// How long a slot is its writer's.
+    /// [`LEASE`], or a shorter one in tests.
     lease: Duration,
     /// The server serves this client until the stream closes.
     _stream: TcpStream,
@@ -278,7 +278,7 @@ impl Client {
         events.add(&mut cq, 0)?;
         let slot = domain.region(SLOT as usize, KeyAccess::LOCAL)?;
         let stream = TcpStream::connect(server)?;
-        let within = Within { stream: &stream, end: Instant::now() + HANDSHAKE };
+        let within = Within { stream: &stream, end: Instant::now() + HANDSHAKE_TIMEOUT };
         let peer = domain.handshake(&mut qp, within, &[], &ConnectOptions::default())?;
         let table = RemoteRegion::from_bytes(&peer.data)?;
         Ok(Self { qp, cq, events, slot, table, lease: LEASE, _stream: stream })
@@ -314,7 +314,7 @@ impl Client {
         let (key, value) = (words::<2>(key, KEY)?, words::<4>(value, VALUE)?);
         for at in slots(&key) {
             let start = Instant::now();
-            while start.elapsed() < PATIENCE {
+            while start.elapsed() < RETRY_TIMEOUT {
                 let found = self.read(at)?;
                 let (Found::Whole(slot) | Found::Left(slot)) = found;
                 let others = found.contents().filter(|it| it[0] != 0 && it[1..3] != key);
@@ -322,13 +322,14 @@ impl Client {
                     // The slot of another key: try the next.
                     break;
                 }
-                // Odd, and a version that the slot has not had before.
+                // An odd version that the slot has not had before.
                 let locked = slot[0] + if slot[0] % 2 == 0 { 1 } else { 2 };
                 if self.swap(at, slot[0], locked)? != slot[0] {
                     continue;
                 }
                 if let Some([_, body @ .., _]) = others {
-                    // Left locked by a dead writer, with another key in it, which stays.
+                    // A dead writer has left the slot of another key locked: unlock it with its old
+                    // contents.
                     self.write(at, locked, body)?;
                     break;
                 }
@@ -344,13 +345,13 @@ impl Client {
     fn read(&mut self, at: u64) -> Result<Found> {
         let start = Instant::now();
         let mut last: Option<(Slot, Instant)> = None;
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < RETRY_TIMEOUT {
             let from = self.table.at(at, SLOT)?;
             let into = self.slot.sge(0, SLOT as usize)?;
             self.perform(&wr::Read::new(into, from).signaled())?;
             let mut slot = [0; 8];
             self.slot.read_slice(0, &mut slot)?;
-            // Even, and all of one version; or never written.
+            // Unlocked with a valid checksum, or never written.
             if slot[0] % 2 == 0 && (slot == seal(slot) || slot == [0; 8]) {
                 return Ok(Found::Whole(slot));
             }
@@ -364,7 +365,7 @@ impl Client {
                 _ => last = Some((slot, Instant::now())),
             }
         }
-        Err(format!("other clients changed a slot for {} s", PATIENCE.as_secs()).into())
+        Err(format!("other clients changed a slot for {} s", RETRY_TIMEOUT.as_secs()).into())
     }
 
     /// Writes a slot that we have locked with this version: all but the version, and then the
@@ -542,7 +543,7 @@ mod tests {
         listener.set_nonblocking(true).expect("an error for each accept");
         let start = Instant::now();
         assert!((0..2).all(|_| accept(&listener).is_none()));
-        assert!(start.elapsed() >= 2 * NO_ROOM);
+        assert!(start.elapsed() >= 2 * ACCEPT_PAUSE);
         let client = TcpStream::connect(listener.local_addr().expect("one")).expect("it listens");
         assert!(std::iter::repeat_with(|| accept(&listener)).take(100).any(|it| it.is_some()));
         drop(client);

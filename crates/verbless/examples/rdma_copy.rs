@@ -27,9 +27,10 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Bytes of a slot.
 const SLOT: usize = 256 << 10;
-/// Slots of a staging buffer: the most writes in flight.
+/// Slots of a staging buffer, which limit the writes in flight.
 const SLOTS: usize = 8;
-/// The immediate of a write: the slot, and its number of bytes less one.
+/// The low bits of a write's immediate data are its number of bytes less one; the slot's number is
+/// above them.
 const LENGTH_BITS: u32 = 24;
 
 /// Copies files through RDMA and checks them on arrival.
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result {
     let found = support::find(&options.device, &options.profile)?;
-    println!("{}", found.say);
+    println!("{}", found.description);
     let (sender, receiver) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
     let mut sender = Side::new(sender, KeyAccess::LOCAL_READ)?;
     let mut receiver = Side::new(receiver, KeyAccess::ALL)?;

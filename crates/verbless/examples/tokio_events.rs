@@ -3,7 +3,8 @@
 //! `cargo run --example tokio_events --features tokio`
 //!
 //! Each connection begins with a handshake over TCP within a time limit, and has a task that serves
-//! its queue pair and sleeps until one of its completions arrives; tokio sleeps if all tasks do.
+//! its queue pair. The task sleeps until a completion of the queue pair arrives, and tokio's thread
+//! sleeps while all tasks do.
 
 mod support;
 
@@ -17,7 +18,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 const CONNECTIONS: usize = 8;
 const ROUNDS: u64 = 5;
 /// Time limit for a handshake.
-const LIMIT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A queue pair, with the events that wake a task for its completions.
 struct Connection {
@@ -38,7 +39,7 @@ impl Connection {
         let events = AsyncCqEvents::new(domain.device())?;
         events.add(&mut cq, 0)?;
         let options = ConnectOptions::default();
-        domain.handshake_async(&mut qp, &mut stream, &[], &options, LIMIT).await?;
+        domain.handshake_async(&mut qp, &mut stream, &[], &options, HANDSHAKE_TIMEOUT).await?;
         Ok(Self { qp, cq, region, events })
     }
 
@@ -98,7 +99,7 @@ async fn ask(number: usize, mut connection: Connection) -> Result {
 
 async fn run() -> Result {
     let found = support::find("auto", "connectx6dx")?;
-    println!("{}", found.say);
+    println!("{}", found.description);
     let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

@@ -69,10 +69,10 @@ fn card_without_dpa_reports_no_dpa_capability() {
         let caps = HcaCap::from_prefix(&page[..]).expect("whole");
         assert!(!caps.apu() && !caps.access_register_user());
     }
-    let asked = refusal::<AccessRegisterUserIn>(&model, AccessRegisterUserIn::READ, |it| {
+    let refused = refusal::<AccessRegisterUserIn>(&model, AccessRegisterUserIn::READ, |it| {
         it.set_register_id(RegisterId::NIC_CAP_EXT);
     });
-    assert_eq!(asked, Some(Refusal::Unsupported));
+    assert_eq!(refused, Some(Refusal::Unsupported));
     #[cfg(feature = "dpa")]
     assert!(device.dpa_caps().is_err());
 }

@@ -279,9 +279,9 @@ mod tests {
     fn indirect_call_to_panic_is_found() {
         let functions = Functions::from([
             ("instructions::line_post".into(), vec!["call 10 <other>".into(), "ret".into()]),
-            ("other".into(), vec!["call 15 <queue::Queue<S>::misfit>".into()]),
+            ("other".into(), vec!["call 15 <queue::Queue<S>::complete_unmatched>".into()]),
             (
-                "queue::Queue<S>::misfit".into(),
+                "queue::Queue<S>::complete_unmatched".into(),
                 vec!["jmp 20 <core::panicking::panic_fmt+0x10>".into()],
             ),
         ]);

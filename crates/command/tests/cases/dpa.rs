@@ -191,7 +191,7 @@ fn emulated_device_has_queues_vectors_and_doorbells() {
     assert_eq!((infos[1].value, infos[1].rings, infos[1].pending), (0x18, 2, true));
     assert!(!infos[1].armed, "no program armed it");
     let [_, second] = bells;
-    second.destroy().expect("it goes");
+    second.destroy().expect("the device destroys it");
     doorbell(other, 3).expect("it is free");
 }
 

@@ -102,7 +102,10 @@ fn rq_uses_its_q_counter() {
     assert_eq!(context.counter_set_id(), counter.number());
     assert_eq!(counter.query().expect("the counts").out_of_buffer(), 0);
     rq.destroy().expect("the RQ goes");
-    Arc::into_inner(counter).expect("it has one owner").destroy().expect("the counter goes");
+    Arc::into_inner(counter)
+        .expect("it has one owner")
+        .destroy()
+        .expect("the device destroys the counter");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Failed deregistration: the memory is kept, and until when.
+//! How long memory is kept after a failed deregistration.
 #![allow(unsafe_code, reason = "registers memory that its owner keeps")]
 
 use std::sync::{Arc, Weak};
@@ -25,8 +25,9 @@ fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
 
 #[test]
 fn memory_lives_as_long_as_device_may_use_it() {
-    // Whether the device is removed, the errno of failing deregistrations and their number; then
-    // the owners of the page after the drop and the close, and lost and leaked registrations.
+    // Given: whether the device is removed, the errno of failing deregistrations and their number.
+    // Expected: owners of the page after the drop and after the close, lost and leaked
+    // registrations.
     for (what, removed, errno, failures, owners, lost, leaked) in [
         ("deregistered", false, 0, 0, [0, 0], 0, 0),
         ("device removed", true, 0, 0, [0, 0], 0, 0),

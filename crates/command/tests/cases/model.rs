@@ -1,5 +1,4 @@
-//! Commands on the model: the device gets the attributes, and the error of a refused command says
-//! why.
+//! Commands on the model: the attributes that reach the device, and the errors of refused commands.
 
 use verbless_command::{
     CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, Klm, Lkey, MkeyAttr,

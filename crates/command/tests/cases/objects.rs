@@ -227,7 +227,7 @@ fn rmp_query_returns_attributes_and_armed_limit() {
     let wq = context.wq();
     assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, attr.pd.pdn()));
     assert_eq!((wq.dbr_addr(), wq.lwm()), (attr.record.offset(), 0));
-    rmp.arm_limit(9).expect("it lives");
+    rmp.arm_limit(9).expect("the device accepts it");
     assert_eq!(rmp.query().expect("its context").wq().lwm(), 9);
     assert_eq!(rmp.attr().log_wqes, 4);
     let shared = Arc::new(rmp);

@@ -78,7 +78,7 @@ fn lkey_equals_rkey() {
 }
 
 #[test]
-fn memory_copy_qp_must_be_rc() {
+fn dma_mmo_qp_must_be_rc() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     for service in [ServiceType::UC, ServiceType::UD] {
         let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, service) };

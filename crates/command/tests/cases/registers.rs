@@ -1,4 +1,4 @@
-//! Registers, by either access: the same results, and an error text if there is none.
+//! Registers, by either access: the same results, and an error text if a device offers neither.
 
 use std::sync::{Arc, Mutex};
 

@@ -68,8 +68,8 @@ pub struct AllocContextResponse {
     pub cqe_version: u8,
     /// [`SUPP_UHW_CREATE_AH`] and others.
     pub cmds_supp_uhw: u8,
-    /// Least inline header of an Ethernet send: one more than `enum mlx5_user_inline_mode`'s
-    /// firmware value; 0 when not Ethernet.
+    /// Minimum inline mode of Ethernet sends (`enum mlx5_user_inline_mode`): the firmware's value
+    /// plus one; 0 if the port is not Ethernet.
     pub eth_min_inline: u8,
     /// Bit 0: the clock information page can be mapped.
     pub clock_info_versions: u8,
@@ -81,7 +81,8 @@ pub struct AllocContextResponse {
     pub num_uars_per_page: u32,
     /// BlueFlame registers that can still be allocated.
     pub num_dyn_bfregs: u32,
-    /// The key that reads as zero and swallows writes, with [`RESP_MASK_DUMP_FILL_MKEY`].
+    /// The null mkey: reads return zeros, writes are discarded; valid with
+    /// [`RESP_MASK_DUMP_FILL_MKEY`].
     pub dump_fill_mkey: u32,
 }
 
@@ -159,7 +160,7 @@ impl Default for Eqe {
 
 /// `MLX5_IB_ALLOC_UCTX_DEVX`: the context may use DevX and gets a uid.
 pub const CONTEXT_DEVX: u32 = 1;
-/// `MLX5_LIB_CAP_4K_UAR`: the user knows UARs of 4 KiB in larger pages.
+/// `MLX5_LIB_CAP_4K_UAR`: the user supports UARs of 4 KiB in larger pages.
 pub const LIB_CAP_4K_UAR: u64 = 1;
 /// `MLX5_LIB_CAP_DYN_UAR`: the user allocates its UARs itself, so none are made with the context.
 pub const LIB_CAP_DYN_UAR: u64 = 1 << 1;

@@ -1,9 +1,9 @@
-//! The uverbs ioctl ABI as numbers and layouts: what both sides of the [backend](crate::Backend)
-//! agree on.
+//! The uverbs ioctl ABI as numbers and layouts: used on both sides of the
+//! [backend](crate::Backend).
 //!
 //! The driver builds requests from these definitions; a software device answers with the same ones.
-//! All is native-endian except command mailboxes inside payloads, which are big-endian. Every
-//! layout is checked against its size in the kernel's headers.
+//! All fields are native-endian; command mailboxes inside payloads are big-endian. Every layout is
+//! checked against its size in the kernel's headers.
 //!
 //! - [`request`]: the request header and its attributes.
 //! - [`method`]: which object and method a request calls.

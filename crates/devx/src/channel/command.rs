@@ -50,7 +50,7 @@ impl AsyncQueryResponse {
 }
 
 impl Context {
-    /// Makes a channel for asynchronous queries.
+    /// Creates a channel for asynchronous queries.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.

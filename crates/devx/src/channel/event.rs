@@ -31,9 +31,10 @@ pub struct Event {
 }
 
 impl Context {
-    /// Makes an event channel. With `omit_data` an event is only its cookie, and unread events with
-    /// the same cookie merge. Use it for completions: the CQ has the details. Without `omit_data`
-    /// each event carries its EQE, and the kernel drops events when it runs out of memory.
+    /// Creates an event channel. With `omit_data` an event is only its cookie, and unread events
+    /// with the same cookie merge. Use it for completions: the CQ has the details. Without
+    /// `omit_data` each event carries its EQE, and the kernel drops events when it runs out of
+    /// memory.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.

@@ -52,7 +52,7 @@ impl From<AsyncEventDescriptor> for AsyncEvent {
 }
 
 impl Context {
-    /// Makes a channel of the context's asynchronous events.
+    /// Creates a channel of the context's asynchronous events.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.

@@ -1,5 +1,4 @@
-//! Conversions of system errors into [`Error`], and of it into `std::io::Error`: `?`
-//! works for both.
+//! Conversions of system errors into [`Error`], and of [`Error`] into `std::io::Error`, for `?`.
 
 use nix::errno::Errno;
 
@@ -23,7 +22,7 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// Wraps the error in one of the nearest [`ErrorKind`](std::io::ErrorKind).
+/// Wraps the error in an I/O error of the nearest [`ErrorKind`](std::io::ErrorKind).
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind().into(), error)

@@ -58,7 +58,7 @@ pub enum ErrorKind {
     Command,
     /// The kernel refused a request before it reached the device.
     Refused,
-    /// The device was removed or reset; the context is dead.
+    /// The device was removed or reset; the context can no longer be used.
     DeviceGone,
     /// The event channel overflowed: events were lost, so every queue must be polled and armed
     /// again.

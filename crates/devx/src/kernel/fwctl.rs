@@ -65,8 +65,8 @@ impl FwctlPath {
         let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
         let is_node = metadata.file_type().is_char_device();
         if is_node && number.is_some_and(|number| number != found) {
-            let hint = "the node is of another device, by its number: make it again, or give this \
-                        container the right one";
+            let hint = "the node has the device number of another device: create it again, or \
+                        give this container the right one";
             return Err(Error::new(
                 ErrorKind::Refused,
                 format!("opening {}", path.display()),

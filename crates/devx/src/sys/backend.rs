@@ -1,4 +1,4 @@
-//! The seam: all that differs between a real and a modelled device.
+//! The interface between this crate and a device: the kernel and the software model implement it.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ pub trait Backend: Send + Sync {
 /// releases everything made through it.
 ///
 /// # Safety
-/// The code above frees memory and closes files as an implementation's answers say, so an
-/// implementation makes the kernel's promises:
+/// This crate relies on an implementation's answers when it frees memory and closes files. An
+/// implementation therefore makes the kernel's promises:
 /// - It accesses memory of this process only where a request's pointers lead, within their lengths
 ///   and during the call, and where memory is registered (UMEM_REG).
 /// - No device accesses registered memory once UMEM_DEREG has succeeded, the ring of a queue once
@@ -77,7 +77,7 @@ pub trait Backend: Send + Sync {
 /// - Its mappings belong to the device: no Rust reference to these bytes is used while the
 ///   [`Mapping`] lives, except to atomics.
 ///
-/// So a type of safe code cannot be a device:
+/// Safe code therefore cannot implement it:
 ///
 /// ```compile_fail,E0200
 /// use verbless_devx::{Errno, Mapping, OpenDevice, Protection};
@@ -94,7 +94,7 @@ pub trait Backend: Send + Sync {
 /// }
 /// ```
 pub unsafe trait OpenDevice: Send + Sync {
-    /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
+    /// Executes one request. `request` is the whole [`Header`](crate::abi::Header) with its
     /// attributes as the kernel sees it; new handles, new descriptors and
     /// [`VALID_OUTPUT`](crate::abi::request::VALID_OUTPUT) flags are written back in place.
     ///
@@ -134,7 +134,7 @@ pub unsafe trait OpenDevice: Send + Sync {
 /// An implementation accesses memory of this process only where a request's addresses lead, within
 /// their lengths and during the call.
 pub unsafe trait OpenFwctl: Send + Sync {
-    /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
+    /// Executes [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
     /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure of `request`;
     /// answers are written back in place. As with [`OpenDevice::ioctl`], an implementation must not
     /// trust it.

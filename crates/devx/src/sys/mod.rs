@@ -1,5 +1,5 @@
-//! The only module of this crate with `unsafe` code: the seam, mappings, raw ioctls, descriptors,
-//! pinned memory.
+//! The only module of this crate with `unsafe` code: the backend traits, mappings, raw ioctls,
+//! descriptors, pinned memory.
 //!
 //! Its invariants: a request that leaves `Request` holds only pointers that borrow live buffers of
 //! the stated length; a [`Mapping`] is unmapped once; a descriptor that a backend hands over is

@@ -236,7 +236,7 @@ impl Umem {
     /// Deregisters the memory. After success the device cannot reach it.
     ///
     /// # Errors
-    /// EBUSY while an object lives on it. The object comes back, and the memory must be kept.
+    /// EBUSY while an object lives on it. The error returns the UMEM, and the memory must be kept.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |umem| &mut umem.handle)
     }

@@ -53,7 +53,7 @@ fn requests_match_recording() {
     let umem_ex =
         unsafe { context.umem_reg(address, length, all, PageSizes::Bitmap(4096)) }.unwrap();
     let dmabuf = std::fs::File::open("/dev/null").unwrap();
-    device.know(42, &dmabuf);
+    device.map_file(42, &dmabuf);
     let page = PageSizes::Bitmap(4096);
     let umem_dmabuf = context
         .umem_reg_dmabuf(dmabuf.as_fd(), address, length, access::LOCAL_WRITE, page)

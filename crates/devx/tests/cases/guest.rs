@@ -58,7 +58,7 @@ const OURS: &[(&str, &str)] = &[
     ("the rest", "UAR_OBJ_DESTROY"),
 ];
 
-/// Requests of libmlx5 that we do not make, and why.
+/// Requests of libmlx5 that we do not make, and the reason.
 const NOT_OURS: &[(&str, &str, &str)] = &[
     (
         "mlx5dv_open_device",
@@ -66,7 +66,11 @@ const NOT_OURS: &[(&str, &str, &str)] = &[
         "QUERY_HCA_CAP for libmlx5 itself: our command layer sends its own",
     ),
     ("mlx5dv_open_device", "DEVX_OTHER", "a second page of the same"),
-    ("mlx5dv_open_device", "INVOKE_WRITE", "QUERY_DEVICE: capabilities tell us"),
+    (
+        "mlx5dv_open_device",
+        "INVOKE_WRITE",
+        "QUERY_DEVICE: the capability pages have the same values",
+    ),
     ("mlx5dv_open_device", "QUERY_PORT", "our caller queries the port for its link layer"),
     ("mlx5dv_open_device", "ASYNC_EVENT_ALLOC", "we make the file on demand"),
 ];

@@ -1,5 +1,5 @@
-//! Objects are destroyed once; what cannot be destroyed comes back or is counted; the context
-//! outlives them all.
+//! Objects are destroyed once; an object that cannot be destroyed is returned or counted; the
+//! context outlives them all.
 
 use std::io::Write;
 use std::os::fd::AsFd;

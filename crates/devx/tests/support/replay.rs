@@ -116,7 +116,7 @@ impl Replay {
     }
 
     /// Maps the script's file `recorded` to `file`.
-    pub(crate) fn know(&self, recorded: u64, file: &impl AsRawFd) {
+    pub(crate) fn map_file(&self, recorded: u64, file: &impl AsRawFd) {
         self.state.lock().unwrap().files.insert(recorded, file.as_raw_fd());
     }
 

@@ -66,17 +66,17 @@ pub(crate) fn representor(dev: &Dev, name: Option<&str>) -> Result<Option<DevRep
     Ok(name.map(|name| DevInfoRep::find(dev, name)?.open()).transpose()?)
 }
 
-/// The other side, over a TCP connection with messages: a length of four bytes in network order,
-/// then as many bytes. It replaces DOCA's Comm Channel.
+/// A TCP connection to the other side. A message is a length of four bytes in network order, then
+/// as many bytes. It replaces DOCA's Comm Channel.
 pub(crate) struct Channel {
     stream: TcpStream,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE_BYTES: u32 = 64 << 10;
 /// Time limit for a message of the other side.
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Meeting {
     /// Meets the other side.
@@ -110,27 +110,27 @@ fn connect(address: &str) -> Result<TcpStream> {
 }
 
 impl Channel {
-    /// A channel over a connection, with a limit of [`PATIENCE`] per message.
+    /// A channel over a connection, with a limit of [`DEFAULT_TIMEOUT`] per message.
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
-        Self::with_patience(stream, PATIENCE)
+        Self::with_timeout(stream, DEFAULT_TIMEOUT)
     }
 
-    /// A channel over a connection, with a limit of `patience` per message.
-    pub(crate) fn with_patience(stream: TcpStream, patience: Duration) -> Result<Self> {
+    /// A channel over a connection, with a limit of `timeout` per message.
+    pub(crate) fn with_timeout(stream: TcpStream, timeout: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, patience })
+        Ok(Self { stream, timeout })
     }
 
-    /// The same connection, with the limit of [`PATIENCE`] again.
-    pub(crate) fn patient(self) -> Self {
-        Self { patience: PATIENCE, ..self }
+    /// The same connection, with the limit of [`DEFAULT_TIMEOUT`] again.
+    pub(crate) fn with_default_timeout(self) -> Self {
+        Self { timeout: DEFAULT_TIMEOUT, ..self }
     }
 
     /// The time until `end`, for the next call; an error when it has passed.
     fn left(&self, end: Instant) -> Result<Option<Duration>> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let seconds = self.patience.as_secs_f32();
+            let seconds = self.timeout.as_secs_f32();
             return Err(format!("the other side: it took longer than {seconds} s").into());
         }
         Ok(Some(left))
@@ -138,7 +138,7 @@ impl Channel {
 
     /// Sends a message.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         let all = [&(message.len() as u32).to_be_bytes(), message].concat();
         let mut rest = &all[..];
         while !rest.is_empty() {
@@ -151,13 +151,13 @@ impl Channel {
 
     /// Waits for a message.
     pub(crate) fn receive(&mut self) -> Result<Vec<u8>> {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         let mut length = [0; 4];
         self.fill(&mut length, end)?;
         let length = u32::from_be_bytes(length);
         if length > MAX_MESSAGE_BYTES {
             return Err(format!(
-                "the other side announced {length} bytes, and may {MAX_MESSAGE_BYTES}"
+                "the other side announced {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
             )
             .into());
         }

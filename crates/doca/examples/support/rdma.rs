@@ -27,7 +27,8 @@ pub(crate) struct Flags {
 /// The flags of an instance.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Address {
-    /// Index of the GID in the port's table; by default the most routable one.
+    /// Index of the GID in the port's table [default: the first routable RoCE v2 GID, else the
+    /// first RoCE v2 GID, else the first GID].
     #[arg(short, long, value_name = "INDEX")]
     gid_index: Option<u8>,
 }

@@ -16,7 +16,7 @@
 //! let mut workq = WorkQ::builder(16).event_driven().build()?;
 //! workq.add(&events)?;
 //! # model.set_port(0, 1, false);
-//! // Somebody pulls the cable.
+//! // The port loses its link.
 //! let Some(Event::Async(event)) = workq.retrieve_within(None)? else { panic!("no jobs") };
 //! assert_eq!((event.result?, event.user_data.0), (Change::PortDown(1), 7));
 //! # Ok(())

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CtxId(u64);
 
-/// Near slots of a work queue.
+/// Slots of a work queue's `near` array, whose contexts are found by index, without a search.
 pub(super) const NEAR: usize = 64;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -46,8 +46,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Creates the common part of a context on `dev`, which can be added to `most` work queues at a
-    /// time.
+    /// Creates the common part of a context on `dev`, which can be added to `max_workqs` work
+    /// queues at a time.
     pub(crate) fn new(dev: &Dev, event_driven: bool, max_workqs: u32) -> Self {
         let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
         Self { id, dev, event_driven, workqs, max_workqs }

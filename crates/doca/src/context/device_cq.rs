@@ -14,7 +14,7 @@ pub struct DeviceCq {
     pub(crate) cq: Cq,
     /// The event channel, in event-driven mode.
     events: Option<CqEvents>,
-    /// Whether the device is removed, and its channel has left the handle.
+    /// Whether the device is removed. Its channel is then no longer in the handle.
     removed: bool,
     pub(crate) spare: SpareCqEntries,
     /// The completion queue takes no more CQEs: new contexts get another.
@@ -30,7 +30,7 @@ pub struct DeviceCq {
 pub(crate) const MAX_JOB_CQES: u32 = 130;
 
 /// The bits of a completion queue's index.
-const INDEX: u32 = 0xff_ffff;
+const INDEX_MASK: u32 = 0xff_ffff;
 
 /// Entries of a completion queue beyond one per job of the work queue: a job of several requests
 /// takes as many completions if it fails.
@@ -60,7 +60,8 @@ impl SpareCqEntries {
     /// index.
     pub(crate) fn release_after_poll(&mut self, count: u32, index: u32) {
         if count > 0 {
-            let later = index.wrapping_sub(self.pending_until) & INDEX < INDEX.div_ceil(2);
+            let later =
+                index.wrapping_sub(self.pending_until) & INDEX_MASK < INDEX_MASK.div_ceil(2);
             if self.pending == 0 || later {
                 self.pending_until = index;
             }
@@ -77,11 +78,11 @@ impl SpareCqEntries {
 /// The device CQs of a work queue, by slot.
 #[derive(Default)]
 pub(super) struct DeviceCqs {
-    /// The only one: most work queues have one device.
+    /// The device CQ, if there is exactly one, as in most work queues.
     pub(super) only: Option<Box<DeviceCq>>,
     /// The index of `only`.
     slot: usize,
-    /// All, if there are several.
+    /// All device CQs, if there are several.
     several: Vec<Option<Box<DeviceCq>>>,
 }
 
@@ -236,7 +237,7 @@ impl DeviceCq {
     /// Whether all completions up to this index of the completion queue have been read: the queue
     /// is empty, or its index has wrapped around since.
     pub(crate) fn has_read(&self, index: u32) -> bool {
-        let read = self.cq.consumer_index().wrapping_sub(index) & INDEX;
+        let read = self.cq.consumer_index().wrapping_sub(index) & INDEX_MASK;
         self.cq.is_empty() || read >= self.cq.entries()
     }
 
@@ -249,7 +250,7 @@ impl DeviceCq {
     }
 
     /// Clears the pending events; false if the device is removed. Its channel, which would stay
-    /// readable for ever, then leaves `handle`.
+    /// readable forever, then leaves `handle`.
     pub(super) fn clear(&mut self, handle: &Handle) -> Result<bool> {
         let Some(events) = self.events.as_ref().filter(|_| !self.removed) else { return Ok(true) };
         loop {

@@ -1,8 +1,8 @@
 //! All types of engines.
 //!
 //! They are a closed set, so work queues call them without a vtable, and a job finds its engine
-//! without a type check: both would cost more than all other work of a work queue. The file of an
-//! engine imports nothing from the work queue's code.
+//! without a type check: both would cost more than all other work of a work queue. An engine's file
+//! imports nothing from the work queue's code.
 
 use std::os::fd::BorrowedFd;
 

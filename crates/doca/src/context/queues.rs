@@ -72,12 +72,12 @@ struct ContextState {
     /// device may still flush it.
     suspect: EndedJobs,
     /// The time of the last status query because no job ended, and the pause before the next one:
-    /// it grows with each sound answer.
+    /// it grows with each query that finds no failure.
     queried: Option<Instant>,
     pause: Duration,
 }
 
-/// The increment of the pause after each sound answer, and its maximum.
+/// The increment of the pause after each query that finds no failure, and its maximum.
 const MORE_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -492,7 +492,8 @@ impl Queues {
 
     /// Queries the devices, like [`Queues::check`], for contexts with a queue that has jobs in
     /// flight and has ended none since the last call, however busy other queues are. While the
-    /// answers are sound, the pauses for a context grow: 100 ms, 200 ms, and so on up to a second.
+    /// queries find no failure, the pauses for a context grow: 100 ms, 200 ms, and so on up to a
+    /// second.
     pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
         self.check_those(|state, now| {
             let idle = now.has_one_of(&state.ended);

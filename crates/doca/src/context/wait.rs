@@ -181,7 +181,7 @@ impl WorkQ {
         }
     }
 
-    /// Arms from any state. Uncleared events would make an edge-triggered reactor sleep for ever.
+    /// Arms from any state. Uncleared events would make an edge-triggered reactor sleep forever.
     pub(crate) fn rearm(&mut self) -> Result<()> {
         self.clear()?;
         self.arm()

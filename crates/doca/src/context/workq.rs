@@ -23,7 +23,7 @@ use crate::types::UserData;
 /// complete.
 const SOFTWARE_INTERVAL: u32 = 4;
 /// Context count at which `add` first sweeps contexts whose handles were dropped.
-const SWEEP: usize = 16;
+const MAX_SWEEP: usize = 16;
 
 /// One in this number of empty retrievals reads the clock.
 const CLOCK_INTERVAL: u32 = 64;
@@ -95,7 +95,7 @@ impl WorkQBuilder {
             mixed: false,
             turn: 0,
             stall_check: StallCheck::default(),
-            sweep: SWEEP,
+            sweep: MAX_SWEEP,
             handle: Handle::new()?,
             _not_sync: PhantomData,
         })
@@ -193,7 +193,7 @@ impl WorkQ {
         // Not on each call, because it scans all of them.
         if self.queues.contexts() >= self.sweep {
             self.remove_dropped();
-            self.sweep = (2 * self.queues.contexts()).max(SWEEP);
+            self.sweep = (2 * self.queues.contexts()).max(MAX_SWEEP);
         }
         self.queues.add(context, self.event_driven.then_some(&self.handle))?;
         if self.armed

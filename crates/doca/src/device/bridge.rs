@@ -1,5 +1,6 @@
-//! The RDMA bridge (section 3.6 of 2.2): conversions between objects of the layers below and
-//! DOCA's. A program of rdma-core finds its own objects in the layers below by their numbers.
+//! The RDMA bridge (section 3.6 of 2.2): conversions between DOCA's objects and those of
+//! verbless-queue, verbless-command and verbless-devx. A program of rdma-core passes its own
+//! objects to these crates by number.
 //!
 //! | of rdma-core | of DOCA | there | back |
 //! |---|---|---|---|
@@ -54,9 +55,9 @@ use super::open::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Dev {
-    /// The device of a protection domain of the layers below (`doca_dev_open_from_pd`): its maps
-    /// and contexts share the domain with the program's own regions and queue pairs. It is a
-    /// different [`Dev`] than that of [`DevInfo::open`].
+    /// The device of a protection domain of verbless-queue (`doca_dev_open_from_pd`): its maps and
+    /// contexts share the domain with the program's own regions and queue pairs. It is a different
+    /// [`Dev`] than that of [`DevInfo::open`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the domain is not of the device that `info` describes.

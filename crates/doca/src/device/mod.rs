@@ -189,7 +189,7 @@ impl DevInfo {
         Ok(if model { DevType::Software } else { DevType::Hardware })
     }
 
-    /// The description in the layers below.
+    /// The description in verbless-devx.
     pub fn device_info(&self) -> &DeviceInfo {
         &self.0.info
     }

@@ -77,13 +77,13 @@ impl Dev {
         &self.0.info
     }
 
-    /// The open device of the layer below: capabilities, queries, commands.
+    /// The open device of verbless-command: capabilities, queries, commands.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// The protection domain (`doca_dev_get_pd`). The program can create regions and queues of the
-    /// layers below in it, besides this crate's.
+    /// The protection domain (`doca_dev_get_pd`). The program can create regions and queues of
+    /// verbless-queue in it, besides this crate's.
     pub fn domain(&self) -> &Domain {
         &self.0.domain
     }

@@ -215,7 +215,7 @@ impl DevInfoRep {
         &self.0.info.name
     }
 
-    /// The description in the layers below.
+    /// The description in verbless-devx.
     pub fn representor_info(&self) -> &RepresentorInfo {
         &self.0.info
     }

@@ -56,7 +56,7 @@ pub(super) struct SubInstance {
     pub(super) claimed: Option<Box<InstanceState>>,
 }
 
-/// The progress of a node.
+/// The progress of a node in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The node waits for this many other nodes.

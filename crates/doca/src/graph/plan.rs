@@ -93,13 +93,13 @@ impl GraphBuilder {
             return Err(Error::new(ErrorKind::AlreadyExist, text));
         }
         if let Some(path) = self.path(to.index, from.index) {
-            let arrows: Vec<_> =
+            let edges: Vec<_> =
                 path.iter().map(|&index| self.name(Node { index, ..from })).collect();
             let text = format!(
                 "the dependency of {} on {} would close the cycle {} -> {}: leave one of them out",
                 self.name(to),
                 self.name(from),
-                arrows.join(" -> "),
+                edges.join(" -> "),
                 self.name(to)
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));

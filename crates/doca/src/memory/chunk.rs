@@ -148,7 +148,7 @@ impl Chunk {
     /// Registers the range on `dev`. The keys take effect when they are [added](Chunk::add).
     pub(crate) fn register(&self, dev: &Dev) -> Result<DeviceKey> {
         let Some(memory) = &self.memory else {
-            let text = "memory of another machine or side has the keys that it was exported with";
+            let text = "imported memory cannot be registered: it has the keys of its export";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
         let region = dev.domain().region_of(memory.lower(), self.access.key())?;
@@ -165,7 +165,7 @@ impl Chunk {
     /// same every time.
     pub(crate) fn share(&self, key: &DeviceKey) -> Result<(SharedRegion, AccessKey)> {
         let Some(memory) = &self.memory else {
-            let text = "memory of another machine or side is its owner's to share";
+            let text = "imported memory cannot be shared: its owner shares it";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
         if key.shared.get().is_none() {

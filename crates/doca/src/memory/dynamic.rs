@@ -47,7 +47,7 @@ pub struct DynamicMmap {
     chunks: Vec<Arc<Chunk>>,
 }
 
-/// The memory that [`DynamicMmap::populate`] refused, and why.
+/// The arguments that [`DynamicMmap::populate`] refused, returned by its error.
 pub struct NotPopulated {
     /// The memory.
     pub memory: Memory,
@@ -71,7 +71,7 @@ enum MmapState {
 
 impl DynamicMmap {
     /// A map without ranges and devices (`doca_mmap_create`). By default it takes one range and one
-    /// device. The name is for people.
+    /// device. `Debug` prints the name.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -320,7 +320,7 @@ impl DynamicMmap {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         if length == 0 {
-            let text = "a range of no bytes: give the memory map some";
+            let text = "the range has 0 bytes: a range of a memory map has at least 1";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
         let at = self.chunks.partition_point(|chunk| chunk.address() < address);
@@ -454,7 +454,11 @@ impl sealed::Sealed for DynamicMmap {
         match &self.chunks[..] {
             [chunk] => Ok((chunk.address(), chunk.length())),
             chunks => {
-                let text = format!("the memory map has {} ranges: say which", chunks.len());
+                let text = format!(
+                    "the memory map has {} ranges, and this needs a map of one: for a pool of \
+                     buffers choose a range (BufPoolBuilder::range)",
+                    chunks.len()
+                );
                 Err(Error::new(ErrorKind::InvalidValue, text))
             }
         }

@@ -79,7 +79,7 @@ const SUM: usize = 8;
 pub(super) enum ExportKind {
     Rdma = 1,
     Dpu = 2,
-    /// A word for counting by both sides, instead of bytes of a map.
+    /// The counter word of a sync event, instead of bytes of a map.
     SyncEvent = 3,
 }
 

@@ -100,7 +100,7 @@ impl MmapBuilder {
             return Err(Error::plain(ErrorKind::BadState, text));
         };
         if memory.is_empty() {
-            let text = "starting a memory map of no bytes: give `memrange` some";
+            let text = "starting a memory map of 0 bytes: give `memrange` at least 1";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
         if self.devices.is_empty() {

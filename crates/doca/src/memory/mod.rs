@@ -95,20 +95,20 @@ pub(crate) mod sealed {
 pub trait MemoryMap: sealed::Sealed {}
 
 /// Maximum number of ranges in an error text.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// The error for a range outside of all chunks, which are in the order of their addresses.
 fn not_in_map(address: u64, length: u64, chunks: &[Arc<Chunk>]) -> Error {
     let behind = chunks.partition_point(|chunk| chunk.address() <= address);
-    let first = behind.saturating_sub(NAMED - 1).min(chunks.len().saturating_sub(NAMED));
+    let first = behind.saturating_sub(MAX_NAMED - 1).min(chunks.len().saturating_sub(MAX_NAMED));
     let near: Vec<_> = chunks[first..]
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|chunk| format!("{} bytes from {:#x} on", chunk.length(), chunk.address()))
         .collect();
     let what = match chunks.len() {
         0 => "has none".to_owned(),
-        all if all <= NAMED => format!("has {}", near.join(", ")),
+        all if all <= MAX_NAMED => format!("has {}", near.join(", ")),
         all => format!("has {all}, the nearest of them {}", near.join(", ")),
     };
     let text =

@@ -318,7 +318,7 @@ impl Engine for RdmaEngine {
         into: &mut EventSlot,
     ) -> Result<Option<Tag>> {
         self.completed(cqe, into).inspect_err(|_| {
-            // Which jobs of this queue pair continue is unknown: none do.
+            // It is unknown which jobs of this queue pair the device still executes: none continue.
             self.instance.abort_start(self.known.starts());
             let _refused = self.take_back(device_cq);
         })
@@ -450,7 +450,8 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
         assert_eq!(workq.in_flight(), 1, "the error belongs to no job");
-        // Which jobs of the queue pair continue is unknown: each comes back as failed, once.
+        // It is unknown which jobs of the queue pair the device still executes: each is returned
+        // once, as failed.
         model.run_until_idle();
         let Err(Retrieve::IoFailed(event)) = workq.progress_retrieve() else {
             panic!("the job does not come back")

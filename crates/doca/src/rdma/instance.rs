@@ -72,7 +72,7 @@ pub(super) struct Instance {
     id: CtxId,
     /// A [`StateWord`].
     word: AtomicU32,
-    /// The device's id while the engine may post sends, reads, writes and atomics without a look at
+    /// The device's id while the engine may post sends, reads, writes and atomics without reading
     /// the state; else [`NO_DEVICE`]. The engine [opens](Instance::open) it for a state; the code
     /// that ends that state closes it.
     send_device: AtomicU64,
@@ -97,12 +97,12 @@ struct InstanceInner {
     own: Option<Cq>,
     /// The completion queue of the queue pair, and its number of entries; `None` until it is known.
     target: Option<(CqTarget, u32)>,
-    /// Its slot in the work queue, while it is on one.
+    /// The instance's slot in its work queue, while it is added to one.
     slot: Option<u32>,
     /// Whether this start was aborted: the work queue returns its jobs.
     aborted: bool,
-    /// The nonces of the peers that it has connected to since its creation.
-    seen: Vec<Nonce>,
+    /// The nonces of the peers that the instance has connected to since its creation.
+    seen_nonces: Vec<Nonce>,
 }
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Instance {
             target: None,
             slot: None,
             aborted: false,
-            seen: Vec::new(),
+            seen_nonces: Vec::new(),
         };
         Self {
             dev: core.dev().clone(),
@@ -165,8 +165,8 @@ impl Instance {
         self.peer_device.load(Ordering::Relaxed)
     }
 
-    /// Lets the engine post jobs that the state of `word` accepts to the device of this id without
-    /// a look at the state; jobs other than receives only if `sends`.
+    /// Lets the engine post the jobs that the state of `word` accepts to the device of this id,
+    /// without reading the state for each. Without `sends`, only receives.
     pub(super) fn open(&self, word: StateWord, device: u64, sends: bool) {
         let to = |taken, device| if taken { device } else { NO_DEVICE };
         let connected = word.state() == RdmaState::Connected;
@@ -198,7 +198,8 @@ impl Instance {
         self.set(StateWord::new(self.word().starts(), state));
     }
 
-    /// Fails the instance if it is still in this start: its jobs are flushed.
+    /// Moves the instance to the error state if `starts` is its current start: its jobs are
+    /// flushed.
     pub(super) fn fail(&self, starts: u32) {
         let to_error = |word| {
             let word = StateWord(word);
@@ -259,7 +260,7 @@ impl Instance {
         let options = properties.options();
         control.to_init(&options)?;
         let random = AccessKey::random().map_err(|error| {
-            let text = format!("drawing the number of a connection: {error}");
+            let text = format!("generating the nonce of a connection: {error}");
             Error::new(ErrorKind::OperatingSystem, text).with_source(error)
         })?;
         let descriptor = describe(&DescriptorFields {
@@ -312,7 +313,7 @@ impl Instance {
                 );
             }
         }
-        if inner.seen.contains(&peer.nonce) {
+        if inner.seen_nonces.contains(&peer.nonce) {
             let text = "the instance was connected by this descriptor before: have the peer stop, \
                         start, and export again";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
@@ -348,10 +349,10 @@ impl Instance {
             }
             return Err(error.into());
         }
-        if inner.seen.len() == MAX_SEEN_NONCES {
-            inner.seen.remove(0);
+        if inner.seen_nonces.len() == MAX_SEEN_NONCES {
+            inner.seen_nonces.remove(0);
         }
-        inner.seen.push(peer.nonce);
+        inner.seen_nonces.push(peer.nonce);
         // A peer that connected first may already have failed a receive: the error state stays.
         let starts = self.word().starts();
         let (init, connected) =
@@ -451,7 +452,7 @@ impl Instance {
         Ok(inner.own.take())
     }
 
-    /// The target of its own completion queue, if it has one.
+    /// The target of the instance's own completion queue, if it has one.
     #[cfg(test)]
     pub(super) fn own_target(&self) -> Option<CqTarget> {
         self.inner().own.as_ref().map(Cq::target)

@@ -5,7 +5,7 @@ use crate::context::core::CtxId;
 use crate::context::job_type::JobType;
 use crate::types::UserData;
 
-/// A job of an [`Rdma`](super::Rdma) (`struct doca_rdma_job_recv` and its kin).
+/// A job of an [`Rdma`](super::Rdma) (`struct doca_rdma_job_recv` and similar ones).
 #[derive(Debug)]
 #[must_use = "a job runs only if it is submitted"]
 pub struct RdmaJob {

@@ -13,7 +13,7 @@ use crate::types::UserData;
 /// The jobs of one queue.
 pub(super) struct JobQueue {
     /// The numbers of the next job and of the first in flight, modulo 2^32. A job in between is at
-    /// its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
+    /// its number modulo the length of `jobs`, a power of two equal to `mask + 1`.
     pub(super) next: u32,
     pub(super) first: u32,
     pub(super) mask: u32,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_is_bounded_and_fifo() {
+    fn job_queue_is_bounded_fifo() {
         let mut job_queue = JobQueue::new(3);
         // Wraps around the end of the slots, and of the numbers.
         (job_queue.next, job_queue.first) = (u32::MAX - 5, u32::MAX - 5);

@@ -100,7 +100,7 @@
 //! let rdma = end(rdma, &mut workq)?.start()?; // in INIT: to be exported and connected
 //! # workq.submit(rdma.receive(None))?;
 //! let stopped = end(rdma, &mut workq)?;
-//! workq.remove(&stopped)?; // or for good
+//! workq.remove(&stopped)?; // or remove it
 //! # workq.destroy()?;
 //! # Ok(())
 //! # }
@@ -172,8 +172,8 @@ pub struct Rdma {
     properties: Properties,
 }
 
-/// The instance of a handle. A drop of the handle ends the connection: nothing else could, and the
-/// receives in flight would never end.
+/// The instance of a handle. A drop of the handle ends the connection; otherwise receives in flight
+/// would never end.
 struct Owned(Arc<Instance>);
 
 impl Drop for Owned {

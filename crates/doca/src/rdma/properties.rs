@@ -47,7 +47,8 @@ pub struct Properties {
     pub transport_type: TransportType,
     /// The device's port, counted from 1; 1 by default.
     pub port: u8,
-    /// Index of our GID in the port's table; by default the most routable one.
+    /// Index of our GID in the port's table. Default as for [`ConnectOptions::gid_index`]: on
+    /// Ethernet the first routable RoCE v2 GID, else the first RoCE v2 GID, else the first GID.
     pub gid_index: Option<u8>,
     /// Index of the partition key in the port's table; 0 by default. Both sides use keys of one
     /// partition.
@@ -64,15 +65,16 @@ pub struct Properties {
     pub traffic_class: u8,
     /// Retries after a timeout, 0 to 7; 7 by default.
     pub retry_count: u8,
-    /// Retries while the peer has no receive in flight, 0 to 7, where 7 is for ever; 7 by default.
+    /// Retries while the peer has no receive in flight, 0 to 7, where 7 means without limit; 7 by
+    /// default.
     pub rnr_retry_count: u8,
-    /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 is none; 14 (67 ms) by default.
+    /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 means no timeout; 14 (67 ms) by default.
     pub ack_timeout: u8,
     /// RNR NAK timer code, 0 to 31: the peer's pause before it resends a message that found no
     /// receive here; 12 (0.64 ms) by default.
     pub min_rnr_timer: u8,
     /// Maximum number of reads and atomics in progress at a time, in each direction; 16 by default.
-    /// A lower limit of the device or of the peer wins.
+    /// A lower limit of the device, or of the peer, applies instead.
     pub reads: u8,
 }
 

@@ -87,9 +87,9 @@ impl RunningHash {
         }
         let algorithm = self.algorithm;
         // A half-hashed part cannot be hashed again: its digest would be wrong.
-        let spoiled = result.is_err() && self.done > 0;
+        let failed_midway = result.is_err() && self.done > 0;
         let session = match self.state {
-            HashRef::Part(state) if !spoiled => Some(Partial { algorithm, state }),
+            HashRef::Part(state) if !failed_midway => Some(Partial { algorithm, state }),
             HashRef::Part(_) | HashRef::Whole(_) => None,
         };
         let event = Event::Sha(HashDone {

@@ -140,7 +140,9 @@ impl SyncEngine {
 
     fn job(&self, cookie: u64) -> Result<RunningSyncJob> {
         self.jobs.get(cookie as usize).copied().ok_or_else(|| {
-            let text = format!("the device completed request {cookie} of a sync event, unasked");
+            let text = format!(
+                "the device completed request {cookie} of a sync event, which is not in flight"
+            );
             Error::new(ErrorKind::InvalidValue, text)
         })
     }

@@ -1,10 +1,10 @@
 //! A queue of the device for jobs of a sync event, and the jobs not posted to it yet.
 //!
 //! The device executes the requests of a queue in order. That has two effects that a program does
-//! not expect: a failed job would fail those after it, and a wait would delay later waits for
-//! less. In both cases the queue goes through the error state, in which the device flushes the
-//! unexecuted requests. They are posted again: waits in the order of their thresholds, other jobs
-//! in the order of their submission.
+//! not expect: a failed job would fail those after it, and a wait would delay later waits with
+//! lower thresholds. In both cases the queue goes through the error state, in which the device
+//! flushes the unexecuted requests. They are posted again: waits in the order of their thresholds,
+//! other jobs in the order of their submission.
 
 use verbless_queue::completion::FailedRequest;
 use verbless_queue::{CompletionError, Cqe, ErrorKind as LowerKind, Sge, WcStatus};

@@ -111,7 +111,7 @@ pub(super) struct BlockingLink {
 }
 
 /// Time limit for a request of the device.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl BlockingLink {
     pub(super) fn new(word: &CounterWord) -> Result<Self> {
@@ -123,12 +123,12 @@ impl BlockingLink {
 
     /// Performs the operation, and returns the word's value if the operation reads it.
     pub(super) fn perform(&mut self, word: &CounterWord, operation: LinkOperation) -> Result<u64> {
-        self.perform_within(PATIENCE, word, operation)
+        self.perform_within(REQUEST_TIMEOUT, word, operation)
     }
 
     fn perform_within(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         word: &CounterWord,
         operation: LinkOperation,
     ) -> Result<u64> {
@@ -144,12 +144,13 @@ impl BlockingLink {
             turns = turns.wrapping_add(1);
             // Reads the clock rarely.
             if turns.is_multiple_of(1 << 12) {
-                let end = *end.get_or_insert_with(|| Instant::now() + patience);
+                let end = *end.get_or_insert_with(|| Instant::now() + timeout);
                 if Instant::now() > end {
                     self.cq.check()?;
                     self.link.recover(word)?;
-                    let text =
-                        format!("the device did not do a sync event's request within {patience:?}");
+                    let text = format!(
+                        "the device did not execute a sync event's request within {timeout:?}"
+                    );
                     return Err(Error::new(ErrorKind::TimeOut, text));
                 }
             }
@@ -201,9 +202,9 @@ mod tests {
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
         let word = CounterWord::own(&dev, None).unwrap();
         let mut calls = BlockingLink::new(&word).unwrap();
-        let patience = Duration::from_millis(1);
+        let timeout = Duration::from_millis(1);
         for _ in 0..2 {
-            let error = calls.perform_within(patience, &word, LinkOperation::Add(1)).unwrap_err();
+            let error = calls.perform_within(timeout, &word, LinkOperation::Add(1)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimeOut, "{error}");
             assert!(error.to_string().ends_with("in 1ms"), "{error}");
             model.run_until_idle();

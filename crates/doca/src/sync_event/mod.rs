@@ -155,7 +155,7 @@ impl SyncEvent {
     /// Waits until the value is greater than `threshold`, by polling without a pause
     /// (`doca_sync_event_wait_gt`). Any threshold is valid; the value cannot exceed `u64::MAX`.
     ///
-    /// It waits for ever. At the DPU it fails when the host's program ends; at the host, whose
+    /// It has no timeout. At the DPU it fails when the host's program ends; at the host, whose
     /// memory has the value, nothing reports the end of the DPU's program. To wait with a limit,
     /// poll with [`SyncEvent::get`], or submit [a job](SyncEventCtx::wait_gt), wait with the limit
     /// of [`WorkQ::retrieve_within`](crate::WorkQ::retrieve_within), and end it with

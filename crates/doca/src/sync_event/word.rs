@@ -78,7 +78,7 @@ impl CounterWord {
     /// The data that the DPU needs to reach the word; the same every time.
     pub(super) fn export(&self) -> Result<ExportDescriptor> {
         let WordMemory::Own { region, shared } = &self.held else {
-            let text = "a sync event that was made from an export is its owner's to export";
+            let text = "an imported sync event cannot be exported: its owner exports it";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
         capability::check_export_to_dpu(&self.dev)?;

@@ -16,7 +16,7 @@ use crate::support::{disturbed, plain};
 
 include!("../support/doc.rs");
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 fn event_ctx(dev: &Dev) -> SyncEventCtx {
     let event = SyncEvent::builder(dev).publisher_add_location(Location::Cpu).unwrap();
@@ -32,7 +32,7 @@ fn workq(events: bool) -> WorkQ {
 
 /// The next event, which must be external.
 fn next_change(workq: &mut WorkQ) -> (u64, Change) {
-    match workq.retrieve_within(MINUTE) {
+    match workq.retrieve_within(TIMEOUT) {
         Ok(Some(Event::Async(event))) => {
             assert_eq!(Event::Async(event).job_type(), JobType::AsyncEvent);
             (event.user_data.0, event.result.unwrap())
@@ -96,7 +96,7 @@ fn external_events_take_no_job_slot() {
     }
     // A graph displaces no event, and its nodes displace none.
     workq.abort(&event).unwrap();
-    assert!(matches!(workq.retrieve_within(MINUTE), Err(Retrieve::IoFailed(_))));
+    assert!(matches!(workq.retrieve_within(TIMEOUT), Err(Retrieve::IoFailed(_))));
     let event = event_ctx(&dev);
     workq.add(&event).unwrap();
     let mut graph = Graph::builder();
@@ -111,7 +111,7 @@ fn external_events_take_no_job_slot() {
     assert!(instance.is_running());
     assert_eq!(next_change(&mut workq), (0, Change::PortUp(1)));
     workq.abort(&event).unwrap();
-    let Ok(Some(Event::Graph(done))) = workq.retrieve_within(MINUTE) else { panic!() };
+    let Ok(Some(Event::Graph(done))) = workq.retrieve_within(TIMEOUT) else { panic!() };
     assert_eq!((done.user_data.0, done.result.unwrap_err().kind()), (4, ErrorKind::Shutdown));
 }
 
@@ -136,7 +136,7 @@ fn every_workq_gets_events_beside_jobs() {
                 let to = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
                 queue.submit(dma.memcpy(source, to)).unwrap();
             }
-            match queue.retrieve_within(MINUTE).unwrap().unwrap() {
+            match queue.retrieve_within(TIMEOUT).unwrap().unwrap() {
                 Event::Dma(_) => copies += 1,
                 Event::Async(event) => changes.push(event.result.unwrap()),
                 other => panic!("{other:?}"),

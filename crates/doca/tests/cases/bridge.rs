@@ -1,4 +1,4 @@
-//! The bridge to the layers below (section 3.6 of 2.2).
+//! The bridge to verbless-queue and verbless-devx (section 3.6 of 2.2).
 
 use std::fs::File;
 

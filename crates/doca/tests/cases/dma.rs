@@ -16,9 +16,9 @@ use verbless_prm::{CommandStatus, CqeSyndrome, INIT2RTR_QP};
 
 use crate::support::{dev, map, plain};
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
-struct Lab {
+struct Rig {
     dev: Dev,
     map: Mmap,
     inventory: Inventory,
@@ -26,20 +26,20 @@ struct Lab {
     workq: WorkQ,
 }
 
-fn lab(workq: WorkQ) -> Lab {
-    lab_on(&dev(), workq)
+fn rig(workq: WorkQ) -> Rig {
+    rig_on(&dev(), workq)
 }
 
-fn lab_on(dev: &Dev, workq: WorkQ) -> Lab {
+fn rig_on(dev: &Dev, workq: WorkQ) -> Rig {
     let dev = dev.clone();
     let (map, inventory) = plain(&dev, 4 << 20, 512);
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = workq;
     workq.add(&dma).unwrap();
-    Lab { dev, map, inventory, dma, workq }
+    Rig { dev, map, inventory, dma, workq }
 }
 
-impl Lab {
+impl Rig {
     /// A buffer of the map whose dataroom is the whole buffer.
     fn data(&self, at: u64, length: u64) -> Buf {
         self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap()
@@ -64,7 +64,7 @@ impl Lab {
 }
 
 fn done(workq: &mut WorkQ) -> MemcpyDone {
-    match workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
+    match workq.retrieve_within(TIMEOUT).unwrap().expect("a minute is enough") {
         Event::Dma(done) => done,
         other => panic!("{other:?}"),
     }
@@ -79,20 +79,20 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
 
 #[test]
 fn copy_appends_to_destination_data() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let bytes = lab.fill(0, 1000, 1);
-    let mut into = lab.room(0x1000, 2000);
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let bytes = rig.fill(0, 1000, 1);
+    let mut into = rig.room(0x1000, 2000);
     into.append(b"in front").unwrap();
-    let job = lab.dma.memcpy(lab.data(0, 1000), into).user_data(5);
-    lab.workq.submit(job).unwrap();
-    let done = done(&mut lab.workq);
+    let job = rig.dma.memcpy(rig.data(0, 1000), into).user_data(5);
+    rig.workq.submit(job).unwrap();
+    let done = done(&mut rig.workq);
     assert_eq!((done.user_data.0, done.source.data_len()), (5, 1000));
     assert_eq!(done.destination.data_len(), 1008);
-    assert_eq!(lab.bytes(0x1000, 8), b"in front");
-    assert_eq!(lab.bytes(0x1008, 1000), bytes);
+    assert_eq!(rig.bytes(0x1000, 8), b"in front");
+    assert_eq!(rig.bytes(0x1008, 1000), bytes);
     // Again into the rest of the tailroom, which is too short.
-    let again = lab.dma.memcpy(done.source, done.destination);
-    let refused = lab.workq.submit(again).map(|()| done_len(&mut lab.workq));
+    let again = rig.dma.memcpy(done.source, done.destination);
+    let refused = rig.workq.submit(again).map(|()| done_len(&mut rig.workq));
     assert_eq!(refused.map_err(|it| it.error.kind()).unwrap_err(), ErrorKind::InvalidValue);
 }
 
@@ -102,42 +102,42 @@ fn done_len(workq: &mut WorkQ) -> u64 {
 
 #[test]
 fn copy_takes_0_bytes_to_2_mib() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let bytes = lab.fill(0, 2 << 20, 3);
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let bytes = rig.fill(0, 2 << 20, 3);
     for length in [0, 1, 4095, 256 << 10, 2 << 20] {
-        let job = lab.dma.memcpy(lab.data(0, length), lab.room(2 << 20, 2 << 20));
-        lab.workq.submit(job).unwrap();
-        let done = done(&mut lab.workq);
+        let job = rig.dma.memcpy(rig.data(0, length), rig.room(2 << 20, 2 << 20));
+        rig.workq.submit(job).unwrap();
+        let done = done(&mut rig.workq);
         assert_eq!(done.destination.data_len(), length);
         let length = length as usize;
-        assert_eq!(lab.bytes(2 << 20, length), bytes[..length], "{length}");
+        assert_eq!(rig.bytes(2 << 20, length), bytes[..length], "{length}");
     }
 }
 
 #[test]
 fn chains_of_unequal_pieces_copy_as_one() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let bytes = lab.fill(0, 6000, 9);
-    let (mut source, mut at) = (lab.data(0, 0), 0);
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let bytes = rig.fill(0, 6000, 9);
+    let (mut source, mut at) = (rig.data(0, 0), 0);
     for length in [1, 999, 0, 3000, 2000] {
-        source.link(lab.data(at, length)).unwrap();
+        source.link(rig.data(at, length)).unwrap();
         at += length;
     }
     let base = 1 << 20;
-    let mut into = lab.room(base, 100);
+    let mut into = rig.room(base, 100);
     into.append(&[0xee; 40]).unwrap();
     for (at, length) in [(1000, 0), (2000, 1500), (4000, 4000), (9000, 4000)] {
-        into.link(lab.room(base + at, length)).unwrap();
+        into.link(rig.room(base + at, length)).unwrap();
     }
-    lab.workq.submit(lab.dma.memcpy(source, into)).unwrap();
-    let done = done(&mut lab.workq);
+    rig.workq.submit(rig.dma.memcpy(source, into)).unwrap();
+    let done = done(&mut rig.workq);
     assert_eq!((done.source.chain_data_len(), done.destination.chain_data_len()), (6000, 6040));
     let base = base as usize;
     let got = [
-        lab.bytes(base + 40, 60),
-        lab.bytes(base + 2000, 1500),
-        lab.bytes(base + 4000, 4000),
-        lab.bytes(base + 9000, 440),
+        rig.bytes(base + 40, 60),
+        rig.bytes(base + 2000, 1500),
+        rig.bytes(base + 4000, 4000),
+        rig.bytes(base + 9000, 440),
     ];
     assert_eq!(got.concat(), bytes);
     let lengths: Vec<_> = done.destination.datarooms().map(|(_, length)| length).collect();
@@ -146,33 +146,33 @@ fn chains_of_unequal_pieces_copy_as_one() {
 
 #[test]
 fn chain_length_is_limited_by_capability() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let most = Dma::max_list_buf_num_elem(&lab.dev).unwrap();
-    let bytes = lab.fill(0, 10 * most as usize, 2);
-    let chain = |lab: &Lab, count: u32| {
-        let mut first = lab.data(0, 10);
-        (1..count).for_each(|n| first.link(lab.data(10 * u64::from(n), 10)).unwrap());
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let most = Dma::max_list_buf_num_elem(&rig.dev).unwrap();
+    let bytes = rig.fill(0, 10 * most as usize, 2);
+    let chain = |rig: &Rig, count: u32| {
+        let mut first = rig.data(0, 10);
+        (1..count).for_each(|n| first.link(rig.data(10 * u64::from(n), 10)).unwrap());
         first
     };
-    let into = || lab.room(1 << 20, 1 << 20);
-    let too_long = lab.dma.memcpy(chain(&lab, most + 1), into());
-    let longest = lab.dma.memcpy(chain(&lab, most), into());
-    assert_eq!(kind(lab.workq.submit(too_long)), ErrorKind::InvalidValue);
-    lab.workq.submit(longest).unwrap();
-    done(&mut lab.workq);
-    assert_eq!(lab.bytes(1 << 20, bytes.len()), bytes);
+    let into = || rig.room(1 << 20, 1 << 20);
+    let too_long = rig.dma.memcpy(chain(&rig, most + 1), into());
+    let longest = rig.dma.memcpy(chain(&rig, most), into());
+    assert_eq!(kind(rig.workq.submit(too_long)), ErrorKind::InvalidValue);
+    rig.workq.submit(longest).unwrap();
+    done(&mut rig.workq);
+    assert_eq!(rig.bytes(1 << 20, bytes.len()), bytes);
 }
 
 #[test]
 fn thousand_copies_each_complete_once() {
-    let mut lab = lab(WorkQ::new(128).unwrap());
-    lab.fill(0, 128 * 64, 5);
+    let mut rig = rig(WorkQ::new(128).unwrap());
+    rig.fill(0, 128 * 64, 5);
     let (mut submitted, mut seen) = (0u64, vec![0u8; 1000]);
-    while submitted < 1000 || lab.workq.in_flight() > 0 {
+    while submitted < 1000 || rig.workq.in_flight() > 0 {
         while submitted < 1000 {
             let slot = submitted % 128;
-            let job = lab.dma.memcpy(lab.data(64 * slot, 64), lab.room(0x10_0000 + 64 * slot, 64));
-            match lab.workq.submit(job.user_data(submitted)) {
+            let job = rig.dma.memcpy(rig.data(64 * slot, 64), rig.room(0x10_0000 + 64 * slot, 64));
+            match rig.workq.submit(job.user_data(submitted)) {
                 Ok(()) => submitted += 1,
                 Err(refused) => {
                     assert_eq!(refused.error.kind(), ErrorKind::Again);
@@ -180,29 +180,29 @@ fn thousand_copies_each_complete_once() {
                 }
             }
         }
-        seen[done(&mut lab.workq).user_data.0 as usize] += 1;
+        seen[done(&mut rig.workq).user_data.0 as usize] += 1;
     }
     assert!(seen.iter().all(|&count| count == 1));
-    assert_eq!(lab.bytes(0x10_0000, 128 * 64), lab.bytes(0, 128 * 64));
+    assert_eq!(rig.bytes(0x10_0000, 128 * 64), rig.bytes(0, 128 * 64));
 }
 
 #[test]
 fn mmap_permissions_are_enforced() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let read_only = map(&lab.dev, 4096, AccessFlags::LOCAL_READ_ONLY);
-    let rdma_only = map(&lab.dev, 4096, AccessFlags::RDMA_WRITE);
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let read_only = map(&rig.dev, 4096, AccessFlags::LOCAL_READ_ONLY);
+    let rdma_only = map(&rig.dev, 4096, AccessFlags::RDMA_WRITE);
     let foreign = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
-    let at = |map: &Mmap| lab.inventory.buf_by_addr(map, map.address(), 64).unwrap();
-    let full = |map: &Mmap| lab.inventory.buf_by_data(map, map.address(), 64).unwrap();
+    let at = |map: &Mmap| rig.inventory.buf_by_addr(map, map.address(), 64).unwrap();
+    let full = |map: &Mmap| rig.inventory.buf_by_data(map, map.address(), 64).unwrap();
     for map in [&read_only, &rdma_only, &foreign] {
-        let job = lab.dma.memcpy(lab.data(0, 64), at(map));
-        assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+        let job = rig.dma.memcpy(rig.data(0, 64), at(map));
+        assert_eq!(kind(rig.workq.submit(job)), ErrorKind::NotPermitted);
     }
-    let from_foreign = lab.dma.memcpy(full(&foreign), lab.room(0, 64));
-    let from_read_only = lab.dma.memcpy(full(&read_only), lab.room(0, 64));
-    assert_eq!(kind(lab.workq.submit(from_foreign)), ErrorKind::NotPermitted);
-    lab.workq.submit(from_read_only).unwrap();
-    done(&mut lab.workq);
+    let from_foreign = rig.dma.memcpy(full(&foreign), rig.room(0, 64));
+    let from_read_only = rig.dma.memcpy(full(&read_only), rig.room(0, 64));
+    assert_eq!(kind(rig.workq.submit(from_foreign)), ErrorKind::NotPermitted);
+    rig.workq.submit(from_read_only).unwrap();
+    done(&mut rig.workq);
 }
 
 #[test]
@@ -232,25 +232,25 @@ fn grown(event: &Event) -> u64 {
 #[test]
 fn failed_job_fails_alone() {
     let (model, dev) = crate::support::disturbed();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
-    let bytes = lab.fill(0, 64, 1);
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = rig.fill(0, 64, 1);
     // Two jobs of a batch may fail, and the jobs of the second round are chains of four requests.
     for (round, chained) in [(0, false), (1, true)].into_iter().cycle().take(20).enumerate() {
         let nth = 1 + round as u32 % 8;
         model.fail_request(0, None, nth, CqeSyndrome::LOCAL_PROTECTION);
         model.fail_request(0, None, nth + 1, CqeSyndrome::LOCAL_QP_OPERATION);
         for n in 0..10u64 {
-            let mut into = lab.room(0x1000 * (n + 1), if chained.1 { 16 } else { 64 });
+            let mut into = rig.room(0x1000 * (n + 1), if chained.1 { 16 } else { 64 });
             if chained.1 {
-                (1..4).for_each(|at| into.link(lab.room(0x1000 * (n + 1) + 16 * at, 16)).unwrap());
+                (1..4).for_each(|at| into.link(rig.room(0x1000 * (n + 1) + 16 * at, 16)).unwrap());
             }
-            lab.map.write_at(0x1000 * (n as usize + 1), &[0; 64]).unwrap();
-            let job = lab.dma.memcpy(lab.data(0, 64), into).user_data(n);
-            lab.workq.submit(job).unwrap();
+            rig.map.write_at(0x1000 * (n as usize + 1), &[0; 64]).unwrap();
+            let job = rig.dma.memcpy(rig.data(0, 64), into).user_data(n);
+            rig.workq.submit(job).unwrap();
         }
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        while lab.workq.in_flight() > 0 {
-            match lab.workq.retrieve_within(MINUTE) {
+        while rig.workq.in_flight() > 0 {
+            match rig.workq.retrieve_within(TIMEOUT) {
                 Ok(Some(event)) => {
                     assert_eq!(grown(&event), 64);
                     good.push(event.user_data().0);
@@ -267,23 +267,23 @@ fn failed_job_fails_alone() {
         assert!((1..=2).contains(&bad.len()), "round {round}: {bad:?}");
         assert_eq!(good.len() + bad.len(), 10, "round {round}: {good:?}, {bad:?}");
         for n in good {
-            assert_eq!(lab.bytes(0x1000 * (n as usize + 1), 64), bytes, "{n}");
+            assert_eq!(rig.bytes(0x1000 * (n as usize + 1), 64), bytes, "{n}");
         }
     }
 }
 
 #[test]
 fn abort_yields_every_job_once_and_drop_frees_bufs() {
-    let mut lab = lab(WorkQ::new(64).unwrap());
-    let submit = |lab: &mut Lab, n: u64| {
-        let job = lab.dma.memcpy(lab.data(0, 1 << 20), lab.room(1 << 20, 1 << 20)).user_data(n);
-        lab.workq.submit(job)
+    let mut rig = rig(WorkQ::new(64).unwrap());
+    let submit = |rig: &mut Rig, n: u64| {
+        let job = rig.dma.memcpy(rig.data(0, 1 << 20), rig.room(1 << 20, 1 << 20)).user_data(n);
+        rig.workq.submit(job)
     };
-    (0..64).for_each(|n| submit(&mut lab, n).unwrap());
-    lab.workq.abort(&lab.dma).unwrap();
+    (0..64).for_each(|n| submit(&mut rig, n).unwrap());
+    rig.workq.abort(&rig.dma).unwrap();
     let mut seen = [0; 64];
-    while lab.workq.in_flight() > 0 {
-        let event = match lab.workq.retrieve_within(MINUTE) {
+    while rig.workq.in_flight() > 0 {
+        let event = match rig.workq.retrieve_within(TIMEOUT) {
             Ok(Some(event)) => {
                 assert_eq!(grown(&event), 1 << 20);
                 event
@@ -298,29 +298,29 @@ fn abort_yields_every_job_once_and_drop_frees_bufs() {
         seen[event.user_data().0 as usize] += 1;
     }
     assert_eq!(seen, [1; 64]);
-    assert_eq!(kind(submit(&mut lab, 0)), ErrorKind::Shutdown);
-    lab.workq.remove(&lab.dma).unwrap();
-    lab.workq.add(&lab.dma).unwrap();
-    (0..64).for_each(|n| submit(&mut lab, n).unwrap());
-    drop(lab.workq);
-    assert_eq!((lab.inventory.num_free_elements(), lab.map.buffers()), (512, 0));
-    assert_eq!(lab.dma.workqs(), 0);
+    assert_eq!(kind(submit(&mut rig, 0)), ErrorKind::Shutdown);
+    rig.workq.remove(&rig.dma).unwrap();
+    rig.workq.add(&rig.dma).unwrap();
+    (0..64).for_each(|n| submit(&mut rig, n).unwrap());
+    drop(rig.workq);
+    assert_eq!((rig.inventory.num_free_elements(), rig.map.buffers()), (512, 0));
+    assert_eq!(rig.dma.workqs(), 0);
 }
 
 #[test]
 fn event_driven_workq_misses_no_copy() {
-    let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
+    let mut rig = rig(WorkQ::builder(4).event_driven().build().unwrap());
     for n in 0..2000 {
         let count = 1 + n % 3;
         for _ in 0..count {
-            let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x1000, 64));
-            lab.workq.submit(job).unwrap();
+            let job = rig.dma.memcpy(rig.data(0, 64), rig.room(0x1000, 64));
+            rig.workq.submit(job).unwrap();
         }
         for _ in 0..count {
-            done(&mut lab.workq);
+            done(&mut rig.workq);
         }
     }
-    assert!(lab.workq.retrieve_within(Some(Duration::from_millis(5))).unwrap().is_none());
+    assert!(rig.workq.retrieve_within(Some(Duration::from_millis(5))).unwrap().is_none());
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn workq_serves_ctxs_of_several_devices() {
         let from = inventory.buf_by_data(map, map.address(), 64).unwrap();
         let to = inventory.buf_by_addr(map, map.address() + 64, 64).unwrap();
         workq.submit(sha.hash(Algorithm::Sha1, from, to)).unwrap();
-        let kinds = [(); 3].map(|()| workq.retrieve_within(MINUTE).unwrap().unwrap().job_type());
+        let kinds = [(); 3].map(|()| workq.retrieve_within(TIMEOUT).unwrap().unwrap().job_type());
         assert_eq!(kinds.iter().filter(|it| format!("{it:?}") == "ShaHash").count(), 1, "{round}");
     }
     workq.remove(&dmas[0]).unwrap();
@@ -364,8 +364,8 @@ fn device_without_dma_engine_is_not_supported() {
 }
 
 /// Two buffers of 16 bytes in a chain, with data or with room.
-fn chain_of_two(lab: &Lab, at: u64, full: bool) -> Buf {
-    let make = |at| if full { lab.data(at, 16) } else { lab.room(at, 16) };
+fn chain_of_two(rig: &Rig, at: u64, full: bool) -> Buf {
+    let make = |at| if full { rig.data(at, 16) } else { rig.room(at, 16) };
     let mut chain = make(at);
     chain.link(make(at + 64)).unwrap();
     chain
@@ -374,97 +374,97 @@ fn chain_of_two(lab: &Lab, at: u64, full: bool) -> Buf {
 #[test]
 fn chain_submitted_during_flush_completes_after() {
     let (model, dev) = crate::support::disturbed();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
-    let bytes = lab.fill(0, 128, 3);
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = rig.fill(0, 128, 3);
     for round in 0..20 {
         model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
         for number in 0..2 {
-            let job = lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16)).user_data(number);
-            lab.workq.submit(job).unwrap();
+            let job = rig.dma.memcpy(rig.data(0, 16), rig.room(0x8000, 16)).user_data(number);
+            rig.workq.submit(job).unwrap();
         }
-        let failed = lab.workq.retrieve_within(MINUTE);
+        let failed = rig.workq.retrieve_within(TIMEOUT);
         assert!(matches!(failed, Err(Retrieve::IoFailed(_))), "round {round}: {failed:?}");
         // The second is not retrieved yet, so the device's queue is stopped.
-        lab.map.write_at(0x1000, &[0; 128]).unwrap();
-        let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1000, false));
-        lab.workq.submit(lab.dma.memcpy(from, to).user_data(2)).unwrap();
+        rig.map.write_at(0x1000, &[0; 128]).unwrap();
+        let (from, to) = (chain_of_two(&rig, 0, true), chain_of_two(&rig, 0x1000, false));
+        rig.workq.submit(rig.dma.memcpy(from, to).user_data(2)).unwrap();
         for number in 1..3 {
-            assert_eq!(done(&mut lab.workq).user_data.0, number, "round {round}");
+            assert_eq!(done(&mut rig.workq).user_data.0, number, "round {round}");
         }
-        assert_eq!(lab.bytes(0x1000, 16), bytes[..16], "round {round}");
-        assert_eq!(lab.bytes(0x1040, 16), bytes[64..80], "round {round}");
+        assert_eq!(rig.bytes(0x1000, 16), bytes[..16], "round {round}");
+        assert_eq!(rig.bytes(0x1040, 16), bytes[64..80], "round {round}");
     }
 }
 
 #[test]
 fn checks_apply_during_flush() {
     let (model, dev) = crate::support::disturbed();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
     let read_only = map(&dev, 4096, AccessFlags::LOCAL_READ_ONLY);
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     for _ in 0..2 {
-        lab.workq.submit(lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16))).unwrap();
+        rig.workq.submit(rig.dma.memcpy(rig.data(0, 16), rig.room(0x8000, 16))).unwrap();
     }
-    assert!(matches!(lab.workq.retrieve_within(MINUTE), Err(Retrieve::IoFailed(_))));
-    let into = lab.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
-    let refused = lab.workq.submit(lab.dma.memcpy(chain_of_two(&lab, 0, true), into));
+    assert!(matches!(rig.workq.retrieve_within(TIMEOUT), Err(Retrieve::IoFailed(_))));
+    let into = rig.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
+    let refused = rig.workq.submit(rig.dma.memcpy(chain_of_two(&rig, 0, true), into));
     assert_eq!(kind(refused), ErrorKind::NotPermitted);
     // Buffers with other references are refused, too.
-    let (from, to) = (lab.data(0, 16), lab.room(0x8000, 16));
+    let (from, to) = (rig.data(0, 16), rig.room(0x8000, 16));
     let (first, second) = (from.add_ref().unwrap(), to.add_ref().unwrap());
-    assert_eq!(kind(lab.workq.submit(lab.dma.memcpy(from, to))), ErrorKind::InvalidValue);
+    assert_eq!(kind(rig.workq.submit(rig.dma.memcpy(from, to))), ErrorKind::InvalidValue);
     drop((first, second));
-    done(&mut lab.workq);
-    lab.workq.submit(lab.dma.memcpy(lab.data(0, 16), lab.room(0x8000, 16))).unwrap();
-    done(&mut lab.workq);
+    done(&mut rig.workq);
+    rig.workq.submit(rig.dma.memcpy(rig.data(0, 16), rig.room(0x8000, 16))).unwrap();
+    done(&mut rig.workq);
 }
 
 #[test]
 fn chain_after_abort_is_rejected() {
-    let mut lab = lab(WorkQ::new(16).unwrap());
+    let mut rig = rig(WorkQ::new(16).unwrap());
     for number in 0..4 {
-        let job = lab.dma.memcpy(lab.data(0, 4096), lab.room(0x8000, 4096)).user_data(number);
-        lab.workq.submit(job).unwrap();
+        let job = rig.dma.memcpy(rig.data(0, 4096), rig.room(0x8000, 4096)).user_data(number);
+        rig.workq.submit(job).unwrap();
     }
-    lab.workq.abort(&lab.dma).unwrap();
+    rig.workq.abort(&rig.dma).unwrap();
     for _ in 0..3 {
-        let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1000, false));
-        assert_eq!(kind(lab.workq.submit(lab.dma.memcpy(from, to))), ErrorKind::Shutdown);
+        let (from, to) = (chain_of_two(&rig, 0, true), chain_of_two(&rig, 0x1000, false));
+        assert_eq!(kind(rig.workq.submit(rig.dma.memcpy(from, to))), ErrorKind::Shutdown);
     }
-    assert_eq!(lab.workq.drain().count(), 4);
-    lab.workq.remove(&lab.dma).unwrap();
+    assert_eq!(rig.workq.drain().count(), 4);
+    rig.workq.remove(&rig.dma).unwrap();
 }
 
 /// Submits `count` copies of 64 bytes.
-fn submit(lab: &mut Lab, count: u64) {
+fn submit(rig: &mut Rig, count: u64) {
     for number in 0..count {
-        let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x8000, 64)).user_data(number);
-        lab.workq.submit(job).unwrap();
+        let job = rig.dma.memcpy(rig.data(0, 64), rig.room(0x8000, 64)).user_data(number);
+        rig.workq.submit(job).unwrap();
     }
 }
 
 /// The errors of the jobs in flight, all of which fail.
-fn errors(lab: &mut Lab) -> Vec<JobError> {
+fn errors(rig: &mut Rig) -> Vec<JobError> {
     let failed = |event| match event {
         Err(Retrieve::IoFailed(event)) => event.result().unwrap_err(),
         other => panic!("{other:?}"),
     };
-    lab.workq.drain().map(failed).collect()
+    rig.workq.drain().map(failed).collect()
 }
 
 #[test]
 fn lost_flush_cqes_delay_no_job() {
     let (model, dev) = crate::support::stepped();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
     for round in 0..4 {
         model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
         // A good one, and the one that fails.
         model.inject(0, Fault::LoseCompletion, 2, 6);
-        submit(&mut lab, 8);
+        submit(&mut rig, 8);
         let mut results = Vec::new();
         for _ in 0..100 {
             model.run_until_idle();
-            match lab.workq.progress_retrieve() {
+            match rig.workq.progress_retrieve() {
                 Err(Retrieve::Again) => {}
                 other => results.push(other.is_ok()),
             }
@@ -481,43 +481,43 @@ fn jobs_of_dead_device_end_with_abort_or_drop() {
         let (model, dev) = crate::support::disturbed();
         let builder = WorkQ::builder(16);
         let builder = if driven { builder.event_driven() } else { builder };
-        let mut lab = lab_on(&dev, builder.build().unwrap());
+        let mut rig = rig_on(&dev, builder.build().unwrap());
         way(&model);
-        submit(&mut lab, 8);
-        lab.workq.abort(&lab.dma).unwrap();
-        let kinds: Vec<_> = errors(&mut lab).iter().map(JobError::kind).collect();
+        submit(&mut rig, 8);
+        rig.workq.abort(&rig.dma).unwrap();
+        let kinds: Vec<_> = errors(&mut rig).iter().map(JobError::kind).collect();
         assert_eq!(kinds, [ErrorKind::Shutdown; 8]);
-        assert_eq!(lab.inventory.num_free_elements(), 512);
-        lab.workq.remove(&lab.dma).unwrap();
+        assert_eq!(rig.inventory.num_free_elements(), 512);
+        rig.workq.remove(&rig.dma).unwrap();
         // Or with a drop of the work queue.
         let (model, dev) = crate::support::disturbed();
-        let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+        let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
         way(&model);
-        submit(&mut lab, 8);
-        drop(lab.workq);
-        assert_eq!(lab.inventory.num_free_elements(), 512);
+        submit(&mut rig, 8);
+        drop(rig.workq);
+        assert_eq!(rig.inventory.num_free_elements(), 512);
     }
 }
 
 #[test]
 fn failed_qp_recovers_unless_same_job_fails_it_again() {
     let (model, dev) = crate::support::disturbed();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
     model.fail_queue_later(0, QueueKind::Qp, None, 2);
-    submit(&mut lab, 4);
-    assert!(lab.workq.drain().all(|event| event.is_ok()));
+    submit(&mut rig, 4);
+    assert!(rig.workq.drain().all(|event| event.is_ok()));
     for nth in 1..3 {
         model.fail_queue_later(0, QueueKind::Qp, None, nth);
     }
-    submit(&mut lab, 4);
-    let results: Vec<_> = lab.workq.drain().map(|event| event.is_ok()).collect();
+    submit(&mut rig, 4);
+    let results: Vec<_> = rig.workq.drain().map(|event| event.is_ok()).collect();
     assert_eq!(results, [false, true, true, true]);
 }
 
 #[test]
 fn failed_recovery_is_reported_with_each_job() {
     let (model, dev) = crate::support::disturbed();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     model.fail_command(
         0,
@@ -526,20 +526,20 @@ fn failed_recovery_is_reported_with_each_job() {
         CommandStatus::NO_RES,
         0x1234,
     );
-    submit(&mut lab, 4);
-    let errors = errors(&mut lab);
+    submit(&mut rig, 4);
+    let errors = errors(&mut rig);
     assert_eq!(errors[0].kind(), ErrorKind::NotPermitted);
     assert_eq!(errors.len(), 4);
-    let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x8000, 64));
-    let refused = lab.workq.submit(job).unwrap_err().error;
+    let job = rig.dma.memcpy(rig.data(0, 64), rig.room(0x8000, 64));
+    let refused = rig.workq.submit(job).unwrap_err().error;
     assert_eq!(refused.kind(), ErrorKind::Shutdown);
     for text in errors[1..].iter().map(JobError::to_string).chain([refused.to_string()]) {
         assert!(text.contains("INIT2RTR_QP") && text.contains("0x1234"), "{text}");
     }
-    lab.workq.remove(&lab.dma).unwrap();
-    lab.workq.add(&lab.dma).unwrap();
-    submit(&mut lab, 4);
-    assert!(lab.workq.drain().all(|event| event.is_ok()));
+    rig.workq.remove(&rig.dma).unwrap();
+    rig.workq.add(&rig.dma).unwrap();
+    submit(&mut rig, 4);
+    assert!(rig.workq.drain().all(|event| event.is_ok()));
 }
 
 /// A BlueField on Ethernet whose network device is in another network namespace.
@@ -556,14 +556,14 @@ fn without_a_network(profile: Profile) -> (Model, Dev) {
 #[test]
 fn copy_needs_no_port_address_with_forced_loopback() {
     let (model, dev) = without_a_network(Profile::load("bluefield3").unwrap());
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
-    let bytes = lab.fill(0, 64, 5);
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = rig.fill(0, 64, 5);
     for number in 0..4 {
         model.set_port(0, 1, number % 2 == 0);
         model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
-        submit(&mut lab, 4);
-        assert_eq!(lab.workq.drain().filter(Result::is_ok).count(), 3);
-        assert_eq!(lab.bytes(0x8000, 64), bytes);
+        submit(&mut rig, 4);
+        assert_eq!(rig.workq.drain().filter(Result::is_ok).count(), 3);
+        assert_eq!(rig.bytes(0x8000, 64), bytes);
     }
 }
 
@@ -586,69 +586,69 @@ fn small_mmo_limit_still_copies_chains() {
     let model = Model::builder().device(Profile::from_toml(&little).unwrap()).build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-    let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
-    let bytes = lab.fill(0, 1 << 15, 3);
-    let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1_0000, false));
-    lab.workq.submit(lab.dma.memcpy(from, to)).unwrap();
-    done(&mut lab.workq);
-    assert_eq!(lab.bytes(0x1_0000, 16), bytes[..16]);
-    assert_eq!(lab.bytes(0x1_0040, 16), bytes[64..80]);
+    let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
+    let bytes = rig.fill(0, 1 << 15, 3);
+    let (from, to) = (chain_of_two(&rig, 0, true), chain_of_two(&rig, 0x1_0000, false));
+    rig.workq.submit(rig.dma.memcpy(from, to)).unwrap();
+    done(&mut rig.workq);
+    assert_eq!(rig.bytes(0x1_0000, 16), bytes[..16]);
+    assert_eq!(rig.bytes(0x1_0040, 16), bytes[64..80]);
     for _ in 0..2 {
-        let job = lab.dma.memcpy(lab.data(0, 1 << 15), lab.room(0x1_0000, 1 << 15));
-        lab.workq.submit(job).unwrap();
-        done(&mut lab.workq);
-        assert!(lab.bytes(0x1_0000, 1 << 15) == bytes);
+        let job = rig.dma.memcpy(rig.data(0, 1 << 15), rig.room(0x1_0000, 1 << 15));
+        rig.workq.submit(job).unwrap();
+        done(&mut rig.workq);
+        assert!(rig.bytes(0x1_0000, 1 << 15) == bytes);
     }
-    let job = lab.dma.memcpy(lab.data(0, (1 << 15) + 1), lab.room(0x1_0000, 1 << 16));
-    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::InvalidValue);
+    let job = rig.dma.memcpy(rig.data(0, (1 << 15) + 1), rig.room(0x1_0000, 1 << 16));
+    assert_eq!(kind(rig.workq.submit(job)), ErrorKind::InvalidValue);
 }
 
 #[test]
 fn flushed_chain_requests_keep_their_cq_entries() {
     let (model, dev) = crate::support::stepped();
-    let mut lab = lab_on(&dev, WorkQ::new(2).unwrap());
+    let mut rig = rig_on(&dev, WorkQ::new(2).unwrap());
     let [second, third] = [(); 2].map(|()| Dma::builder(&dev).start().unwrap());
-    lab.workq.add(&second).unwrap();
-    lab.workq.add(&third).unwrap();
+    rig.workq.add(&second).unwrap();
+    rig.workq.add(&third).unwrap();
     let most = u64::from(Dma::max_list_buf_num_elem(&dev).unwrap());
     // Pieces of both ends that never align: nearly twice as many requests as elements.
-    let ends = |lab: &Lab| {
-        let mut source = lab.data(0, 10);
-        (1..most).for_each(|n| source.link(lab.data(10 * n, 10)).unwrap());
-        let mut room = lab.room(1 << 20, 5);
-        let rooms = (1..most - 1).map(|n| lab.room((1 << 20) + 10 * n, 10));
+    let ends = |rig: &Rig| {
+        let mut source = rig.data(0, 10);
+        (1..most).for_each(|n| source.link(rig.data(10 * n, 10)).unwrap());
+        let mut room = rig.room(1 << 20, 5);
+        let rooms = (1..most - 1).map(|n| rig.room((1 << 20) + 10 * n, 10));
         rooms.for_each(|next| room.link(next).unwrap());
-        room.link(lab.room(1 << 21, 15)).unwrap();
+        room.link(rig.room(1 << 21, 15)).unwrap();
         (source, room)
     };
-    let bytes = lab.fill(0, 10 * most as usize, 7);
+    let bytes = rig.fill(0, 10 * most as usize, 7);
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
-    let (source, room) = ends(&lab);
-    lab.workq.submit(lab.dma.memcpy(source, room)).unwrap();
+    let (source, room) = ends(&rig);
+    rig.workq.submit(rig.dma.memcpy(source, room)).unwrap();
     model.run_until_idle();
-    let failed = lab.workq.progress_retrieve();
+    let failed = rig.workq.progress_retrieve();
     assert!(matches!(failed, Err(Retrieve::IoFailed(_))), "{failed:?}");
     // Its other requests were flushed, and their CQEs are unread.
-    let (source, room) = ends(&lab);
-    lab.workq.submit(second.memcpy(source, room)).unwrap();
-    let (source, room) = ends(&lab);
+    let (source, room) = ends(&rig);
+    rig.workq.submit(second.memcpy(source, room)).unwrap();
+    let (source, room) = ends(&rig);
     let mut job = third.memcpy(source, room);
     let mut tries = 0;
-    while let Err(refused) = lab.workq.submit(job) {
+    while let Err(refused) = rig.workq.submit(job) {
         assert_eq!(refused.error.kind(), ErrorKind::Again);
-        assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+        assert!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)));
         (job, tries) = (refused.given, tries + 1);
-        assert!(tries < 1000, "their places never come back");
+        assert!(tries < 1000, "their CQ entries never come back");
     }
     assert!(tries > 0, "it would overrun the CQ");
     model.run_until_idle();
     for _ in 0..2 {
-        let done = (0..1000).find_map(|_| match lab.workq.progress_retrieve() {
+        let done = (0..1000).find_map(|_| match rig.workq.progress_retrieve() {
             Err(Retrieve::Again) => None,
             other => Some(other),
         });
         assert!(matches!(done, Some(Ok(_))), "{done:?}");
     }
-    let first = lab.bytes(1 << 20, 5);
+    let first = rig.bytes(1 << 20, 5);
     assert_eq!(first, bytes[..5]);
 }

@@ -10,7 +10,7 @@ use crate::support::{plain, stepped};
 /// Buffers of the inventory.
 const BUFFERS: usize = 2048;
 
-struct Lab {
+struct Rig {
     model: Model,
     map: Mmap,
     inventory: Inventory,
@@ -18,16 +18,16 @@ struct Lab {
     workq: WorkQ,
 }
 
-fn lab(depth: u32) -> Lab {
+fn rig(depth: u32) -> Rig {
     let (model, dev): (Model, Dev) = stepped();
     let (map, inventory) = plain(&dev, 1 << 16, BUFFERS);
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = WorkQ::new(depth).unwrap();
     workq.add(&dma).unwrap();
-    Lab { model, map, inventory, dma, workq }
+    Rig { model, map, inventory, dma, workq }
 }
 
-impl Lab {
+impl Rig {
     fn data(&self, at: u64, length: u64) -> Buf {
         self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap()
     }
@@ -76,35 +76,35 @@ impl Lab {
 
 #[test]
 fn copy_beyond_sq_room_is_returned_unchanged() {
-    let mut lab = lab(256);
+    let mut rig = rig(256);
     let (mut chains, mut singles) = (0, 0);
     // Single buffers take the room that chains leave; their requests are not counted before the
     // post.
-    while lab.workq.submit(lab.dma.memcpy(lab.bytes(), lab.room(0x8000, 64))).is_ok() {
+    while rig.workq.submit(rig.dma.memcpy(rig.bytes(), rig.room(0x8000, 64))).is_ok() {
         chains += 1;
     }
     assert!(chains > 1, "{chains}");
-    let (mut source, mut into) = (lab.data(0, 8), lab.room(0x9000, 16));
+    let (mut source, mut into) = (rig.data(0, 8), rig.room(0x9000, 16));
     into.append(b"in front").unwrap();
     let error = loop {
-        match lab.workq.submit(lab.dma.memcpy(source, into)) {
+        match rig.workq.submit(rig.dma.memcpy(source, into)) {
             Ok(()) => singles += 1,
             Err(refused) => {
                 (source, into) = refused.given.into_bufs();
                 break refused.error;
             }
         }
-        (source, into) = (lab.data(0, 8), lab.room(0x9000, 16));
+        (source, into) = (rig.data(0, 8), rig.room(0x9000, 16));
         into.append(b"in front").unwrap();
     };
     assert_eq!(error.kind(), ErrorKind::Again);
     assert!(error.to_string().contains("queue of requests is full"), "{error}");
     assert_eq!((source.data_len(), into.data_len()), (8, 8));
-    assert!(lab.workq.in_flight() < 256, "the work queue has room");
-    assert_eq!(lab.kinds(), vec![None; chains + singles]);
-    lab.workq.submit(lab.dma.memcpy(source, into)).unwrap();
-    lab.model.run_until_idle();
-    match lab.workq.progress_retrieve() {
+    assert!(rig.workq.in_flight() < 256, "the work queue has room");
+    assert_eq!(rig.kinds(), vec![None; chains + singles]);
+    rig.workq.submit(rig.dma.memcpy(source, into)).unwrap();
+    rig.model.run_until_idle();
+    match rig.workq.progress_retrieve() {
         Ok(Event::Dma(done)) => assert_eq!(done.destination.data_len(), 16),
         other => panic!("{other:?}"),
     }
@@ -112,36 +112,36 @@ fn copy_beyond_sq_room_is_returned_unchanged() {
 
 #[test]
 fn abort_flushes_if_reset_fails() {
-    let mut lab = lab(8);
-    lab.submit(8);
-    lab.refuse(Opcode::QP_2RST);
-    lab.workq.abort(&lab.dma).unwrap();
-    assert_eq!(lab.kinds(), [Some(ErrorKind::Shutdown); 8]);
-    lab.workq.abort(&lab.dma).unwrap();
-    lab.workq.remove(&lab.dma).unwrap();
+    let mut rig = rig(8);
+    rig.submit(8);
+    rig.refuse(Opcode::QP_2RST);
+    rig.workq.abort(&rig.dma).unwrap();
+    assert_eq!(rig.kinds(), [Some(ErrorKind::Shutdown); 8]);
+    rig.workq.abort(&rig.dma).unwrap();
+    rig.workq.remove(&rig.dma).unwrap();
 }
 
 #[test]
 fn abort_fails_if_reset_and_flush_fail() {
-    let mut lab = lab(8);
-    lab.submit(4);
-    lab.refuse(Opcode::QP_2RST);
-    lab.refuse(Opcode::QP_2ERR);
-    assert!(lab.workq.abort(&lab.dma).is_err());
+    let mut rig = rig(8);
+    rig.submit(4);
+    rig.refuse(Opcode::QP_2RST);
+    rig.refuse(Opcode::QP_2ERR);
+    assert!(rig.workq.abort(&rig.dma).is_err());
     // The device may continue with it.
-    assert_eq!(lab.kinds(), [None; 4]);
+    assert_eq!(rig.kinds(), [None; 4]);
 }
 
 #[test]
 fn failed_reset_keeps_bufs_with_device() {
     for (refused, kept) in [(false, 0), (true, 8)] {
-        let mut lab = lab(8);
-        lab.submit(4);
+        let mut rig = rig(8);
+        rig.submit(4);
         if refused {
-            lab.refuse(Opcode::QP_2RST);
+            rig.refuse(Opcode::QP_2RST);
         }
-        drop(lab.workq);
-        assert_eq!(lab.inventory.num_free_elements(), BUFFERS - kept);
-        assert_eq!(lab.map.buffers(), kept as u64);
+        drop(rig.workq);
+        assert_eq!(rig.inventory.num_free_elements(), BUFFERS - kept);
+        assert_eq!(rig.map.buffers(), kept as u64);
     }
 }

@@ -264,8 +264,8 @@ fn idle_receive_is_queried_ever_less_often() {
     workq.add(&rdma).unwrap();
     let room = inventory.buf_by_addr(&map, map.address(), 64).unwrap();
     workq.submit(rdma.receive(Some(room))).map_err(|refused| refused.error).unwrap();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
+    let queries = Arc::new(AtomicUsize::new(0));
+    let count = queries.clone();
     let _watch = model.watch_commands(move |command| {
         if command.input[..2] == Opcode::QUERY_QP.0.to_be_bytes() {
             count.fetch_add(1, Ordering::Relaxed);
@@ -274,8 +274,8 @@ fn idle_receive_is_queried_ever_less_often() {
     let nothing = workq.retrieve_within(Some(Duration::from_millis(1700)));
     assert!(matches!(nothing, Ok(None)), "{nothing:?}");
     // After 100 to 200 ms, and then 100, 200, 300, 400 and 500 ms later.
-    let asked = asked.load(Ordering::Relaxed);
-    assert!((2..=7).contains(&asked), "{asked} times");
+    let queries = queries.load(Ordering::Relaxed);
+    assert!((2..=7).contains(&queries), "{queries} times");
 }
 
 /// Copies continuously on one context while the queue pair of another has failed.

@@ -24,7 +24,7 @@ use crate::support::plain;
 
 const BUFFERS: usize = 512;
 
-struct Lab {
+struct Rig {
     model: Model,
     map: Mmap,
     inventory: Inventory,
@@ -32,17 +32,17 @@ struct Lab {
     sha: Sha,
 }
 
-fn lab(depth: u32) -> (Lab, WorkQ) {
+fn rig(depth: u32) -> (Rig, WorkQ) {
     let (model, dev) = crate::support::disturbed();
     let (map, inventory) = plain(&dev, 1 << 20, BUFFERS);
     let (dma, sha) = (Dma::builder(&dev).start().unwrap(), Sha::builder(&dev).start().unwrap());
     let mut workq = WorkQ::builder(depth).event_driven().build().unwrap();
     workq.add(&dma).unwrap();
     workq.add(&sha).unwrap();
-    (Lab { model, map, inventory, dma, sha }, workq)
+    (Rig { model, map, inventory, dma, sha }, workq)
 }
 
-impl Lab {
+impl Rig {
     fn bufs(&self, length: u64) -> (Buf, Buf) {
         let from = self.inventory.buf_by_data(&self.map, self.map.address(), length).unwrap();
         let to = self.map.address() + 0x8_0000;
@@ -176,7 +176,7 @@ fn file_of(workq: &WorkQ) -> OwnedFd {
 
 #[test]
 fn next_event_future_loses_no_event() {
-    let (lab, mut workq) = lab(16);
+    let (rig, mut workq) = rig(16);
     let file = file_of(&workq);
     let file = std::os::fd::AsFd::as_fd(&file);
     // Each of the four patterns of drops, and races with the device.
@@ -184,8 +184,8 @@ fn next_event_future_loses_no_event() {
         let mut seen = [0; 8];
         for number in 0..8 {
             match number % 2 {
-                0 => workq.submit(lab.copy(number)).unwrap(),
-                _ => workq.submit(lab.hash(number)).unwrap(),
+                0 => workq.submit(rig.copy(number)).unwrap(),
+                _ => workq.submit(rig.hash(number)).unwrap(),
             }
         }
         // Dropped before the first poll, after one poll, after two...
@@ -201,7 +201,7 @@ fn next_event_future_loses_no_event() {
         }
         assert_eq!(seen, [1; 8], "round {round}");
     }
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
     let mut polling = WorkQ::new(1).unwrap();
     match block_on(file, polling.next(async || Ok(()))) {
         Err(Retrieve::Failed(error)) => assert_eq!(error.kind(), ErrorKind::BadState),
@@ -215,11 +215,11 @@ fn next_event_future_loses_no_event() {
 
 #[test]
 fn job_futures_get_their_own_events() {
-    let (lab, workq) = lab(64);
+    let (rig, workq) = rig(64);
     let queue = AsyncWorkQ::new(workq).unwrap();
     let work = async || {
         for round in 0..20 {
-            let futures = (0..64).rev().map(|number| lab.submit(&queue, 64 * round + number));
+            let futures = (0..64).rev().map(|number| rig.submit(&queue, 64 * round + number));
             let futures = futures.inspect(|it| assert!(format!("{it:?}").contains("slot: ")));
             let events = join(futures.collect::<Vec<_>>()).await;
             for (event, number) in events.into_iter().zip((0..64).rev()) {
@@ -230,19 +230,19 @@ fn job_futures_get_their_own_events() {
     block_on(queue.file(), queue.drive_until(async || readable(queue.file()).await, work()))
         .unwrap();
     assert_eq!(queue.into_inner().in_flight(), 0);
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
 }
 
 #[test]
 fn dropped_futures_lose_no_event_or_buf() {
-    let (lab, mut workq) = lab(64);
+    let (rig, mut workq) = rig(64);
     // The patterns of drops and drives repeat every twelve rounds.
     for round in 0..36u64 {
         let queue = AsyncWorkQ::new(workq).unwrap();
         let file = queue.file();
         let mut kept = Vec::new();
         for number in 0..24 {
-            let mut future = lab.submit(&queue, number);
+            let mut future = rig.submit(&queue, number);
             let poll_it = |future: &mut JobFuture<'_>| {
                 let mut context = Context::from_waker(Waker::noop());
                 Pin::new(future).poll(&mut context).is_ready()
@@ -279,18 +279,18 @@ fn dropped_futures_lose_no_event_or_buf() {
         }
         workq = queue.into_inner();
         workq.drain().for_each(|event| assert!(event.is_ok()));
-        assert_eq!(lab.inventory.num_free_elements(), BUFFERS, "round {round}");
+        assert_eq!(rig.inventory.num_free_elements(), BUFFERS, "round {round}");
     }
 }
 
 #[test]
 fn submit_waiting_may_be_dropped() {
-    let (lab, workq) = lab(4);
+    let (rig, workq) = rig(4);
     let queue = AsyncWorkQ::new(workq).unwrap();
-    let (queue, lab) = (&queue, &lab);
+    let (queue, rig) = (&queue, &rig);
     let done = AtomicUsize::new(0);
     let one = async |number: u64| {
-        let future = queue.submit_waiting(lab.copy(number)).await.unwrap();
+        let future = queue.submit_waiting(rig.copy(number)).await.unwrap();
         assert_eq!(future.await.unwrap().user_data().0, number);
         done.fetch_add(1, Ordering::Relaxed);
     };
@@ -305,14 +305,14 @@ fn submit_waiting_may_be_dropped() {
     let drive = queue.drive_until(async || readable(queue.file()).await, all);
     block_on(queue.file(), drive).unwrap();
     assert_eq!(done.load(Ordering::Relaxed), 100);
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
 }
 
 #[test]
 fn job_failures_and_graphs_resolve_their_futures() {
-    let (lab, mut workq) = lab(16);
+    let (rig, mut workq) = rig(16);
     let mut graph = Graph::builder();
-    let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
+    let copy = graph.ctx_node(&rig.dma, JobType::DmaMemcpy);
     let user = graph.user_node(|_| Ok(()));
     graph.add_dependency(copy, user).unwrap();
     let graph = graph.start().unwrap();
@@ -321,12 +321,12 @@ fn job_failures_and_graphs_resolve_their_futures() {
     instance.set_user_node_data(user, ()).unwrap();
     let queue = AsyncWorkQ::new(workq).unwrap();
     for round in 0..50u64 {
-        lab.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION);
-        instance.set_ctx_node_data(copy, lab.copy(100)).unwrap();
+        rig.model.fail_request(0, None, 1 + round as u32 % 3, CqeSyndrome::LOCAL_PROTECTION);
+        instance.set_ctx_node_data(copy, rig.copy(100)).unwrap();
         let all = vec![
-            lab.submit(&queue, 0),
+            rig.submit(&queue, 0),
             queue.submit_graph(&instance, round).unwrap(),
-            lab.submit(&queue, 2),
+            rig.submit(&queue, 2),
         ];
         assert_eq!(queue.submit_graph(&instance, 0).unwrap_err().kind(), ErrorKind::InUse);
         let drive = queue.drive_until(async || readable(queue.file()).await, join(all));
@@ -356,10 +356,10 @@ fn job_failures_and_graphs_resolve_their_futures() {
 
 #[test]
 fn async_workq_needs_idle_event_driven_workq() {
-    let (lab, mut workq) = lab(4);
+    let (rig, mut workq) = rig(4);
     let polling = AsyncWorkQ::new(WorkQ::new(1).unwrap()).map(drop).unwrap_err();
     assert_eq!(polling.error.kind(), ErrorKind::BadState);
-    workq.submit(lab.copy(1)).unwrap();
+    workq.submit(rig.copy(1)).unwrap();
     let mut workq = AsyncWorkQ::new(workq).map(drop).unwrap_err().given;
     assert_eq!(workq.drain().map(|event| event.unwrap().user_data().0).sum::<u64>(), 1);
     AsyncWorkQ::new(workq).unwrap();
@@ -367,7 +367,7 @@ fn async_workq_needs_idle_event_driven_workq() {
 
 #[test]
 fn failed_file_wait_loses_no_event() {
-    let (lab, mut workq) = lab(4);
+    let (rig, mut workq) = rig(4);
     let broken = async || Err(io::Error::from_raw_os_error(5));
     let os = |error: verbless_doca::Error| {
         assert_eq!(error.kind(), ErrorKind::OperatingSystem, "{error}");
@@ -379,7 +379,7 @@ fn failed_file_wait_loses_no_event() {
         Err(Retrieve::Failed(error)) => os(error),
         other => panic!("{other:?}"),
     }
-    workq.submit(lab.copy(3)).unwrap();
+    workq.submit(rig.copy(3)).unwrap();
     let event = block_on(file.as_fd(), workq.next(async || readable(file.as_fd()).await)).unwrap();
     assert_eq!(event.user_data().0, 3);
 
@@ -390,17 +390,17 @@ fn failed_file_wait_loses_no_event() {
     }
     let forever = std::future::pending::<()>();
     os(block_on(queue.file(), queue.drive_until(broken, forever)).unwrap_err());
-    let job = lab.submit(&queue, 6);
+    let job = rig.submit(&queue, 6);
     let drive = queue.drive_until(async || readable(queue.file()).await, job);
     assert_eq!(block_on(queue.file(), drive).unwrap().unwrap().user_data().0, 6);
 }
 
 #[test]
 fn events_iterator_ends_at_timeout_or_idle() {
-    let (lab, mut workq) = lab(16);
+    let (rig, mut workq) = rig(16);
     for number in 0..8 {
-        workq.submit(lab.copy(2 * number)).unwrap();
-        workq.submit(lab.hash(2 * number + 1)).unwrap();
+        workq.submit(rig.copy(2 * number)).unwrap();
+        workq.submit(rig.hash(2 * number + 1)).unwrap();
     }
     let first = workq.events(None).take(5).filter(Result::is_ok).count();
     assert_eq!((first, workq.in_flight()), (5, 11));
@@ -409,9 +409,9 @@ fn events_iterator_ends_at_timeout_or_idle() {
     let start = std::time::Instant::now();
     assert_eq!(workq.events(Some(Duration::from_millis(20))).count(), 0);
     assert!(start.elapsed() >= Duration::from_millis(20));
-    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
-    workq.submit(lab.copy(0)).unwrap();
-    workq.submit(lab.copy(0)).unwrap();
+    rig.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
+    workq.submit(rig.copy(0)).unwrap();
+    workq.submit(rig.copy(0)).unwrap();
     let results: Vec<_> = workq.drain().map(|event| event.is_ok()).collect();
     assert_eq!(results.iter().filter(|good| !**good).count(), 1, "{results:?}");
     assert_eq!(results.len(), 2, "a failure is an item");
@@ -425,8 +425,8 @@ fn tokio_tasks_share_workq_and_cancel() {
     const TASKS: u64 = 20;
     const JOBS: u64 = 30;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (lab, workq) = lab(32);
-    let (lab, queue) = (Rc::new(lab), Rc::new(AsyncWorkQ::new(workq).unwrap()));
+    let (rig, workq) = rig(32);
+    let (rig, queue) = (Rc::new(rig), Rc::new(AsyncWorkQ::new(workq).unwrap()));
     let cancelled = Rc::new(AtomicUsize::new(0));
     runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let file = queue.file().try_clone_to_owned().unwrap();
@@ -439,14 +439,14 @@ fn tokio_tasks_share_workq_and_cancel() {
         };
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
-                let (lab, queue, cancelled) = (lab.clone(), queue.clone(), cancelled.clone());
+                let (rig, queue, cancelled) = (rig.clone(), queue.clone(), cancelled.clone());
                 tokio::task::spawn_local(async move {
                     for job in 0..JOBS {
                         let number = JOBS * task + job;
                         let one = async {
                             let future = match job % 2 {
-                                0 => queue.submit_waiting(lab.copy(number)).await.unwrap(),
-                                _ => queue.submit_waiting(lab.hash(number)).await.unwrap(),
+                                0 => queue.submit_waiting(rig.copy(number)).await.unwrap(),
+                                _ => queue.submit_waiting(rig.hash(number)).await.unwrap(),
                             };
                             assert_eq!(future.await.unwrap().user_data().0, number);
                         };
@@ -472,25 +472,25 @@ fn tokio_tasks_share_workq_and_cancel() {
     drop(runtime);
     let mut workq = Rc::into_inner(queue).unwrap().into_inner();
     workq.drain().for_each(|event| assert!(event.is_ok()));
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
 }
 
 #[test]
 fn event_of_dropped_future_is_dropped() {
-    let (lab, workq) = lab(4);
+    let (rig, workq) = rig(4);
     let queue = AsyncWorkQ::new(workq).unwrap();
-    drop(queue.submit(lab.copy(0)).unwrap());
-    let behind = queue.submit(lab.copy(1)).unwrap();
+    drop(queue.submit(rig.copy(0)).unwrap());
+    let behind = queue.submit(rig.copy(1)).unwrap();
     let file = queue.file();
     let driven = queue.drive_until(async || readable(file).await, behind);
     drop(block_on(file, driven).unwrap().unwrap());
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
 }
 
 #[test]
 fn software_job_completes_without_file_wait() {
-    let (lab, mut workq) = lab(4);
-    workq.submit(lab.hash(5)).unwrap();
+    let (rig, mut workq) = rig(4);
+    workq.submit(rig.hash(5)).unwrap();
     let event = workq.next(async || panic!("there is work to do"));
     let mut context = Context::from_waker(Waker::noop());
     match pin!(event).as_mut().poll(&mut context) {

@@ -10,10 +10,10 @@ use verbless_doca::{
 
 use crate::support::{dev, plain};
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 fn done(workq: &mut WorkQ) -> MemcpyDone {
-    match workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
+    match workq.retrieve_within(TIMEOUT).unwrap().expect("a minute is enough") {
         Event::Dma(done) => done,
         other => panic!("{other:?}"),
     }

@@ -13,7 +13,7 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::{dev, plain};
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A BlueField-3 whose copies have at most 2^`log` bytes.
 fn limited_to(log: u32) -> Dev {
@@ -41,13 +41,13 @@ fn chain(inventory: &Inventory, map: &Mmap, at: u64, each: u64, length: u64, ful
     chain
 }
 
-/// A copy of this many bytes: refused, or done.
+/// Submits a copy and waits for it; returns the copied bytes.
 fn copy(workq: &mut WorkQ, dma: &Dma, source: Buf, into: Buf) -> Result<u64, ErrorKind> {
     if let Err(refused) = workq.submit(dma.memcpy(source, into)) {
         assert!(refused.error.to_string().contains("max_buf_size"), "{}", refused.error);
         return Err(refused.error.kind());
     }
-    match workq.retrieve_within(MINUTE) {
+    match workq.retrieve_within(TIMEOUT) {
         Ok(Some(Event::Dma(done))) => Ok(done.destination.chain_data_len()),
         other => panic!("{other:?}"),
     }

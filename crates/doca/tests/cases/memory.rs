@@ -9,7 +9,7 @@ use verbless_doca::{
     Inventory, Memory, Mmap, PciFuncType, WorkQ,
 };
 
-use crate::support::rdma::MINUTE;
+use crate::support::rdma::TIMEOUT;
 use crate::support::{backend, dev, map, plain};
 
 const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
@@ -91,7 +91,7 @@ fn mmap_shares_memory_across_devices() {
         let from = inventory.buf_by_data(&map, map.address() + at, 1).unwrap();
         let into = inventory.buf_by_addr(&map, map.address() + at + 1, 1).unwrap();
         workq.submit(dma.memcpy(from, into)).unwrap();
-        workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough");
+        workq.retrieve_within(TIMEOUT).unwrap().expect("a minute is enough");
     }
     let mut bytes = [0; 4];
     map.read_at(0, &mut bytes).unwrap();

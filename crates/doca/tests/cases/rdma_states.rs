@@ -102,7 +102,7 @@ fn instance_connected_before_workq_add_keeps_its_cq() {
             a.submit(rdmas[0].send_imm(None, round)).unwrap();
             for workq in [&mut *a, &mut *b] {
                 workq
-                    .retrieve_within(crate::support::rdma::MINUTE)
+                    .retrieve_within(crate::support::rdma::TIMEOUT)
                     .unwrap()
                     .expect("a minute is enough");
             }
@@ -193,7 +193,7 @@ fn stopped_instance_leaves_workq_for_another() {
         let stopped = rdma.stop().unwrap();
         assert_eq!(kind(first.remove(&stopped)), ErrorKind::InUse, "a job is not retrieved");
         while first.in_flight() > 0 {
-            assert!(first.retrieve_within(crate::support::rdma::MINUTE).is_err());
+            assert!(first.retrieve_within(crate::support::rdma::TIMEOUT).is_err());
         }
         assert_eq!(kind(second.remove(&stopped)), ErrorKind::NotFound);
         first.remove(&stopped).unwrap();
@@ -210,7 +210,7 @@ fn stopped_instance_leaves_workq_for_another() {
         peers.submit(peer.send(None)).unwrap();
         for workq in [&mut second, &mut peers] {
             workq
-                .retrieve_within(crate::support::rdma::MINUTE)
+                .retrieve_within(crate::support::rdma::TIMEOUT)
                 .unwrap()
                 .expect("a minute is enough");
         }

@@ -251,13 +251,13 @@ fn missing_representor_data_is_queried_lazily() {
     let dpu: Arc<dyn Backend> = Arc::new(AsLinux(card.dpu.clone()));
     let host = |at: &str| DevInfo::find_in(&card.host, at).unwrap();
     let dev = pf(&dpu, "03:00.0");
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = asked.clone();
+    let queries = Arc::new(AtomicUsize::new(0));
+    let counted = queries.clone();
     let _watch = card.model.watch_commands(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
     });
     let reps = DevInfoRep::list(&dev).unwrap();
-    assert_eq!(asked.load(Ordering::Relaxed), 0, "who lists them may need neither");
+    assert_eq!(queries.load(Ordering::Relaxed), 0, "listing them queries nothing");
     drop(dev);
     let rep = |name| reps.iter().find(|rep| rep.interface_name() == name).unwrap();
     assert_eq!(rep("pf0hpf").pci_address().unwrap(), address("0b:00.0"));

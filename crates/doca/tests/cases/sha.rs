@@ -10,23 +10,23 @@ use verbless_doca::{
 
 use crate::support::{dev, map, plain};
 
-struct Lab {
+struct Rig {
     map: Mmap,
     inventory: Inventory,
     sha: Sha,
     workq: WorkQ,
 }
 
-fn lab(workq: WorkQ) -> Lab {
+fn rig(workq: WorkQ) -> Rig {
     let dev = dev();
     let (map, inventory) = plain(&dev, 1 << 20, 64);
     let sha = Sha::builder(&dev).start().unwrap();
     let mut workq = workq;
     workq.add(&sha).unwrap();
-    Lab { map, inventory, sha, workq }
+    Rig { map, inventory, sha, workq }
 }
 
-impl Lab {
+impl Rig {
     /// A buffer with these bytes at an offset.
     fn message(&self, at: u64, bytes: &[u8]) -> Buf {
         let address = self.map.address() + at;
@@ -57,7 +57,7 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
 
 #[test]
 fn digests_match_reference() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
+    let mut rig = rig(WorkQ::new(4).unwrap());
     let text: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
     let expected: [Vec<u8>; 3] = [
         sha1::Sha1::digest(&text).to_vec(),
@@ -67,13 +67,13 @@ fn digests_match_reference() {
     let all = [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512];
     for (algorithm, expected) in all.into_iter().zip(expected) {
         // In one buffer, and in a chain of three with an empty one between.
-        let mut chain = lab.message(0, &text[..70_001]);
-        chain.link(lab.message(0x4_0000, b"")).unwrap();
-        chain.link(lab.message(0x4_0000, &text[70_001..])).unwrap();
-        for source in [lab.message(0x8_0000, &text), chain] {
-            let job = lab.sha.hash(algorithm, source, lab.room(0xf_0000)).user_data(9);
-            lab.workq.submit(job).unwrap();
-            let done = done(&mut lab.workq);
+        let mut chain = rig.message(0, &text[..70_001]);
+        chain.link(rig.message(0x4_0000, b"")).unwrap();
+        chain.link(rig.message(0x4_0000, &text[70_001..])).unwrap();
+        for source in [rig.message(0x8_0000, &text), chain] {
+            let job = rig.sha.hash(algorithm, source, rig.room(0xf_0000)).user_data(9);
+            rig.workq.submit(job).unwrap();
+            let done = done(&mut rig.workq);
             assert_eq!(done.destination.unwrap().to_vec().unwrap(), expected, "{algorithm:?}");
             assert_eq!((done.user_data.0, done.job_type), (9, JobType::ShaHash));
         }
@@ -82,44 +82,44 @@ fn digests_match_reference() {
 
 #[test]
 fn partial_hash_equals_whole_and_session_is_reusable() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
+    let mut rig = rig(WorkQ::new(4).unwrap());
     let text = [7; 1000];
-    let mut session = Some(lab.sha.partial(Algorithm::Sha512));
+    let mut session = Some(rig.sha.partial(Algorithm::Sha512));
     for _ in 0..2 {
         for part in text[..896].chunks(128) {
-            let job = lab.sha.update(session.take().unwrap(), lab.message(0, part));
-            lab.workq.submit(job).unwrap();
-            let done = done(&mut lab.workq);
+            let job = rig.sha.update(session.take().unwrap(), rig.message(0, part));
+            rig.workq.submit(job).unwrap();
+            let done = done(&mut rig.workq);
             assert_eq!(done.job_type, JobType::ShaPartial);
             assert!(done.destination.is_none());
             session = done.session;
         }
-        let last = lab.message(0, &text[896..]);
-        let job = lab.sha.finish(session.take().unwrap(), last, lab.room(0x1000));
-        lab.workq.submit(job).unwrap();
-        let done = done(&mut lab.workq);
+        let last = rig.message(0, &text[896..]);
+        let job = rig.sha.finish(session.take().unwrap(), last, rig.room(0x1000));
+        rig.workq.submit(job).unwrap();
+        let done = done(&mut rig.workq);
         assert_eq!(
             done.destination.unwrap().to_vec().unwrap(),
             sha2::Sha512::digest(text).to_vec()
         );
         session = done.session;
     }
-    let odd = lab.sha.update(lab.sha.partial(Algorithm::Sha512), lab.message(0, &[0; 64]));
-    assert_eq!(kind(lab.workq.submit(odd)), ErrorKind::InvalidValue, "half a block");
+    let odd = rig.sha.update(rig.sha.partial(Algorithm::Sha512), rig.message(0, &[0; 64]));
+    assert_eq!(kind(rig.workq.submit(odd)), ErrorKind::InvalidValue, "half a block");
 }
 
 #[test]
 fn digest_is_appended_and_short_tail_room_rejected() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let mut room = lab.room(0x1000);
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let mut room = rig.room(0x1000);
     room.append(b"digest: ").unwrap();
-    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), room);
-    lab.workq.submit(job).unwrap();
-    let bytes = done(&mut lab.workq).destination.unwrap().to_vec().unwrap();
+    let job = rig.sha.hash(Algorithm::Sha1, rig.message(0, b"abc"), room);
+    rig.workq.submit(job).unwrap();
+    let bytes = done(&mut rig.workq).destination.unwrap().to_vec().unwrap();
     assert_eq!((&bytes[..8], bytes.len()), (&b"digest: "[..], 28));
-    let mut short = lab.room(0x1000);
+    let mut short = rig.room(0x1000);
     short.append(&[0; 45]).unwrap();
-    let refused = lab.workq.submit(lab.sha.hash(Algorithm::Sha1, lab.message(0, b"a"), short));
+    let refused = rig.workq.submit(rig.sha.hash(Algorithm::Sha1, rig.message(0, b"a"), short));
     let refused = refused.unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
     assert_eq!(refused.given.into_bufs().1.unwrap().data_len(), 45, "it is given back");
@@ -127,23 +127,23 @@ fn digest_is_appended_and_short_tail_room_rejected() {
 
 #[test]
 fn referenced_or_read_only_bufs_are_rejected() {
-    let mut lab = lab(WorkQ::new(4).unwrap());
-    let source = lab.message(0, b"abc");
+    let mut rig = rig(WorkQ::new(4).unwrap());
+    let source = rig.message(0, b"abc");
     let reference = source.add_ref().unwrap();
-    let refused = lab.workq.submit(lab.sha.hash(Algorithm::Sha1, source, lab.room(64)));
+    let refused = rig.workq.submit(rig.sha.hash(Algorithm::Sha1, source, rig.room(64)));
     let refused = refused.unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue, "a second reference");
     drop(reference);
-    lab.workq.submit(refused.given).unwrap();
-    done(&mut lab.workq);
+    rig.workq.submit(refused.given).unwrap();
+    done(&mut rig.workq);
 
-    let read_only = map(lab.sha_dev(), 4096, AccessFlags::LOCAL_READ_ONLY);
-    let into = lab.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
-    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), into);
-    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+    let read_only = map(rig.sha_dev(), 4096, AccessFlags::LOCAL_READ_ONLY);
+    let into = rig.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
+    let job = rig.sha.hash(Algorithm::Sha1, rig.message(0, b"abc"), into);
+    assert_eq!(kind(rig.workq.submit(job)), ErrorKind::NotPermitted);
 }
 
-impl Lab {
+impl Rig {
     fn sha_dev(&self) -> &verbless_doca::Dev {
         self.sha.dev()
     }
@@ -151,25 +151,25 @@ impl Lab {
 
 #[test]
 fn full_workq_returns_job_with_again() {
-    let mut lab = lab(WorkQ::new(2).unwrap());
-    let job = |lab: &Lab, n| {
-        lab.sha.hash(Algorithm::Sha1, lab.message(n, b"abc"), lab.room(0x1000 * n)).user_data(n)
+    let mut rig = rig(WorkQ::new(2).unwrap());
+    let job = |rig: &Rig, n| {
+        rig.sha.hash(Algorithm::Sha1, rig.message(n, b"abc"), rig.room(0x1000 * n)).user_data(n)
     };
-    lab.workq.submit(job(&lab, 1)).unwrap();
-    lab.workq.submit(job(&lab, 2)).unwrap();
-    let refused = lab.workq.submit(job(&lab, 3)).unwrap_err();
+    rig.workq.submit(job(&rig, 1)).unwrap();
+    rig.workq.submit(job(&rig, 2)).unwrap();
+    let refused = rig.workq.submit(job(&rig, 3)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::Again);
-    assert_eq!(lab.workq.in_flight(), 2);
-    assert_eq!(done(&mut lab.workq).user_data.0, 1);
-    lab.workq.submit(refused.given).unwrap();
-    let rest = [(); 2].map(|()| done(&mut lab.workq).user_data.0);
-    assert_eq!((rest, lab.workq.in_flight()), ([2, 3], 0));
-    assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+    assert_eq!(rig.workq.in_flight(), 2);
+    assert_eq!(done(&mut rig.workq).user_data.0, 1);
+    rig.workq.submit(refused.given).unwrap();
+    let rest = [(); 2].map(|()| done(&mut rig.workq).user_data.0);
+    assert_eq!((rest, rig.workq.in_flight()), ([2, 3], 0));
+    assert!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)));
 }
 
 #[test]
 fn workq_and_ctx_enforce_state_order() {
-    let Lab { map, inventory, sha, mut workq } = lab(WorkQ::new(2).unwrap());
+    let Rig { map, inventory, sha, mut workq } = rig(WorkQ::new(2).unwrap());
     let buffer = || inventory.buf_by_addr(&map, map.address(), 64).unwrap();
     assert_eq!(kind(workq.add(&sha)), ErrorKind::AlreadyExist);
     assert_eq!(kind(workq.set_depth(4)), ErrorKind::BadState);
@@ -203,30 +203,30 @@ fn workq_and_ctx_enforce_state_order() {
 
 #[test]
 fn job_of_dropped_ctx_is_rejected() {
-    let mut lab = lab(WorkQ::new(2).unwrap());
-    let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), lab.room(64));
-    lab.workq.remove(&lab.sha).unwrap();
-    let dev = lab.sha.dev().clone();
-    drop(lab.sha);
+    let mut rig = rig(WorkQ::new(2).unwrap());
+    let job = rig.sha.hash(Algorithm::Sha1, rig.message(0, b"abc"), rig.room(64));
+    rig.workq.remove(&rig.sha).unwrap();
+    let dev = rig.sha.dev().clone();
+    drop(rig.sha);
     // The new context has the slot of the dropped one.
     let other = Sha::builder(&dev).start().unwrap();
-    lab.workq.add(&other).unwrap();
-    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::BadState);
+    rig.workq.add(&other).unwrap();
+    assert_eq!(kind(rig.workq.submit(job)), ErrorKind::BadState);
 }
 
 #[test]
 fn abort_yields_each_job_once_and_rejects_more() {
-    let mut lab = lab(WorkQ::new(8).unwrap());
+    let mut rig = rig(WorkQ::new(8).unwrap());
     for n in 0..5 {
-        let job = lab.sha.hash(Algorithm::Sha1, lab.message(n, b"a"), lab.room(64 * n));
-        lab.workq.submit(job.user_data(n)).unwrap();
+        let job = rig.sha.hash(Algorithm::Sha1, rig.message(n, b"a"), rig.room(64 * n));
+        rig.workq.submit(job.user_data(n)).unwrap();
     }
-    lab.workq.abort(&lab.sha).unwrap();
-    let job = lab.sha.hash(Algorithm::Sha1, lab.message(9, b"a"), lab.room(640));
-    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::Shutdown);
+    rig.workq.abort(&rig.sha).unwrap();
+    let job = rig.sha.hash(Algorithm::Sha1, rig.message(9, b"a"), rig.room(640));
+    assert_eq!(kind(rig.workq.submit(job)), ErrorKind::Shutdown);
     let mut seen = Vec::new();
-    while lab.workq.in_flight() > 0 {
-        match lab.workq.progress_retrieve() {
+    while rig.workq.in_flight() > 0 {
+        match rig.workq.progress_retrieve() {
             Err(Retrieve::IoFailed(event)) => {
                 assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
                 seen.push(event.user_data().0);
@@ -235,54 +235,54 @@ fn abort_yields_each_job_once_and_rejects_more() {
         }
     }
     assert_eq!(seen, [0, 1, 2, 3, 4]);
-    lab.workq.remove(&lab.sha).unwrap();
-    lab.workq.add(&lab.sha).unwrap();
-    let job = lab.sha.hash(Algorithm::Sha1, lab.message(9, b"a"), lab.room(640));
-    lab.workq.submit(job).unwrap();
-    done(&mut lab.workq);
+    rig.workq.remove(&rig.sha).unwrap();
+    rig.workq.add(&rig.sha).unwrap();
+    let job = rig.sha.hash(Algorithm::Sha1, rig.message(9, b"a"), rig.room(640));
+    rig.workq.submit(job).unwrap();
+    done(&mut rig.workq);
 }
 
 #[test]
 fn arm_signals_before_and_after_submit() {
-    let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
+    let mut rig = rig(WorkQ::builder(4).event_driven().build().unwrap());
     let readable = |workq: &WorkQ| {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
         poll(&mut files, PollTimeout::ZERO).unwrap() == 1
     };
-    let job = |lab: &Lab| lab.sha.hash(Algorithm::Sha1, lab.message(0, b"a"), lab.room(64));
-    assert!(!readable(&lab.workq));
+    let job = |rig: &Rig| rig.sha.hash(Algorithm::Sha1, rig.message(0, b"a"), rig.room(64));
+    assert!(!readable(&rig.workq));
     // Arm, submit, wait.
-    lab.workq.arm().unwrap();
-    assert!(!readable(&lab.workq));
-    lab.workq.submit(job(&lab)).unwrap();
-    assert!(readable(&lab.workq));
-    lab.workq.clear().unwrap();
-    assert!(!readable(&lab.workq));
-    done(&mut lab.workq);
+    rig.workq.arm().unwrap();
+    assert!(!readable(&rig.workq));
+    rig.workq.submit(job(&rig)).unwrap();
+    assert!(readable(&rig.workq));
+    rig.workq.clear().unwrap();
+    assert!(!readable(&rig.workq));
+    done(&mut rig.workq);
     // Submit, arm, wait.
-    lab.workq.submit(job(&lab)).unwrap();
-    lab.workq.arm().unwrap();
-    assert!(readable(&lab.workq), "there is something to retrieve");
-    lab.workq.clear().unwrap();
-    done(&mut lab.workq);
+    rig.workq.submit(job(&rig)).unwrap();
+    rig.workq.arm().unwrap();
+    assert!(readable(&rig.workq), "there is something to retrieve");
+    rig.workq.clear().unwrap();
+    done(&mut rig.workq);
     let start = Instant::now();
-    let none = lab.workq.retrieve_within(Some(Duration::from_millis(30))).unwrap();
+    let none = rig.workq.retrieve_within(Some(Duration::from_millis(30))).unwrap();
     assert!(none.is_none() && start.elapsed() >= Duration::from_millis(30));
 }
 
 #[test]
 fn hash_takes_64_kib_per_progress_call() {
     const TURN: usize = 64 << 10;
-    let mut lab = lab(WorkQ::new(2).unwrap());
+    let mut rig = rig(WorkQ::new(2).unwrap());
     for length in [3, TURN, TURN + 1] {
         let text = vec![7; length];
-        let job = lab.sha.hash(Algorithm::Sha256, lab.message(0, &text), lab.room(512 << 10));
-        lab.workq.submit(job).unwrap();
+        let job = rig.sha.hash(Algorithm::Sha256, rig.message(0, &text), rig.room(512 << 10));
+        rig.workq.submit(job).unwrap();
         if length > TURN {
-            assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+            assert!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)));
         }
-        let Ok(Event::Sha(done)) = lab.workq.progress_retrieve() else {
+        let Ok(Event::Sha(done)) = rig.workq.progress_retrieve() else {
             panic!("{length} bytes are not hashed");
         };
         assert_eq!(done.destination.unwrap().data_len(), 32);
@@ -291,23 +291,23 @@ fn hash_takes_64_kib_per_progress_call() {
 
 #[test]
 fn hash_completes_under_constant_copies() {
-    let mut lab = lab(WorkQ::new(8).unwrap());
-    let dev = lab.sha.dev().clone();
+    let mut rig = rig(WorkQ::new(8).unwrap());
+    let dev = rig.sha.dev().clone();
     let dma = verbless_doca::dma::Dma::builder(&dev).start().unwrap();
-    lab.workq.add(&dma).unwrap();
-    let hash = lab.sha.hash(Algorithm::Sha1, lab.message(0, &[7; 300_000]), lab.room(0x8_0000));
-    lab.workq.submit(hash).unwrap();
+    rig.workq.add(&dma).unwrap();
+    let hash = rig.sha.hash(Algorithm::Sha1, rig.message(0, &[7; 300_000]), rig.room(0x8_0000));
+    rig.workq.submit(hash).unwrap();
     for number in 0..4 {
-        let at = lab.map.address() + 0x9_0000 + 256 * number;
-        let from = lab.inventory.buf_by_data(&lab.map, at, 64).unwrap();
-        let to = lab.inventory.buf_by_addr(&lab.map, at + 64, 64).unwrap();
-        lab.workq.submit(dma.memcpy(from, to)).unwrap();
+        let at = rig.map.address() + 0x9_0000 + 256 * number;
+        let from = rig.inventory.buf_by_data(&rig.map, at, 64).unwrap();
+        let to = rig.inventory.buf_by_addr(&rig.map, at + 64, 64).unwrap();
+        rig.workq.submit(dma.memcpy(from, to)).unwrap();
     }
     for _ in 0..100_000 {
-        match lab.workq.progress_retrieve() {
+        match rig.workq.progress_retrieve() {
             Ok(Event::Dma(mut done)) => {
                 done.destination.reset_data_len();
-                lab.workq.submit(dma.memcpy(done.source, done.destination)).unwrap();
+                rig.workq.submit(dma.memcpy(done.source, done.destination)).unwrap();
             }
             Ok(Event::Sha(_)) => return,
             Err(Retrieve::Again) => {}
@@ -319,32 +319,32 @@ fn hash_completes_under_constant_copies() {
 
 #[test]
 fn partial_aborted_midway_returns_no_session() {
-    let mut lab = lab(WorkQ::new(2).unwrap());
+    let mut rig = rig(WorkQ::new(2).unwrap());
     let text = vec![7; 512 << 10];
     for steps in 0..3 {
-        let part = lab.sha.partial(Algorithm::Sha256);
-        let job = lab.sha.update(part, lab.message(0, &text));
-        lab.workq.submit(job).unwrap();
+        let part = rig.sha.partial(Algorithm::Sha256);
+        let job = rig.sha.update(part, rig.message(0, &text));
+        rig.workq.submit(job).unwrap();
         for _ in 0..steps {
-            assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+            assert!(matches!(rig.workq.progress_retrieve(), Err(Retrieve::Again)));
         }
-        lab.workq.abort(&lab.sha).unwrap();
-        let Err(Retrieve::IoFailed(Event::Sha(done))) = lab.workq.progress_retrieve() else {
+        rig.workq.abort(&rig.sha).unwrap();
+        let Err(Retrieve::IoFailed(Event::Sha(done))) = rig.workq.progress_retrieve() else {
             panic!("an aborted job did not fail");
         };
         assert_eq!(done.session.is_some(), steps == 0, "after {steps} steps");
-        lab.workq.remove(&lab.sha).unwrap();
-        lab.workq.add(&lab.sha).unwrap();
+        rig.workq.remove(&rig.sha).unwrap();
+        rig.workq.add(&rig.sha).unwrap();
     }
 }
 
 #[test]
 fn mmap_without_ctx_device_is_rejected() {
-    let mut lab = lab(WorkQ::new(2).unwrap());
+    let mut rig = rig(WorkQ::new(2).unwrap());
     let other = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
-    let source = lab.inventory.buf_by_data(&other, other.address(), 64).unwrap();
-    let job = lab.sha.hash(Algorithm::Sha1, source, lab.room(0));
-    assert_eq!(kind(lab.workq.submit(job)), ErrorKind::NotPermitted);
+    let source = rig.inventory.buf_by_data(&other, other.address(), 64).unwrap();
+    let job = rig.sha.hash(Algorithm::Sha1, source, rig.room(0));
+    assert_eq!(kind(rig.workq.submit(job)), ErrorKind::NotPermitted);
 }
 
 #[test]

@@ -11,12 +11,12 @@ use verbless_prm::CqeSyndrome;
 
 use crate::support::plain;
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 const BUFFERS: usize = 64;
 
 /// A graph of one copy, and a graph of a copy, a callback after it, and then two instances of the
 /// first.
-struct Lab {
+struct Rig {
     model: Model,
     map: Mmap,
     inventory: Inventory,
@@ -30,7 +30,7 @@ struct Lab {
     subs: [Node; 2],
 }
 
-fn lab() -> Lab {
+fn rig() -> Rig {
     let (model, dev) = crate::support::disturbed();
     let (map, inventory) = plain(&dev, 1 << 16, BUFFERS);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -49,12 +49,12 @@ fn lab() -> Lab {
     subs.iter().for_each(|&sub| outer.add_dependency(user, sub).unwrap());
     let outer = outer.start().unwrap();
     let workq = WorkQ::new(8).unwrap();
-    let mut this = Lab { model, map, inventory, dma, workq, inner, copy, outer, first, user, subs };
+    let mut this = Rig { model, map, inventory, dma, workq, inner, copy, outer, first, user, subs };
     this.workq = this.workq_of(8);
     this
 }
 
-impl Lab {
+impl Rig {
     fn workq_of(&self, depth: u32) -> WorkQ {
         let mut workq = WorkQ::new(depth).unwrap();
         workq.add(&self.dma).unwrap();
@@ -97,7 +97,7 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
 
 fn ended(workq: &mut WorkQ) -> GraphDone {
     loop {
-        match panic::catch_unwind(AssertUnwindSafe(|| workq.retrieve_within(MINUTE))) {
+        match panic::catch_unwind(AssertUnwindSafe(|| workq.retrieve_within(TIMEOUT))) {
             Ok(Ok(Some(Event::Graph(done)))) => return done,
             Ok(other) => panic!("{other:?}"),
             // A callback's retrieval: the event comes later.
@@ -108,86 +108,86 @@ fn ended(workq: &mut WorkQ) -> GraphDone {
 
 #[test]
 fn shared_sub_instance_runs_in_one_graph_only() {
-    let mut lab = lab();
-    let [shared, one, two] = [lab.inside(), lab.inside(), lab.inside()];
-    let [left, right] = [lab.over([&one, &shared], 0), lab.over([&two, &shared], 0)];
-    let mut other = lab.workq_of(8);
+    let mut rig = rig();
+    let [shared, one, two] = [rig.inside(), rig.inside(), rig.inside()];
+    let [left, right] = [rig.over([&one, &shared], 0), rig.over([&two, &shared], 0)];
+    let mut other = rig.workq_of(8);
     for round in 0..20u64 {
-        lab.workq.submit_graph(&left, round).unwrap();
+        rig.workq.submit_graph(&left, round).unwrap();
         // On either work queue, no part of the other begins.
-        let before = lab.inventory.num_free_elements();
-        assert_eq!(kind(lab.workq.submit_graph(&right, 9)), ErrorKind::InUse);
+        let before = rig.inventory.num_free_elements();
+        assert_eq!(kind(rig.workq.submit_graph(&right, 9)), ErrorKind::InUse);
         assert_eq!(kind(other.submit_graph(&right, 9)), ErrorKind::InUse);
-        assert_eq!(lab.inventory.num_free_elements(), before);
+        assert_eq!(rig.inventory.num_free_elements(), before);
         assert_eq!(other.in_flight(), 0);
         assert!(shared.is_running() && one.is_running(), "before their nodes begin");
         assert!(!right.is_running() && !two.is_running(), "what was refused is as it was");
-        assert_eq!(kind(shared.take_result(lab.copy)), ErrorKind::InUse);
-        let done = ended(&mut lab.workq);
-        assert_eq!((done.status(), done.user_data.0, lab.workq.in_flight()), (0, round, 0));
+        assert_eq!(kind(shared.take_result(rig.copy)), ErrorKind::InUse);
+        let done = ended(&mut rig.workq);
+        assert_eq!((done.status(), done.user_data.0, rig.workq.in_flight()), (0, round, 0));
         assert!(![&left, &one, &shared].iter().any(|instance| instance.is_running()));
-        assert!(shared.take_result(lab.copy).unwrap().is_some());
+        assert!(shared.take_result(rig.copy).unwrap().is_some());
         // The other one's turn.
-        shared.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+        shared.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
         other.submit_graph(&right, 0).unwrap();
         assert_eq!(ended(&mut other).status(), 0);
         for inside in [&shared, &one, &two] {
-            inside.take_result(lab.copy).unwrap().unwrap();
-            inside.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+            inside.take_result(rig.copy).unwrap().unwrap();
+            inside.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
         }
         for outer in [&left, &right] {
-            outer.take_result(lab.first).unwrap().unwrap();
-            outer.set_ctx_node_data(lab.first, lab.job(64)).unwrap();
+            outer.take_result(rig.first).unwrap().unwrap();
+            outer.set_ctx_node_data(rig.first, rig.job(64)).unwrap();
         }
     }
     drop((left, right, shared, one, two));
-    assert_eq!(lab.inventory.num_free_elements(), BUFFERS);
+    assert_eq!(rig.inventory.num_free_elements(), BUFFERS);
 }
 
 #[test]
 fn sub_instance_used_twice_is_rejected_at_submit() {
-    let mut lab = lab();
+    let mut rig = rig();
     let mut top = Graph::builder();
-    let sides = [top.sub_graph_node(&lab.outer), top.sub_graph_node(&lab.outer)];
+    let sides = [top.sub_graph_node(&rig.outer), top.sub_graph_node(&rig.outer)];
     top.add_dependency(sides[0], sides[1]).unwrap();
     let top = top.start().unwrap();
-    lab.workq.add_graph(&top).unwrap();
-    let [shared, one, two] = [lab.inside(), lab.inside(), lab.inside()];
-    let [left, right] = [lab.over([&one, &shared], 0), lab.over([&two, &shared], 0)];
+    rig.workq.add_graph(&top).unwrap();
+    let [shared, one, two] = [rig.inside(), rig.inside(), rig.inside()];
+    let [left, right] = [rig.over([&one, &shared], 0), rig.over([&two, &shared], 0)];
     let instance = top.instance();
     instance.set_sub_graph_node_data(sides[0], left.clone()).unwrap();
     instance.set_sub_graph_node_data(sides[1], right.clone()).unwrap();
-    assert_eq!(kind(lab.workq.submit_graph(&instance, 0)), ErrorKind::InUse);
+    assert_eq!(kind(rig.workq.submit_graph(&instance, 0)), ErrorKind::InUse);
     let all = [&instance, &left, &right, &shared, &one, &two];
     assert!(!all.iter().any(|instance| instance.is_running()));
     // With one instance per node it runs.
-    right.set_sub_graph_node_data(lab.subs[1], lab.inside()).unwrap();
-    lab.workq.submit_graph(&instance, 0).unwrap();
+    right.set_sub_graph_node_data(rig.subs[1], rig.inside()).unwrap();
+    rig.workq.submit_graph(&instance, 0).unwrap();
     assert!([&left, &right, &two].iter().all(|instance| instance.is_running()));
-    assert_eq!(ended(&mut lab.workq).status(), 0);
+    assert_eq!(ended(&mut rig.workq).status(), 0);
     assert!(!all.iter().any(|instance| instance.is_running()));
 }
 
 #[test]
 fn rejected_submission_releases_sub_instances() {
-    let mut lab = lab();
-    let [one, two] = [lab.inside(), lab.inner.instance()];
-    let outer = lab.over([&one, &two], 0);
+    let mut rig = rig();
+    let [one, two] = [rig.inside(), rig.inner.instance()];
+    let outer = rig.over([&one, &two], 0);
     let all_idle = || ![&outer, &one, &two].iter().any(|instance| instance.is_running());
     // The second inner instance has no job.
-    assert_eq!(kind(lab.workq.submit_graph(&outer, 0)), ErrorKind::InvalidValue);
+    assert_eq!(kind(rig.workq.submit_graph(&outer, 0)), ErrorKind::InvalidValue);
     assert!(all_idle());
-    two.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+    two.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
     // The work queue is not on the context.
     let mut bare = WorkQ::new(1).unwrap();
     assert_eq!(kind(bare.submit_graph(&outer, 0)), ErrorKind::BadState);
-    bare.add_graph(&lab.outer).unwrap();
+    bare.add_graph(&rig.outer).unwrap();
     assert_eq!(kind(bare.submit_graph(&outer, 0)), ErrorKind::BadState);
     assert!(all_idle());
     // The work queue is full.
-    bare.add(&lab.dma).unwrap();
-    let [three, four] = [lab.inside(), lab.inside()];
-    bare.submit_graph(&lab.over([&three, &four], 0), 0).unwrap();
+    bare.add(&rig.dma).unwrap();
+    let [three, four] = [rig.inside(), rig.inside()];
+    bare.submit_graph(&rig.over([&three, &four], 0), 0).unwrap();
     assert_eq!(kind(bare.submit_graph(&outer, 0)), ErrorKind::Again);
     assert!(all_idle());
     assert_eq!(ended(&mut bare).status(), 0);
@@ -197,75 +197,75 @@ fn rejected_submission_releases_sub_instances() {
 
 #[test]
 fn ended_graph_frees_sub_instances_and_unrun_jobs() {
-    let lab = lab();
-    let [one, two] = [lab.inside(), lab.inside()];
+    let rig = rig();
+    let [one, two] = [rig.inside(), rig.inside()];
     let check = |outer: &Instance, jobs: bool| {
         assert!(![outer, &one, &two].iter().any(|instance| instance.is_running()));
         for inside in [&one, &two] {
-            let job = inside.take_job::<Memcpy>(lab.copy).unwrap();
+            let job = inside.take_job::<Memcpy>(rig.copy).unwrap();
             assert_eq!(job.is_some(), jobs);
-            drop(inside.take_result(lab.copy).unwrap());
-            inside.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+            drop(inside.take_result(rig.copy).unwrap());
+            inside.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
         }
-        let left = [lab.first].map(|node| outer.take_result(node).unwrap());
-        drop((left, outer.take_job::<Memcpy>(lab.first).unwrap()));
-        assert_eq!(lab.inventory.num_free_elements(), BUFFERS - 4);
+        let left = [rig.first].map(|node| outer.take_result(node).unwrap());
+        drop((left, outer.take_job::<Memcpy>(rig.first).unwrap()));
+        assert_eq!(rig.inventory.num_free_elements(), BUFFERS - 4);
     };
     let number = |kind: ErrorKind| u64::from(kind.number());
-    let mut workq = lab.workq_of(8);
+    let mut workq = rig.workq_of(8);
     // Everything succeeds.
-    let outer = lab.over([&one, &two], 0);
+    let outer = rig.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).status(), 0);
     check(&outer, false);
     // The callback fails, or panics, or the device fails the first node. The results of the last
     // run are dropped then.
-    let outer = lab.over([&one, &two], 0);
+    let outer = rig.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).status(), 0);
     for inside in [&one, &two] {
-        inside.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+        inside.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
     }
     drop(outer);
-    let outer = lab.over([&one, &two], 1);
+    let outer = rig.over([&one, &two], 1);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).status(), number(ErrorKind::TimeOut));
-    assert!(one.take_result(lab.copy).unwrap().is_none());
+    assert!(one.take_result(rig.copy).unwrap().is_none());
     check(&outer, true);
     for (what, kind) in [(1, ErrorKind::TimeOut), (2, ErrorKind::Unexpected)] {
-        let outer = lab.over([&one, &two], what);
+        let outer = rig.over([&one, &two], what);
         workq.submit_graph(&outer, 0).unwrap();
         assert_eq!(ended(&mut workq).status(), number(kind));
         check(&outer, true);
     }
-    lab.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
-    let outer = lab.over([&one, &two], 0);
+    rig.model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
+    let outer = rig.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
-    assert_eq!(ended(&mut workq).failed, Some(lab.first));
+    assert_eq!(ended(&mut workq).failed, Some(rig.first));
     check(&outer, true);
     // A sub-graph fails beside another one.
-    let outer = lab.over([&one, &two], 0);
-    one.take_job::<Memcpy>(lab.copy).unwrap();
-    let source = lab.inventory.buf_by_data(&lab.map, lab.map.address(), 64).unwrap();
-    let full = lab.inventory.buf_by_data(&lab.map, lab.map.address() + 128, 64).unwrap();
-    one.set_ctx_node_data(lab.copy, lab.dma.memcpy(source, full)).unwrap();
+    let outer = rig.over([&one, &two], 0);
+    one.take_job::<Memcpy>(rig.copy).unwrap();
+    let source = rig.inventory.buf_by_data(&rig.map, rig.map.address(), 64).unwrap();
+    let full = rig.inventory.buf_by_data(&rig.map, rig.map.address() + 128, 64).unwrap();
+    one.set_ctx_node_data(rig.copy, rig.dma.memcpy(source, full)).unwrap();
     workq.submit_graph(&outer, 0).unwrap();
     let done = ended(&mut workq);
-    assert_eq!((done.failed, done.status()), (Some(lab.subs[0]), number(ErrorKind::InvalidValue)));
-    drop(one.take_job::<Memcpy>(lab.copy).unwrap().expect("it was refused"));
-    one.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
-    two.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
-    drop(two.take_result(lab.copy).unwrap().expect("it ran"));
+    assert_eq!((done.failed, done.status()), (Some(rig.subs[0]), number(ErrorKind::InvalidValue)));
+    drop(one.take_job::<Memcpy>(rig.copy).unwrap().expect("it was refused"));
+    one.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
+    two.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
+    drop(two.take_result(rig.copy).unwrap().expect("it ran"));
     check(&outer, true);
     // Its context is aborted, or its handle dropped.
-    let outer = lab.over([&one, &two], 0);
+    let outer = rig.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
-    workq.abort(&lab.dma).unwrap();
+    workq.abort(&rig.dma).unwrap();
     assert_eq!(ended(&mut workq).status(), number(ErrorKind::Shutdown));
     check(&outer, true);
-    workq.remove(&lab.dma).unwrap();
-    workq.add(&lab.dma).unwrap();
-    let outer = lab.over([&one, &two], 0);
+    workq.remove(&rig.dma).unwrap();
+    workq.add(&rig.dma).unwrap();
+    let outer = rig.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     drop(outer);
     let done = ended(&mut workq);
@@ -273,7 +273,7 @@ fn ended_graph_frees_sub_instances_and_unrun_jobs() {
     check(&done.instance(), false);
     // The work queue is dropped, before the inner instances begin or while they run.
     for turns in [0, 1, 2, 3, 4, 5] {
-        let outer = lab.over([&one, &two], 0);
+        let outer = rig.over([&one, &two], 0);
         workq.submit_graph(&outer, 0).unwrap();
         for _ in 0..turns {
             let before = workq.in_flight();
@@ -284,24 +284,24 @@ fn ended_graph_frees_sub_instances_and_unrun_jobs() {
                 break;
             }
         }
-        drop(std::mem::replace(&mut workq, lab.workq_of(8)));
+        drop(std::mem::replace(&mut workq, rig.workq_of(8)));
         let instances = [&outer, &one, &two];
         assert!(!instances.iter().any(|instance| instance.is_running()), "after {turns}");
         for inside in [&one, &two] {
-            drop(inside.take_result(lab.copy).unwrap());
-            inside.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
+            drop(inside.take_result(rig.copy).unwrap());
+            inside.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
         }
         drop(outer);
-        assert_eq!(lab.inventory.num_free_elements(), BUFFERS - 4, "after {turns}");
+        assert_eq!(rig.inventory.num_free_elements(), BUFFERS - 4, "after {turns}");
     }
 }
 
 #[test]
 fn callback_reaches_sub_graph_nodes_before_and_after() {
-    let lab = lab();
+    let rig = rig();
     let mut graph = Graph::builder();
-    let (inner, copy) = (&lab.inner, lab.copy);
-    let late = std::sync::Mutex::new(Some(lab.job(0x400)));
+    let (inner, copy) = (&rig.inner, rig.copy);
+    let late = std::sync::Mutex::new(Some(rig.job(0x400)));
     let sub = graph.sub_graph_node(inner);
     let before = graph.user_node(move |node| {
         let mut inside = node.sub_graph(sub).map_err(|error| error.kind())?;
@@ -320,10 +320,10 @@ fn callback_reaches_sub_graph_nodes_before_and_after() {
     graph.add_dependency(before, sub).unwrap();
     graph.add_dependency(sub, after).unwrap();
     let graph = graph.start().unwrap();
-    let mut workq = lab.workq_of(8);
+    let mut workq = rig.workq_of(8);
     workq.add_graph(&graph).unwrap();
-    lab.map.write_at(0, &[9; 64]).unwrap();
-    let (instance, inside) = (graph.instance(), lab.inside());
+    rig.map.write_at(0, &[9; 64]).unwrap();
+    let (instance, inside) = (graph.instance(), rig.inside());
     instance.set_sub_graph_node_data(sub, inside.clone()).unwrap();
     instance.set_user_node_data(before, ()).unwrap();
     instance.set_user_node_data(after, Vec::<u8>::new()).unwrap();
@@ -332,7 +332,7 @@ fn callback_reaches_sub_graph_nodes_before_and_after() {
     let bytes = instance.take_user_node_data::<Vec<u8>>(after).unwrap().unwrap();
     assert_eq!(bytes, [9; 64]);
     let mut there = [0; 64];
-    lab.map.read_at(0x400, &mut there).unwrap();
+    rig.map.read_at(0x400, &mut there).unwrap();
     assert_eq!(there, [9; 64], "the job that the callback set is the one that ran");
     assert!(inside.take_result(copy).unwrap().is_none(), "the callback has it");
 }

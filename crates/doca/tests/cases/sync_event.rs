@@ -18,7 +18,7 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::{dev, sides};
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 fn configured(dev: &Dev) -> SyncEventBuilder {
     let builder = SyncEvent::builder(dev).publisher_add_location(Location::Cpu).unwrap();
@@ -48,7 +48,7 @@ fn run(workq: &mut WorkQ, job: impl Job) -> Option<u64> {
 
 /// The next event's value.
 fn value(workq: &mut WorkQ) -> Option<u64> {
-    match workq.retrieve_within(MINUTE) {
+    match workq.retrieve_within(TIMEOUT) {
         Ok(Some(Event::SyncEvent(done))) => done.value,
         other => panic!("{other:?}"),
     }
@@ -178,7 +178,7 @@ fn jobs_get_set_add_and_wait() {
         quiet(&mut workq);
         workq.submit(context.add(1).user_data(2)).unwrap();
         let mut came = [0; 2].map(|_| {
-            let event = workq.retrieve_within(MINUTE).unwrap().unwrap();
+            let event = workq.retrieve_within(TIMEOUT).unwrap().unwrap();
             (event.user_data().0, event.job_type())
         });
         came.sort_by_key(|&(number, _)| number);
@@ -225,7 +225,7 @@ fn waits_end_as_value_passes_in_any_order() {
             let waits = [0, 2, 0, 1, 1, 1][value as usize];
             let mut ended = Vec::new();
             for _ in 0..=waits {
-                match workq.retrieve_within(MINUTE) {
+                match workq.retrieve_within(TIMEOUT) {
                     Ok(Some(Event::SyncEvent(done))) => match done.job_type {
                         JobType::SyncEventAdd => assert_eq!(done.value, Some(value)),
                         _ => ended.push(done.user_data.0),
@@ -254,7 +254,7 @@ fn descending_waits_end_once_even_on_abort() {
     run(&mut other, context.set(9));
     let mut ended: Vec<u64> = Vec::new();
     while workq.in_flight() > 0 {
-        ended.push(workq.retrieve_within(MINUTE).unwrap().unwrap().user_data().0);
+        ended.push(workq.retrieve_within(TIMEOUT).unwrap().unwrap().user_data().0);
     }
     ended.sort_unstable();
     assert_eq!(ended, (1..=8).collect::<Vec<_>>());
@@ -263,7 +263,7 @@ fn descending_waits_end_once_even_on_abort() {
     workq.abort(&context).unwrap();
     ended.clear();
     while workq.in_flight() > 0 {
-        match workq.retrieve_within(MINUTE) {
+        match workq.retrieve_within(TIMEOUT) {
             Err(Retrieve::IoFailed(event)) => {
                 assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
                 ended.push(event.user_data().0);
@@ -293,7 +293,7 @@ fn jobs_behind_failed_one_end_individually() {
             workq.submit(job.user_data(number)).unwrap();
         }
         for _ in 0..7 {
-            match workq.retrieve_within(MINUTE) {
+            match workq.retrieve_within(TIMEOUT) {
                 Err(Retrieve::IoFailed(event)) => {
                     let kind = event.result().unwrap_err().kind();
                     assert_eq!(kind, ErrorKind::NotPermitted, "of its own, in round {round}");
@@ -339,7 +339,7 @@ fn ctx_on_workq_rejects_stop_and_abort_ends_wait() {
     workq.submit(context.wait_gt(9)).unwrap();
     assert_eq!(kind(workq.remove(&context)), ErrorKind::InUse);
     workq.abort(&context).unwrap();
-    match workq.retrieve_within(MINUTE) {
+    match workq.retrieve_within(TIMEOUT) {
         Err(Retrieve::IoFailed(event)) => {
             assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
         }
@@ -405,7 +405,7 @@ fn waits_run_as_graph_nodes() {
     workq.submit(context.set(41)).unwrap();
     let mut done = false;
     for _ in 0..2 {
-        match workq.retrieve_within(MINUTE).unwrap().unwrap() {
+        match workq.retrieve_within(TIMEOUT).unwrap().unwrap() {
             Event::Graph(graph) => done = graph.status() == 0,
             Event::SyncEvent(set) => assert_eq!(set.job_type, JobType::SyncEventSet),
             other => panic!("{other:?}"),
@@ -442,7 +442,7 @@ fn parallel_wait_nodes_end_in_any_order() {
     workq.submit(context.set(1)).unwrap();
     let mut done = false;
     for _ in 0..2 {
-        match workq.retrieve_within(MINUTE).unwrap().unwrap() {
+        match workq.retrieve_within(TIMEOUT).unwrap().unwrap() {
             Event::Graph(graph) => done = graph.status() == 0,
             Event::SyncEvent(set) => assert_eq!(set.job_type, JobType::SyncEventSet),
             other => panic!("{other:?}"),
@@ -592,7 +592,7 @@ fn import_fails_after_event_is_destroyed() {
         assert_eq!(kind(there.wait_gt(9)), ErrorKind::NotPermitted);
         for job in [context.get(), context.set(1), context.add(1), context.wait_gt(0)] {
             workq.submit(job).unwrap();
-            match workq.retrieve_within(MINUTE) {
+            match workq.retrieve_within(TIMEOUT) {
                 Err(Retrieve::IoFailed(event)) => {
                     assert_eq!(event.result().unwrap_err().kind(), ErrorKind::NotPermitted);
                 }

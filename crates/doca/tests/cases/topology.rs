@@ -39,7 +39,7 @@ fn is_supported<T>(answer: Result<T>) -> bool {
 }
 
 /// The count of each type, host's and DPU's: PFs, VFs, SFs.
-fn sorts<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
+fn counts_by_type<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
     let mut seen = [[0; 3]; 2];
     for (side, dev) in devs {
         let sort = match dev.info().function_type() {
@@ -55,7 +55,7 @@ fn sorts<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
 #[test]
 fn sync_events_export_from_host_to_dpu_only() {
     let devs = devices();
-    assert_eq!(sorts(devs.iter()), [[2, 3, 0], [2, 0, 2]]);
+    assert_eq!(counts_by_type(devs.iter()), [[2, 3, 0], [2, 0, 2]]);
     let can_export = |dev: &Dev| is_supported(SyncEvent::export_to_dpu_supported(dev));
     let can_import = |dev: &Dev| is_supported(SyncEvent::create_from_export_supported(dev));
     let (mut exporters, mut pairs) = (Vec::new(), 0);

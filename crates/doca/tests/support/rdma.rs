@@ -13,7 +13,7 @@ use verbless_doca::{
 
 use super::{backend, map};
 
-pub(crate) const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+pub(crate) const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Profiles with Ethernet and with InfiniBand ports.
 pub(crate) const NETWORKS: [&str; 2] = ["connectx6dx", "bluefield3"];
@@ -77,7 +77,7 @@ impl End {
 
     /// The next job, which must have succeeded.
     pub(crate) fn done(&mut self) -> RdmaDone {
-        match self.workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
+        match self.workq.retrieve_within(TIMEOUT).unwrap().expect("a minute is enough") {
             Event::Rdma(done) => done,
             other => panic!("{other:?}"),
         }
@@ -85,7 +85,7 @@ impl End {
 
     /// The next job, which must have failed.
     pub(crate) fn failed(&mut self) -> RdmaDone {
-        match self.workq.retrieve_within(MINUTE) {
+        match self.workq.retrieve_within(TIMEOUT) {
             Err(Retrieve::IoFailed(Event::Rdma(done))) => done,
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! The functions that read the thread's context by themselves.
+//! The functions without a context parameter: they read the thread's context themselves.
 
 use crate::context::{ThreadContext, WindowEntity};
 use crate::metadata::ThreadMetadata;

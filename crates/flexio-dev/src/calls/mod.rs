@@ -1,9 +1,10 @@
 //! The functions of the C API under their names, without `flexio_dev_`, in the order of its
 //! headers.
 //!
-//! Since 24.10, the C functions for doorbells and windows read the thread's context by themselves.
-//! Others still take it (errno, outboxes, puts, yield, the thread's number and storage); here none
-//! does. [`with_context`] has the signatures of the API of 2022, with the context and a status.
+//! Since 24.10, the C functions for doorbells and windows have no parameter for the thread's
+//! context. Others still do (errno, outboxes, puts, yield, the thread's number and storage); here
+//! none does. [`with_context`] has the signatures of the API of 2022, with the context and a
+//! status.
 //!
 //! Functions whose counterpart is a type of this crate (locks, segments, CQEs, messages) are not
 //! repeated here; `docs/mapping/flexio-dev.md` lists them.

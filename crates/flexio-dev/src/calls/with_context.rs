@@ -1,5 +1,6 @@
-//! The functions that took the thread's context before 24.10, and those of the API of 2022 that
-//! still do, with their status. Functions without a window argument use the primary window.
+//! The functions with a context parameter: those that lost it in 24.10, and those of the API of
+//! 2022 that still have it. They return a status. Functions without a window argument use the
+//! primary window.
 //!
 //! Doorbell records and segments of WQEs never took a context, but in 2022 their functions returned
 //! a status, too: here they do. Every argument is valid, so the status is always
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_and_segments_are_the_same_with_a_status() {
+    fn records_and_segments_equal_those_without_status() {
         let word = |set: &dyn Fn(&AtomicU32) -> Status| {
             let record = AtomicU32::new(0xfffe_u32.to_be());
             assert_eq!(set(&record), Status::Success);

@@ -1,9 +1,9 @@
 //! Transport of complete entries out of the process: by stores through a window, or by SENDs of a
 //! queue pair whose send queue, completion queue and data are in the process's memory.
 //!
-//! Everything here runs under the stream's lock. A WQE leaves its last 8 bytes unused: they lie
-//! past its ds. We store there the index after the WQE's last entry; its CQE frees all entries
-//! below this index.
+//! Everything here runs under the stream's lock. The last 8 bytes of a WQE are past its ds, so the
+//! device does not read them. They hold the index after the WQE's last entry; the WQE's CQE frees
+//! all entries below this index.
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -152,7 +152,7 @@ impl Control {
             mmio::in_order();
             consumer = consumer.wrapping_add(1);
             if op_own.opcode() == cqe_opcode::REQUESTER_ERROR {
-                // Unsent entries stay for the host to read.
+                // Unsent entries stay in the ring, where the host reads them.
                 let word = mmio::read32(cqe + offset_of!(hot::CqeError, cqe_syndromes) as u64);
                 let syndrome = CqeSyndromes::from_raw(word).syndrome();
                 self.error_syndrome.store(syndrome.into(), Ordering::Relaxed);

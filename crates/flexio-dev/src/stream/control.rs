@@ -1,5 +1,6 @@
-//! The block in the process's memory that host and program share for a stream: [`Setup`], which the
-//! host writes before it attaches the stream, and [`Progress`], the counters of threads.
+//! The control block of a stream, in the process's memory and shared by host and program:
+//! [`Setup`], which the host writes before it attaches the stream, and [`Progress`], the counters
+//! of threads.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -62,21 +63,21 @@ pub struct Setup {
     pub batch: u32,
     /// Maximum number of entries in one WQE of the queue pair.
     pub max_entries_per_wqe: u32,
-    /// Number of waits for room before a thread counts its message as lost.
-    pub patience: u32,
+    /// Retries, each after a pause, before a thread without room counts its message as lost.
+    pub room_retries: u32,
     /// The key of the host's ring, or of the ring of entries if a queue pair sends them.
     pub key: u32,
     /// Address of the host's ring under its key, a multiple of 8; it has as many slots as the ring.
     pub host_ring: u64,
-    /// The window to the host's ring, with no other use.
+    /// The window to the host's ring, used for nothing else.
     pub window: u16,
-    /// The outbox for the queue pair, with no other use.
+    /// The outbox for the queue pair, used for nothing else.
     pub outbox: u16,
     /// The queue pair.
     pub queue: u32,
     /// Address of the send queue.
     pub wqes: u64,
-    /// Address of its CQEs; at least as many as WQEBBs.
+    /// Address of the send queue's CQEs; at least as many as WQEBBs.
     pub cqes: u64,
     /// Address of the CQ's doorbell record.
     pub cq_record: u64,
@@ -100,7 +101,7 @@ impl Setup {
             ring,
             batch: 1,
             max_entries_per_wqe: 1,
-            patience: 0,
+            room_retries: 0,
             key: 0,
             host_ring: 0,
             window: 0,
@@ -124,7 +125,7 @@ impl Setup {
         put(0x08, &self.ring.to_le_bytes());
         put(0x10, &self.batch.to_le_bytes());
         put(0x14, &self.max_entries_per_wqe.to_le_bytes());
-        put(0x18, &self.patience.to_le_bytes());
+        put(0x18, &self.room_retries.to_le_bytes());
         put(0x1c, &self.key.to_le_bytes());
         put(0x20, &self.host_ring.to_le_bytes());
         put(0x28, &self.window.to_le_bytes());
@@ -258,7 +259,7 @@ impl Control {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "the block is looked at as the bytes that it is")]
+#[allow(unsafe_code, reason = "the block is read as bytes")]
 mod tests {
     use core::mem::offset_of;
     use core::sync::atomic::Ordering;
@@ -271,7 +272,7 @@ mod tests {
             log_wqebbs: 5,
             batch: 4,
             max_entries_per_wqe: 2,
-            patience: 0x1111,
+            room_retries: 0x1111,
             key: 0x2222_0001,
             host_ring: 0x3333_0000_0008,
             window: 0x44,

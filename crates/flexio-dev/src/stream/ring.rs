@@ -36,18 +36,18 @@ impl Control {
         (word as u8, word & HOLDS != 0)
     }
 
-    /// Claims `count` entries; returns the number of the first. Waits for room as often as the host
-    /// has configured; without room, counts a loss.
+    /// Claims `count` entries; returns the number of the first. Without room, retries as often as
+    /// the host has configured, and then counts a loss.
     pub(crate) fn claim(&self, context: &ThreadContext, count: u64) -> Option<u64> {
         let fits = count <= self.entries();
-        for attempt in 0..u64::from(self.setup.patience) + 2 {
+        for attempt in 0..u64::from(self.setup.room_retries) + 2 {
             if fits && let Ok(Some(first)) = self.try_claim(context, count) {
                 return Some(first);
             }
             if !fits || self.level().1 {
                 break;
             }
-            // Other entries fill the ring: frees those that are sent, and sends those that are not.
+            // Other entries fill the ring: this frees those that are sent, and sends the others.
             self.hand_over(context, 1);
             if attempt > 0 {
                 pause();

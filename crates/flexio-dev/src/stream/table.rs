@@ -60,11 +60,11 @@ impl StreamSlot {
 }
 
 static STREAMS: [StreamSlot; MAX_STREAMS] = [const { StreamSlot::new() }; MAX_STREAMS];
-static THE_TRACER: StreamSlot = StreamSlot::new();
+static TRACER_SLOT: StreamSlot = StreamSlot::new();
 
 fn slot_of(number: u64) -> Option<&'static StreamSlot> {
     if number == TRACER {
-        return Some(&THE_TRACER);
+        return Some(&TRACER_SLOT);
     }
     STREAMS.get(usize::try_from(number).ok()?)
 }

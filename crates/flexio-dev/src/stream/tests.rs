@@ -248,7 +248,7 @@ fn concurrent_writers_lose_no_message() {
     const EACH: usize = 300;
     let host = Host::new(15, |setup| {
         setup.carrier = Carrier::Window as u8;
-        setup.patience = u32::MAX;
+        setup.room_retries = u32::MAX;
     });
     let host = host.attach(Level::Info);
     let mut next = vec![0; THREADS];
@@ -443,11 +443,11 @@ fn text_parts_are_split_at_entry_bounds() {
 }
 
 #[test]
-fn writer_waits_for_room_up_to_patience() {
+fn writer_retries_for_room_as_configured() {
     const PAUSE: (u64, [u64; 3]) = (6, [0; 3]);
     let host = Host::new(22, |setup| {
         setup.carrier = Carrier::Window as u8;
-        setup.patience = 2;
+        setup.room_retries = 2;
     });
     let host = host.attach(Level::Info);
     let write = |text: &str| calls(|| assert_eq!(host.write(Level::Info, text), 0));

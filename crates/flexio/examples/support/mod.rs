@@ -24,11 +24,9 @@ fn main_with<D>(
     let mut arguments = std::env::args().skip(1);
     let (program, device) = (arguments.next(), arguments.next());
     let outcome = match program {
-        None => {
-            Err("give the program, and a device unless it is to be a model: PROGRAM [DEVICE]; \
+        None => Err("usage: PROGRAM [DEVICE], by default on a model; \
                      `cargo xtask dpa examples` builds the programs into target/dpa"
-                .into())
-        }
+            .into()),
         Some(program) => open(device.as_deref())
             .and_then(|device| example(&device, &App::new("program", &std::fs::read(program)?)?)),
     };

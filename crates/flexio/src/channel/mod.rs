@@ -32,14 +32,14 @@ use sender::Sender;
 
 /// The program's function for managing streams.
 const MANAGER: &str = "verbless_stream";
-/// Maximum number of entries that a message may be ahead of the last one.
-const FARTHEST: u64 = 1 << 32;
-/// Silence of an unreliable service after which missing messages count as lost.
-const QUIET: Duration = Duration::from_millis(20);
+/// Maximum number of entries that the numbers of two successive entries may skip.
+const MAX_GAP: u64 = 1 << 32;
+/// If an unreliable transport delivers nothing for this time, missing entries count as lost.
+const QUIET_TIME: Duration = Duration::from_millis(20);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_micros(50);
 /// Time for threads to leave a detached channel, or to write their claimed entries.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How entries reach the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub(crate) struct ChannelConfig {
     pub(crate) host_bytes: u64,
     /// Entries per message, a power of two.
     pub(crate) batch: u32,
-    /// Number of waits for room before a thread's message is lost.
-    pub(crate) patience: u32,
+    /// Retries, each after a pause, before a thread without room drops its message.
+    pub(crate) room_retries: u32,
     /// The execution units for the calls that manage the channel.
     pub(crate) affinity: Affinity,
 }
@@ -89,20 +89,21 @@ pub(crate) struct Channel {
     /// Lost or damaged entries.
     losses: EntryLosses,
     attached: bool,
-    /// Whether entries without room are dropped at the write: nothing is handed over or freed.
+    /// Whether the ring keeps its entries until tracing stops: nothing is handed over or freed, and
+    /// an entry without room is dropped.
     lossless: bool,
     level: u32,
     /// Totals of earlier rings: entries, and messages that found no room.
     before: Progress,
     /// Earlier rings: threads may still write to them.
-    held: Vec<Channel>,
+    old_rings: Vec<Channel>,
     /// The next ring, after a timeout: the program may have found it. Entries there wait until
     /// [`Self::renew`] succeeds.
-    fresh: Option<Box<Channel>>,
+    next_ring: Option<Box<Channel>>,
     /// The user's buffer for the ring, if any.
-    kept: Option<Buffer>,
+    user_buffer: Option<Buffer>,
     /// Count of the process's terminated runs when the first ring was created.
-    taken_away: u64,
+    terminated_runs: u64,
 }
 
 /// Counts of lost and damaged entries.
@@ -127,7 +128,7 @@ impl Channel {
         let log_entries = config.ring_bytes.ilog2() as u8 - config.log_entry_bytes;
         if log_entries > MAX_LOG_ENTRIES {
             return Err(Error::Failed(format!(
-                "a ring of {} bytes has more than the {} entries that there may be",
+                "a ring of {} bytes has more than the limit of {} entries",
                 config.ring_bytes,
                 1_u64 << MAX_LOG_ENTRIES
             )));
@@ -141,7 +142,7 @@ impl Channel {
         process.fill(ring_at, config.ring_bytes, 0)?;
         let mut setup = Setup::new(ring_at, log_entries, config.log_entry_bytes);
         setup.batch = config.batch;
-        setup.patience = config.patience;
+        setup.room_retries = config.room_retries;
         let (mut window, mut sender) = (None, None);
         let receiver = match config.transport {
             EntryTransport::Heap => Receiver::heap(),
@@ -177,17 +178,17 @@ impl Channel {
             lossless: false,
             level: 0,
             before: Progress::default(),
-            held: Vec::new(),
-            fresh: None,
-            kept: None,
-            taken_away: process.taken_away(),
+            old_rings: Vec::new(),
+            next_ring: None,
+            user_buffer: None,
+            terminated_runs: process.terminated_runs(),
             config,
         })
     }
 
     /// Keeps the ring's buffer alive.
     pub(crate) fn keep(&mut self, buffer: Option<Buffer>) {
-        self.kept = buffer;
+        self.user_buffer = buffer;
     }
 
     /// Fails if its process has ended.
@@ -265,9 +266,9 @@ impl Channel {
         self.lossless || self.config.transport == EntryTransport::Heap
     }
 
-    /// Frees the whole ring: the program hands over its remaining entries, and the host
-    /// acknowledges them. No thread may write meanwhile.
-    pub(crate) fn settle(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
+    /// Empties the ring: the program hands over its remaining entries, and the host acknowledges
+    /// them. No thread may write meanwhile.
+    pub(crate) fn empty_ring(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         if self.config.transport == EntryTransport::Heap {
             return self.give_back();
         }
@@ -277,7 +278,8 @@ impl Channel {
             self.receive(deliver)?;
             let Progress { claimed, carried, freed, error_syndrome, .. } = self.progress()?;
             let free = self.config.transport == EntryTransport::Window || freed == claimed;
-            if error_syndrome != 0 || carried == claimed && free || begun.elapsed() > LEAVE {
+            if error_syndrome != 0 || carried == claimed && free || begun.elapsed() > LEAVE_TIMEOUT
+            {
                 return Ok(());
             }
             thread::sleep(PAUSE);
@@ -302,7 +304,7 @@ impl Channel {
         &mut self,
         deliver: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<bool, Error> {
-        if self.fresh.is_some() {
+        if self.next_ring.is_some() {
             return Ok(true);
         }
         let begun = Instant::now();
@@ -313,7 +315,7 @@ impl Channel {
             if error_syndrome != 0 || at.1 >= claimed || *first.get_or_insert(at) != at {
                 return Ok(false);
             }
-            if begun.elapsed() > LEAVE {
+            if begun.elapsed() > LEAVE_TIMEOUT {
                 return Ok(true);
             }
             thread::sleep(PAUSE);
@@ -332,44 +334,45 @@ impl Channel {
     /// one contains, the old one stays in use, and the stream is blocked until another call of this
     /// function, which continues with both.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
-        let mut fresh = match self.fresh.take() {
-            Some(fresh) => fresh,
+        let mut next_ring = match self.next_ring.take() {
+            Some(next_ring) => next_ring,
             None => {
                 // A blocked thread may still write to the user's memory, too.
                 let config = ChannelConfig { ring_at: None, ..self.config.clone() };
                 Box::new(Self::create(&self.process, config)?)
             }
         };
-        if let Err(error) = fresh.attach(self.level) {
+        if let Err(error) = next_ring.attach(self.level) {
             // Detaching the stream is the old ring's part.
-            fresh.attached = false;
-            self.fresh = fresh.is_seen().then_some(fresh);
+            next_ring.attached = false;
+            self.next_ring = next_ring.is_seen().then_some(next_ring);
             return Err(error);
         }
         let read = self.receive(deliver).and_then(|_| self.read_all(true, deliver));
         let progress = match read.and_then(|_| self.progress()) {
-            // No later run of the process will help.
+            // The process has ended, so no thread writes any more: the new ring replaces the old
+            // one.
             Err(Error::Fatal(why)) => Err(Error::Fatal(why)),
             Err(error) => {
                 // Detaching the old ring detaches the stream of its number.
-                fresh.attached = false;
-                self.fresh = Some(fresh);
+                next_ring.attached = false;
+                self.next_ring = Some(next_ring);
                 return Err(error);
             }
             progress => progress,
         };
-        (fresh.lossless, fresh.taken_away) = (self.lossless, self.taken_away);
+        (next_ring.lossless, next_ring.terminated_runs) = (self.lossless, self.terminated_runs);
         self.attached = false;
-        let mut old = std::mem::replace(self, *fresh);
+        let mut old = std::mem::replace(self, *next_ring);
         let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
-        // The block's contents are only the program's claim: no more than the ring has.
+        // The program writes this counter, so it is untrusted: at most the ring is full.
         let claimed = claimed.min(old.next.saturating_add(old.entries())).max(old.next);
         self.before.claimed = old.before.claimed.saturating_add(claimed);
         self.before.lost = old.before.lost.saturating_add(lost);
         self.losses = old.losses;
         self.losses.lose(claimed.saturating_sub(old.next));
-        self.held.append(&mut old.held);
-        self.held.push(old);
+        self.old_rings.append(&mut old.old_rings);
+        self.old_rings.push(old);
         progress.map(drop)
     }
 
@@ -398,11 +401,11 @@ impl Channel {
         if self.by_host() {
             return self.read_heap(deliver).map(drop);
         }
-        if self.fresh.is_some() {
+        if self.next_ring.is_some() {
             // The program may hand over entries of the next ring, whose numbers are not this one's.
             return self.receive(deliver).map(drop);
         }
-        // The block's contents are only the program's claim: no more than the ring has.
+        // The program writes this counter, so it is untrusted: at most the ring is full.
         let claimed = self.progress()?.claimed.min(self.next.saturating_add(self.entries()));
         let (mut end, mut moved) = (0, Instant::now());
         loop {
@@ -410,7 +413,7 @@ impl Channel {
             end = match self.manage(operation::FLUSH, 0) {
                 Ok(carried) => self.at_most(carried),
                 Err(Error::Fatal(_)) => {
-                    // Earlier messages arrive first.
+                    // Entries on the transport come before those in the heap.
                     self.receive_until(u64::MAX, deliver)?;
                     return self.read_heap(deliver).map(drop);
                 }
@@ -420,8 +423,8 @@ impl Channel {
             if end != before {
                 moved = Instant::now();
             }
-            // The send queue may be shorter than the ring: the rest is sent after this.
-            if end >= claimed || moved.elapsed() > QUIET {
+            // The send queue may be shorter than the ring: the next pass sends the rest.
+            if end >= claimed || moved.elapsed() > QUIET_TIME {
                 break;
             }
             thread::sleep(PAUSE);
@@ -444,13 +447,17 @@ impl Channel {
     ) -> Result<(), Error> {
         let reliable = matches!(self.config.transport, EntryTransport::Rc | EntryTransport::Window)
             && end != u64::MAX;
-        // Reliable entries arrive unless the queue pair breaks, which takes as long as its retries.
-        let patience = if reliable { self.process.timeout() } else { QUIET };
+        // On a reliable transport entries arrive unless the queue pair fails, which takes as long
+        // as its retries.
+        let timeout = if reliable { self.process.timeout() } else { QUIET_TIME };
         let mut since = Instant::now();
-        while self.next < end && since.elapsed() < patience {
+        while self.next < end && since.elapsed() < timeout {
             if self.receive(deliver)? > 0 {
                 since = Instant::now();
-            } else if reliable && since.elapsed() > QUIET && self.progress()?.error_syndrome != 0 {
+            } else if reliable
+                && since.elapsed() > QUIET_TIME
+                && self.progress()?.error_syndrome != 0
+            {
                 break;
             } else {
                 thread::sleep(PAUSE);
@@ -472,20 +479,21 @@ impl Channel {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
         let claimed = self.at_most(self.progress()?.claimed);
-        // The block's contents are only the program's claim: no more than the ring has.
+        // The program writes this counter, so it is untrusted: at most the ring is full.
         let first = self.next.max(claimed.saturating_sub(self.entries()));
         let mut bytes = vec![0; self.entry_bytes()];
         let (mut count, mut at) = (0, first);
         while at < claimed {
             let within = at & (self.entries() - 1);
-            let most = (claimed - at).min(self.entries() - within).min(PIECE);
+            let most = (claimed - at).min(self.entries() - within).min(MAX_READ_ENTRIES);
             bytes.resize(most as usize * self.entry_bytes(), 0);
             let from = self.ring_at + (within << self.config.log_entry_bytes);
             self.read(from, &mut bytes)?;
             let numbered = |(entry, index): (&[u8], u64)| number_of(entry) == index + 1;
             let whole = bytes.chunks_exact(self.entry_bytes()).zip(at..);
             let whole = whole.take_while(|&it| ended || numbered(it)).count();
-            // The first copy reads the number, so the second copy has at least the entry before it.
+            // The second copy begins after the numbers were seen, so these entries are complete in
+            // it.
             bytes.truncate(whole * self.entry_bytes());
             if !bytes.is_empty() {
                 self.read(from, &mut bytes)?;
@@ -511,9 +519,9 @@ impl Channel {
         Ok(count)
     }
 
-    /// The number of entries that the program claims, limited to a possible value.
+    /// The program's counter of entries, limited to [`MAX_GAP`] above the next one.
     const fn at_most(&self, claimed: u64) -> u64 {
-        let most = self.next.saturating_add(FARTHEST);
+        let most = self.next.saturating_add(MAX_GAP);
         if claimed < most { claimed } else { most }
     }
 
@@ -534,18 +542,18 @@ impl Channel {
         let outcome = loop {
             match self.manage(operation::DETACH, 0) {
                 Ok(0) => return Ok(()),
-                // No thread of it runs any more.
+                // No thread of the process runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
                 // The remaining users are runs that were terminated during a write. The program
-                // counts them for good, under this stream number.
-                Ok(users) if begun.elapsed() > LEAVE && users <= self.may_be_left() => {
+                // never subtracts them from the user count of this stream number.
+                Ok(users) if begun.elapsed() > LEAVE_TIMEOUT && users <= self.may_be_left() => {
                     self.process.streams().left.insert(self.config.number, users);
                     return Ok(());
                 }
-                Ok(users) if begun.elapsed() > LEAVE => {
+                Ok(users) if begun.elapsed() > LEAVE_TIMEOUT => {
                     break Error::Failed(format!(
-                        "{users} threads of the process still write to stream {} after {LEAVE:?}; \
-                         its memory stays allocated until the process is gone",
+                        "{users} threads of the process still write to stream {} after \
+                         {LEAVE_TIMEOUT:?}; its memory stays allocated until the process is gone",
                         self.config.number
                     ));
                 }
@@ -561,15 +569,15 @@ impl Channel {
     /// former owner, and all terminated runs since the creation.
     fn may_be_left(&self) -> u64 {
         let before = self.process.streams().left.get(&self.config.number).copied();
-        before.unwrap_or(0) + self.process.taken_away().saturating_sub(self.taken_away)
+        before.unwrap_or(0) + self.process.terminated_runs().saturating_sub(self.terminated_runs)
     }
 
     /// Leaks all memory that a thread may still use; the process's heap then stays in use.
     fn leak(&mut self) {
-        std::mem::forget((self.control.clone(), self.ring.clone(), self.kept.take()));
+        std::mem::forget((self.control.clone(), self.ring.clone(), self.user_buffer.take()));
         std::mem::forget((self.sender.take(), self.window.take()));
         std::mem::forget(std::mem::replace(&mut self.receiver, Receiver::heap()));
-        std::mem::forget((std::mem::take(&mut self.held), self.fresh.take()));
+        std::mem::forget((std::mem::take(&mut self.old_rings), self.next_ring.take()));
     }
 }
 
@@ -582,7 +590,7 @@ impl Drop for Channel {
 }
 
 /// Maximum number of entries per read.
-const PIECE: u64 = 1024;
+const MAX_READ_ENTRIES: u64 = 1024;
 
 fn number_of(entry: &[u8]) -> u64 {
     let bytes = entry.get(NUMBER_AT..NUMBER_AT + 8).and_then(|bytes| bytes.first_chunk());
@@ -601,9 +609,9 @@ fn accept(
         return false;
     };
     match index.checked_sub(*next) {
-        // It came before, from the heap.
+        // The host has already read this entry from the heap.
         None => false,
-        Some(ahead) if ahead > FARTHEST => {
+        Some(ahead) if ahead > MAX_GAP => {
             losses.damaged += 1;
             false
         }

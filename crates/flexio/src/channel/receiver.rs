@@ -39,7 +39,7 @@ pub(super) struct ReceiveQp {
     qp: AnyQp,
     cq: Cq,
     region: Region,
-    /// Bytes before a message, of a buffer, and maximum of a message.
+    /// Bytes before the message in a buffer, of a buffer, and of the longest message.
     header: usize,
     stride: usize,
     room: usize,
@@ -156,7 +156,8 @@ impl Receiver {
         let AnyQp::Ud(qp) = &mut queue.qp else {
             return Err(failed("a connected queue pair takes no datagrams"));
         };
-        // With its top bit set, the sender's own Q_Key would replace it.
+        // If the top bit of a request's Q_Key is set, the device sends the sender QP's Q_Key
+        // instead.
         let q_key = QKey(RandomState::new().hash_one(from.0) as u32 & 0x7fff_ffff);
         qp.start(&DatagramOptions::new(q_key))?;
         queue.sender = Some(from);
@@ -177,9 +178,10 @@ impl Receiver {
             Self::Window { ring, slots } => {
                 let mut entry = vec![0; entry_bytes];
                 let words: &[AtomicU64] = ring;
-                // This acknowledges entries read from the heap, too.
+                // This also acknowledges entries that were read from the heap.
                 words[0].store(next.to_le(), Ordering::Release);
-                // At most one round, so that a program cannot keep the host here.
+                // At most one pass through the ring, so that a program cannot keep the host in this
+                // loop.
                 for _ in 0..*slots {
                     let within = (*next & (*slots - 1)) as usize * entry_bytes;
                     let at = (HOST_SLOTS_AT as usize + within) / 8;
@@ -266,7 +268,7 @@ mod tests {
             ring_at: None,
             host_bytes: 1024,
             batch,
-            patience: 0,
+            room_retries: 0,
             affinity: Affinity::None,
         }
     }

@@ -141,7 +141,7 @@ fn connect(
         send_psn: own.psn,
         ack_timeout: 14,
         retry_count: 7,
-        // The host may be slow.
+        // Unlimited RNR retries: the host may post receives late.
         rnr_retry: 7,
         max_reads: 1,
     })?;
@@ -172,7 +172,7 @@ mod tests {
                 ring_at: None,
                 host_bytes: 1024,
                 batch: 2,
-                patience: 0,
+                room_retries: 0,
                 affinity: Affinity::None,
             };
             let mut receiver = Receiver::queue(&process, &config).unwrap();

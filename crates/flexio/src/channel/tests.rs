@@ -8,7 +8,7 @@ use crate::program::{CODE, process};
 
 use super::*;
 
-/// The test waits for it twice; copies need time, too, while harts spin.
+/// Two calls of a test time out after it. Copies, too, must complete within it while harts spin.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Offset in the block of the claimed entries' count; the count of written entries follows.
 const CLAIMED_AT: u64 = SETUP_BYTES as u64;
@@ -44,7 +44,7 @@ const MANAGES: [u32; 26] = [
     0x0000_0073, // ecall
     0x0000_8067, // ret
 ];
-/// The handler that runs for ever.
+/// A handler that never returns.
 const RUNS: u64 = CODE + 4 * 22;
 /// The function that starts a thread by its number.
 const STARTS: u64 = CODE + 4 * 23;
@@ -54,7 +54,7 @@ fn managed(hangs_at: u64, users: u64) -> (verbless::model::Model, Process) {
     process(&MANAGES, &[0, hangs_at, users], &[(MANAGER, 0)], &config)
 }
 
-/// A process of a program whose `verbless_stream` always returns 0.
+/// A process of a program whose `verbless_stream` accepts all operations: it returns 0.
 pub(crate) fn agreeing() -> (verbless::model::Model, Process) {
     // li a0, 0; ret
     process(&[0x0000_0513, 0x0000_8067], &[], &[(MANAGER, 0)], &ProcessConfig::default())
@@ -119,7 +119,7 @@ fn config(transport: EntryTransport, ring_at: Option<u64>) -> ChannelConfig {
         ring_at,
         host_bytes: 4096,
         batch: 1,
-        patience: 0,
+        room_retries: 0,
         affinity: Affinity::None,
     }
 }
@@ -191,7 +191,7 @@ fn ring_above_entry_limit_is_rejected() {
             ChannelConfig { ring_bytes, ..config(EntryTransport::Heap, None) },
         );
         let Err(error) = made else { panic!("a ring of {ring_bytes} bytes") };
-        assert!(error.to_string().contains("entries that there may be"), "{error}");
+        assert!(error.to_string().contains("more than the limit of"), "{error}");
     }
 }
 
@@ -280,7 +280,7 @@ fn user_buffer_is_kept_while_threads_use_ring() {
 }
 
 #[test]
-fn detach_forgives_handler_destroyed_in_run() {
+fn detach_ignores_handler_destroyed_in_run() {
     for runs in [false, true] {
         let (_model, process) = managed(0, 1);
         let before = process.heap_info();

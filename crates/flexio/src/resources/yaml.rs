@@ -66,7 +66,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
     let all = mapping(&mut rest, 0, 0)?;
     match rest.first() {
         None => Ok(all),
-        Some(line) => Err(YamlError::new(line.number, "it is under no key: check the indentation")),
+        Some(line) => {
+            Err(YamlError::new(line.number, "the line is under no key: check the indentation"))
+        }
     }
 }
 
@@ -75,7 +77,7 @@ fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<No
     let mut all: Vec<Node> = Vec::new();
     while let Some((&line, after)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
         if depth == MAX_DEPTH {
-            return Err(YamlError::new(line.number, "mappings too deep within each other"));
+            return Err(YamlError::new(line.number, "mappings nested more than 8 deep"));
         }
         *rest = after;
         let (key, value) = entry(line)?;
@@ -115,7 +117,7 @@ fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, Y
 fn entry(line: Line<'_>) -> Result<(String, Value), YamlError> {
     let fault = |why: &str| Err(YamlError::new(line.number, why));
     let Some((key, value)) = line.text.split_once(':') else {
-        return fault("no key and colon");
+        return fault("a line without a key and colon");
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if !key.starts_with(|first: char| first.is_ascii_alphabetic()) || !key.bytes().all(plain) {
@@ -168,7 +170,7 @@ fn scalar(text: &str, line: usize) -> Result<String, YamlError> {
         return Ok(inner.to_owned());
     }
     let text = text.split_once(" #").map_or(text, |(text, _)| text).trim_end_matches(' ');
-    let Some(first) = text.chars().next() else { return fault("nothing where a value is") };
+    let Some(first) = text.chars().next() else { return fault("no value") };
     // Characters with another meaning in YAML, as the first character or anywhere.
     if "&*!|>%@`'\"#,[]{}?".contains(first) || text.contains(": ") || text.ends_with(':') {
         return fault("this part of YAML is not understood here");
@@ -240,15 +242,15 @@ mod tests {
             ("a: b: c", 1, "not understood"),
             ("a: [1, [2]]", 1, "text after"),
             ("a: [1", 1, "without its `]`"),
-            ("a: [1,]", 1, "nothing where a value is"),
-            ("a: [,1]", 1, "nothing where a value is"),
+            ("a: [1,]", 1, "no value"),
+            ("a: [,1]", 1, "no value"),
             ("a: \"b", 1, "without its end"),
             ("a: \"\\n\"", 1, "escape"),
             ("a: \"b\" c", 1, "after the quote"),
             ("a: ~", 1, "quote it"),
             ("a:\n  - b: 1", 2, "not understood"),
             ("a:\n  - - 1", 2, "not understood"),
-            ("a:\n  -", 2, "nothing where"),
+            ("a:\n  -", 2, "no value"),
             ("- a", 1, "no key"),
             ("a: 1\nb: 2\na: 3", 3, "a comes twice"),
         ] {

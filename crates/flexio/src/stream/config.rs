@@ -140,7 +140,7 @@ impl MsgStreamConfig {
 pub(super) fn check_level(name: &str, level: Level) -> Result<(), Error> {
     match level {
         Level::Always => Err(Error::Failed(format!(
-            "{name} cannot have the level Always, which is of messages: None to Debug"
+            "{name} cannot have the level Always, which only a message has: choose None to Debug"
         ))),
         _ => Ok(()),
     }

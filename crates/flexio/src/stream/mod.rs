@@ -84,8 +84,8 @@ pub use text::{Message, Record};
 pub struct StreamLosses {
     /// Messages or records that found no room.
     pub without_room: u64,
-    /// Segments or records that did not arrive: lost by UC or UD, or of a terminated run.
-    pub on_the_way: u64,
+    /// Segments or records that did not arrive: UC or UD lost them, or their run was terminated.
+    pub undelivered: u64,
     /// Incomplete messages, and invalid arrivals.
     pub damaged: u64,
 }
@@ -139,8 +139,8 @@ impl Reader {
     }
 }
 
-/// Number of pauses of a DPA thread for room: a few milliseconds.
-const PATIENCE: u32 = 4096;
+/// Retries, each after a pause, of a DPA thread without room: a few milliseconds.
+const ROOM_RETRIES: u32 = 4096;
 /// Pauses of the reading thread.
 const MIN_PAUSE: Duration = Duration::from_micros(20);
 const MAX_PAUSE: Duration = Duration::from_millis(2);
@@ -153,8 +153,8 @@ impl MsgStream {
     /// in the error; the heap has no room for its buffer; the program has no streams.
     /// [`Error::CopyTimeout`]: nothing was created. [`Error::Timeout`], of the call that attaches
     /// the stream in the program: nothing was created either, unless the program has found the
-    /// stream and a call to forget it times out, too. Then its memory stays in use as long as the
-    /// process exists.
+    /// stream and the call that detaches it times out, too. Then its memory stays in use as long as
+    /// the process exists.
     pub fn create(
         process: &Process,
         config: &MsgStreamConfig,
@@ -192,7 +192,7 @@ impl MsgStream {
                 ring_at: None,
                 host_bytes: bytes,
                 batch: if traces { entries as u32 / 4 } else { 1 },
-                patience: if config.sync_mode == MsgSyncMode::Async { 0 } else { PATIENCE },
+                room_retries: if config.sync_mode == MsgSyncMode::Async { 0 } else { ROOM_RETRIES },
                 affinity: config.affinity,
             },
         )?;
@@ -302,7 +302,7 @@ impl MsgStream {
         let losses = reader.channel.losses();
         Ok(StreamLosses {
             without_room: reader.channel.without_room()?,
-            on_the_way: losses.lost,
+            undelivered: losses.lost,
             damaged: losses.damaged + reader.sink.broken(),
         })
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_message_is_a_line_and_commands_no_terminal() {
+    fn message_becomes_line_without_control_characters() {
         let shared = Sink::default();
         let mut output = Output::lines(shared.clone());
         for text in ["one", "two\n", "a\tb\nc", "\x1b[2Jgone\r", ""] {

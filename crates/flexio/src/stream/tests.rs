@@ -102,7 +102,7 @@ fn control_block_describes_ring_and_queues() {
         assert_eq!(found, expected, "{transport:?} {sync_mode:?}");
         let entry = if sync_mode == MsgSyncMode::Tracer { 6 } else { 8 };
         assert_eq!(((head >> 40) as u8, (head >> 48) as u8), (14 - entry, entry));
-        assert_eq!(control_word(&stream, 0x18) as u32, PATIENCE);
+        assert_eq!(control_word(&stream, 0x18) as u32, ROOM_RETRIES);
         let numbers = stream.qp_numbers();
         let queue = (control_word(&stream, 0x28) >> 32) as u32;
         assert_eq!(numbers.map(|(_, own)| own), (queue != 0).then_some(queue));
@@ -145,10 +145,10 @@ fn handed_over_entries_missing_after_timeout_are_lost() {
         assert_eq!(begun.elapsed() >= process.timeout(), reliable, "{transport:?}");
         assert_eq!(
             stream.lost().unwrap(),
-            StreamLosses { on_the_way: 5, ..StreamLosses::default() }
+            StreamLosses { undelivered: 5, ..StreamLosses::default() }
         );
         stream.flush().unwrap();
-        assert_eq!(stream.lost().unwrap().on_the_way, 5, "once");
+        assert_eq!(stream.lost().unwrap().undelivered, 5, "once");
     }
 }
 
@@ -210,11 +210,11 @@ fn deprecated_calls_flush_and_end_default_stream() {
     let printed = print_init(&process, &process.uar(), 1 << 14, output(), true).unwrap();
     assert_eq!(printed.id().0, 0);
     print_flush(&printed).unwrap();
-    assert_eq!(printed.lost().unwrap().on_the_way, 5);
+    assert_eq!(printed.lost().unwrap().undelivered, 5);
     drop(printed);
     let mut config = MsgStreamConfig::default_stream();
     (config.transport, config.thread) = (MsgTransport::Uc, false);
     let made = log_dev_init(&process, &config, output()).unwrap();
     log_dev_flush(&made).unwrap();
-    assert_eq!(made.lost().unwrap().on_the_way, 5);
+    assert_eq!(made.lost().unwrap().undelivered, 5);
 }

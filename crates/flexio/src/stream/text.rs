@@ -104,7 +104,7 @@ impl Messages {
             (true, Some(open)) if (open.level, open.thread) == (segment.level, segment.thread) => {
                 open
             }
-            // The continuation of a message without a begin: the missing begin was counted already.
+            // The continuation of a message whose start is missing: that was counted already.
             (_, open) => {
                 self.broken += u64::from(open.is_some());
                 return None;

@@ -44,7 +44,7 @@ impl Fifo {
         let failed = |why: String| Error::Failed(format!("the FIFO {}: {why}", path.display()));
         match mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
             Ok(()) | Err(Errno::EEXIST) => {}
-            Err(error) => return Err(failed(format!("it cannot be made: {error}"))),
+            Err(error) => return Err(failed(format!("it cannot be created: {error}"))),
         }
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);

@@ -96,8 +96,8 @@ pub struct Tracer {
 pub struct TracerLosses {
     /// Reports that found no room in the process's memory.
     pub without_room: u64,
-    /// Reports that did not arrive: lost by UC, or of a run that was terminated.
-    pub on_the_way: u64,
+    /// Reports that did not arrive: UC lost them, or their run was terminated.
+    pub undelivered: u64,
     /// Arrivals that were not valid reports.
     pub damaged: u64,
     /// Reports that arrived, but the file was full or could not be written, or the callback did not
@@ -121,11 +121,11 @@ struct TracerState {
     fifo: Option<Fifo>,
     run: Option<TracerRun>,
     damaged: u64,
-    /// Maximum number of reports that wait for the callback; more stay in the ring.
-    most_pending: usize,
+    /// Maximum number of reports that wait for the callback; the others stay in the ring.
+    max_pending: usize,
 }
 
-/// A start that was not stopped.
+/// Tracing between a start and a stop.
 #[derive(Debug)]
 struct TracerRun {
     lossless: bool,
@@ -138,7 +138,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(5);
 
 impl TracerState {
     fn receive(&mut self) -> Result<u64, Error> {
-        if self.output.pending() >= self.most_pending {
+        if self.output.pending() >= self.max_pending {
             return Ok(0);
         }
         let (output, damaged) = (&mut self.output, &mut self.damaged);
@@ -150,9 +150,9 @@ impl TracerState {
             return Err(Error::Failed("the tracer runs already: stop it first".into()));
         }
         self.channel.alive()?;
-        // Reports that arrive here are older, and too late for the last stop.
+        // Reports that arrive now are from before the last stop, and too late for its output.
         self.output.begin()?;
-        self.let_through(lossless).inspect_err(|_| {
+        self.start_program(lossless).inspect_err(|_| {
             // The start has failed, and its error has the reason.
             let _closed = self.output.end();
         })?;
@@ -161,20 +161,20 @@ impl TracerState {
     }
 
     /// Starts tracing in the program, into a ring without incomplete entries.
-    fn let_through(&mut self, lossless: bool) -> Result<(), Error> {
+    fn start_program(&mut self, lossless: bool) -> Result<(), Error> {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
         if self.channel.is_held_up(&mut take)? {
             self.channel.renew(&mut take)?;
         }
         if lossless {
-            self.channel.settle(&mut take)?;
+            self.channel.empty_ring(&mut take)?;
         }
         let level = Level::Debug as u32 | if lossless { HOLDS } else { 0 };
         self.channel.set_level(level)
     }
 
-    fn end(&mut self, patience: Duration) -> Result<(), Error> {
+    fn end(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(run) = self.run.take() else {
             return Err(Error::Failed("the tracer does not run: start it first".into()));
         };
@@ -193,23 +193,23 @@ impl TracerState {
             },
             error => error,
         };
-        let settled = match run.lossless {
-            true => self.channel.set_level(0).and_then(|()| self.channel.settle(&mut take)),
+        let emptied = match run.lossless {
+            true => self.channel.set_level(0).and_then(|()| self.channel.empty_ring(&mut take)),
             false => Ok(()),
         };
         let begun = Instant::now();
         self.output.deliver(true);
-        while self.output.pending() > 0 && begun.elapsed() < patience {
+        while self.output.pending() > 0 && begun.elapsed() < timeout {
             thread::sleep(MIN_PAUSE);
             self.output.deliver(true);
         }
         let ended = self.output.end();
-        // In an ended process the program needs no message.
+        // An ended process need not be told to stop.
         let reported = |outcome| match outcome {
             Err(Error::Fatal(_)) => Ok(()),
             other => other,
         };
-        reported(silent).and(flushed).and(reported(settled)).and(ended)
+        reported(silent).and(flushed).and(reported(emptied)).and(ended)
     }
 }
 
@@ -231,7 +231,7 @@ impl Tracer {
         let mut streams = process.streams();
         if std::mem::replace(&mut streams.tracer, true) {
             return Err(Error::Failed(
-                "the process has a tracer: destroy it before another is made".into(),
+                "the process has a tracer: destroy it before creating another".into(),
             ));
         }
         drop(streams);
@@ -258,7 +258,7 @@ impl Tracer {
                 host_bytes: plan.host_bytes,
                 batch: plan.batch,
                 // A tracing thread does not wait.
-                patience: 0,
+                room_retries: 0,
                 affinity: Affinity::None,
             },
         )?;
@@ -276,7 +276,7 @@ impl Tracer {
                 fifo,
                 run: None,
                 damaged: 0,
-                most_pending: (plan.host_bytes / REPORT_BYTES) as usize,
+                max_pending: (plan.host_bytes / REPORT_BYTES) as usize,
             }),
         });
         let thread = match setup.thread {
@@ -377,7 +377,7 @@ impl Tracer {
         let losses = state.channel.losses();
         Ok(TracerLosses {
             without_room: state.channel.without_room()?,
-            on_the_way: losses.lost,
+            undelivered: losses.lost,
             damaged: losses.damaged + state.damaged,
             dropped: state.output.dropped(),
         })

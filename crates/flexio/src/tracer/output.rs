@@ -103,7 +103,8 @@ impl Output {
                 left => {
                     calls.dropped += left as u64;
                     Err(Error::Failed(format!(
-                        "the tracer's callback took none of {left} reports any more; they are lost"
+                        "the tracer's callback accepted none of the last {left} reports; they are \
+                         lost"
                     )))
                 }
             },
@@ -271,13 +272,13 @@ mod tests {
     #[test]
     fn symlinked_output_file_is_rejected() {
         let directory = directory("link");
-        let precious = directory.join("precious");
-        std::fs::write(&precious, "precious").unwrap();
-        std::os::unix::fs::symlink(&precious, directory.join("trace.csv")).unwrap();
+        let target = directory.join("precious");
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, directory.join("trace.csv")).unwrap();
         let mut output = Output::file(&directory.join("trace"), OutputMode::Csv, 1 << 20);
         let error = output.begin().unwrap_err().to_string();
         assert!(error.contains("trace.csv cannot be opened"), "{error}");
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -316,7 +317,9 @@ mod tests {
         let mut never = Output::callback(Box::new(|_| Ok(0)), 1);
         never.put(record(0));
         never.deliver(true);
-        assert!(never.end().unwrap_err().to_string().contains("took none of 1 reports"));
+        assert!(
+            never.end().unwrap_err().to_string().contains("accepted none of the last 1 reports")
+        );
         assert_eq!(never.dropped(), 1);
     }
 

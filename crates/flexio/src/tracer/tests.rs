@@ -88,8 +88,8 @@ fn host_memory_limit_bounds_pending_records() {
     let (_model, process) = agreeing();
     let mut setup = Tracer::init(&process).unwrap();
     let accepts = Arc::new(AtomicBool::new(false));
-    let asked = accepts.clone();
-    let callback = move |records: &[Record]| match asked.load(Ordering::Relaxed) {
+    let accept_count = accepts.clone();
+    let callback = move |records: &[Record]| match accept_count.load(Ordering::Relaxed) {
         true => Ok(records.len()),
         false => Ok(0),
     };

@@ -8,8 +8,8 @@
 //! | 0x10 | zeros |
 //!
 //! A record is an entry of a stream of records (`verbless_flexio_dev::stream::entry`): the trace
-//! point's number, the thread's, the record's own plus 1, six words. FlexIO's format of such files
-//! is not published; this one is verbless's own.
+//! point's number, the thread's number, the record's number plus 1, and six words. FlexIO's format
+//! of such files is not published; this one is verbless's own.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -60,7 +60,11 @@ impl fmt::Display for FileError {
             ),
             Self::Truncated(record) => write!(f, "the file ends within record {record}"),
             Self::Number(record) => {
-                write!(f, "record {record} has no number, or one that was there before")
+                write!(
+                    f,
+                    "record {record} has no number, or one that does not exceed the previous \
+                     record's"
+                )
             }
         }
     }

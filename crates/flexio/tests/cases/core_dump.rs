@@ -96,8 +96,7 @@ fn notes(file: &[u8]) -> Vec<(u32, u16, [u64; 32])> {
 
 #[test]
 fn core_dump_has_registers_of_every_run() -> Result {
-    const FOR_GOOD: std::ops::Range<u64> =
-        function::COUNT_FOR_GOOD..function::COUNT_FOR_GOOD + 4 * 8;
+    const LOOP: std::ops::Range<u64> = function::COUNT_FOREVER..function::COUNT_FOREVER + 4 * 8;
     let model = Model::builder().device(Profile::load("bluefield3")?).stepped().build();
     let backend = InProcess::of(&model);
     let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
@@ -118,13 +117,13 @@ fn core_dump_has_registers_of_every_run() -> Result {
     };
     assert_eq!(dump()?, [], "notes of a process in which nothing runs");
     let counts = |word: u64| [heap + 64 * word, 0, heap, 0, 0, 0, 0, 0];
-    let first = begin(function::COUNT_FOR_GOOD, counts(1))?;
-    let second = begin(function::COUNT_FOR_GOOD, counts(2))?;
-    let third = begin(function::COUNT_FOR_GOOD, counts(3))?;
+    let first = begin(function::COUNT_FOREVER, counts(1))?;
+    let second = begin(function::COUNT_FOREVER, counts(2))?;
+    let third = begin(function::COUNT_FOREVER, counts(3))?;
     // A terminated run is not in the dump.
     third.destroy()?;
     let is_of = |(_, signal, registers): &(u32, u16, [u64; 32]), word: u64| {
-        *signal == 0 && FOR_GOOD.contains(&registers[0]) && registers[10] == heap + 64 * word
+        *signal == 0 && LOOP.contains(&registers[0]) && registers[10] == heap + 64 * word
     };
     let running = dump()?;
     assert_eq!(running.iter().map(|note| note.0).collect::<Vec<_>>(), [1, 2]);
@@ -153,7 +152,7 @@ fn core_dump_has_runs_concurrent_with_fault() -> Result {
     let stem = std::env::temp_dir().join(format!("verbless-executed-{}", std::process::id()));
     let begin = |at, words| device.begin_dpa_call(process.object(), &DpaEntry::at(at), words);
     let counts = [word.address(), 0, word.address() + 64, 0, 0, 0, 0, 0];
-    let _runs = begin(function::COUNT_FOR_GOOD, counts)?;
+    let _runs = begin(function::COUNT_FOREVER, counts)?;
     let mut count = [0; 8];
     let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while count == [0; 8] && std::time::Instant::now() < end {

@@ -1,6 +1,6 @@
 //! Tests of FlexIO on the model, in one program: linking one per file takes longer than running it.
 //! The tests beside this directory measure times and must run alone, or concern the whole process:
-//! its version of the library, its working directory, its log.
+//! its FlexIO version, its working directory, its log.
 
 #[allow(dead_code, reason = "examples in the documentation use the rest")]
 #[path = "../support/documented.rs"]

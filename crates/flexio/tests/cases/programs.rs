@@ -201,7 +201,7 @@ fn error_handler_is_set_before_first_event_handler() -> Documented<()> {
     let handler = EventHandlerConfig::new(Handler::named("handler"));
     let _made = EventHandler::create(&process, &handler)?;
     let late = process.set_error_handler(&Handler::named("handler"));
-    refused(late, "set before the first event handler is made");
+    refused(late, "set before the first event handler is created");
     Ok(())
 }
 

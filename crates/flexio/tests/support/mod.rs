@@ -16,9 +16,9 @@ pub(crate) mod function {
     pub(crate) const FAULT: u64 = CODE + 0x60;
     /// Loads from address 16.
     pub(crate) const FAULT_ELSEWHERE: u64 = CODE + 0x68;
-    /// Writes key a1 to the window's register at a2, and then adds 1 to the word at a0 for ever,
-    /// with some 60 instructions after each addition.
-    pub(crate) const COUNT_FOR_GOOD: u64 = CODE + 0x70;
+    /// Writes key a1 to the window's register at a2, and then adds 1 to the word at a0 in an
+    /// endless loop, with some 60 instructions after each addition.
+    pub(crate) const COUNT_FOREVER: u64 = CODE + 0x70;
 }
 
 const INSTRUCTIONS: [u32; 36] = {

@@ -224,13 +224,13 @@ mod tests {
     #[test]
     fn health_counter_and_clock_advance_until_device_dies() {
         let driver = Driver::new();
-        let (heart, clock) = (driver.read(0x1010), driver.read(0x1004));
+        let (heartbeat, clock) = (driver.read(0x1010), driver.read(0x1004));
         driver.model.advance(Duration::from_secs(1));
-        assert_eq!(driver.read(0x1010) - heart, 100);
+        assert_eq!(driver.read(0x1010) - heartbeat, 100);
         assert!(driver.read(0x1004) > clock);
         // The counter has 24 bits.
         driver.model.advance(Duration::from_nanos((1 << 24) * HEARTBEAT_NANOSECONDS));
-        assert_eq!(driver.read(0x1010) - heart, 100);
+        assert_eq!(driver.read(0x1010) - heartbeat, 100);
         driver.model.kill(0);
         assert_eq!(driver.read(0x1010), 1 << 24, "a syndrome, and no counter");
         assert_eq!(driver.read(0x23c) >> 16 & 0xff, 1);
@@ -262,9 +262,9 @@ mod tests {
             reset(&mut driver);
             assert_eq!([0x238, 0x23c].map(|at| driver.read(at)), [0, 0], "{way}");
             driver.model.advance(Duration::from_millis(20));
-            let heart = driver.read(0x1010);
+            let heartbeat = driver.read(0x1010);
             driver.model.advance(Duration::from_millis(20));
-            assert_eq!(driver.read(0x1010) - heart, 2, "{way}");
+            assert_eq!(driver.read(0x1010) - heartbeat, 2, "{way}");
             if way != "another client" {
                 driver.start();
                 assert_eq!(driver.send(enable.as_bytes(), 16).unwrap()[0], 0, "{way}");

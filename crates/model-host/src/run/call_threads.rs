@@ -37,7 +37,7 @@ pub(super) const REPLACE_AFTER_PENDING: Duration = Duration::from_millis(2);
 /// Limit of busy threads per filter.
 const MAX_BUSY: usize = 512;
 /// Threads that one process may occupy.
-const MAX_OF_ONE: usize = MAX_BUSY / 4;
+const MAX_OF_PROCESS: usize = MAX_BUSY / 4;
 /// Limit of lost threads per filter.
 const MAX_LOST: usize = 1024;
 /// Time after which hanging calls are killed.
@@ -59,7 +59,8 @@ enum WaitTarget {
     None,
     /// For the program, since this time.
     Program(Instant),
-    /// In a queue, which waits for a program while its leader does.
+    /// For a lock. It counts as a wait for the program while the lock's holder waits for its
+    /// program.
     CallLock(Arc<CallLock>),
 }
 
@@ -81,7 +82,7 @@ impl ThreadWait {
         std::mem::replace(&mut self.target.lock().unwrap_or_else(PoisonError::into_inner), wait)
     }
 
-    /// The call that delays this thread: its own, or that of its queue's leader.
+    /// The call that delays this thread: its own, or that of the lock's holder.
     fn delayed_by(&self) -> Option<Notification> {
         match &*self.target.lock().unwrap_or_else(PoisonError::into_inner) {
             WaitTarget::CallLock(queue) => queue.first()?.call,
@@ -89,13 +90,13 @@ impl ThreadWait {
         }
     }
 
-    /// Whether the wait for the program has lasted this long.
+    /// Whether the wait for the program has lasted at least `limit`.
     fn is_long(&self, now: Instant, limit: Duration) -> bool {
         let wait = self.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match wait {
             WaitTarget::None => false,
             WaitTarget::Program(since) => now.saturating_duration_since(since) >= limit,
-            // A queue's leader is in no other queue.
+            // The holder of one lock waits for no other lock.
             WaitTarget::CallLock(queue) => {
                 queue.first().is_some_and(|first| first.is_long(now, limit))
             }
@@ -103,8 +104,8 @@ impl ThreadWait {
     }
 }
 
-/// Serializes calls, such as those on one open device. While the leader waits for its program, all
-/// members count as waiting for theirs, not as delayed by another program.
+/// Serializes calls, such as those on one open device. While the holder waits for its program, all
+/// waiters count as waiting for theirs, not as delayed by another program.
 #[derive(Debug, Default)]
 pub(super) struct CallLock {
     alone: Mutex<()>,
@@ -120,7 +121,7 @@ impl CallLock {
         *self.first.lock().unwrap_or_else(PoisonError::into_inner) = wait;
     }
 
-    /// Runs `work` when it is this thread's turn.
+    /// Runs `work` while no other member of the lock runs.
     pub(super) fn alone<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         struct FirstCall<'a>(&'a CallLock);
         impl Drop for FirstCall<'_> {
@@ -201,7 +202,7 @@ impl ThreadTable {
 }
 
 impl CallThreads {
-    fn taken(&self) -> MutexGuard<'_, ThreadTable> {
+    fn table(&self) -> MutexGuard<'_, ThreadTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,83 +210,83 @@ impl CallThreads {
     pub(super) fn begin(&self, number: u64, call: Notification) {
         let wait = Arc::new(ThreadWait::of(call));
         CURRENT_WAIT.set(Some(wait.clone()));
-        self.taken().busy.insert(number, RunningCall { call, since: Instant::now(), wait });
+        self.table().busy.insert(number, RunningCall { call, since: Instant::now(), wait });
     }
 
     /// Thread `number` has answered its call; returns whether it receives the next.
     pub(super) fn end(&self, number: u64) -> bool {
-        let mut taken = self.taken();
-        taken.busy.remove(&number);
-        taken.lost.remove(&number);
-        taken.current == number
+        let mut table = self.table();
+        table.busy.remove(&number);
+        table.lost.remove(&number);
+        table.current == number
     }
 
-    /// The next step. `waits`: a notification is pending. `maker`: the process of a call, if the
-    /// call still waits.
+    /// The next step. `waits`: a notification is pending. `process_of` returns the process that
+    /// made a call, if the call still waits.
     pub(super) fn next_step<P: Ord>(
         &self,
         now: Instant,
         waits: bool,
-        maker: impl Fn(&Notification) -> Option<P>,
+        process_of: impl Fn(&Notification) -> Option<P>,
     ) -> StallAction {
-        let mut taken = self.taken();
+        let mut table = self.table();
         let is_long =
             |busy: &RunningCall, limit| now.saturating_duration_since(busy.since) >= limit;
-        let current = taken.current;
-        let replace = match taken.lost.len() {
+        let current = table.current;
+        let replace = match table.lost.len() {
             MAX_LOST.. => StallAction::Exhausted,
             _ => StallAction::Replace,
         };
-        if taken.lost.contains_key(&current) {
+        if table.lost.contains_key(&current) {
             return replace;
         }
         let limit = if waits { REPLACE_AFTER_PENDING } else { REPLACE_AFTER };
-        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, limit)) else {
+        let Some(receiving) = table.busy.get(&current).filter(|busy| is_long(busy, limit)) else {
             return StallAction::Nothing;
         };
         // Without another thread, only the end of a process brings a thread back.
-        let alone = taken.refused && is_long(taking, STALL_TIMEOUT);
-        if taken.busy.len() < MAX_BUSY && !alone {
+        let alone = table.refused && is_long(receiving, STALL_TIMEOUT);
+        if table.busy.len() < MAX_BUSY && !alone {
             return replace;
         }
         if !waits {
             return StallAction::Nothing;
         }
         // Per process: its calls, and the number of calls that it delays, including its own.
-        let mut made = BTreeMap::<P, (Vec<u64>, usize)>::new();
-        let mut without_maker = Vec::new();
-        for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, REPLACE_AFTER)) {
-            let Some(process) = maker(&busy.call) else {
-                without_maker.push(number);
+        let mut calls_by_process = BTreeMap::<P, (Vec<u64>, usize)>::new();
+        let mut ended = Vec::new();
+        for (&number, busy) in table.busy.iter().filter(|(_, busy)| is_long(busy, REPLACE_AFTER)) {
+            let Some(process) = process_of(&busy.call) else {
+                ended.push(number);
                 continue;
             };
             if !busy.wait.is_long(now, REPLACE_AFTER) {
                 continue;
             }
-            let blamed = busy.wait.delayed_by().and_then(|call| maker(&call));
-            if let Some(blamed) = blamed {
-                made.entry(blamed).or_default().1 += 1;
+            let delaying_process = busy.wait.delayed_by().and_then(|call| process_of(&call));
+            if let Some(delaying_process) = delaying_process {
+                calls_by_process.entry(delaying_process).or_default().1 += 1;
             }
-            made.entry(process).or_default().0.push(number);
+            calls_by_process.entry(process).or_default().0.push(number);
         }
-        let most = made.values().max_by_key(|(_, holds)| *holds);
-        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MAX_OF_ONE) {
+        let most = calls_by_process.values().max_by_key(|(_, holds)| *holds);
+        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MAX_OF_PROCESS) {
             Some((numbers, _)) => numbers.clone(),
             None => {
                 let is_old = |number: &u64| {
-                    taken.busy.get(number).is_some_and(|busy| {
+                    table.busy.get(number).is_some_and(|busy| {
                         busy.wait.is_long(now, STALL_TIMEOUT)
                             && busy.wait.delayed_by().is_some_and(|by| by.id == busy.call.id)
                     })
                 };
-                let calls = made.into_values().map(|(numbers, _)| numbers);
+                let calls = calls_by_process.into_values().map(|(numbers, _)| numbers);
                 calls.filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
             }
         };
-        for number in without_maker {
-            taken.lose(number);
+        for number in ended {
+            table.lose(number);
         }
-        let calls: Vec<RunningCall> = killed.into_iter().filter_map(|it| taken.lose(it)).collect();
+        let calls: Vec<RunningCall> = killed.into_iter().filter_map(|it| table.lose(it)).collect();
         if calls.is_empty() { StallAction::Nothing } else { StallAction::Kill(calls) }
     }
 
@@ -293,11 +294,11 @@ impl CallThreads {
     /// back, and the next [`CallThreads::next_step`] decides.
     pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
         // Locked until both threads can see which one receives.
-        let mut taken = self.taken();
-        let started = start(taken.current + 1);
-        taken.refused = started.is_err();
+        let mut table = self.table();
+        let started = start(table.current + 1);
+        table.refused = started.is_err();
         if started.is_ok() {
-            taken.current += 1;
+            table.current += 1;
         }
         started
     }
@@ -311,7 +312,7 @@ mod tests {
         Notification::of(process, 0, [0; 6])
     }
 
-    fn maker(call: &Notification) -> Option<u32> {
+    fn process_of(call: &Notification) -> Option<u32> {
         Some(call.tid).filter(|&process| process != ENDED)
     }
 
@@ -322,7 +323,7 @@ mod tests {
         /// Begins a call that waits for its program.
         fn begin_in_program(&self, number: u64, call: Notification) {
             self.begin(number, call);
-            self.taken().busy[&number].wait.replace(WaitTarget::Program(Instant::now()));
+            self.table().busy[&number].wait.replace(WaitTarget::Program(Instant::now()));
         }
     }
 
@@ -339,7 +340,8 @@ mod tests {
         let threads = CallThreads::default();
         for number in 0..MAX_BUSY as u64 {
             if number != 0 {
-                let step = threads.next_step(Instant::now() + REPLACE_AFTER_PENDING, true, maker);
+                let step =
+                    threads.next_step(Instant::now() + REPLACE_AFTER_PENDING, true, process_of);
                 assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
                 threads.replace(started).expect("it starts");
             }
@@ -359,7 +361,7 @@ mod tests {
     fn slow_thread_is_replaced_once() {
         let threads = CallThreads::default();
         let soon = Instant::now();
-        let look = |now, waits| threads.next_step(now, waits, maker);
+        let look = |now, waits| threads.next_step(now, waits, process_of);
         assert!(
             matches!(look(soon + STALL_TIMEOUT, true), StallAction::Nothing),
             "it waits for a call"
@@ -387,7 +389,7 @@ mod tests {
     fn full_filter_kills_after_stall_timeout() {
         let threads = full(|number| number + 1);
         let start = Instant::now();
-        let look = |now, waits| threads.next_step(now, waits, maker);
+        let look = |now, waits| threads.next_step(now, waits, process_of);
         assert!(
             matches!(look(start + REPLACE_AFTER, true), StallAction::Nothing),
             "they may come back"
@@ -411,36 +413,38 @@ mod tests {
 
     #[test]
     fn only_process_with_quarter_of_threads_is_killed() {
-        let threads = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
-        let calls = killed(threads.next_step(Instant::now() + REPLACE_AFTER, true, maker));
-        assert_eq!(calls, [7; MAX_OF_ONE]);
-        let step = threads.next_step(Instant::now() + STALL_TIMEOUT, true, maker);
+        let threads =
+            full(|number| if (number as usize) < MAX_OF_PROCESS { 7 } else { 8 + number });
+        let calls = killed(threads.next_step(Instant::now() + REPLACE_AFTER, true, process_of));
+        assert_eq!(calls, [7; MAX_OF_PROCESS]);
+        let step = threads.next_step(Instant::now() + STALL_TIMEOUT, true, process_of);
         assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
     }
 
     #[test]
     fn call_waiting_for_model_is_not_killed() {
-        let threads = full(|number| if (number as usize) < MAX_OF_ONE { 7 } else { 8 + number });
+        let threads =
+            full(|number| if (number as usize) < MAX_OF_PROCESS { 7 } else { 8 + number });
         let wait_for_us = |numbers: std::ops::Range<u64>| {
             for number in numbers {
-                threads.taken().busy[&number].wait.replace(WaitTarget::None);
+                threads.table().busy[&number].wait.replace(WaitTarget::None);
             }
         };
         let late = Instant::now() + STALL_TIMEOUT;
         wait_for_us(0..1);
-        wait_for_us(MAX_OF_ONE as u64 + 1..MAX_BUSY as u64);
-        let step = threads.next_step(late - STALL_TIMEOUT / 2, true, maker);
+        wait_for_us(MAX_OF_PROCESS as u64 + 1..MAX_BUSY as u64);
+        let step = threads.next_step(late - STALL_TIMEOUT / 2, true, process_of);
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
-        wait_for_us(0..MAX_OF_ONE as u64);
-        assert_eq!(killed(threads.next_step(late, true, maker)), [8 + MAX_OF_ONE as u32]);
+        wait_for_us(0..MAX_OF_PROCESS as u64);
+        assert_eq!(killed(threads.next_step(late, true, process_of)), [8 + MAX_OF_PROCESS as u32]);
         threads.replace(started).expect("it starts");
         threads.begin(MAX_BUSY as u64, call(1));
-        let step = threads.next_step(late + STALL_TIMEOUT, true, maker);
+        let step = threads.next_step(late + STALL_TIMEOUT, true, process_of);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
     }
 
     #[test]
-    fn queued_call_waits_for_program_with_its_leader() {
+    fn waiter_for_call_lock_counts_as_waiting_for_program() {
         let (queue, held) = (Arc::<CallLock>::default(), std::sync::Barrier::new(2));
         let waits = |wait: &ThreadWait| wait.is_long(Instant::now(), Duration::ZERO);
         std::thread::scope(|scope| {
@@ -477,7 +481,7 @@ mod tests {
     #[test]
     fn program_wait_ends_with_its_closure() {
         let threads = CallThreads::default();
-        let stays = |limit| threads.taken().busy[&0].wait.is_long(Instant::now(), limit);
+        let stays = |limit| threads.table().busy[&0].wait.is_long(Instant::now(), limit);
         threads.begin(0, call(1));
         assert!(!stays(Duration::ZERO));
         in_program(|| {
@@ -494,9 +498,9 @@ mod tests {
     fn threads_of_ended_processes_do_not_count() {
         let threads = full(|number| if number == 3 { ENDED } else { number });
         let soon = Instant::now() + REPLACE_AFTER;
-        assert!(matches!(threads.next_step(soon, true, maker), StallAction::Nothing));
+        assert!(matches!(threads.next_step(soon, true, process_of), StallAction::Nothing));
         assert!(
-            matches!(threads.next_step(soon, true, maker), StallAction::Replace),
+            matches!(threads.next_step(soon, true, process_of), StallAction::Replace),
             "one is free"
         );
     }
@@ -506,10 +510,10 @@ mod tests {
         let threads = CallThreads::default();
         for number in 0..MAX_LOST as u64 {
             threads.begin(number, call(ENDED));
-            threads.taken().lose(number);
-            threads.taken().current = number;
+            threads.table().lose(number);
+            threads.table().current = number;
         }
-        let look = || threads.next_step(Instant::now(), true, maker);
+        let look = || threads.next_step(Instant::now(), true, process_of);
         assert!(matches!(look(), StallAction::Exhausted));
         assert!(!threads.end(3), "it comes back");
         assert!(matches!(look(), StallAction::Replace));
@@ -521,14 +525,14 @@ mod tests {
         threads.begin(0, call(1));
         let (soon, late) = (Instant::now() + REPLACE_AFTER, Instant::now() + STALL_TIMEOUT);
         for _ in 0..3 {
-            assert!(matches!(threads.next_step(soon, true, maker), StallAction::Replace));
+            assert!(matches!(threads.next_step(soon, true, process_of), StallAction::Replace));
             threads.replace(refused).expect_err("no thread");
         }
         assert!(threads.end(0), "it takes the next calls");
         threads.begin_in_program(0, call(1));
-        assert_eq!(killed(threads.next_step(late + REPLACE_AFTER, true, maker)), [1]);
+        assert_eq!(killed(threads.next_step(late + REPLACE_AFTER, true, process_of)), [1]);
         threads.replace(refused).expect_err("no thread");
-        let step = threads.next_step(late, true, maker);
+        let step = threads.next_step(late, true, process_of);
         assert!(matches!(step, StallAction::Replace), "once a thread can be started");
         threads.replace(started).expect("it starts");
         assert!(!threads.end(0), "it was replaced");

@@ -61,7 +61,7 @@ mod tests {
             let mut child =
                 Command::new("sleep").arg("60").current_dir(directory).spawn().expect("it runs");
             let answer = program.call_of(child.id(), libc::SYS_getcwd, &[16, room]);
-            child.kill().and_then(|()| child.wait()).expect("it is there");
+            child.kill().and_then(|()| child.wait()).expect("it exists");
             answer
         };
         assert_eq!(answer(&link, bytes - 1), Errno::ERANGE.into());

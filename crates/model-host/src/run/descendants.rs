@@ -85,6 +85,6 @@ mod tests {
         let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
         assert_eq!(parent_of(pid), Some(own));
         assert!(all(None).expect("a list").contains(&(pid, own)));
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 }

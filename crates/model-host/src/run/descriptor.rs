@@ -129,7 +129,7 @@ mod tests {
         for call in [[&plain[..], &[1024]].concat(), [&plain[..], &[1 << 32]].concat()] {
             assert_eq!(program.call(fcntl_, &call), Answer::Kernel, "{call:?}");
         }
-        let other = std::fs::File::open("/dev/null").expect("it is there");
+        let other = std::fs::File::open("/dev/null").expect("it exists");
         let call = [other.as_raw_fd() as u64];
         assert_eq!(program.call(libc::SYS_dup, &call), Answer::Kernel, "it is no device");
         // Numbers in use are skipped.
@@ -158,7 +158,7 @@ mod tests {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
-        let other = std::fs::File::open("/dev/null").expect("it is there");
+        let other = std::fs::File::open("/dev/null").expect("it exists");
         context(&program, verbs.descriptor());
         let clock = 0x70_0000;
         let nodev = Answer::Ours(Err(Errno::ENODEV));
@@ -186,7 +186,7 @@ mod tests {
     fn truncate_and_fallocate_of_device_fail() {
         let program = Program::new();
         let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR).descriptor();
-        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let null = std::fs::File::open("/dev/null").expect("it exists");
         let null = null.as_raw_fd() as u64;
         for (number, errno) in
             [(libc::SYS_ftruncate, Errno::EINVAL), (libc::SYS_fallocate, Errno::ENODEV)]
@@ -204,7 +204,7 @@ mod tests {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
-        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let null = std::fs::File::open("/dev/null").expect("it exists");
         let ioctl = |fd: u64, request: u64, argument: u64| {
             program.call(libc::SYS_ioctl, &[fd, request, argument])
         };

@@ -264,7 +264,7 @@ mod tests {
             return eprintln!("skipped: only root can make a chroot");
         }
         let chroot = std::env::temp_dir().join(format!("verbless-chroot-{}", std::process::id()));
-        fs::create_dir(&chroot).expect("it is new");
+        fs::create_dir(&chroot).expect("a new directory");
         // A root that is a mount point, as in schroot and debootstrap.
         let script = "mount --rbind / \"$1\" && exec chroot \"$1\" \"$2\" --nocapture --exact \
                       run::detached::tests::tmpfs_root_is_its_own_parent";

@@ -49,7 +49,7 @@ const MAX_THREADS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     all: HashSet<u32>,
-    /// The limit was exceeded: failure of all calls cannot be detected.
+    /// The limit was exceeded, so that [`Threads::all_failed`] is unknown and returns false.
     too_many: bool,
 }
 

@@ -16,27 +16,27 @@ use verbless_model_kernel::remote::{FileId, numbers};
 
 /// Number of searches of a process that keeps moving the file to other numbers.
 const TRIES: usize = 3;
-/// Descriptors of all processes that one search looks at: a fraction of a second. Programs choose
-/// how many they have.
-const MAX_LOOKED_AT: usize = 1 << 18;
+/// Descriptors of all processes that one search reads, which takes a fraction of a second. Programs
+/// choose how many they have.
+const MAX_SEARCHED: usize = 1 << 18;
 /// Descriptors of a process beyond which a search leaves it out.
 const MAX_OF_PROCESS: usize = 1 << 16;
 
-/// Duplicates a descriptor of a file that `client` has, whichever program it runs by now, or a
-/// descendant of it or of `run`. `None`: none of them has one, or may be asked for it, or they have
-/// too many descriptors. EAGAIN: it cannot be duplicated at the moment.
+/// Duplicates a descriptor of a file that `client` (whichever program it runs by now), a descendant
+/// of it or a descendant of `run` has. `None`: none of them has one, this process may not access
+/// those that do, or they have too many descriptors. EAGAIN: it cannot be duplicated at the moment.
 ///
 /// A process that gets the pid of an ended one meanwhile has no such file.
 pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Errno> {
-    let is_there = start_of(client.pid) == Ok(client.start);
-    let pids = is_there.then_some(client.pid);
+    let is_running = start_of(client.pid) == Ok(client.start);
+    let pids = is_running.then_some(client.pid);
     // The client's own first: others cannot use up the search.
     let below = |root: Pid| descendants::below(&[root]).map_err(|_| Errno::EAGAIN);
     let own = pids.map_or_else(|| Ok(Vec::new()), below)?;
     let mut pids: Vec<Pid> = pids.into_iter().chain(own).collect();
     let others = below(Pid::this())?.into_iter().filter(|pid| !pids.contains(pid));
     pids.extend(others.collect::<Vec<_>>());
-    let mut left = MAX_LOOKED_AT;
+    let mut left = MAX_SEARCHED;
     for _ in 0..TRIES {
         let mut has_moved = false;
         for &pid in &pids {
@@ -45,7 +45,7 @@ pub(super) fn find(client: &Process, file: FileId) -> Result<Option<OwnedFd>, Er
                 Ok(found) => return Ok(found),
                 // The number refers to another file by now.
                 Err(Errno::EBADF | Errno::EINVAL) => has_moved = true,
-                // The process has ended, or may not be asked.
+                // The process has ended, or this process may not access it.
                 Err(Errno::ESRCH | Errno::EPERM | Errno::ENOSYS) => {}
                 Err(_) => return Err(Errno::EAGAIN),
             }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn may_find(process: &Process) -> bool {
-        may_take(&process.reach().expect("it lives").pidfd)
+        may_take(&process.reach().expect("the process is alive").pidfd)
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let found = caller.find(file).expect("it is asked").expect("the child has it");
         assert!(is_file(&found, file));
         drop(found);
-        holder.kill().and_then(|()| holder.wait()).expect("it is there");
+        holder.kill().and_then(|()| holder.wait()).expect("it exists");
         // A child that another test forks may hold it until `execve`.
         while !matches!(caller.find(file), Ok(None)) {
             std::thread::yield_now();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn find_looks_at_so_many_descriptors() {
+    fn find_reads_a_bounded_number_of_descriptors() {
         let processes = processes();
         let process = processes.of_thread(std::process::id(), || true).expect("this process");
         if !may_find(&process) {
@@ -136,9 +136,9 @@ mod tests {
         }
         let (_theirs, _ours, file) = socket();
         let find = |left: &mut usize| find_in(&process, Pid::this(), file, left);
-        let mut left = MAX_LOOKED_AT;
+        let mut left = MAX_SEARCHED;
         assert!(matches!(find(&mut left), Ok(Some(_))));
-        let looked_at = MAX_LOOKED_AT - left;
+        let looked_at = MAX_SEARCHED - left;
         assert!((3..MAX_OF_PROCESS).contains(&looked_at), "{looked_at}");
         assert!(matches!(find(&mut 2), Ok(None)));
     }
@@ -179,6 +179,6 @@ mod tests {
             let owner = Caller { process, tid, call: None };
             assert!(matches!(owner.find(file), Ok(Some(_))));
         }
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 }

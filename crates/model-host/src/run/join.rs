@@ -1,4 +1,5 @@
-//! `run --name NAME` and `run --join NAME`: a program joins the devices of an existing run.
+//! `run --name NAME` and `run --join NAME`: a program joins the devices of an existing run. Here
+//! *host* is the named run, and *guest* the process that joins it or controls it.
 //!
 //! ```text
 //!   run --join NAME -- PROGRAM                       run --name NAME -- …
@@ -58,10 +59,10 @@ const OTHER_VERSION: &str = "it ended, or has another version";
 const MAX_MESSAGE: usize = 1 << 16;
 /// Backlog of the host's socket.
 const WAITING: i32 = 16;
-/// How long a guest waits for the host's answer.
+/// Time limit of a guest for the host's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
-const NO_ROOM: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of the longest name, bounded by the room in `sockaddr_un`.
 const MAX_NAME: usize = 64;
 
@@ -188,7 +189,7 @@ impl Host {
             .inspect_err(|error| {
                 // The guest stays in the backlog, and would wake the supervisor again at once.
                 if error.kind() != std::io::ErrorKind::WouldBlock {
-                    std::thread::sleep(NO_ROOM);
+                    std::thread::sleep(RETRY_PAUSE);
                 }
             })
             .ok()?;
@@ -442,19 +443,21 @@ mod tests {
             (PROGRAM, Some(stdin.as_raw_fd())),
             (PROGRAM, Some(guest.0.as_raw_fd())),
         ] {
-            guest.send(message, descriptor).expect("it is there");
+            guest.send(message, descriptor).expect("it exists");
             let refused = peer.request().expect_err("it is nonsense");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
         // Too many descriptors, or one where none belongs.
-        let crowd = [stdin.as_raw_fd(); 2];
-        for (message, descriptors) in [(PROGRAM, &crowd[..]), (b"join 1 dpu", &crowd[..1])] {
+        let two_descriptors = [stdin.as_raw_fd(); 2];
+        for (message, descriptors) in
+            [(PROGRAM, &two_descriptors[..]), (b"join 1 dpu", &two_descriptors[..1])]
+        {
             let control = [ControlMessage::ScmRights(descriptors)];
             let (bytes, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
-            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it is there");
+            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it exists");
             assert_eq!(peer.request().err(), Some(Errno::EBADMSG), "{message:?}");
         }
-        guest.send(b"join 1 dpu", None).expect("it is there");
+        guest.send(b"join 1 dpu", None).expect("it exists");
         assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
         drop(guest);
         // The guest's duplicate is closed by another thread.

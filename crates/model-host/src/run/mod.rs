@@ -19,7 +19,7 @@
 //! ```
 //!
 //! - **Notification thread** (`answer`), one per filter: blocks in the kernel for a notification,
-//!   answers it, and blocks again. If it does not come back, another thread takes its place
+//!   answers it, and blocks again. If an answer takes too long, another thread takes its place
 //!   (`call_threads`). A round trip takes a few microseconds, because the kernel wakes the
 //!   supervisor on the caller's CPU (SYNC_WAKE_UP, since 6.6). A separate thread (`supervisor`)
 //!   handles closes, process ends and signals. The model's thread moves data. Completion channels

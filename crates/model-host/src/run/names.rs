@@ -117,7 +117,7 @@ mod tests {
     fn locked_directory_is_waited_for_within_limit() {
         let directory = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&directory).expect("it is free");
-        let open = || File::open(&directory).expect("it is there");
+        let open = || File::open(&directory).expect("it exists");
         let (holder, other) = (open(), open());
         holder.lock().expect("it is free");
         let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
@@ -131,16 +131,16 @@ mod tests {
     #[test]
     fn names_directory_must_be_private() {
         drop(locked().expect("it is made"));
-        assert!(is_own(&directory()).expect("it is there"));
+        assert!(is_own(&directory()).expect("it exists"));
         let other = std::env::temp_dir().join(format!("verbless-names-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&other).expect("it is free");
-        assert!(is_own(&other).expect("it is there"));
+        assert!(is_own(&other).expect("it exists"));
         let link = other.join("link");
         std::os::unix::fs::symlink(&other, &link).expect("it is free");
         assert!(is_own(&link).is_err(), "it leads elsewhere");
         for mode in [0o710, 0o701, 0o770] {
             fs::set_permissions(&other, fs::Permissions::from_mode(mode)).expect("it is ours");
-            assert!(!is_own(&other).expect("it is there"), "{mode:o}");
+            assert!(!is_own(&other).expect("it exists"), "{mode:o}");
         }
         fs::remove_dir_all(&other).expect("it is ours");
     }

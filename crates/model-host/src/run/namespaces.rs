@@ -71,7 +71,7 @@ pub(super) mod tests {
         let mut child = command.args(["sleep", "60"]).spawn().expect("it runs");
         let name = format!("/proc/{}/comm", child.id());
         let start = std::time::Instant::now();
-        while fs::read_to_string(&name).expect("it lives") != "sleep\n" {
+        while fs::read_to_string(&name).expect("the process is alive") != "sleep\n" {
             assert!(start.elapsed().as_secs() < 20, "it becomes sleep: {:?}", child.try_wait());
             std::thread::yield_now();
         }
@@ -89,7 +89,7 @@ pub(super) mod tests {
             let tid = child.id();
             let found =
                 (has_our_root(tid), has_our_network_namespace(tid), has_our_user_namespace(tid));
-            child.kill().and_then(|()| child.wait()).expect("it is there");
+            child.kill().and_then(|()| child.wait()).expect("it exists");
             assert_eq!(found, (root, network, users), "{options:?}");
         }
     }

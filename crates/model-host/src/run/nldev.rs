@@ -386,8 +386,8 @@ fn statistics(
     device: &ShownDevice,
     port: Option<u32>,
 ) -> Result<NetlinkMessage, Errno> {
-    let is_there = |port: &u32| (1..=device.ports.len()).contains(&(*port as usize));
-    let port = port.filter(is_there).ok_or(Errno::EINVAL)?;
+    let is_present = |port: &u32| (1..=device.ports.len()).contains(&(*port as usize));
+    let port = port.filter(is_present).ok_or(Errno::EINVAL)?;
     let entries = device.counters.iter().fold(NetlinkMessage::nested(), |entries, name| {
         let entry = NetlinkMessage::nested()
             .text(attribute::STAT_HWCOUNTER_ENTRY_NAME, name)
@@ -750,15 +750,15 @@ mod tests {
             let about = [(attribute::DEV_INDEX, FIRST), (attribute::PORT_INDEX, &first[..])];
             let answers = ask(&devices, command::PORT_GET, 0, &about);
             let flags = u64::from(devices[0].ports[0].flags()) | 5 << 32;
-            let is_there = link == Link::Infiniband;
+            let is_present = link == Link::Infiniband;
             let body = &answers[0].2;
-            let expected = is_there.then_some(flags.to_ne_bytes());
+            let expected = is_present.then_some(flags.to_ne_bytes());
             assert_eq!(
                 find_attribute(body, attribute::CAP_FLAGS),
                 expected.as_ref().map(|it| &it[..])
             );
             for id in [attribute::LID, attribute::SM_LID, attribute::LMC] {
-                assert_eq!(find_attribute(body, id).is_some(), is_there, "{id}");
+                assert_eq!(find_attribute(body, id).is_some(), is_present, "{id}");
             }
             assert_eq!(number(body, attribute::PORT_INDEX), Some(1));
         }
@@ -767,7 +767,7 @@ mod tests {
     #[test]
     fn non_request_messages_are_ignored_or_rejected() {
         let devices = devices(Link::Ethernet);
-        let say = |kind: u16, flags: u16| {
+        let response = |kind: u16, flags: u16| {
             let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
             let index = 0u32.to_ne_bytes();
             let request = NetlinkMessage::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
@@ -793,7 +793,7 @@ mod tests {
             (get, REQUEST | ACK, vec![(get, 0), done]),
             (get, REQUEST | DUMP | ACK, vec![(get, 0), (get, 0), (DONE, 0)]),
         ] {
-            assert_eq!(say(kind, flags), expected, "{kind:#x} {flags:#x}");
+            assert_eq!(response(kind, flags), expected, "{kind:#x} {flags:#x}");
         }
     }
 

@@ -71,7 +71,7 @@ impl OpenFile {
             || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
-    /// The cost of dropping it, in destroyed objects.
+    /// Number of objects that a drop destroys.
     fn close_cost(&self) -> usize {
         match &self.file {
             ServedFile::Verbs(file) => file.close_cost().unwrap_or(usize::MAX),
@@ -80,7 +80,8 @@ impl OpenFile {
     }
 }
 
-/// Up to this many objects, the caller destroys them, within milliseconds; a thread destroys more.
+/// Maximum number of objects that the caller destroys itself, within milliseconds; a thread
+/// destroys more.
 const MAX_INLINE_DESTROYS: usize = 2000;
 
 /// Closed files whose objects are not destroyed yet.
@@ -105,7 +106,7 @@ impl ClosedFiles {
         self.0.is_empty()
     }
 
-    /// Adds them to `counter`. Call it before they leave the table.
+    /// Adds the files to `counter`. Call it before they leave the table.
     pub(super) fn count(self, counter: &Arc<AtomicUsize>) -> Destroying {
         counter.fetch_add(1, Ordering::AcqRel);
         Destroying { ended: self, counter: counter.clone() }

@@ -12,7 +12,7 @@ use super::node::clean;
 use super::open_how::{OpenHow, PathTarget};
 use super::tree::{self, Tree};
 
-/// The file systems that contain the tree's places.
+/// Mount points of the file systems that the tree covers.
 const MOUNTS: [&[u8]; 2] = [b"/sys", b"/dev"];
 
 /// A path in the tree, with its start.
@@ -44,8 +44,8 @@ impl PathWalk {
         Self { whole, from, path, rules: rules | how.links(), crosses }
     }
 
-    /// A path that must stay in `base`. `None`: it leads to no place of the tree or out of `base`,
-    /// and the kernel resolves it.
+    /// A path that must stay in `base`. `None`: the path does not lead into the tree, or leads out
+    /// of `base`; the kernel then resolves it.
     pub(super) fn within(base: Vec<u8>, path: Vec<u8>, how: &OpenHow) -> Option<Self> {
         let scope = how.scope();
         let beneath = scope.contains(ResolveFlag::RESOLVE_BENEATH);

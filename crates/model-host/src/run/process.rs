@@ -30,7 +30,8 @@ use verbless_model_kernel::remote::{
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// `None`: it is forgotten. Registrations hold the `Process` beyond that, but no descriptor.
+    /// `None` after [`Process::forget`]. Registrations hold the `Process` beyond that, but no
+    /// descriptor.
     files: Mutex<Option<Arc<ProcFiles>>>,
     /// Its DMA number in [`ClientMemory`].
     number: u16,
@@ -48,7 +49,7 @@ pub(super) struct Process {
 pub(super) struct Claims {
     /// The process's account.
     account: Arc<Account>,
-    /// Counts its descriptors that are about to be closed.
+    /// Counts descriptors taken from it that are about to be closed.
     strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
@@ -74,7 +75,7 @@ impl Claims {
 /// End of the addresses that [`dma_address`] accepts. A process has higher ones (57 bits on x86-64,
 /// 52 on arm64) only if it asks for them.
 const MAX_DMA: u64 = 1 << 48;
-/// Maximum number of a process's descriptors that are about to be closed.
+/// Maximum number of descriptors taken from a process that are about to be closed.
 const MAX_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
@@ -94,7 +95,7 @@ pub(super) struct ProcFiles {
 const PROC_FILES: usize = 3;
 
 impl ProcFiles {
-    /// Opens them for the process of a thread. That may block for ever, because `execve` of the
+    /// Opens them for the process of a thread. That may block forever, because `execve` of the
     /// process can lock others out: the caller must hold no lock.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
@@ -147,7 +148,7 @@ impl Process {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its descriptors; `None`: it is forgotten.
+    /// Its descriptors; `None` after [`Process::forget`].
     fn files(&self) -> Option<Arc<ProcFiles>> {
         self.lock().clone()
     }
@@ -172,8 +173,8 @@ impl Process {
         }
     }
 
-    /// It has ended or runs another program: ends access to its memory. Its number is free once no
-    /// registration is left.
+    /// Ends access to the memory of a process that has ended or runs another program. Its DMA
+    /// number is free once no registration is left.
     pub(super) fn forget(&self) {
         self.memory.remove(self.number);
         *self.lock() = None;
@@ -185,7 +186,7 @@ impl Process {
         self.memory.remote(self.number)
     }
 
-    /// The process, whose pidfd this has; `None`: it is forgotten.
+    /// Access to the process by its pidfd; `None` after [`Process::forget`].
     pub(super) fn reach(&self) -> Option<Arc<RemoteClient>> {
         Some(self.files()?.reach.clone())
     }
@@ -241,7 +242,7 @@ impl Process {
         Err(Errno::EINVAL)
     }
 
-    /// Whether it has ended or is forgotten.
+    /// Whether the process has ended, or [`Process::forget`] was called.
     pub(super) fn has_ended(&self) -> bool {
         self.reach().is_none_or(|reach| reach.has_ended())
     }
@@ -442,8 +443,8 @@ impl Caller {
         Self { call: None, ..self }
     }
 
-    /// Looks something up by number and checks that the number was not reused: the thread's call
-    /// still waits, or, between calls, the process has not ended.
+    /// Looks up a property by tid or pid, and checks that the number was not reused: the thread's
+    /// call still waits, or, between calls, the process has not ended.
     fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
         match &self.call {
             Some((gate, id)) => {
@@ -689,7 +690,7 @@ Max processes             95932                95932                processes";
     fn killed_caller_loses_rights() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
-        let null = File::open("/dev/null").expect("it is there");
+        let null = File::open("/dev/null").expect("it exists");
         let fd = null.as_raw_fd();
         let bytes = [0_u8; 4];
         let pin = |caller: &Caller| caller.pin(bytes.as_ptr() as u64, 4, false);
@@ -716,7 +717,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn ended_owner_has_no_descriptors() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let process = processes().of_thread(child.id(), || true).expect("it lives");
+        let process = processes().of_thread(child.id(), || true).expect("the process is alive");
         child.wait().expect("it ends");
         // As if its pid were reused for this process.
         let process = Arc::into_inner(process).expect("the only reference");
@@ -750,9 +751,9 @@ Max processes             95932                95932                processes";
         let Some(mut child) = spawn_unshared(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
-        let status = caller.proc_file("status").expect("it lives");
+        let status = caller.proc_file("status").expect("the process is alive");
         let found = caller.capable(Capability::NetRaw);
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
         assert!(capable(&status, Capability::NetRaw), "it has all there are, over itself");
         assert!(!found);
     }
@@ -781,7 +782,7 @@ Max processes             95932                95932                processes";
         // SAFETY: fresh memory, which nothing else refers to.
         unsafe {
             let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
-            mprotect(memory.byte_add(4096), 4096, second).expect("it is there");
+            mprotect(memory.byte_add(4096), 4096, second).expect("it exists");
             memory.as_ptr() as u64 + 4096
         }
     }
@@ -823,7 +824,7 @@ Max processes             95932                95932                processes";
         let beyond = may_write_by(place - 4096..place + 1, list);
         assert_eq!(beyond, Err(Errno::EFAULT));
         for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
-            let (range, found) = list(address).expect("text").expect("it is there");
+            let (range, found) = list(address).expect("text").expect("it exists");
             assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
             match sys::mapping_from(&maps, address) {
                 Err(Errno::ENOTTY) => {}
@@ -854,7 +855,7 @@ Max processes             95932                95932                processes";
         std::thread::scope(|scope| scope.spawn(test).join()).expect("it holds");
         // SAFETY: as above.
         unsafe { munmap(mapped, 4096) }.expect("it is mapped");
-        fs::remove_file(path).expect("it is there");
+        fs::remove_file(path).expect("it exists");
     }
 
     #[test]
@@ -896,7 +897,7 @@ Max processes             95932                95932                processes";
         let processes = processes();
         let process = processes.of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process: process.clone(), tid: child.id(), call: waiting() };
-        let maps = caller.proc_file("maps").expect("it lives");
+        let maps = caller.proc_file("maps").expect("the process is alive");
         let (address, _) = maps.split_once('-').expect("a range");
         let address = u64::from_str_radix(address, 16).expect("an address");
         assert_eq!(caller.read(address, &mut [0; 4]), Ok(()));
@@ -904,14 +905,14 @@ Max processes             95932                95932                processes";
         becomes_sleep(&mut child);
         assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
         assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 
     #[test]
     fn install_adds_descriptor_to_caller() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
-        let file = fs::File::open("/dev/null").expect("it is there");
+        let file = fs::File::open("/dev/null").expect("it exists");
         let number = caller.install(file.try_clone().expect("a duplicate").into());
         let given = recorder.last().expect("it was given");
         assert_eq!(number, Ok(given.descriptor() as i32));
@@ -957,7 +958,7 @@ Max processes             95932                95932                processes";
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
         assert_eq!(most(&other, Errno::EMFILE), 100);
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 
     /// A filter whose account has so many descriptors and DMA numbers to share with others.
@@ -987,7 +988,7 @@ Max processes             95932                95932                processes";
         assert_eq!(messages(), 0);
         processes.of_thread(child.id(), || true).expect("another filter has descriptors");
         assert_eq!(messages(), 1);
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 
     #[test]
@@ -996,16 +997,16 @@ Max processes             95932                95932                processes";
         let [filter, other] = [(); 2].map(|()| filter_of(&pool));
         let mut children = [shell(), shell(), shell()];
         let behind = |child: &Child, filter| processes.behind(child.id(), filter, || true);
-        let first = behind(&children[0], &filter).expect("of two");
-        let second = behind(&children[1], &filter).expect("of two");
+        let first = behind(&children[0], &filter).expect("one of two");
+        let second = behind(&children[1], &filter).expect("one of two");
         assert_eq!(behind(&children[2], &filter).map(drop), Err(Errno::ENFILE));
         assert!(behind(&children[2], &other).is_ok(), "another filter's");
-        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it exists");
         processes.forget_if_ended(first.pid);
         assert_eq!(filter.account.taken(Resource::Descriptors), PROC_FILES, "of the second");
         drop(second);
         for child in &mut children[1..] {
-            child.kill().and_then(|()| child.wait()).expect("it is there");
+            child.kill().and_then(|()| child.wait()).expect("it exists");
         }
     }
 
@@ -1028,7 +1029,7 @@ Max processes             95932                95932                processes";
                     becomes_sleep(&mut child);
                     processes.note_call(tid, || true);
                 }
-                child.kill().and_then(|()| child.wait()).expect("it is there");
+                child.kill().and_then(|()| child.wait()).expect("it exists");
                 processes.forget_if_ended(pid);
                 process
             })
@@ -1040,12 +1041,12 @@ Max processes             95932                95932                processes";
     #[test]
     fn stray_descriptors_are_closed_elsewhere_and_bounded() {
         let caller = own(waiting());
-        let null = File::open("/dev/null").expect("it is there");
+        let null = File::open("/dev/null").expect("it exists");
         let (event, socket) = (
             nix::sys::eventfd::EventFd::new().expect("an eventfd"),
             std::os::unix::net::UnixDatagram::unbound().expect("a socket"),
         );
-        if !may_take(&caller.process.reach().expect("it lives").pidfd) {
+        if !may_take(&caller.process.reach().expect("the process is alive").pidfd) {
             return;
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
@@ -1076,7 +1077,7 @@ Max processes             95932                95932                processes";
         let Some(server) = SilentFuse::start("find") else { return };
         let file = server.open();
         let process = own(None).process;
-        if !may_take(&process.reach().expect("it lives").pidfd) {
+        if !may_take(&process.reach().expect("the process is alive").pidfd) {
             return;
         }
         let (found, finds) = std::sync::mpsc::channel();
@@ -1096,21 +1097,21 @@ Max processes             95932                95932                processes";
         let mut children = [shell(), shell()];
         let [first, second] = children.each_ref().map(Child::id);
         let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
-        let own = behind(std::process::id(), &pool).expect("of two");
+        let own = behind(std::process::id(), &pool).expect("one of two");
         // Its number is free once its registrations, here `kept`, are gone too.
-        let kept = behind(first, &pool).expect("of two");
-        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        let kept = behind(first, &pool).expect("one of two");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it exists");
         processes.forget_if_ended(kept.pid);
         assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
         assert!(behind(second, &others).is_ok(), "another filter's");
         drop((own, kept));
-        children[1].kill().and_then(|()| children[1].wait()).expect("it is there");
+        children[1].kill().and_then(|()| children[1].wait()).expect("it exists");
     }
 
     #[test]
     fn strays_of_a_filter_count_together() {
         let (processes, pool) = (processes(), Arc::<FileClosers>::default());
-        let null = File::open("/dev/null").expect("it is there");
+        let null = File::open("/dev/null").expect("it exists");
         let fd = null.as_raw_fd();
         let mut child = shell();
         let own = processes.behind(std::process::id(), &pool, || true).expect("this process");
@@ -1119,7 +1120,7 @@ Max processes             95932                95932                processes";
         let free = processes.behind(alone.id(), &Arc::default(), || true).expect("a child");
         let takes = |process: &Process, fd| process.take(fd, |_| true).map(drop);
         let unknown = |process: &Process| process.take_unknown(0, |_| true).map(drop);
-        if may_take(&own.reach().expect("it lives").pidfd) {
+        if may_take(&own.reach().expect("the process is alive").pidfd) {
             assert_eq!(
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
@@ -1144,7 +1145,7 @@ Max processes             95932                95932                processes";
             }
         }
         for child in [&mut child, &mut alone] {
-            child.kill().and_then(|()| child.wait()).expect("it is there");
+            child.kill().and_then(|()| child.wait()).expect("it exists");
         }
     }
 
@@ -1175,7 +1176,7 @@ Max processes             95932                95932                processes";
         // SAFETY: the memory is fresh, and no code uses its second page.
         let memory = unsafe {
             let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
-            munmap(memory.byte_add(4096), 4096).expect("it is there");
+            munmap(memory.byte_add(4096), 4096).expect("it exists");
             memory
         };
         let (own, end) = (Pid::this(), memory.as_ptr() as u64 + 4096);
@@ -1202,7 +1203,7 @@ Max processes             95932                95932                processes";
         child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it reads");
         let name = format!("/proc/{}/comm", child.id());
         let start = std::time::Instant::now();
-        while fs::read_to_string(&name).expect("it lives") != "sleep\n" {
+        while fs::read_to_string(&name).expect("the process is alive") != "sleep\n" {
             assert!(start.elapsed().as_secs() < 20, "it goes on");
             std::thread::yield_now();
         }

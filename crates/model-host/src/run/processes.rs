@@ -44,18 +44,18 @@ struct ProcessTable {
     leaving: HashMap<Pid, PendingExec>,
     /// Their threads that may be in `execve`.
     execs: HashMap<u32, Pid>,
-    /// Threads that called `execve` and no other call since; those of known processes are in
-    /// `execs`.
+    /// Threads of unknown processes that called `execve` and no other call since. (`execs` has
+    /// those of known processes.)
     early: HashMap<u32, Pid>,
     /// The threads in `early`, by process: at most [`MAX_EARLY`] each.
     early_of: HashMap<Pid, HashSet<u32>>,
     /// Size of `early_of` at the next purge.
-    many_early: usize,
+    early_purge_size: usize,
     /// Processes that run another program after `execve` and are not known again yet: start time
     /// and claims.
     before: HashMap<Pid, (u64, Arc<Claims>)>,
     /// Size of `before` at the next purge.
-    many: usize,
+    before_purge_size: usize,
 }
 
 /// A process in `execve`, and the threads that called it.
@@ -72,9 +72,9 @@ struct FoundProcess {
 }
 
 impl FoundProcess {
-    /// Whether it still runs the known program. The check can take as long as the process wants:
-    /// the caller must be answering a call of this process.
-    fn is_there(&self) -> bool {
+    /// Whether the process still runs the known program. The process can delay the check without
+    /// limit, so the caller must be answering a call of this process.
+    fn runs_known_program(&self) -> bool {
         let left = self.leaving.as_ref().is_some_and(|exec| exec.succeeded(self.process.pid));
         !self.process.has_ended() && !left
     }
@@ -189,7 +189,7 @@ impl Processes {
         self.find_or_register(tid, pool, waits, ProcFiles::of)
     }
 
-    /// `open`: may block for ever.
+    /// `open`: may block forever.
     fn find_or_register(
         &self,
         tid: u32,
@@ -200,14 +200,14 @@ impl Processes {
         let of = |table: &ProcessTable| table.threads.get(&tid).and_then(|&pid| table.find(pid));
         let found = of(&self.table());
         if let Some(found) = found.filter(|it| sys::is_thread_of(tid, it.process.pid))
-            && self.is_there(&found, &waits)?
+            && self.runs_known_program(&found, &waits)?
         {
             return Ok(found.process);
         }
         let pid = process_of(tid)?;
         let found = self.table().find(pid);
         if let Some(found) = &found
-            && self.is_there(found, &waits)?
+            && self.runs_known_program(found, &waits)?
         {
             self.table().threads.insert(tid, pid);
             return Ok(found.process.clone());
@@ -276,15 +276,19 @@ impl Processes {
 
     /// Whether a process of a waiting thread still runs the known program. EINTR: the call no
     /// longer waits, so the tid may have been reused.
-    fn is_there(&self, found: &FoundProcess, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
+    fn runs_known_program(
+        &self,
+        found: &FoundProcess,
+        waits: &impl Fn() -> bool,
+    ) -> Result<bool, Errno> {
         let still = || if waits() { Ok(()) } else { Err(Errno::EINTR) };
         let Some(exec) = &found.leaving else {
-            let is_there = found.is_there();
-            return if is_there { still().map(|()| true) } else { Ok(false) };
+            let runs_known_program = found.runs_known_program();
+            return if runs_known_program { still().map(|()| true) } else { Ok(false) };
         };
         // Excludes a process that reused the tid.
         still()?;
-        if !found.is_there() {
+        if !found.runs_known_program() {
             return Ok(false);
         }
         let pid = found.process.pid;
@@ -325,11 +329,11 @@ impl Processes {
         let pid = process_of(tid).unwrap_or(Pid::from_raw(tid as i32));
         let mut table = self.table();
         table.add_early(pid, tid);
-        if table.early_of.len() <= MIN_PURGE.max(table.many_early) {
+        if table.early_of.len() <= MIN_PURGE.max(table.early_purge_size) {
             return;
         }
         let pids: Vec<Pid> = table.early_of.keys().copied().collect();
-        table.many_early = 2 * pids.len();
+        table.early_purge_size = 2 * pids.len();
         drop(table);
         let has_ended = |pid: &Pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let ended: Vec<Pid> = pids.into_iter().filter(has_ended).collect();
@@ -339,7 +343,7 @@ impl Processes {
                 table.early.remove(&tid);
             }
         }
-        table.many_early = 2 * table.early_of.len();
+        table.early_purge_size = 2 * table.early_of.len();
     }
 
     /// Records that a thread of a known process waits in `execve`. `pause` pauses the model: no
@@ -369,7 +373,7 @@ impl Processes {
                     let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
                     table.leaving.insert(pid, leaving);
                 }
-                // Access to no program is safer than to the next one.
+                // Without this, the device could access the next program's memory.
                 Some(Err(_)) => return self.forget_in(&mut table, pid),
                 None => {
                     drop((table, paused));
@@ -445,13 +449,13 @@ impl Processes {
             process.forget();
             if !has_ended {
                 table.before.insert(pid, (process.start, process.claims.clone()));
-                if table.before.len() > table.many {
+                if table.before.len() > table.before_purge_size {
                     // If the lookup fails, the process may still exist.
                     table.before.retain(|&pid, &mut (start, _)| match start_of(pid) {
                         Ok(now) => now == start,
                         Err(errno) => errno == Errno::ENFILE,
                     });
-                    table.many = MIN_PURGE.max(2 * table.before.len());
+                    table.before_purge_size = MIN_PURGE.max(2 * table.before.len());
                 }
             }
         }

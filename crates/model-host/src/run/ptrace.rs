@@ -252,7 +252,8 @@ mod tests {
     }
 
     fn status(pid: i32, name: &str) -> String {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+        let status =
+            std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is alive");
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.expect("there is such a line").trim().to_string()
     }
@@ -306,7 +307,9 @@ mod tests {
         // A tracee makes our calls at its syscall instruction; until `sleep` sleeps, it runs other
         // code.
         let sleeps = format!("{} ", libc::SYS_clock_nanosleep);
-        let call = || std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("it lives");
+        let call = || {
+            std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("the process is alive")
+        };
         let start = Instant::now();
         while !call().starts_with(&sleeps) {
             assert!(start.elapsed() < 10 * STOP_TIMEOUT, "it does not sleep: {}", call());
@@ -333,7 +336,7 @@ mod tests {
             assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "it has not waited");
             other.join().expect("no panic")
         });
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
         // SAFETY: integers, and the kernel writes no status.
         unsafe {
             libc::kill(stuck, libc::SIGKILL);

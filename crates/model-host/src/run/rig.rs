@@ -134,7 +134,7 @@ impl Program {
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);
-        let reach = process.expect("this process").reach().expect("it lives");
+        let reach = process.expect("this process").reach().expect("the process is alive");
         may_take(&reach.pidfd).then_some(program)
     }
 
@@ -225,12 +225,13 @@ impl Recorder {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// From here on, no call waits.
+    /// Makes all later NOTIF_ID_VALID checks fail.
     pub(super) fn end(&self) {
         self.end_after(0);
     }
 
-    /// Calls are found waiting this many more times, as if the thread were killed then.
+    /// Lets the next `valid_checks` NOTIF_ID_VALID checks succeed and later ones fail, as if the
+    /// thread were killed then.
     pub(super) fn end_after(&self, valid_checks: i64) {
         self.valid_checks.store(valid_checks, Ordering::Relaxed);
     }

@@ -35,9 +35,9 @@ const FORWARDED: [Signal; 6] = [
 ];
 
 /// Limit for the last close after a filter's end.
-const LAST_CLOSE: Duration = Duration::from_secs(2);
+const LAST_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit for destroying the objects of closed devices.
-const LAST_DESTROY: Duration = Duration::from_secs(60);
+const LAST_DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Limit of guests' connections.
 const MAX_GUESTS: usize = 256;
@@ -67,7 +67,8 @@ struct Child {
     pid: Pid,
     /// Signals go by pidfd: the pid is reused once the child was waited for.
     pidfd: OwnedFd,
-    /// Whether it leads a process group; then signals go to the group, even after its own end.
+    /// Whether the child leads a process group. Signals then go to the group, even after the
+    /// child's end.
     leads: bool,
     status: Option<i32>,
 }
@@ -79,9 +80,9 @@ impl Child {
         Ok(Self { pid, pidfd: sys::pidfd(pid)?, leads, status: None })
     }
 
-    /// Whether a signal with this `si_code` reached the child too: the kernel sends a terminal's
-    /// signals to the whole process group.
-    fn has_got(&self, code: i32) -> bool {
+    /// Whether the kernel also sent a signal with this `si_code` to the child: a terminal's signals
+    /// go to the whole process group.
+    fn was_sent(&self, code: i32) -> bool {
         code > 0 && !self.leads
     }
 
@@ -156,7 +157,7 @@ impl Programs {
             if signal == Signal::SIGTERM {
                 self.terminations += 1;
             }
-            let remaining = self.remaining().filter(|it| !it.has_got(record.ssi_code));
+            let remaining = self.remaining().filter(|it| !it.was_sent(record.ssi_code));
             remaining.for_each(|it| it.signal(signal));
         }
     }
@@ -333,11 +334,11 @@ fn check_in_time(listener: Arc<Listener>, timeout: Duration) -> Result<Arc<Liste
 }
 
 /// Waits until all devices are closed. The kernel reports a filter's end before its last process
-/// has closed its files. A process without the filter may hold a descriptor for ever, so the wait
+/// has closed its files. A process without the filter may hold a descriptor forever, so the wait
 /// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
-    let timeout = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
+    let timeout = || if shared.is_destroying() { LAST_DESTROY_TIMEOUT } else { LAST_CLOSE_TIMEOUT };
     while !shared.is_closed() && start.elapsed() < timeout() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -546,7 +547,7 @@ mod tests {
         let child = |leads| Child::new(own(), leads).expect("this process");
         let (same, leader) = (child(false), child(true));
         for (code, expected) in [(128, true), (1, true), (0, false), (-6, false)] {
-            assert_eq!((same.has_got(code), leader.has_got(code)), (expected, false), "{code}");
+            assert_eq!((same.was_sent(code), leader.was_sent(code)), (expected, false), "{code}");
         }
     }
 
@@ -568,7 +569,7 @@ mod tests {
         let raise = || nix::sys::signal::raise(Signal::SIGUSR1).expect("a signal");
         let status = |child: &mut std::process::Child| child.wait().expect("a child").signal();
         let killed = Some(libc::SIGKILL);
-        leader.kill().expect("it lives");
+        leader.kill().expect("the process is alive");
         assert_eq!(status(&mut leader), killed);
         raise();
         programs.handle_signals();
@@ -584,7 +585,7 @@ mod tests {
         programs.handle_signals();
         before.thread_set_mask().expect("a mask");
         for stranger in &mut strangers {
-            stranger.kill().expect("it is there");
+            stranger.kill().expect("it exists");
             assert_eq!(status(stranger), killed, "the first signal that it got");
         }
     }
@@ -617,7 +618,7 @@ mod tests {
         let (start, limit) = (Instant::now(), Duration::from_millis(50));
         assert_eq!(programs.wait_until(Some(start + limit)), libc::SIGKILL);
         assert!(start.elapsed() >= limit && !programs.have_ended());
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 
     #[test]
@@ -677,7 +678,7 @@ mod tests {
         let mut supervisor = Supervisor::new(shared, programs(own(), None), views, None).unwrap();
         let start = Instant::now();
         await_closes(&supervisor.shared);
-        assert!(start.elapsed() < LAST_CLOSE / 2);
+        assert!(start.elapsed() < LAST_CLOSE_TIMEOUT / 2);
         assert_eq!([supervisor.next_number(), supervisor.next_number()], [1, 2]);
     }
 }

@@ -375,9 +375,9 @@ pub(super) fn adopt_orphans() {
     let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Gives a thread short, frequent time slices: otherwise a program that spins on the thread's
-/// result would occupy the CPU for a whole usual slice. Kernels before 6.12 ignore the slice
-/// length. The thread also gets nice -20 if allowed; a real-time thread is left unchanged.
+/// Gives a thread short, frequent time slices. Otherwise a program that spins until the thread's
+/// result arrives would keep the CPU for a whole default slice. Kernels before 6.12 ignore the
+/// slice length. The thread also gets nice -20 if allowed; a real-time thread is left unchanged.
 pub(super) fn shorten_time_slices(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
@@ -719,11 +719,11 @@ impl Stat {
     pub(super) fn accepts_flags(self, flags: i32) -> bool {
         let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
-        let sane = match self {
+        let is_valid = match self {
             Self::Plain(_) => true,
             Self::Extended(mask, _) => flags & fresh != fresh && mask & RESERVED == 0,
         };
-        flags & !known == 0 && sane
+        flags & !known == 0 && is_valid
     }
 
     /// The result for an open file; `special`: as this character device, owned by root.

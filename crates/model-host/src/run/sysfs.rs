@@ -140,7 +140,7 @@ impl DevicePaths {
         self.sub.as_deref().unwrap_or(&self.slot)
     }
 
-    /// The relative path to /sys from `below` directories below the device's.
+    /// The relative path to /sys from a directory `below` levels below the device's.
     fn up(&self, below: usize) -> String {
         "../".repeat(3 + usize::from(self.sub.is_some()) + below)
     }
@@ -601,7 +601,7 @@ mod tests {
     /// Collects every symlink below a directory.
     fn links(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
-            let kind = entry.file_type().expect("it is there");
+            let kind = entry.file_type().expect("it exists");
             if kind.is_symlink() {
                 found.push(entry.path());
             } else if kind.is_dir() {
@@ -629,9 +629,9 @@ mod tests {
                     assert!(link.exists(), "{} -> {target}", link.display());
                     continue;
                 }
-                let climbed = target.matches("../").count();
+                let parents = target.matches("../").count();
                 let below = link.strip_prefix(root(&directory)).expect("within").components();
-                assert_eq!(below.count() - 2, climbed, "{} -> {target}", link.display());
+                assert_eq!(below.count() - 2, parents, "{} -> {target}", link.display());
             }
         }
     }

@@ -17,10 +17,10 @@ use verbless_prm::{CommandInfo, CommandStatus};
 use verbless_model::Executed;
 use verbless_model_kernel::remote::IoctlDescription;
 
-/// Elements of a list that are printed.
-const FEW: usize = 2;
-/// Numbers from here on are printed in hexadecimal.
-const SMALL: u64 = 10;
+/// Maximum number of list elements that are printed.
+const MAX_LIST_ELEMENTS: usize = 2;
+/// The smallest number that is printed in hexadecimal.
+const FIRST_HEX: u64 = 10;
 
 /// Formats a command.
 pub(super) fn command(executed: &Executed<'_>) -> String {
@@ -45,7 +45,7 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
     line
 }
 
-/// Formats an ioctl; its commands were printed before.
+/// Formats an ioctl. The lines of its commands precede this one.
 pub(super) fn ioctl(
     tid: u32,
     node: &str,
@@ -74,29 +74,29 @@ fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
         if value == 0 {
             return;
         }
-        if path.field.count != 1 && path.index >= FEW {
+        if path.field.count != 1 && path.index >= MAX_LIST_ELEMENTS {
             left_out += 1;
             return;
         }
-        more(&mut text, &mut left_out);
+        append_omitted(&mut text, &mut left_out);
         let comma = if text.is_empty() { "" } else { ", " };
-        let name = name(path);
+        let name = qualified_name(path);
         let named = match path.field.kind {
             Kind::Enum(names) => names.name_of(value),
             _ => None,
         };
         let _ = match (named, value) {
             (Some(word), _) => write!(text, "{comma}{name}={word}"),
-            (None, 0..SMALL) => write!(text, "{comma}{name}={value}"),
+            (None, 0..FIRST_HEX) => write!(text, "{comma}{name}={value}"),
             (None, _) => write!(text, "{comma}{name}={value:#x}"),
         };
     });
-    more(&mut text, &mut left_out);
+    append_omitted(&mut text, &mut left_out);
     text
 }
 
 /// Appends the number of omitted list elements, and resets it.
-fn more(text: &mut String, left_out: &mut u32) {
+fn append_omitted(text: &mut String, left_out: &mut u32) {
     if *left_out > 0 {
         let _ = write!(text, ", … {left_out} more");
         *left_out = 0;
@@ -104,13 +104,13 @@ fn more(text: &mut String, left_out: &mut u32) {
 }
 
 /// A field's name, qualified by its structures.
-fn name(path: &Path<'_>) -> String {
+fn qualified_name(path: &Path<'_>) -> String {
     let own = match path.field.count {
         1 => path.field.name.to_string(),
         _ => format!("{}[{}]", path.field.name, path.index),
     };
     match path.parent {
-        Some(parent) => format!("{}.{own}", name(parent)),
+        Some(parent) => format!("{}.{own}", qualified_name(parent)),
         None => own,
     }
 }

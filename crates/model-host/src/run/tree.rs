@@ -307,8 +307,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    std::fs::rename(&one, &other).expect("it is there");
-                    std::fs::rename(&other, &one).expect("it is there");
+                    std::fs::rename(&one, &other).expect("it exists");
+                    std::fs::rename(&other, &one).expect("it exists");
                 }
             });
             let up = "/sys/class/infiniband/mlx5_0/device/../fb0b:00:01.0/device";

@@ -138,8 +138,8 @@ mod tests {
         let mut view = |side| views.of(side).expect("there are devices");
         let (host, dpu, again) = (view(Side::Host), view(Side::Dpu), view(Side::Host));
         assert!(Arc::ptr_eq(&host, &again) && !Arc::ptr_eq(&host, &dpu));
-        let is_there = |view: &View| view.tree.open(b"/dev/fwctl", OFlag::O_PATH).is_ok();
-        assert!(is_there(&host) && is_there(&dpu));
+        let exists = |view: &View| view.tree.open(b"/dev/fwctl", OFlag::O_PATH).is_ok();
+        assert!(exists(&host) && exists(&dpu));
     }
 
     #[test]

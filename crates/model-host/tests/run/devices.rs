@@ -291,7 +291,7 @@ fn pci_listing_adds_modelled_functions() {
         own.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     if let Some(name) = expected.first() {
         let file = format!("/sys/bus/pci/devices/{name}/vendor");
-        let vendor = std::fs::read_to_string(&file).expect("it is there");
+        let vendor = std::fs::read_to_string(&file).expect("it exists");
         assert_eq!(output_of(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
         let relative = format!("cd /sys/bus/pci/devices; cat {name}/vendor");
         assert_eq!(output_of(&[], &relative), vendor.trim_end());

@@ -272,7 +272,7 @@ fn other_user_is_given_only_the_tree() {
     let words =
         ["/usr/bin/python3", attack.to_str().expect("text"), secret.path(), attacks, &inode];
     let output = as_other_user(&words, None);
-    fs::remove_file(attack).expect("it is there");
+    fs::remove_file(attack).expect("it exists");
     let Some(output) = output else { return };
     assert_no_leak(&output);
     secret.assert_untouched();
@@ -313,7 +313,7 @@ fn unprivileged_run_serves_the_tree() {
         .args(["run", "--", "sh", "-c", program])
         .output()
         .expect("setpriv runs");
-    fs::remove_file(place).expect("it is there");
+    fs::remove_file(place).expect("it exists");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");

@@ -71,7 +71,7 @@ fn removed_device_raises_fatal_event() {
     assert!(works().status.success());
     let mut watch = host.join(&[], "stdbuf -oL timeout 20 ibv_asyncwatch -d mlx5_0");
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut lines = BufReader::new(watch.stdout.take().expect("captured")).lines();
+    let mut lines = BufReader::new(watch.stdout.take().expect("the output is piped")).lines();
     let mut line = || lines.next().expect("a line").expect("text");
     assert!(line().contains("async event FD"), "it watches");
     assert_eq!(model(&["ctl", &host.name, "remove", "0"]), (Some(0), String::new()));

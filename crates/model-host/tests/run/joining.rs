@@ -21,7 +21,7 @@ impl Host {
             .spawn()
             .expect("the binary runs");
         let mut line = String::new();
-        let output = child.stdout.as_mut().expect("captured");
+        let output = child.stdout.as_mut().expect("the output is piped");
         BufReader::new(output).read_line(&mut line).expect("a line");
         assert_eq!(line, "ready\n");
         Self { name, child }
@@ -160,7 +160,7 @@ fn devices_live_until_last_joined_program() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let mut lines = BufReader::new(last.stdout.take().expect("captured")).lines();
+    let mut lines = BufReader::new(last.stdout.take().expect("the output is piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "in");
     let name = host.name.clone();
     let ending = std::thread::spawn(|| host.end());
@@ -186,9 +186,9 @@ fn joined_program_fails_when_host_is_killed() {
         .spawn()
         .expect("the binary runs");
     let mut line = String::new();
-    let output = joined.stdout.as_mut().expect("captured");
+    let output = joined.stdout.as_mut().expect("the output is piped");
     BufReader::new(output).read_line(&mut line).expect("a line");
-    host.child.kill().expect("it is there");
+    host.child.kill().expect("it exists");
     host.child.wait().expect("it ends");
     let joined = joined.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&joined.stderr);
@@ -206,10 +206,10 @@ fn sigterm_reaches_joined_program() {
     let mut joined =
         host.join(&[], script).stdout(Stdio::piped()).spawn().expect("the binary runs");
     let mut line = String::new();
-    let output = joined.stdout.as_mut().expect("captured");
+    let output = joined.stdout.as_mut().expect("the output is piped");
     BufReader::new(output).read_line(&mut line).expect("a line");
     let pid = nix::unistd::Pid::from_raw(joined.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
     assert_eq!(joined.wait().expect("it ends").code(), Some(5));
     assert_eq!(host.end(), Some(1), "`read` met the end of its input");
 }

@@ -43,10 +43,10 @@ fn signals_reach_the_program() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("captured")).lines();
+    let mut lines = BufReader::new(child.stdout.take().expect("the output is piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "ready");
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
     assert_eq!(lines.next().expect("a line").expect("text"), "caught");
     assert_eq!(child.wait().expect("it ends").code(), Some(5));
 }
@@ -59,10 +59,10 @@ fn signals_reach_the_command_on_the_dpu_side_too() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let lines = BufReader::new(child.stdout.take().expect("captured")).lines();
+    let lines = BufReader::new(child.stdout.take().expect("the output is piped")).lines();
     assert_eq!(lines.take(2).filter_map(Result::ok).collect::<Vec<_>>(), ["ready", "ready"]);
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
     assert_eq!(child.wait().expect("it ends").code(), Some(6));
 }
 
@@ -76,7 +76,7 @@ fn device_user_dies_with_killed_run() {
         .spawn()
         .expect("the binary runs");
     let mut line = String::new();
-    let mut output = BufReader::new(run.stdout.take().expect("captured"));
+    let mut output = BufReader::new(run.stdout.take().expect("the output is piped"));
     output.read_line(&mut line).expect("a line");
     let pid: u32 = line.trim().parse().expect("a process");
     // The child ends up in `sleep`.
@@ -100,7 +100,7 @@ fn device_user_dies_with_killed_run() {
 /// Sends SIGTERM to a run.
 fn terminate(run: &std::process::Child) {
     let pid = nix::unistd::Pid::from_raw(run.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
 }
 
 /// Whether a process has ended.
@@ -127,7 +127,7 @@ fn sigterm_ends_run_with_live_daemon() {
             .spawn()
             .expect("the binary runs");
         let mut line = String::new();
-        let mut output = BufReader::new(run.stdout.take().expect("captured"));
+        let mut output = BufReader::new(run.stdout.take().expect("the output is piped"));
         output.read_line(&mut line).expect("a line");
         let daemon = line.trim();
         std::thread::sleep(std::time::Duration::from_millis(500));
@@ -207,7 +207,7 @@ fn sigterm_ends_a_run_stuck_in_its_own_fuse() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let mut output = BufReader::new(run.stdout.take().expect("captured"));
+    let mut output = BufReader::new(run.stdout.take().expect("the output is piped"));
     let mut lines = [String::new(), String::new()];
     lines.iter_mut().for_each(|line| drop(output.read_line(line)));
     let [up, program] = lines;

@@ -1,4 +1,4 @@
-//! What DevX passes, and what it stamps, sets and builds.
+//! DevX commands: which ones pass, and which of their fields the kernel sets.
 
 use std::sync::Arc;
 

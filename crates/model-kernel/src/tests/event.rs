@@ -394,7 +394,7 @@ fn closing_file_ends_its_channels() {
 }
 
 #[test]
-fn fatal_error_ends_no_channel_and_removal_does() {
+fn only_removal_ends_event_channels() {
     use std::sync::atomic::Ordering;
     let fixture = Fixture::new();
     let (handle, _) = cq(&fixture);

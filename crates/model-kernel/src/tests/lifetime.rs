@@ -78,7 +78,7 @@ fn close_destroys_verbs_qps_before_mkeys() {
 
 #[test]
 fn close_unbacks_client_mapped_pages() {
-    let fixture = Fixture::that_maps_by_itself(Device::new());
+    let fixture = Fixture::with_own_mappings(Device::new());
     let mut get = Request::new(0, 3).input(0x1000, &[4, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(get.send(&fixture.file), Ok(()));
     let device = fixture.device.clone();
@@ -222,7 +222,7 @@ fn uar_pages_of_a_filter_leave_mappings_to_others() {
 fn uar_page_is_unbacked_before_it_is_freed() {
     // The context's page, and one of UAR_ALLOC.
     for dynamic in [false, true] {
-        let fixture = Fixture::that_maps_by_itself(Device::new());
+        let fixture = Fixture::with_own_mappings(Device::new());
         let device = fixture.device.clone();
         if dynamic {
             super::support::get_context(&fixture.file, 1).expect("a context");

@@ -26,8 +26,8 @@ pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
-    /// What another thread does while the device carries out or refuses the next command with this
-    /// opcode, before the kernel knows the outcome.
+    /// Runs during the next command with this opcode, before the kernel gets the result, as another
+    /// thread could.
     pub races: Mutex<Option<(Opcode, Race)>>,
     /// The first bytes of command responses, by opcode and modifier.
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
@@ -57,7 +57,7 @@ pub(super) struct Device {
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
 
-/// What a test does in the middle of a call.
+/// Code that a test runs in the middle of a call.
 type Race = Box<dyn FnOnce() + Send>;
 
 /// The number of the first event queue; the device numbers every later object from there.
@@ -560,7 +560,7 @@ impl Fixture {
     }
 
     /// A file without a user context; its client maps doorbells itself.
-    pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
+    pub(super) fn with_own_mappings(device: Arc<Device>) -> Self {
         Self::of_client(device, TestClient::new())
     }
 

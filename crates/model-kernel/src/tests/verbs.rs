@@ -179,7 +179,7 @@ fn clock_page_is_mapped_read_only() {
 
 #[test]
 fn client_mapped_uar_page_is_backed_at_its_offset() {
-    let fixture = Fixture::that_maps_by_itself(Device::new());
+    let fixture = Fixture::with_own_mappings(Device::new());
     let map = |page: u64, length| {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         fixture.file.mapped_by_client(page << 12, length, protection)

@@ -25,9 +25,9 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Executes a command followed by the list of the buffer's pages. The list has its room only
-    /// for this time, in which no client is waited for. ENOMEM: the list is too long, or gets no
-    /// room in time.
+    /// Executes a command followed by the list of the buffer's pages. The list holds its room only
+    /// during the command, which waits for no client. ENOMEM: the list is too long, or gets no room
+    /// in time.
     pub(super) fn exec(
         &self,
         (client, kernel): (&dyn Client, &Kernel),

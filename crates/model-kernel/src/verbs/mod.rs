@@ -15,10 +15,9 @@
 //! Each verb sends the commands that Linux sends, with the context's uid where Linux sets it. The
 //! device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
 //! `uverbs_std_types_*.c`, `verbs.c` and
-//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two
-//! differences: page lists of buffers use pages of 4 KiB, and a QP without an SRQ, XRC domain or Q
-//! counter names none. Linux names its own: it never uses the first two, and the counters would
-//! count nothing here.
+//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two differences from Linux: page
+//! lists of buffers use pages of 4 KiB; a QP without an SRQ, XRC domain or Q counter names none,
+//! where Linux names default objects, which would have no effect here.
 
 mod commands;
 pub(super) mod cq;

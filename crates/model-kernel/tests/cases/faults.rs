@@ -1,5 +1,4 @@
-//! A test's controls over the model: failing requests, losing messages, watching requests, and
-//! virtual time.
+//! The model's controls for tests: failed requests, lost messages, watched requests, virtual time.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -107,7 +106,7 @@ impl Wire {
         self.qp.object().query().expect("it answers").state()
     }
 
-    /// What the watcher saw: operation, bytes and syndrome.
+    /// The watched requests: operation, bytes and syndrome.
     fn seen(&self) -> Vec<(&'static str, u64, Option<u8>)> {
         let seen = self.requests.try_iter();
         seen.inspect(|request| assert_eq!((request.function, request.qpn), (0, self.qpn())))

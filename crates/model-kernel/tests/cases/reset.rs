@@ -25,8 +25,8 @@ fn open(model: &Model) -> Domain {
 fn pair(domain: &Domain, events: &CqEvents) -> (Qp, Cq) {
     let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
-    events.add(&mut cq, 7).expect("it is new");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
+    events.add(&mut cq, 7).expect("the CQ is not added yet");
     (qp, cq)
 }
 

@@ -99,7 +99,7 @@ fn write_and_read_cross_sides_of_card() {
             let end = Instant::now() + Duration::from_secs(10);
             let done = loop {
                 if let Some(done) = qp.poll(&mut cq) {
-                    break done.expect("it succeeds");
+                    break done.expect("a successful completion");
                 }
                 assert!(Instant::now() < end, "nothing completes");
             };

@@ -11,9 +11,9 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region}
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4 << 10;
 /// Bytes that the queue of long messages moves before the comparison.
-const MOVED: usize = 16 * LONG;
-/// Bytes that one queue may move for each 100 bytes of the other.
-const NEAR: std::ops::RangeInclusive<usize> = 80..=125;
+const MOVED_BYTES: usize = 16 * LONG;
+/// Accepted range of bytes that one queue moves for each 100 bytes of the other.
+const FAIR_SHARE: std::ops::RangeInclusive<usize> = 80..=125;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -85,7 +85,7 @@ fn share(kind: Kind, in_packets: bool) -> usize {
         [&here, &there].map(|domain| domain.region(LONG, KeyAccess::ALL).expect("a region"));
     let mut long = Stream::new(&here, &there, kind, LONG, 4);
     let mut short = Stream::new(&here, &there, kind, SHORT, 256);
-    while long.moved < MOVED {
+    while long.moved < MOVED_BYTES {
         long.keep_full(&local, &remote);
         short.keep_full(&local, &remote);
         assert!(model.step(), "both always have work");
@@ -101,6 +101,6 @@ fn full_queues_share_bandwidth() {
         ("READs carried whole", Kind::Read, false),
     ] {
         let share = share(kind, in_packets);
-        assert!(NEAR.contains(&share), "{share} % of {what}");
+        assert!(FAIR_SHARE.contains(&share), "{share} % of {what}");
     }
 }

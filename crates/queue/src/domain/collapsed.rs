@@ -20,7 +20,8 @@ use super::queues::CqTarget;
 /// It suits a program that needs the progress of its requests, but not the result of each:
 ///
 /// - The requests of one send queue complete here; a second queue pair, and receives, are refused.
-/// - One completion covers all requests up to its own. Their bytes and times are not reported.
+/// - One completion covers all requests up to its own. Byte counts and timestamps of the others are
+///   not reported.
 /// - When the queue pair fails, the CQEs of the flushed requests overwrite the CQE of the failed
 ///   one: the last status may be a flush instead of the reason.
 /// - The device ignores overruns, which needs the capability `cq_oi`, and the queue cannot be

@@ -49,17 +49,17 @@ pub struct ConnectOptions {
     /// from the two QPNs if the flow label is 0, so that connections spread over the links of a
     /// network.
     pub udp_source_port: Option<u16>,
-    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This field and those below apply to
+    /// ACK timeout code: 4.096 µs · 2^n; 0 means no timeout. This field and those below apply to
     /// [`Rc`](crate::Rc) only.
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,
-    /// Retries after the peer had no receive posted, 0 to 7; 7 is for ever.
+    /// Retries after the peer had no receive posted, 0 to 7; 7: no limit.
     pub rnr_retry: u8,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding in each direction. A lower limit of a device or of the peer
-    /// wins.
+    /// READs and atomics outstanding in each direction. A lower limit of either device, or of the
+    /// peer, applies instead.
     pub reads: u8,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct ConnectSteps {
 }
 
 impl ConnectOptions {
-    /// Fails if the last address that `qp` returned is older than its last reset.
+    /// Fails if `qp` was reset after its address was last taken: its PSN has changed.
     pub(super) fn check_advertised_psn(&self, qp: &QpObject) -> Result<(), Error> {
         match self.psn {
             Some(_) => Ok(()),

@@ -125,8 +125,8 @@ impl QpControl {
     /// RST2INIT_QP, before anything is posted.
     ///
     /// # Errors
-    /// The device's refusal; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the
-    /// queues were [taken back](QpQueues::to_reset), and have not been [reset](QpQueues::reset).
+    /// The device's refusal; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) after
+    /// [`QpQueues::to_reset`], until [`QpQueues::reset`].
     pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
         let mut device = self.device.lock();
         device.check_start()?;
@@ -185,7 +185,7 @@ impl QpControl {
         self.device.lock().object_mut().to_error()
     }
 
-    /// Whether both control the same queue pair.
+    /// Whether `other` controls the same queue pair.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device.0, &other.device.0)
     }

@@ -1,7 +1,7 @@
 //! The queues that complete in a completion queue, and how many CQEs each can have outstanding
 //! there.
 //!
-//! An overrun breaks a CQ for good: the device writes no more CQEs, and its queues fail. So the
+//! An overrun breaks a CQ permanently: the device writes no more CQEs, and its queues fail. So the
 //! creation of a queue counts the requests that its rings hold against the entries of its CQ. A
 //! failed queue flushes every request that it holds, signaled or not.
 //!
@@ -18,7 +18,7 @@ use verbless_ring::cq::{Retired, SpareEntries};
 /// The queues that complete in a completion queue.
 pub(super) struct CqUsers {
     users: Mutex<CqUserCounts>,
-    /// CQEs that fit; `None` if the program keeps within the entries by itself.
+    /// Entries of the CQ; `None` with [`CqConfig::overcommit`](super::CqConfig::overcommit).
     entries: Option<u32>,
     /// The CQ has one entry, for the send queue of one queue pair.
     collapsed: bool,
@@ -31,7 +31,7 @@ pub(super) struct CqUsers {
 #[derive(Debug, Default)]
 struct CqUserCounts {
     pairs: usize,
-    /// User indexes.
+    /// User indexes of the frame receive queues.
     receivers: BTreeSet<u32>,
     /// Requests that the rings hold, those of SRQs included.
     requests: u64,
@@ -237,7 +237,7 @@ impl CqUse {
     }
 
     /// Fails if the requests of all queues may not fit beside the removed CQEs. Called before a
-    /// queue that was reset is used again.
+    /// queue that was reset leaves RESET.
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut users = self.users.lock();
         let retired = self.users.retired(&mut users);

@@ -32,7 +32,7 @@ pub(super) struct Cleaners {
     send: CqCleaner,
     /// `None` if it is the same queue as `send`.
     receive: Option<CqCleaner>,
-    /// Where receives taken from a shared receive queue return to.
+    /// The SRQ's list of receives to post again.
     returns: Option<SrqReturns>,
     /// Its entries among the users of both completion queues.
     uses: Option<[CqUse; 2]>,
@@ -150,8 +150,8 @@ impl DeviceQp {
         left
     }
 
-    /// Lets the queue pair complete the receive that it took from its SRQ. If that fails or takes
-    /// too long, the receive may be lost.
+    /// Moves the queue pair to ERR and waits until it has completed the receive that it took from
+    /// its SRQ. If the command fails or the wait times out, the receive may be lost.
     fn give_back(&mut self) {
         let (Some(object), Some(last_wqe)) = (&mut self.object, &self.last_wqe) else { return };
         // Before RTR it has received nothing.

@@ -183,7 +183,7 @@ impl Domain {
             blueflame: config.blueflame,
         })
         .map_err(layout)?;
-        queue.set_least_header(least).map_err(layout)?;
+        queue.set_min_inline_header(least).map_err(layout)?;
         queue.set_capabilities(|capability| requirements::has(caps, capability));
         queue.close();
         let device = RawQueue::new(SqObjects(object), target.cleaner(), Some(reports));

@@ -82,7 +82,7 @@ impl Domain {
         let service = S::TYPE.0;
         let greeting = greet(service, &self.address(qp, options)?, data)?;
         stream.write_all(&greeting).and_then(|()| stream.flush()).map_err(failed)?;
-        let peer = understand(service, &mut stream)?;
+        let peer = read_greeting(service, &mut stream)?;
         self.connect(qp, &peer.address, options)?;
         stream.write_all(&DONE).and_then(|()| stream.flush()).map_err(failed)?;
         let mut done = [0; DONE.len()];
@@ -120,8 +120,9 @@ pub(crate) fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<V
     Ok(bytes)
 }
 
-/// Reads and checks the peer's greeting. It reads and allocates no more than a greeting may have.
-fn understand(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
+/// Reads and checks the peer's greeting. It reads and allocates at most the size limit of a
+/// greeting.
+fn read_greeting(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(failed)?;
     let length = data_length(&head)?;
@@ -211,7 +212,7 @@ mod tests {
     };
 
     fn read(mut bytes: &[u8]) -> Result<Peer, Error> {
-        understand(0, &mut bytes)
+        read_greeting(0, &mut bytes)
     }
 
     /// A greeting with one byte changed, and a checksum that fits the change.

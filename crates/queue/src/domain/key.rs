@@ -12,16 +12,16 @@ use verbless_ring::types::{Lkey, Rkey};
 use verbless_ring::wr::{Request, Umr};
 
 impl Domain {
-    /// Creates one key over several ranges of regions, which it keeps alive. The ranges form one
-    /// address range from 0 on, in the given order. A range is a region, a byte offset and a length
-    /// in bytes.
+    /// Creates one key over several ranges of regions, and keeps the regions alive. The ranges form
+    /// one address range from 0 on, in the given order. A range is a region, a byte offset and a
+    /// length in bytes.
     ///
     /// # Errors
-    /// A range outside of its region; no range at all; rights that no key has together; write
-    /// access over a region that no device may write, where the device would refuse each write;
-    /// `remote.atomic` for ranges whose total length is not a multiple of the device's largest
-    /// atomic ([`Caps::max_atomic_bytes`](verbless_command::Caps::max_atomic_bytes), 8 bytes on
-    /// most).
+    /// A range outside of its region; no range at all; rights that exclude each other
+    /// ([`check_access`](verbless_command::check_access)); write access over a region that no
+    /// device may write, where the device would refuse each write; `remote.atomic` for ranges whose
+    /// total length is not a multiple of the device's largest atomic
+    /// ([`Caps::max_atomic_bytes`](verbless_command::Caps::max_atomic_bytes), 8 bytes on most).
     pub fn indirect_key(
         &self,
         ranges: &[(Arc<Region>, usize, usize)],
@@ -31,9 +31,9 @@ impl Domain {
         let mut length = 0u64;
         let writes = access.local_write || access.remote.write || access.remote.atomic;
         for (region, offset, bytes) in ranges {
-            if writes && !region.is_written() {
+            if writes && !region.is_device_writable() {
                 let hint = format!(
-                    "it is to let devices write, and the region at {:#x} lets none: leave out \
+                    "the key has a write right, and the region at {:#x} has none: leave out \
                      local_write, remote.write and remote.atomic, or make the region with \
                      local_write",
                     region.address()

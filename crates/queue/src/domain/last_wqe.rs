@@ -1,9 +1,9 @@
 //! Last WQE Reached: a queue pair in ERR has released its shared receive queue.
 //!
 //! A device takes a receive from the SRQ when a message begins. A queue pair that is reset in the
-//! middle of a message never completes that receive, and nothing identifies it: it would be lost
-//! for good. In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event
-//! 0x13). So a queue pair with an SRQ moves to ERR, and to RESET after that event, as in UCX
+//! middle of a message never completes that receive, and nothing identifies it: it would be lost.
+//! In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event 0x13). So
+//! a queue pair with an SRQ moves to ERR, and to RESET after that event, as in UCX
 //! (`uct_rc_mlx5_ep_t` cleanup).
 
 use std::collections::HashMap;
@@ -18,12 +18,12 @@ use verbless_prm::hot::event_type;
 
 /// How long a queue pair waits for the event. After that it is reset without the event, and the
 /// receive that it had taken from the SRQ may be lost.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The shorter wait, if the device does not report the event, or if the last [`MISSES`] waits for
-/// queue pairs of this SRQ timed out.
-const LITTLE_PATIENCE: Duration = Duration::from_millis(10);
-/// Consecutive timeouts after which we assume that the device does not report the event. A single
-/// timeout is a late event.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// The shorter timeout: for a device that does not report the event, or after the last [`MISSES`]
+/// waits of this SRQ's queue pairs timed out.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(10);
+/// Consecutive timeouts after which the device is assumed not to report the event. A single timeout
+/// may be a late event.
 const MISSES: u32 = 2;
 
 /// The attempted operation in errors.
@@ -43,29 +43,29 @@ pub(super) struct LastWqeEvents {
 #[derive(Clone, Copy, Debug, Default)]
 struct LastWqeCounts {
     /// Read, but not yet waited for.
-    came: u32,
+    arrived: u32,
     /// Waits that timed out: their events may still come.
-    owed: u32,
+    overdue: u32,
 }
 
 impl LastWqeCounts {
-    /// Whether the awaited event has come. Overdue events come first. It counts until the queue
-    /// pair is in RESET: a reset that fails is tried again.
-    fn has_come(self) -> bool {
-        self.came > self.owed
+    /// Whether the awaited event has arrived: overdue events of earlier waits arrive first. The
+    /// answer holds until the queue pair is in RESET, because a reset that fails is tried again.
+    fn has_arrived(self) -> bool {
+        self.arrived > self.overdue
     }
 
-    /// Notes a timeout. If one overdue event has come, the others count as lost: each wait would
-    /// time out.
+    /// Counts a timeout. If one overdue event has arrived, the others count as lost; otherwise
+    /// every later wait would time out.
     fn miss(&mut self) {
-        self.owed = if self.came > 0 { 0 } else { self.owed + 1 };
-        self.came = 0;
+        self.overdue = if self.arrived > 0 { 0 } else { self.overdue + 1 };
+        self.arrived = 0;
     }
 
-    /// Forgets the events that have come.
+    /// Forgets the events that have arrived.
     fn forget(&mut self) {
-        self.owed = self.owed.saturating_sub(self.came);
-        self.came = 0;
+        self.overdue = self.overdue.saturating_sub(self.arrived);
+        self.arrived = 0;
     }
 }
 
@@ -83,10 +83,10 @@ impl TimeoutCount {
     }
 
     /// Time limit for the next wait.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         match self.0.load(Ordering::Relaxed) {
-            MISSES.. => LITTLE_PATIENCE,
-            _ => PATIENCE,
+            MISSES.. => SHORT_TIMEOUT,
+            _ => TIMEOUT,
         }
     }
 }
@@ -135,7 +135,7 @@ impl LastWqeEvents {
         while let Some(event) = self.channel.read()? {
             self.misses.clear();
             if let Some(due) = events.get_mut(&event.cookie) {
-                due.came += 1;
+                due.arrived += 1;
             }
         }
         Ok(())
@@ -143,24 +143,24 @@ impl LastWqeEvents {
 }
 
 impl LastWqe {
-    /// Waits for the event of a queue pair in ERR, which may have come before; fails if it has not
-    /// come in time. If the device does not report it, the wait gives the queue pair time to
-    /// complete its receive.
+    /// Waits for the event of a queue pair in ERR, which may have arrived already; fails on a
+    /// timeout. If the device does not report the event, sleeps for [`SHORT_TIMEOUT`] so that the
+    /// queue pair can complete its receive.
     pub(super) fn wait(&self) -> Result<(), Error> {
         let lost = |hint| Err(Error::new(ErrorKind::QueueFailed, GIVE_BACK, hint));
         let Some(cookie) = self.cookie else {
-            thread::sleep(LITTLE_PATIENCE);
+            thread::sleep(SHORT_TIMEOUT);
             return lost("the device does not report Last WQE Reached (event 0x13)");
         };
         let misses = &self.events.misses;
-        let end = Instant::now() + misses.patience();
-        // Held while this thread sleeps: other waiters then find their events among those that it
-        // read.
+        let end = Instant::now() + misses.timeout();
+        // Held while this thread sleeps: it reads the events of other waiters too, which find them
+        // in the map.
         let mut events = self.events.lock();
         loop {
             self.events.read(&mut events)?;
             let due = events.entry(cookie).or_default();
-            if due.has_come() {
+            if due.has_arrived() {
                 return Ok(());
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -172,7 +172,7 @@ impl LastWqe {
         }
     }
 
-    /// Forgets an event that came: the queue pair is in RESET, and raises another event next time.
+    /// Forgets an event that arrived: the queue pair is in RESET, and raises another one later.
     pub(super) fn forget(&self) {
         let Some(cookie) = self.cookie else { return };
         let mut events = self.events.lock();
@@ -192,18 +192,18 @@ impl Drop for LastWqe {
 
 #[cfg(test)]
 mod tests {
-    use super::{LITTLE_PATIENCE, LastWqeCounts, PATIENCE, TimeoutCount};
+    use super::{LastWqeCounts, SHORT_TIMEOUT, TIMEOUT, TimeoutCount};
 
     #[test]
-    fn single_late_event_keeps_full_patience() {
+    fn single_late_event_keeps_full_timeout() {
         let misses = TimeoutCount::default();
         misses.add();
-        assert_eq!(misses.patience(), PATIENCE);
+        assert_eq!(misses.timeout(), TIMEOUT);
         misses.add();
-        assert_eq!(misses.patience(), LITTLE_PATIENCE);
+        assert_eq!(misses.timeout(), SHORT_TIMEOUT);
         misses.clear();
         misses.add();
-        assert_eq!(misses.patience(), PATIENCE);
+        assert_eq!(misses.timeout(), TIMEOUT);
     }
 
     #[test]
@@ -211,25 +211,25 @@ mod tests {
         let mut due = LastWqeCounts::default();
         due.miss();
         // The late event.
-        due.came += 1;
-        assert!(!due.has_come(), "it is of the wait before");
-        due.came += 1;
-        assert!(due.has_come());
+        due.arrived += 1;
+        assert!(!due.has_arrived(), "it is of the wait before");
+        due.arrived += 1;
+        assert!(due.has_arrived());
         due.forget();
-        assert!(!due.has_come());
+        assert!(!due.has_arrived());
         // It comes late, and is read before the next wait.
         due.miss();
-        due.came += 1;
+        due.arrived += 1;
         due.forget();
-        due.came += 1;
-        assert!(due.has_come());
+        due.arrived += 1;
+        assert!(due.has_arrived());
         due.forget();
         // It never comes.
         due.miss();
-        due.came += 1;
-        assert!(!due.has_come());
+        due.arrived += 1;
+        assert!(!due.has_arrived());
         due.miss();
-        due.came += 1;
-        assert!(due.has_come());
+        due.arrived += 1;
+        assert!(due.has_arrived());
     }
 }

@@ -2,10 +2,7 @@
 //!
 //! Each registration costs the kernel a pin and the device an object, so queues share
 //! registrations: chunks of memory, leased in pages for rings and in cache lines for records.
-#![allow(
-    unsafe_code,
-    reason = "a lease gives memory to one queue; this module is the place for it"
-)]
+#![allow(unsafe_code, reason = "leases each byte to one queue only")]
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,11 +20,11 @@ pub(super) const CHUNK: usize = 256 << 10;
 const RING_UNIT: usize = 4096;
 /// The only page size of a chunk's registration. A queue begins at a multiple of a 64th of such a
 /// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
-/// `wq` 5, in units of a 64th). With pages of a ring's unit, every ring begins a page.
+/// `wq` 5, in units of a 64th). With pages of 4096 bytes, every ring begins at a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
 
-/// Registers a new chunk of `size` bytes with pages of a ring's unit. A kernel without page sizes
-/// chooses them by the address, so there the chunk begins at an odd page.
+/// Registers a new chunk of `size` bytes with pages of 4096 bytes. A kernel without the page-size
+/// bitmap derives the page size from the address, so for it the chunk begins at an odd page.
 fn register(device: &Device, size: usize) -> Result<Pinned, Error> {
     let follow_address = || device.pages_follow_address();
     if !follow_address() {
@@ -38,7 +35,7 @@ fn register(device: &Device, size: usize) -> Result<Pinned, Error> {
     }
     let room = Memory::allocate(size.saturating_add(RING_UNIT))?;
     let skipped = if room.address() & RING_UNIT as u64 == 0 { RING_UNIT } else { 0 };
-    let odd = room.slice(skipped, size).expect("the room has a unit more than the chunk");
+    let odd = room.slice(skipped, size).expect("one unit more than the chunk was allocated");
     Pinned::of(device, &odd, access::LOCAL_WRITE, PAGES)
 }
 /// The granularity of doorbell records, in bytes: records of two queues never share a cache line.

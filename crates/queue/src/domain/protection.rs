@@ -84,8 +84,8 @@ impl Domain {
     /// this process.
     ///
     /// # Errors
-    /// Zero bytes; rights that no key has together ([`check_access`]); a memory limit that is
-    /// too low.
+    /// `length` is 0; rights that exclude each other ([`check_access`]); the memory limit is too
+    /// low.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
         self.region_of(&Memory::allocate(length)?, access)
     }

@@ -47,9 +47,9 @@ pub struct CqConfig {
     pub ignore_overrun: bool,
     /// Accepts queues whose rings together hold more requests than the queue has entries. The
     /// program then keeps the number of outstanding requests within the entries by itself: an
-    /// overrun breaks a CQ for good, with every queue that completes in it. All requests of a ring
-    /// are flushed, unsignaled ones too, when the queue pair fails, and when a queue pair with an
-    /// SRQ is reset or dropped. Removed CQEs of queues that were reset or dropped keep their
+    /// overrun breaks a CQ permanently, with every queue that completes in it. All requests of a
+    /// ring are flushed, unsignaled ones too, when the queue pair fails, and when a queue pair with
+    /// an SRQ is reset or dropped. Removed CQEs of queues that were reset or dropped keep their
     /// entries until the CQ is polled past them.
     pub overcommit: bool,
 }
@@ -164,7 +164,7 @@ pub struct Cq {
     object: Arc<CqObject>,
     users: Arc<CqUsers>,
     pub(crate) subscription: Option<Subscription>,
-    /// When a poll with a time limit last asked for the queue's status.
+    /// When a poll with a time limit last queried the queue's status.
     checked: Option<Instant>,
 }
 
@@ -182,9 +182,9 @@ pub struct CqTarget {
 ///
 /// **Receives** may be posted right after creation: a program that posts them before it sends its
 /// address to the peer never answers a first message with RNR. InfiniBand lets a device ignore
-/// receives until INIT, so they wait in the ring: [`Qp::to_init`], and so [`Domain::connect`] and
-/// [`Qp::start`], writes their count to the doorbell record once more. **Sends** may be posted
-/// once it is in RTS, after [`Domain::connect`] or [`Qp::start`].
+/// receives until INIT, so the receives stay in the ring: [`Qp::to_init`], and so
+/// [`Domain::connect`] and [`Qp::start`], writes their count to the doorbell record once more.
+/// **Sends** may be posted once it is in RTS, after [`Domain::connect`] or [`Qp::start`].
 ///
 /// A drop moves it to RESET, removes its CQEs from the completion queues and destroys the object.
 /// Unpolled CQEs are lost.
@@ -431,7 +431,7 @@ pub(super) fn check_limit(
     Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
 }
 
-/// The next power of two, if it is at most the device's limit `2^most`. Called before its memory is
+/// The next power of two, if it is at most the device's limit `2^most`. Call it before memory is
 /// allocated and pinned.
 pub(super) fn checked_power_of_two(what: &str, least: u32, most: u8) -> Result<u32, Error> {
     let log = most.min(24);
@@ -472,7 +472,7 @@ impl Cq {
     /// # Errors
     /// As [`Cq::check`]. CQEs in the queue come first.
     pub fn poll_within(&mut self, timeout: Duration) -> Result<Option<Cqe>, Error> {
-        // If the clock cannot express the end, it waits for ever.
+        // If the clock cannot express the end, it waits forever.
         let end = Instant::now().checked_add(timeout);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -532,7 +532,7 @@ impl Cq {
 
 /// Type of the completion event of a CQ.
 const COMPLETION_EVENT: u16 = 0;
-/// Time without a CQE after which [`Cq::poll_within`] asks for the queue's status.
+/// Time without a CQE after which [`Cq::poll_within`] queries the queue's status.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
 
 impl<S: Service, R: ReceiveSide> WorkQueue for Qp<S, R> {

@@ -87,12 +87,12 @@ impl RawQueueObjects for RqObjects {
     fn destroy(self) -> Result<(), Error> {
         let Self { tir, object, .. } = self;
         let number = object.rqn();
-        let led_to = || {
+        let targets = || {
             let hint = "flow rules still lead to it: drop them first";
             Error::new(ErrorKind::InvalidInput, format!("destroying RQ {number}"), hint)
         };
-        Arc::into_inner(tir).ok_or_else(led_to)?.destroy()?;
-        Arc::into_inner(object).ok_or_else(led_to)?.destroy()
+        Arc::into_inner(tir).ok_or_else(targets)?.destroy()?;
+        Arc::into_inner(object).ok_or_else(targets)?.destroy()
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) struct RawQueue<S: RawQueueObjects> {
     ready: bool,
     /// Its entry among the users of the completion queue: no other queue may get its user index
     /// before its completions are removed.
-    reports: Option<CqUse>,
+    cq_use: Option<CqUse>,
     /// Lives as long as the queue; watchers hold it weakly.
     life: Arc<()>,
 }
@@ -126,8 +126,8 @@ impl<S: RawQueueObjects> RawQueue<S> {
     }
 
     /// Wraps the objects of a queue that is in RST.
-    pub(super) fn new(side: S, cleaner: CqCleaner, reports: Option<CqUse>) -> Self {
-        Self { side: Some(side), cleaner, ready: false, reports, life: Arc::default() }
+    pub(super) fn new(side: S, cleaner: CqCleaner, cq_use: Option<CqUse>) -> Self {
+        Self { side: Some(side), cleaner, ready: false, cq_use, life: Arc::default() }
     }
 
     pub(super) fn side(&self) -> &S {
@@ -139,7 +139,7 @@ impl<S: RawQueueObjects> RawQueue<S> {
     /// # Errors
     /// Its completion queue has no room beside removed CQEs; the device refuses.
     pub(super) fn start(&mut self) -> Result<(), Error> {
-        self.reports.as_ref().map_or(Ok(()), CqUse::check)?;
+        self.cq_use.as_ref().map_or(Ok(()), CqUse::check)?;
         // A command that times out may have been executed.
         self.ready = true;
         self.side().to_ready()
@@ -166,8 +166,8 @@ impl<S: RawQueueObjects> RawQueue<S> {
         };
         self.ready &= left.is_err();
         let retired = side.clean(&self.cleaner);
-        if let Some(reports) = &self.reports {
-            reports.retire(retired);
+        if let Some(cq_use) = &self.cq_use {
+            cq_use.retire(retired);
         }
         left
     }
@@ -183,7 +183,7 @@ impl<S: RawQueueObjects> Drop for RawQueue<S> {
             && let Some(side) = self.side.take()
         {
             side.object().context().count_leak(S::NAME, side.number(), &error);
-            mem::forget((side, self.reports.take()));
+            mem::forget((side, self.cq_use.take()));
         }
     }
 }

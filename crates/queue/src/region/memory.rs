@@ -1,5 +1,5 @@
 //! Memory without a registration.
-#![allow(unsafe_code, reason = "memory is mapped, or taken from the caller on his promise")]
+#![allow(unsafe_code, reason = "maps memory, or takes it on the caller's promise")]
 
 use std::any::Any;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
 //! Memory of this process that a device may reach.
-#![allow(unsafe_code, reason = "memory is handed to a device; this module is the place for it")]
+#![allow(unsafe_code, reason = "gives a device access to memory")]
 
 use std::sync::Arc;
 

@@ -1,9 +1,6 @@
 //! Registered memory as words and as slices of [`bytemuck`] types, on the caller's promise of what
 //! else uses it meanwhile.
-#![allow(
-    unsafe_code,
-    reason = "references are made to registered memory; this is the place for it"
-)]
+#![allow(unsafe_code, reason = "makes references to registered memory")]
 
 use std::slice;
 use std::sync::atomic::AtomicU64;

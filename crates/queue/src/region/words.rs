@@ -1,5 +1,5 @@
 //! Regions that are reached as 64-bit words only.
-#![allow(unsafe_code, reason = "memory is viewed as words; nothing else reaches it")]
+#![allow(unsafe_code, reason = "views memory as words; no other view of it exists")]
 
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
@@ -17,8 +17,8 @@ use super::{RangeError, Region, RemoteRegion};
 ///
 /// RDMA READs and WRITEs move an aligned word as a whole, if neither the range nor a packet ends
 /// inside it: begin the range at a word, so that packets, whose payloads are multiples of 8 bytes,
-/// end between words. RDMA atomics and those of the CPU are atomic to each other only if the device
-/// reports it; rely on atomicity among atomics of one device, or of the CPU.
+/// end between words. RDMA atomics and CPU atomics are atomic to each other only if the device
+/// reports it: otherwise use either those of one device or those of the CPU on a word.
 ///
 /// The words of one READ are read in no promised order. A peer that reads a version and a value by
 /// one READ may get the new version and the old value, so write a version on either side of the
@@ -64,7 +64,7 @@ impl WordRegion {
         self.0.rkey()
     }
 
-    /// The address of the first word, as the keys count.
+    /// The IOVA of the first word, for both keys.
     pub fn address(&self) -> u64 {
         self.0.address()
     }

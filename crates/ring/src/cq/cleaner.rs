@@ -88,7 +88,8 @@ impl CqCleaner {
         self.entries(|view| {
             let request = RequestId::read(view);
             let opcode = OpOwn::from_bits(view.op_own()).opcode();
-            // If laps mix, a receive that cannot be polled yet or any more is unclaimed as well.
+            // In an overwriting CQ this also matches receives that the consumer cannot poll yet, or
+            // any more.
             let retires = request.opcode_qpn().qpn() == qpn.0
                 && (receives || !is_receive(opcode))
                 && view.retire(request.opcode_qpn.to_raw())

@@ -1,8 +1,8 @@
 //! Collapsed completion queues.
 //!
 //! The device writes every CQE to one entry, over the previous CQE: the WQE counter is the progress
-//! of the send queue. The owner bit keeps its value of the first lap (DPDK 9c0e15a117), so it only
-//! shows whether the entry was ever written.
+//! of the send queue. The owner bit keeps its value of the first pass through the ring (DPDK
+//! 9c0e15a117), so it only shows whether the entry was ever written.
 
 use alloc::sync::Arc;
 use core::mem::offset_of;

@@ -83,7 +83,7 @@ pub struct SendQueue<S: Service = Rc> {
     /// The constant part of [`SendSlot::request`]: the QPN, in the byte order of the CQE.
     request: u32,
     limits: Limits,
-    /// Which lone WQEs are copied: with gathered data, with inline data.
+    /// Which WQEs BlueFlame copies when they are posted alone: with SGEs, with inline data.
     copy: [BlueFlameLimit; 2],
     record: Record,
     doorbell: SendDoorbell,
@@ -291,7 +291,7 @@ impl<S: Service> SendQueue<S> {
         let posted = self.enqueue(request, cookie, ds)?;
         self.publish();
         if let Some(copied) = self.copies(ds, W::INLINE) {
-            // A tail call: nothing must be kept for after it.
+            // A tail call keeps no registers alive across it.
             return self.ring_by_copy(posted.index, copied);
         }
         self.ring_doorbell(posted.word);
@@ -338,7 +338,7 @@ impl<S: Service> SendQueue<S> {
         if cqe.is_plain_request() {
             match self.complete_success(cqe.request(), || cqe.outcome()) {
                 Some(completion) => Ok(completion),
-                None => self.misfit(&cqe.copied_out()),
+                None => self.complete_unmatched(&cqe.copied_out()),
             }
         } else {
             self.complete_other(&cqe.copied_out())
@@ -374,7 +374,7 @@ impl<S: Service> SendQueue<S> {
     }
 
     /// Completes the request that a successful CQE reports, and frees all slots up to it. `None` if
-    /// it completes no outstanding request: [`SendQueue::misfit`] finds the reason.
+    /// it completes no outstanding request: [`SendQueue::complete_unmatched`] finds the reason.
     ///
     /// One comparison checks queue and opcode; the window checks that the request is outstanding.
     /// The index modulo the ring finds the request: Linux's drivers use no more of it.
@@ -408,7 +408,7 @@ impl<S: Service> SendQueue<S> {
 
     /// Whether a posted request has not completed: its limit exceeds the queue's by at most a ring.
     /// A request that was taken back is forgotten. False while the queue is closed: its requests
-    /// complete in [`SendQueue::misfit`].
+    /// complete in [`SendQueue::complete_unmatched`].
     ///
     /// Counts wrap: if no WQE begins at a slot while about 2^32 wqebbs are posted (give or take a
     /// ring), the slot looks outstanding again. This matters only if the device completes a request
@@ -419,10 +419,11 @@ impl<S: Service> SendQueue<S> {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
     }
 
-    /// Why a successful CQE is invalid, or the completion of a request of a closed queue.
+    /// Handles a successful CQE that [`SendQueue::complete_success`] did not match: completes a
+    /// request of a closed queue, or returns why the CQE is invalid.
     #[cold]
     #[inline(never)]
-    pub(super) fn misfit(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+    pub(super) fn complete_unmatched(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn() {
             return Err(CompletionError::OtherQueue(cqe.copied_out()));
         }
@@ -454,7 +455,7 @@ impl<S: Service> SendQueue<S> {
             (cqe_opcode::REQUESTER, _) => {
                 match self.complete_success(cqe.request(), || cqe.outcome()) {
                     Some(completion) => Ok(completion),
-                    None => self.misfit(cqe),
+                    None => self.complete_unmatched(cqe),
                 }
             }
             (cqe_opcode::REQUESTER_ERROR, _) => {
@@ -602,7 +603,7 @@ impl<S: Service> SendQueue<S> {
 
 impl SendQueue<Eth> {
     /// Minimum inline bytes of a [`EthSend`](crate::wr::EthSend): [`MIN_INLINE_HEADER`] unless
-    /// [`SendQueue::set_least_header`] changed it.
+    /// [`SendQueue::set_min_inline_header`] changed it.
     pub fn min_inline_header(&self) -> u32 {
         self.limits.header
     }
@@ -627,10 +628,10 @@ impl SendQueue<Eth> {
     ///
     /// # Errors
     /// More than the queue's inline limit.
-    pub fn set_least_header(&mut self, bytes: u32) -> Result<(), LayoutError> {
+    pub fn set_min_inline_header(&mut self, bytes: u32) -> Result<(), LayoutError> {
         if bytes > self.limits.inline {
             let why = "is longer than the inline data that the queue was made for";
-            return Err(LayoutError::new("the least inline header", why, bytes.into()));
+            return Err(LayoutError::new("the minimum inline header", why, bytes.into()));
         }
         self.limits.header = bytes;
         Ok(())

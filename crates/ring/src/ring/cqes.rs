@@ -80,20 +80,20 @@ impl CqRing {
 
     /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
     pub(crate) fn view(&self, index: u32) -> CqeView<'_> {
-        // In odd laps of the ring the owner bit of a software-owned entry is 1.
-        let lap = u8::from(index & self.entries != 0);
-        CqeView::new(self.slot(index), lap)
+        // In odd passes through the ring the owner bit of a software-owned entry is 1.
+        let owner = u8::from(index & self.entries != 0);
+        CqeView::new(self.slot(index), owner)
     }
 
     /// Looks at the entry that the cursor is at, which is one of this ring.
     #[inline(always)]
     pub(crate) fn view_at(&self, cursor: &Cursor) -> CqeView<'_> {
-        CqeView::new(CqeSlot { cqe: cursor.next, ring: PhantomData }, cursor.lap)
+        CqeView::new(CqeSlot { cqe: cursor.next, ring: PhantomData }, cursor.owner)
     }
 
-    /// The first entry in the first lap.
+    /// The first entry in the first pass through the ring.
     pub(crate) fn start(&self) -> Cursor {
-        Cursor { next: self.first, last: self.slot(self.mask).cqe, lap: 0, index: 0 }
+        Cursor { next: self.first, last: self.slot(self.mask).cqe, owner: 0, index: 0 }
     }
 
     /// Moves the cursor to the next entry.
@@ -103,8 +103,8 @@ impl CqRing {
         if cursor.next == cursor.last {
             core::hint::cold_path();
             cursor.next = self.first;
-            cursor.lap ^= 1;
-            // 2^24 is a whole number of laps.
+            cursor.owner ^= 1;
+            // 2^24 is a whole number of passes.
             cursor.index &= 0xff_ffff;
         } else {
             // SAFETY: another entry follows every entry but the last.
@@ -144,8 +144,8 @@ pub(crate) struct Cursor {
     /// The CQE proper of the next entry, and that of the last one of the ring.
     next: NonNull<u8>,
     last: NonNull<u8>,
-    /// Owner bit of the entries of this lap.
-    lap: u8,
+    /// Owner bit of the entries of this pass through the ring.
+    owner: u8,
     /// Entries passed so far, modulo 2^24: the consumer index in the doorbell record.
     index: u32,
 }
@@ -168,13 +168,13 @@ pub(crate) struct CqeView<'r> {
     /// The last byte (opcode, format, solicited and owner bit), XORed with the owner bit of a
     /// software-owned entry.
     difference: u8,
-    lap: u8,
+    owner: u8,
 }
 
 impl<'r> CqeView<'r> {
     #[inline(always)]
-    fn new(slot: CqeSlot<'r>, lap: u8) -> Self {
-        Self { slot, difference: slot.op_own() ^ lap, lap }
+    fn new(slot: CqeSlot<'r>, owner: u8) -> Self {
+        Self { slot, difference: slot.op_own() ^ owner, owner }
     }
 }
 
@@ -209,7 +209,7 @@ impl CqeView<'_> {
     /// The last byte.
     #[inline(always)]
     pub(crate) fn op_own(&self) -> u8 {
-        self.difference ^ self.lap
+        self.difference ^ self.owner
     }
 
     /// User index and immediate, in memory order.
@@ -312,20 +312,24 @@ mod tests {
 
     #[test]
     fn cqe_last_byte_decides_ownership_and_kind() {
-        for (lap, last) in (0..2).flat_map(|lap| (0..=u8::MAX).map(move |last| (lap, last))) {
+        for (owner, last) in (0..2).flat_map(|owner| (0..=u8::MAX).map(move |last| (owner, last))) {
             let mut entry = Entry([0; Cqe::BYTES]);
             entry.0[CqeSlot::LAST] = last;
             let slot = CqeSlot { cqe: NonNull::from(&mut entry).cast(), ring: PhantomData };
-            let view = CqeView::new(slot, lap);
+            let view = CqeView::new(slot, owner);
             let (opcode, format) = (last >> 4, last >> 2 & 3);
-            let turned = last & 1 == lap;
+            let turned = last & 1 == owner;
             let ours = turned && opcode != cqe_opcode::INVALID;
             let plain = |of| ours && opcode == of && format == 0;
-            assert_eq!(view.is_device_owned(), !ours, "{last:#x} in lap {lap}");
+            assert_eq!(view.is_device_owned(), !ours, "{last:#x} with owner bit {owner}");
             assert_eq!(view.is_plain_request(), plain(cqe_opcode::REQUESTER), "{last:#x}");
             assert_eq!(view.is_plain_receive(), plain(cqe_opcode::RESPONDER_SEND), "{last:#x}");
             let expected = if turned && format == 0 { opcode } else { u8::MAX };
-            assert_eq!((view.plain_opcode(), view.op_own()), (expected, last), "in lap {lap}");
+            assert_eq!(
+                (view.plain_opcode(), view.op_own()),
+                (expected, last),
+                "with owner bit {owner}"
+            );
         }
     }
 }

@@ -5,10 +5,7 @@
 //! [`RingMemory::new`]: only one queue and the device access a ring or a record. Every ring checks
 //! its size and alignment when it is made, and computes each address as base + (index masked to the
 //! ring); so no index leaves the ring, whatever its source.
-#![allow(
-    unsafe_code,
-    reason = "ring memory is reached through raw pointers; this module is the place for it"
-)]
+#![allow(unsafe_code, reason = "accesses ring memory through raw pointers")]
 
 mod copy;
 mod cqes;

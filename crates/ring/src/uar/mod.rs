@@ -3,10 +3,7 @@
 //! A [`UarPage`] is a mapped page. A send queue takes a [`SendDoorbell`] from it: either a
 //! BlueFlame register, which only that queue uses, because two threads' copies must not mix; or a
 //! plain 8-byte doorbell, which any number of queues may share. Nothing here reads a register.
-#![allow(
-    unsafe_code,
-    reason = "device registers are reached through raw pointers; this module is the place for it"
-)]
+#![allow(unsafe_code, reason = "writes device registers through raw pointers")]
 
 pub mod barrier;
 
@@ -46,11 +43,12 @@ impl UarPage {
     /// The page that `memory` maps: a device's, or ordinary memory in a test.
     ///
     /// # Safety
-    /// The page becomes a `UarPage` only once. While that or a doorbell of it lives, nothing else
-    /// in this process stores to the page, not even through another handle to the memory. The one
-    /// exception is a second `UarPage` of a device's page that only arms CQs: a clone may make the
-    /// same store. Their stores to its registers are device accesses, not atomic ones; code that
-    /// accesses ordinary memory in place of the registers runs on the thread that rings.
+    /// The page becomes a `UarPage` only once. While the `UarPage` or a doorbell of it lives,
+    /// nothing else in this process stores to the page, not even through another handle to the
+    /// memory. One exception: a second `UarPage` of a device's page that only arms CQs, a store
+    /// that a clone may make too. Their stores to its registers are device accesses, not atomic
+    /// ones; code that accesses ordinary memory in place of the registers runs on the thread that
+    /// rings.
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(

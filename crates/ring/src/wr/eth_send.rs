@@ -154,7 +154,7 @@ impl<P: Payload> Encode for EthSend<'_, P> {
         let length = self.header.len();
         // A WQE of these lengths is known to fit.
         let usual = length >= limits.header as usize && length <= limits.inline as usize;
-        let usual = usual && USUAL.contains(&length) && self.vlan == 0;
+        let usual = usual && FAST_LENGTHS.contains(&length) && self.vlan == 0;
         if !usual || (self.checksums != 0 && !limits.has(Capability::FrameChecksums)) {
             return None;
         }
@@ -198,4 +198,4 @@ impl<P: Payload> Encode for EthSend<'_, P> {
 }
 
 /// Header lengths of the inlined fast path: from Ethernet to TCP over IPv6.
-const USUAL: core::ops::RangeInclusive<usize> = 14..=2 * WQEBB;
+const FAST_LENGTHS: core::ops::RangeInclusive<usize> = 14..=2 * WQEBB;

@@ -173,7 +173,7 @@ impl Segment for Inline<'_> {
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn fast_ds(&self, limits: &Limits) -> Option<u32> {
         let length = self.0.len();
-        if !USUAL.contains(&length) || length > limits.inline as usize {
+        if !FAST_LENGTHS.contains(&length) || length > limits.inline as usize {
             return None;
         }
         // The same as `ds` for these lengths; this form shows that a request has one wqebb.
@@ -242,9 +242,9 @@ impl Inline<'_> {
     }
 }
 
-/// Lengths of inline data whose posting is inlined. Other lengths have their own function, whose
-/// loop would take the registers from these.
-const USUAL: core::ops::RangeInclusive<usize> = 8..=20;
+/// Lengths of inline data with an inlined fast path. Other lengths are posted by a function that is
+/// not inlined: its loop would need the fast path's registers.
+const FAST_LENGTHS: core::ops::RangeInclusive<usize> = 8..=20;
 
 /// A word of `header` (in the byte order of memory) followed by the bytes of `data`
 /// (little-endian).

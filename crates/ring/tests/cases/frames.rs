@@ -63,7 +63,7 @@ fn frame_wqe_matches_linux_bytes() {
 fn header_of_any_length_is_padded_to_segments() {
     for length in 0..=HEADER.len() {
         let mut sender = sender(Settings::default());
-        sender.queue.set_least_header(0).unwrap();
+        sender.queue.set_min_inline_header(0).unwrap();
         sender.queue.post(&EthSend::new(&HEADER[..length], BODY), 0).unwrap();
         let ring = bytes(&sender.ring);
         // DIV_ROUND_UP(ihs - INL_HDR_START_SZ, MLX5_SEND_WQE_DS) of mlx5e_sq_calc_wqe_attr.
@@ -125,7 +125,7 @@ fn vlan_tag_replaces_inline_header() {
         (EthSend::new(&[], BODY).service_vlan(0x2abc), [0x80, 1]),
     ] {
         let mut sender = sender(Settings::default());
-        sender.queue.set_least_header(0).unwrap();
+        sender.queue.set_min_inline_header(0).unwrap();
         sender.queue.post(&frame, 0).unwrap();
         let ring = bytes(&sender.ring);
         assert_eq!(ring[16..32], [&[0; 12][..], &kind, &[0x2a, 0xbc]].concat());
@@ -153,8 +153,8 @@ fn unsupported_frame_is_rejected_without_change() {
     refuses(18, &[BODY; 3], PostError::TooManySges);
     refuses(18, &[Sge { length: 1 << 31, ..BODY }], PostError::SgeTooLong);
     assert!(PostError::HeaderTooShort.to_string().contains("min_inline_header"));
-    assert!(queue.set_least_header(41).unwrap_err().to_string().contains("0x29"));
-    queue.set_least_header(0).unwrap();
+    assert!(queue.set_min_inline_header(41).unwrap_err().to_string().contains("0x29"));
+    queue.set_min_inline_header(0).unwrap();
     assert_eq!(queue.post(&EthSend::new(&[], []), 0), Err(PostError::HeaderTooShort), "no bytes");
     queue.set_capabilities(|capability| capability != Capability::FrameChecksums);
     for length in [0, 14, 18] {
@@ -393,7 +393,8 @@ fn dispatcher_finds_receiver_by_user_index() {
     assert_eq!((user, completion.cookie, completion.operation()), (6, 6, WcOpcode::Receive));
 }
 
-/// The CQEs that a cleaning leaves in a completion queue of frames, sends and frames.
+/// The CQEs that `clean` leaves in a completion queue that held receive CQEs of two RQs and CQEs of
+/// an SQ.
 fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
     let mut device = Completer::new(0);
     let cleaner = device.queue.cleaner();

@@ -170,7 +170,7 @@ fn fast_path_completes_only_own_requests() {
 }
 
 #[test]
-fn settle_completes_request_once_by_cookie() {
+fn try_complete_completes_request_once() {
     let mut queue = Sender::new(settings(OURS)).queue;
     queue.post(&Nop::new(), 70).unwrap();
     queue.post(&Nop::new().signaled(), 71).unwrap();

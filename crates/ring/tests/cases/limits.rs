@@ -205,7 +205,7 @@ proptest! {
     /// For any posts and completions, cookies return in order and the count of free WQEBBs is
     /// right. Few cases start before the wrap of the index: the way there takes 65,000 posts.
     #[test]
-    fn sends_complete_in_order_and_wqebbs_add_up(
+    fn random_sends_complete_in_order(
         start in prop_oneof![9 => 0u16..64, 1 => 0xffc0..=u16::MAX],
         steps in proptest::collection::vec(step(), 1..80),
     ) {

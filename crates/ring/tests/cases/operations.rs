@@ -15,27 +15,27 @@ use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, 
 /// A request and the service of a queue.
 struct Posting<S, W>(PhantomData<S>, W);
 
-/// Whether the types allow the request on the service, and the result of the post: the inherent
-/// method applies where they do, that of [`Barred`] where they do not.
+/// Posts the request if the service carries its type (`Some`); otherwise method resolution falls
+/// back to [`NotCarried::post`] (`None`).
 impl<S: Service, W: WorkRequest<S>> Posting<S, W> {
     fn post(&self, queue: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
         Some(queue.post(&self.1, 0).map(drop))
     }
 }
 
-trait Barred<S: Service> {
+trait NotCarried<S: Service> {
     fn post(&self, _: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
         None
     }
 }
-impl<S: Service, W> Barred<S> for Posting<S, W> {}
+impl<S: Service, W> NotCarried<S> for Posting<S, W> {}
 
 /// What a queue of service `S` reports for an operation, and the result of its post.
-struct Answer {
+struct Outcome {
     operation: OperationInfo,
     service: &'static str,
-    says: Result<(), Unsupported>,
-    does: Option<Result<(), PostError>>,
+    supports: Result<(), Unsupported>,
+    posted: Option<Result<(), PostError>>,
 }
 
 fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
@@ -46,21 +46,21 @@ fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
     queue
 }
 
-/// Queries and posts each request on a queue of each service.
-macro_rules! ask {
-    ($wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),* $(,)?) => {
-        ask!(@ Rc, $wqebbs, $lacks, $answers, $($request),*);
-        ask!(@ Uc, $wqebbs, $lacks, $answers, $($request),*);
-        ask!(@ Ud, $wqebbs, $lacks, $answers, $($request),*);
-        ask!(@ Eth, $wqebbs, $lacks, $answers, $($request),*);
+/// Calls `supports` and `post` for each request on a queue of each service.
+macro_rules! query_and_post {
+    ($wqebbs:expr, $lacks:expr, $outcomes:ident, $($request:expr),* $(,)?) => {
+        query_and_post!(@ Rc, $wqebbs, $lacks, $outcomes, $($request),*);
+        query_and_post!(@ Uc, $wqebbs, $lacks, $outcomes, $($request),*);
+        query_and_post!(@ Ud, $wqebbs, $lacks, $outcomes, $($request),*);
+        query_and_post!(@ Eth, $wqebbs, $lacks, $outcomes, $($request),*);
     };
-    (@ $service:ty, $wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),*) => {$({
+    (@ $service:ty, $wqebbs:expr, $lacks:expr, $outcomes:ident, $($request:expr),*) => {$({
         let mut queue = queue::<$service>($wqebbs, $lacks);
         let operation = info(&$request);
-        let says = queue.supports(&operation);
-        let does = Posting(PhantomData::<$service>, $request).post(&mut queue);
+        let supports = queue.supports(&operation);
+        let posted = Posting(PhantomData::<$service>, $request).post(&mut queue);
         let service = <$service as Service>::NAME;
-        $answers.push(Answer { operation, service, says, does });
+        $outcomes.push(Outcome { operation, service, supports, posted });
     })*};
 }
 
@@ -69,14 +69,14 @@ fn info<W: Request>(_: &W) -> OperationInfo {
 }
 
 /// The results of every operation on every service.
-fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
+fn outcomes(wqebbs: usize, lacks: Option<Capability>) -> Vec<Outcome> {
     let (sge, remote) = (Sge::new(0x1000, 8, Lkey(1)), RemoteAddr::new(0, Rkey(0x200)));
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
-    let mut answers = vec![];
-    ask!(
+    let mut outcomes = vec![];
+    query_and_post!(
         wqebbs,
         lacks,
-        answers,
+        outcomes,
         Nop::new(),
         Send::new(sge),
         Send::new(sge).to(&to),
@@ -94,7 +94,7 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
         EthSend::new(&[0; MIN_INLINE_HEADER as usize], sge),
     );
-    answers
+    outcomes
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn queue_accepts_exactly_supported_operations() {
     let mut seen = [false; 4];
     for wqebbs in [1, 2, 4] {
         for lacks in Capability::ALL.into_iter().map(Some).chain([None]) {
-            let answers = answers(wqebbs, lacks);
-            assert_eq!(answers.len(), OPERATIONS.len() * SERVICES.len());
-            for Answer { operation, service, says, does } in answers {
+            let outcomes = outcomes(wqebbs, lacks);
+            assert_eq!(outcomes.len(), OPERATIONS.len() * SERVICES.len());
+            for Outcome { operation, service, supports, posted } in outcomes {
                 let what = format!("{} on {service}, {wqebbs} wqebbs, {lacks:?}", operation.name);
                 assert!(OPERATIONS.contains(&operation), "{what}: not in the list");
-                match (says, does) {
+                match (supports, posted) {
                     (Ok(()), Some(Ok(()))) => seen[0] = true,
                     (Err(Unsupported::Service { .. }), None) => seen[1] = true,
                     (
@@ -130,9 +130,10 @@ fn queue_accepts_exactly_supported_operations() {
 
 #[test]
 fn operations_are_tested_once_in_list_order() {
-    let asked: Vec<_> = answers(4, None).into_iter().map(|answer| answer.operation.name).collect();
+    let called: Vec<_> =
+        outcomes(4, None).into_iter().map(|answer| answer.operation.name).collect();
     let listed: Vec<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
-    assert_eq!(asked[..listed.len()], listed);
+    assert_eq!(called[..listed.len()], listed);
 }
 
 #[test]

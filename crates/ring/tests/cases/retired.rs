@@ -78,7 +78,7 @@ fn later_cqes_are_not_skipped() {
     assert_eq!(left(&mut device), expected);
 }
 
-/// Otherwise the CQ would stay full for ever, and the device could write no further CQE.
+/// Otherwise the CQ would stay full forever, and the device could write no further CQE.
 #[test]
 fn fully_skipped_cq_is_freed_to_device() {
     let mut device = Completer::with(GONE, 8, 64);

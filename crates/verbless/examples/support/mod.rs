@@ -11,7 +11,7 @@ pub(crate) struct Found {
     /// The devices.
     pub(crate) devices: Vec<DeviceInfo>,
     /// A description of them for the user.
-    pub(crate) say: String,
+    pub(crate) description: String,
 }
 
 impl Found {
@@ -38,8 +38,8 @@ pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::er
             Ok(mut devices) => {
                 devices.retain(|info| wanted == "auto" || wanted == info.name);
                 if let Some(first) = devices.first() {
-                    let say = format!("On {} ({}).", first.name, first.board_id);
-                    return Ok(Found { backend: Box::new(kernel), devices, say });
+                    let description = format!("On {} ({}).", first.name, first.board_id);
+                    return Ok(Found { backend: Box::new(kernel), devices, description });
                 }
             }
             Err(error) if wanted == "auto" && error.kind() == ErrorKind::NoDevice => {}
@@ -53,6 +53,7 @@ pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::er
     let model = Model::builder().device(card.clone()).device(card).build();
     let backend = InProcess::of(&model);
     let devices = backend.enumerate()?;
-    let say = format!("On the model, profile {profile} (--device model, or no mlx5 device here).");
-    Ok(Found { backend: Box::new(backend), devices, say })
+    let description =
+        format!("On the model, profile {profile} (--device model, or no mlx5 device here).");
+    Ok(Found { backend: Box::new(backend), devices, description })
 }

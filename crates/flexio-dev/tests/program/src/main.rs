@@ -111,7 +111,7 @@ fn formats_of(seed: u64) -> u64 {
 
 // The thread and its context.
 
-/// 0 by both functions.
+/// The number of a thread with the name `worker`, if both functions agree; 0 without metadata.
 #[rpc]
 fn thread_id() -> u64 {
     let context = calls::get_thread_ctx();
@@ -148,7 +148,8 @@ fn begins_with(at: u64) {
     }
 }
 
-/// errno after a doorbell for a CQ, and again after it was taken.
+/// errno after a doorbell for a CQ, the result of `get_and_rst_errno` after a second doorbell, and
+/// errno after that.
 #[rpc]
 fn errno_of(cqn: u32) -> u64 {
     let context = ThreadContext::current();
@@ -485,7 +486,8 @@ fn trigger_often(cqn: u32, times: u32) {
     (0..times).for_each(|_| calls::zcqe_gen(cqn));
 }
 
-/// Triggers a CQ by outbox `id`, selected by either function, and again by the other API.
+/// Triggers a CQ by outbox `id`, selected with or without the check, and again by the functions
+/// with a context.
 #[rpc]
 fn trigger_by(id: u16, cqn: u32, fast: bool) -> u64 {
     let context = ThreadContext::current();
@@ -674,7 +676,7 @@ fn points(from: u64, times: u64) -> u64 {
     (from..from + times).map(|n| u64::from(tp!(7, n, !n, -1_i8))).sum()
 }
 
-// Memory accesses for a host without another access.
+// Memory accesses for a host that has no other access to the process's memory.
 
 #[rpc]
 fn load(address: u64) -> u64 {

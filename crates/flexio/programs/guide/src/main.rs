@@ -23,7 +23,7 @@ struct Work {
     handled: AtomicU32,
 }
 
-/// Rings `times` times for a CQ by outbox `outbox`; returns the last error.
+/// Writes `times` CQEs of zeros to CQ `cqn` through outbox `outbox`; returns the thread's errno.
 #[rpc]
 fn make_events(outbox: u16, cqn: u32, times: u32) -> u32 {
     if calls::outbox_config(outbox).is_err() {

@@ -11,22 +11,23 @@ use verbless_flexio_dev::{Request, Segment, calls, event_handler, record, system
 /// The handler's setup: the host writes it into the heap.
 #[repr(C)]
 struct Setup {
-    /// The CQ of received frames: its ring, its record.
+    /// Addresses of the ring and the doorbell record of the CQ of received frames.
     cqes: u64,
     cq_record: u64,
-    /// The records of the receive queue and of the send queue, and the send queue.
+    /// Addresses of the doorbell records of the receive queue and the send queue, and of the send
+    /// queue.
     rq_record: u64,
     sq_record: u64,
     send_queue: u64,
-    /// The addresses of the receive buffers and of the send buffers.
+    /// Addresses of the receive buffers and of the send buffers.
     received: u64,
     sent: u64,
-    /// The CQ of sent frames: its ring, its record.
+    /// Addresses of the ring and the doorbell record of the CQ of sent frames.
     send_cqes: u64,
     send_cq_record: u64,
     cqn: u32,
     sqn: u32,
-    /// The key to both.
+    /// The mkey of the receive and send buffers.
     lkey: u32,
     /// log2 of the CQEs of either CQ, of the receives, and of the WQEBBs.
     log_depth: u32,
@@ -48,7 +49,7 @@ fn words(address: u64, count: usize) -> &'static [AtomicU64] {
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(address as usize), count) }
 }
 
-/// Swaps the MAC addresses in a frame's first 12 bytes, of which the last 4 are in the second word.
+/// Swaps the MAC addresses, a frame's first 12 bytes: `first`, and the first 4 bytes of `second`.
 fn swap(first: u64, second: u64) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
     let [i, j, k, l, rest @ ..] = second.to_ne_bytes();

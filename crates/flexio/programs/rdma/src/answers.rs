@@ -10,20 +10,20 @@ use verbless_flexio_dev::{Request, Segment, calls, event_handler, record, system
 /// The handler's setup: the host writes it into the heap.
 #[repr(C)]
 struct Setup {
-    /// The CQ of receives: its ring, its record.
+    /// Addresses of the ring and the doorbell record of the CQ of receives.
     cqes: u64,
     cq_record: u64,
-    /// The queue pair: its send queue, and the record of both.
+    /// Addresses of the send queue and of the queue pair's doorbell record.
     send_queue: u64,
     record: u64,
-    /// The addresses of the receive buffers, and of the answers.
+    /// Addresses of the receive buffers, and of the answers.
     messages: u64,
     answers: u64,
-    /// The host's address for answers.
+    /// Address of the host's memory for answers.
     host: u64,
     cqn: u32,
     qpn: u32,
-    /// The key to messages and answers, and the key to the host's memory.
+    /// The mkey of messages and answers, and the mkey of the host's memory.
     lkey: u32,
     rkey: u32,
     log_depth: u32,

@@ -1,5 +1,5 @@
-//! Functions with arguments and results of every width, and one for the background: the device side
-//! of the example `rpc`.
+//! Functions with arguments and results of every width, and one for background tasks: the device
+//! side of the example `rpc`.
 
 #![no_std]
 #![no_main]

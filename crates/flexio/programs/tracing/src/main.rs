@@ -14,7 +14,8 @@ program!();
 const LOOKED_AT: u32 = 1;
 const TOOK: u32 = 2;
 
-/// The count of steps of a number to 1, halved or tripled and one more.
+/// The number of Collatz steps from `start` to 1: an even number is halved, an odd one becomes 3n +
+/// 1.
 #[rpc]
 fn steps(start: u64) -> u64 {
     print!("from {start} on");

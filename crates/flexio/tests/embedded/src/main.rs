@@ -19,8 +19,8 @@ type Test = fn(&Device) -> Result;
 
 const TESTS: &[(&str, Test)] = &[
     ("functions are called with their own types", types),
-    ("a process that ended is a fatal error, again and again", fatal),
-    ("a call that takes too long is ended and the process continues", timeout),
+    ("each call in a process that has ended is a fatal error", fatal),
+    ("a call that times out is terminated and the process continues", timeout),
     ("a function that the program does not have is refused by name", names),
     ("a device without a DPA is refused", no_dpa),
     ("a file that is not a program is rejected", no_program),
@@ -88,7 +88,7 @@ fn timeout(device: &Device) -> Result {
         other => return Err(format!("{other:?}").into()),
     }
     if begun.elapsed() < config.timeout {
-        return Err("it was ended too soon".into());
+        return Err("it was terminated too soon".into());
     }
     same(process.call(program::add, (1, 1))?, 2)
 }

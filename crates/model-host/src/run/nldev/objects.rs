@@ -207,8 +207,8 @@ pub(super) fn statistics(
 /// The port that a request names; EINVAL: the device does not have the port.
 fn port(device: &ShownDevice, body: &[u8]) -> Result<Option<u32>, Errno> {
     let port = number(body, attribute::PORT_INDEX);
-    let is_there = |port: u32| (1..=device.ports.len()).contains(&(port as usize));
-    if port.is_some_and(|port| !is_there(port)) {
+    let is_present = |port: u32| (1..=device.ports.len()).contains(&(port as usize));
+    if port.is_some_and(|port| !is_present(port)) {
         return Err(Errno::EINVAL);
     }
     Ok(port)

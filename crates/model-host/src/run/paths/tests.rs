@@ -31,7 +31,7 @@ fn refused(errno: Errno) -> Answer {
 
 /// A directory of this machine, as start of a path.
 fn directory(path: &str) -> std::fs::File {
-    std::fs::File::open(path).expect("it is there")
+    std::fs::File::open(path).expect("it exists")
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn newfstatat_answers_by_path_or_descriptor() {
     assert_eq!(kind(ATTRIBUTE, 0), (Answer::Ours(Ok(0)), libc::S_IFREG));
     assert_eq!(kind(c"/dev/infiniband/..", 0), (done, libc::S_IFDIR));
     let above = stat(HERE, at(c"/dev/infiniband/.."), 0).1.2;
-    let inode = std::fs::metadata("/dev").expect("it is there").ino();
+    let inode = std::fs::metadata("/dev").expect("it exists").ino();
     assert_ne!(above, inode, "it is the tree's");
     let missing = c"/sys/class/infiniband/mlx5_7";
     assert_eq!(stat(HERE, at(missing), 0).0, refused(Errno::ENOENT));
@@ -464,7 +464,7 @@ fn path_is_read_up_to_nul() {
     let memory = unsafe { mmap_anonymous(None, bytes, access, flags) }.expect("memory");
     let start = memory.cast::<u8>();
     // SAFETY: no code uses the last page.
-    unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it is there");
+    unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it exists");
     let program = Program::new();
     let call = Notification::of(std::process::id(), 0, [0; 6]);
     let read = |at: usize, length: usize, end: u8| {

@@ -45,7 +45,7 @@ fn exec_makes_new_process_entry() {
     assert!(is_whole(&after));
     // The next call also reveals a successful `execve`.
     processes.note_execve((pid, tid), || (), || true);
-    child.kill().and_then(|()| child.wait()).expect("it is there");
+    child.kill().and_then(|()| child.wait()).expect("it exists");
     processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
     processes.forget_if_ended(pid);
@@ -64,7 +64,7 @@ fn exec_reads_proc_stat_before_model_is_paused() {
         assert!(processes.table.try_lock().is_ok());
         // From here on its /proc/PID/stat cannot be read.
         let mut child = child.borrow_mut();
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     };
     processes.note_execve((pid, tid), pause, || true);
     assert!(processes.may_be_leaving(pid));
@@ -176,15 +176,15 @@ fn note_call_checks_no_other_process() {
     processes.note_call(stranger.id(), || false);
     assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
     processes.note_call(stranger.id(), || true);
-    assert_eq!(processes.known(tid), Some(pid), "the process was not asked");
+    assert_eq!(processes.known(tid), Some(pid), "the check of the process did not run");
     assert!(processes.may_be_leaving(pid) && processes.table().execs.is_empty());
     let killed = processes.of_thread(tid, || false);
-    assert_eq!(killed.map(|it| it.pid), Err(Errno::EINTR), "it is not asked either");
+    assert_eq!(killed.map(|it| it.pid), Err(Errno::EINTR), "its check did not run either");
     assert!(processes.may_be_leaving(pid));
     processes.of_thread(tid, || true).expect("a child");
     assert!(!processes.may_be_leaving(pid), "its own call shows that it runs another program");
     for child in [&mut child, &mut stranger] {
-        child.kill().and_then(|()| child.wait()).expect("it is there");
+        child.kill().and_then(|()| child.wait()).expect("it exists");
     }
 }
 
@@ -229,7 +229,7 @@ fn claims_outlive_execve() {
     assert_eq!((held.len(), of(&after).len()), (9, 0), "descriptors");
     drop(held);
     assert_eq!(of(&after).len(), 9);
-    child.kill().and_then(|()| child.wait()).expect("it is there");
+    child.kill().and_then(|()| child.wait()).expect("it exists");
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn forget_if_ended_keeps_live_processes() {
         processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true).expect("a thread");
     assert!(Arc::ptr_eq(&process, &again));
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-    let gone = processes.of_thread(child.id(), || true).expect("it lives");
+    let gone = processes.of_thread(child.id(), || true).expect("the process is alive");
     child.wait().expect("it ends");
     assert!(gone.has_ended());
     assert!(processes.of_thread(child.id(), || true).is_err());
@@ -349,5 +349,5 @@ fn table_is_unlocked_while_guardian_receives_nothing() {
         assert_eq!(known.join().expect("no panic"), Ok(()));
         assert!(waits && is_free, "it waits: {waits}, unlocked: {is_free}");
     });
-    child.kill().and_then(|()| child.wait()).expect("it is there");
+    child.kill().and_then(|()| child.wait()).expect("it exists");
 }

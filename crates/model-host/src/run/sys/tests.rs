@@ -52,13 +52,13 @@ fn thread_belongs_to_own_process_only() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
     assert!(!is_thread_of(child.id(), Pid::this()));
     assert!(is_thread_of(child.id(), Pid::from_raw(child.id() as i32)));
-    child.kill().and_then(|()| child.wait()).expect("it is there");
+    child.kill().and_then(|()| child.wait()).expect("it exists");
 }
 
 #[test]
 fn is_directory_rejects_files() {
     for (path, expected) in [("/", true), ("/proc/self/status", false), ("/dev/null", false)] {
-        let file = OwnedFd::from(File::open(path).expect("it is there"));
+        let file = OwnedFd::from(File::open(path).expect("it exists"));
         assert_eq!(is_directory(&file), Ok(expected), "{path}");
     }
 }
@@ -107,7 +107,7 @@ fn stopped_traced_child_has_not_ended() {
     };
     assert!(stopped, "{}", Errno::last());
     assert_eq!(wait_for_child(libc::WNOHANG), None, "it has not ended");
-    child.kill().expect("it lives");
+    child.kill().expect("the process is alive");
     assert_eq!(wait_for_child(0), Some((Pid::from_raw(pid), libc::SIGKILL)));
     assert!(child.wait().is_err(), "it was waited for");
 }

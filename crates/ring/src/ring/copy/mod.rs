@@ -1,10 +1,11 @@
-//! Copies between our memory and memory that others change meanwhile.
+//! Copies between our memory and memory that the device or another thread may change at the same
+//! time.
 //!
 //! To the language such a copy is a loop of relaxed atomic accesses to single bytes, so any two
 //! copies may race, however their ranges overlap. The compiler would copy one byte at a time; the
 //! assembly does the same in wider steps: it reads and writes each byte once, in no promised order.
-//! In a race with atomics of words ([`SharedMemory::words`]), the assembly acts as the device does:
-//! from outside the program, byte by byte. Without assembly (Miri, other architectures) the copy is
+//! Beside atomics of words ([`SharedMemory::words`]), the assembly counts as a device access:
+//! outside of the language, byte by byte. Without assembly (Miri, other architectures) the copy is
 //! the loop itself. The language defines no race of atomics of different sizes: the result then
 //! depends on the machine, and Miri reports it.
 //!

@@ -263,20 +263,21 @@ mod tests {
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
     /// Every copy function, with lengths that it permits.
-    fn ways() -> Vec<(&'static str, Copy, Vec<usize>)> {
+    fn copy_functions() -> Vec<(&'static str, Copy, Vec<usize>)> {
         let up_to_short = (0..=300).chain([1023, 1024]).collect();
         let from_a_step = (STEP..=600).chain([1024, 4096, 16383, 16384]).collect();
         let any = (0..=300).chain([1023, 1025, 8191, 16384, 16385, 65537]).collect();
-        let mut ways = vec![("short", short as Copy, up_to_short), ("any", bytes as Copy, any)];
+        let mut copy_functions =
+            vec![("short", short as Copy, up_to_short), ("any", bytes as Copy, any)];
         if has_avx() {
-            ways.push(("wide", wide as Copy, from_a_step));
+            copy_functions.push(("wide", wide as Copy, from_a_step));
         }
-        ways
+        copy_functions
     }
 
     #[test]
     fn all_copy_variants_are_exact() {
-        for (name, copy, lengths) in ways() {
+        for (name, copy, lengths) in copy_functions() {
             for length in lengths {
                 for (from, to) in [(0, 0), (1, 0), (0, 1), (16, 31), (33, 64)] {
                     let source: Vec<u8> = (0..from + length).map(|at| (at % 251) as u8).collect();

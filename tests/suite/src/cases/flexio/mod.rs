@@ -313,7 +313,7 @@ fn recoverable_buffer_length_is_power_of_two_blocks(lab: &Lab) -> Result<(), Sto
     }
     let region = rig.region(MEMORY_BLOCK as usize)?;
     let refused = rig.process.alloc_recoverable(2 * MEMORY_BLOCK, &region);
-    failed("a shorter region", refused, "as long as each other")
+    failed("a shorter region", refused, "must have the same length")
 }
 
 fn early_event_starts_handler_at_run(lab: &Lab) -> Result<(), Stop> {

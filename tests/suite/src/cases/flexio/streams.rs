@@ -245,7 +245,7 @@ fn concurrent_messages_arrive_whole(lab: &Lab) -> Result<(), Stop> {
         let reliable = matches!(transport, MsgTransport::Rc | MsgTransport::Window);
         if reliable {
             ensure_eq!(texts.len() as u64, written, "messages by {transport:?}");
-            ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
+            ensure_eq!((lost.undelivered, lost.damaged), (0, 0), "lost by {transport:?}");
         }
         let possible: std::collections::HashSet<_> =
             numbered_texts(each, 300).into_iter().collect();
@@ -313,10 +313,10 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         ensure!(texts.len() as u64 <= TIMES / 4, "{} messages by {transport:?}", texts.len());
         let possible = numbered_texts(TIMES, 300);
         ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
-        let segments = 2 * texts.len() as u64 + lost.on_the_way + lost.damaged;
+        let segments = 2 * texts.len() as u64 + lost.undelivered + lost.damaged;
         if matches!(transport, MsgTransport::Rc | MsgTransport::Window) {
             ensure_eq!(texts.len() as u64, written, "messages that came by {transport:?}");
-            ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
+            ensure_eq!((lost.undelivered, lost.damaged), (0, 0), "lost by {transport:?}");
         } else {
             ensure_eq!(segments, 2 * written, "segments that came or are lost by {transport:?}");
         }
@@ -524,7 +524,7 @@ fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
             [expected, numbered_texts(1, 0)].concat(),
             "{transport:?}, in the end"
         );
-        ensure_eq!(stream.lost()?.on_the_way, 1, "{transport:?}, lost");
+        ensure_eq!(stream.lost()?.undelivered, 1, "{transport:?}, lost");
     }
     Ok(())
 }

@@ -198,7 +198,7 @@ fn reports_refused_by_callback_are_dropped_at_stop(lab: &Lab) -> Result<(), Stop
     let tracer = setup.create()?;
     tracer.start()?;
     ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
-    failed("a stop", tracer.stop(), "took none of 40 reports")?;
+    failed("a stop", tracer.stop(), "accepted none of the last 40 reports")?;
     ensure_eq!(tracer.lost()?, TracerLosses { dropped: 40, ..TracerLosses::default() }, "lost");
     // A failing callback loses its reports, and the stop succeeds.
     tracer.destroy()?;
@@ -325,7 +325,7 @@ fn lossless_run_ends_when_memory_is_full(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(process.call(points(), (7, 100))?, 100, "reports written after that");
         tracer.stop()?;
         are_of(&read(tracer.file())?, 7, 100)?;
-        ensure_eq!(tracer.lost()?.on_the_way, 0, "reports lost by {transport:?}");
+        ensure_eq!(tracer.lost()?.undelivered, 0, "reports lost by {transport:?}");
     }
     Ok(())
 }
@@ -363,7 +363,7 @@ fn reports_without_room_are_counted(lab: &Lab) -> Result<(), Stop> {
     tracer.stop()?;
     let (records, lost) = (read(tracer.file())?, tracer.lost()?);
     ensure_eq!(lost.without_room + written, 64, "reports written and not");
-    ensure_eq!(lost.on_the_way + records.len() as u64, written, "reports that came and not");
+    ensure_eq!(lost.undelivered + records.len() as u64, written, "reports that came and not");
     ensure!(records.len() <= 32, "{} reports in memory for 16", records.len());
     ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "a report that was never written");
     Ok(())

@@ -1,5 +1,5 @@
-//! Receives whose CQEs are read in the ring: a caller that knows the next receive gets its
-//! completion; every other CQE stays for polling.
+//! `peek_receive` and `try_complete_receive`: they complete the receive with the expected cookie,
+//! and leave every other CQE for `poll`.
 
 use crate::support::{Completer, Receiver};
 use verbless_prm::hot::{cqe_opcode, opcode};
@@ -22,7 +22,7 @@ fn receiving(count: u64) -> (QueuePair, Completer) {
 }
 
 /// The message, if the next CQE completes the receive of this cookie.
-fn settled(
+fn try_next(
     pair: &mut QueuePair,
     cq: &mut CompletionQueue,
     cookie: u64,
@@ -37,7 +37,7 @@ fn settled(
 }
 
 #[test]
-fn settle_completes_receives_once_in_order() {
+fn try_complete_receive_completes_each_receive_once() {
     let (mut pair, mut device) = receiving(3);
     let came = [
         (cqe_opcode::RESPONDER_SEND, WcOpcode::Receive, false),
@@ -48,8 +48,8 @@ fn settle_completes_receives_once_in_order() {
         let cookie = 70 + index as u64;
         let cqe = device.cqe(opcode, opcode::NOP, index as u16);
         device.push(cqe);
-        assert_eq!(settled(&mut pair, &mut device.queue, cookie + 1), None, "another receive");
-        let (got, number) = settled(&mut pair, &mut device.queue, cookie).unwrap();
+        assert_eq!(try_next(&mut pair, &mut device.queue, cookie + 1), None, "another receive");
+        let (got, number) = try_next(&mut pair, &mut device.queue, cookie).unwrap();
         assert_eq!((got, number.is_some()), (operation, immediate));
     }
     assert!(device.queue.peek_receive().is_none() && device.queue.is_empty());
@@ -57,13 +57,13 @@ fn settle_completes_receives_once_in_order() {
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 3);
     device.push(cqe);
     for cookie in [0, 70, 72, 73] {
-        assert_eq!(settled(&mut pair, &mut device.queue, cookie), None);
+        assert_eq!(try_next(&mut pair, &mut device.queue, cookie), None);
     }
     assert!(pair.poll(&mut device.queue).unwrap().is_err());
 }
 
 #[test]
-fn unsettled_cqes_remain_for_poll() {
+fn unmatched_peeked_cqe_remains_for_poll() {
     for opcode in [
         cqe_opcode::REQUESTER,
         cqe_opcode::RESPONDER_SEND_INVALIDATE,
@@ -81,14 +81,14 @@ fn unsettled_cqes_remain_for_poll() {
     let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 0);
     cqe.set_qpn(OURS + 1);
     device.push(cqe);
-    assert_eq!(settled(&mut pair, &mut device.queue, 70), None, "of another queue");
+    assert_eq!(try_next(&mut pair, &mut device.queue, 70), None, "of another queue");
     device.queue.cleaner().clean(Qpn(OURS + 1));
     assert!(device.queue.peek_receive().is_none(), "a cleaned CQE");
     assert!(device.queue.poll().is_none());
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 1);
     device.push(cqe);
     for cookie in [70, 71] {
-        assert_eq!(settled(&mut pair, &mut device.queue, cookie), None, "out of order");
+        assert_eq!(try_next(&mut pair, &mut device.queue, cookie), None, "out of order");
     }
     // After `claim_receives`, for shared receive queues, only `poll` returns a receive.
     let (_, mut device) = receiving(1);

@@ -187,7 +187,7 @@ fn unreset_qp_keeps_memory_of_both_halves(lab: &Lab) -> Result<(), Stop> {
     );
     lab.excuse(0);
     drop(receiver);
-    ensure_eq!(a.device.leaked(), 0, "leaks while there is a half");
+    ensure_eq!(a.device.leaked(), 0, "leaks while one half exists");
     drop(sender);
     ensure_eq!(a.device.leaked(), 1, "leaks");
     ensure_memory_not_reused(&a.domain, &others, taken)?;
@@ -279,7 +279,7 @@ fn qp_with_one_cq_rejects_split(lab: &Lab) -> Result<(), Stop> {
     }
     let mut qp = error.into_queue_pair();
     qp.post_receive([], 1)?;
-    ensure_eq!(qp.qpn(), qpn, "the queue pair that came back");
+    ensure_eq!(qp.qpn(), qpn, "the returned queue pair");
     domain.queue_pair(&QpConfig::new(1, 1), &cq, &other)?.split()?;
     Ok(())
 }

@@ -83,7 +83,7 @@ fn large_region_is_huge_page_aligned(lab: &Lab) -> Result<(), Stop> {
         }
     }
     match pair.b.domain.region(usize::MAX, KeyAccess::LOCAL) {
-        Ok(_) => Err(Stop::fail("there is no such memory")),
+        Ok(_) => Err(Stop::fail("memory of usize::MAX bytes was registered")),
         Err(error) => {
             ensure!(error.to_string().contains("request less"), "the error says {error}");
             Ok(())
@@ -274,7 +274,7 @@ fn umem_in_use_rejects_deregistration(lab: &Lab) -> Result<(), Stop> {
         .set_relaxed_ordering_write(only);
     let key = device.obj_create(input.as_bytes(), &mut [0; 16])?;
     let umem = match umem.destroy() {
-        Ok(()) => return Err(Stop::fail("the UMEM went while a key was on it")),
+        Ok(()) => return Err(Stop::fail("a UMEM that a key uses was destroyed")),
         Err(refused) => refused.object,
     };
     key.destroy()?;
@@ -301,7 +301,7 @@ fn new_mkey_differs_from_previous_one(lab: &Lab) -> Result<(), Stop> {
     let mut before = None;
     for _ in 0..64 {
         let key = domain.region(64, KeyAccess::ALL)?.lkey();
-        ensure!(before != Some(key), "key {key} came back");
+        ensure!(before != Some(key), "key {key} was reused at once");
         before = Some(key);
     }
     Ok(())

@@ -71,7 +71,7 @@ fn next(end: &mut Endpoint<Ud>) -> Result<Datagram, Stop> {
 }
 
 fn source(datagram: &Datagram) -> Result<Source, Stop> {
-    datagram.source.ok_or_else(|| Stop::fail("a receive does not say where it came from"))
+    datagram.source.ok_or_else(|| Stop::fail("the receive reports no source"))
 }
 
 /// Sends `text` from `a` to `b`, which must receive it.
@@ -252,7 +252,7 @@ fn infiniband_datagram_may_have_grh(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.post(&Send::new(Inline(b"routed")).signaled().to(&to), 2)?;
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
-    ensure!(source(&got)?.has_header(), "the receive does not say that there was a header");
+    ensure!(source(&got)?.has_header(), "the receive reports no GRH");
     let header = pair.b.bytes(0, GRH_BYTES)?;
     ensure_eq!(header[..4], [0x65, 0xa1, 0x23, 0x45], "version, traffic class, flow label");
     ensure_eq!(header[6], 0x1b, "next header");
@@ -375,8 +375,8 @@ fn fails(pair: &mut Pair<Ud>, sge: Sge, status: WcStatus) -> Result<(), Stop> {
     batch.post(&Send::new(sge).to(&to), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
-    ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request after it");
+    ensure_eq!(failed(pair.a.sent()?, status)?, 1, "the failed request");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the next request");
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.recover()?;
     message(pair, b"as before")?;

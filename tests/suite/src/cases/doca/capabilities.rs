@@ -135,7 +135,7 @@ fn sync_event_dpu_export_matches_capability(lab: &Lab) -> Result<(), Stop> {
         }
         if !can {
             ensure_matches_capability(
-                "an import of nothing",
+                "an import of an empty descriptor",
                 can,
                 SyncEvent::create_from_export(&[], dev),
             )?;

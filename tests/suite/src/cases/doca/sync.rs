@@ -163,7 +163,7 @@ fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let context = part(8)?.as_ctx().start()?;
     let mut workq = WorkQ::new(1)?;
     workq.add(&context)?;
-    ensure_eq!(got(&mut workq, &context)?, 5, "value that stood there");
+    ensure_eq!(got(&mut workq, &context)?, 5, "the value from before");
     set(&mut workq, &context, 0x0102_0304_0506_0708)?;
     let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     ensure_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0], "words");

@@ -113,7 +113,7 @@ fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     }
     let mut past_slots = [0; LENGTH];
     replies.read_at(DEPTH * LENGTH, &mut past_slots)?;
-    ensure!(past_slots.iter().all(|&byte| byte == UNWRITTEN), "a write went past its slot");
+    ensure!(past_slots.iter().all(|&byte| byte == UNWRITTEN), "a write exceeded its slot");
     ensure!(handler.query()?.runs > 0, "the handler did not run");
     Ok(())
 }

@@ -7,12 +7,12 @@ use crate::workspace::Result;
 
 /// The list, and the excluded paths.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Banned {
+struct BannedPhrases {
     phrases: Vec<Vec<String>>,
     exempt: Vec<String>,
 }
 
-impl Banned {
+impl BannedPhrases {
     fn parse(text: &str) -> Self {
         let mut banned = Self::default();
         for line in text.lines().map(str::trim) {
@@ -70,7 +70,8 @@ fn words(text: &str) -> impl Iterator<Item = (usize, String)> + '_ {
 
 /// The banned phrases in the files below `root` that git knows or may add, as `file:line: phrase`.
 pub(crate) fn banned(root: &Path) -> Result<Vec<String>> {
-    let banned = Banned::parse(&std::fs::read_to_string(root.join("xtask/banned-phrases.txt"))?);
+    let banned =
+        BannedPhrases::parse(&std::fs::read_to_string(root.join("xtask/banned-phrases.txt"))?);
     let mut found = Vec::new();
     for file in listed(root, &["*.rs", "*.md", "*.toml"])? {
         if !banned.is_exempt(&file) {
@@ -86,8 +87,8 @@ pub(crate) fn banned(root: &Path) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn list() -> Banned {
-        Banned::parse("# why\nat hand\nof theirs\nexempt docs/old\n")
+    fn list() -> BannedPhrases {
+        BannedPhrases::parse("# why\nat hand\nof theirs\nexempt docs/old\n")
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) struct Report {
 }
 
 /// Set when the user has ended the run: no new step begins.
-static ENDING: AtomicBool = AtomicBool::new(false);
+static ENDED_BY_USER: AtomicBool = AtomicBool::new(false);
 
 /// Runs a step, with less priority if it may use only spare time; prints its report.
 pub(crate) fn run(name: &str, spare: bool) -> Report {
@@ -40,7 +40,7 @@ pub(crate) fn run(name: &str, spare: bool) -> Report {
         Err(error) => Report::failure(String::new(), &error.to_string()),
     };
     report.seconds = start.elapsed().as_secs_f64();
-    while ENDING.load(Ordering::Acquire) {
+    while ENDED_BY_USER.load(Ordering::Acquire) {
         std::thread::park();
     }
     let Report { text, verdict, seconds, cpu, .. } = &report;
@@ -95,7 +95,7 @@ impl Report {
 
     /// The lines about failures, for readers who see only the end of a long output: a check's name,
     /// or a sanitizer's report or a signal, and the lines that follow.
-    pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn failure_lines(&self) -> impl Iterator<Item = &str> {
         /// Maximum number of lines of one step.
         const MAX_LINES: usize = 60;
         let mut left = 0_u32;
@@ -146,7 +146,7 @@ pub(crate) fn end_all_when_interrupted() -> Result {
         while !signals.came().unwrap_or(true) {
             std::thread::sleep(Duration::from_millis(100));
         }
-        ENDING.store(true, Ordering::Release);
+        ENDED_BY_USER.store(true, Ordering::Release);
         eprintln!("interrupted");
         end_all();
         std::process::exit(130);
@@ -249,7 +249,7 @@ mod tests {
         let ends =
             "--- VM: hwtest: FAILED, 2 of 4 (1 s, 2 s of CPU)\n2 passed, 2 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
-        let shown: Vec<&str> = report.trouble().collect();
+        let shown: Vec<&str> = report.failure_lines().collect();
         let expected = [
             "---- b::c stdout ----",
             "thread 'b::c' panicked at b.rs:1:2:",
@@ -259,7 +259,7 @@ mod tests {
             "      not 8",
         ];
         assert_eq!(shown, expected);
-        assert_eq!(Report { failed: 0, ..report }.trouble().count(), 0);
+        assert_eq!(Report { failed: 0, ..report }.failure_lines().count(), 0);
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         let ends = "--- VM: rdma-core: FAILED, 1 of 28 (1 s, 2 s of CPU)\n\
                     27 passed, 1 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}").replace("rdma-core", "hwtest"), 1 << 8);
-        let shown: Vec<&str> = report.trouble().collect();
+        let shown: Vec<&str> = report.failure_lines().collect();
         let expected =
             ["Linux 6.1.0: FAILED: the guest's kernel is in trouble: BUG", "  BUG: lockup"];
         assert_eq!(shown, expected);
@@ -283,7 +283,7 @@ mod tests {
         let ends =
             "--- sanitizer: FAILED, 1 of 2 (1 s, 2 s of CPU)\n1 passed, 1 failed, 0 skipped\n";
         let report = read(&format!("{output}{ends}"), 1 << 8);
-        let shown = report.trouble().collect::<Vec<_>>().join("\n");
+        let shown = report.failure_lines().collect::<Vec<_>>().join("\n");
         for part in ["heap-use-after-free", "#0 f", "SUMMARY", "-p a --lib", "(signal: 6)"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }

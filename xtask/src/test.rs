@@ -165,7 +165,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         lanes::run(&resources, |index, spare| crate::steps::run(steps[index].name, spare));
     for (step, report) in steps.iter().zip(&reports).filter(|it| it.1.failed > 0) {
         println!("=== what failed of {}", step.name);
-        report.trouble().for_each(|line| println!("{line}"));
+        report.failure_lines().for_each(|line| println!("{line}"));
     }
     println!("=== summary");
     for (step, report) in steps.iter().zip(&reports) {
@@ -411,14 +411,14 @@ const OLDEST_KERNEL: Hwtest =
     ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model ethernet");
 
 /// Devices with fewer capabilities than those of `tests`.
-const LESSER: [Hwtest; 2] = [
+const REDUCED_DEVICES: [Hwtest; 2] = [
     ("connectx6dx-realtime", "ethernet", None, "model realtime"),
     ("connectx6vf", "infiniband", None, "model vf"),
 ];
 
 /// The suite on these devices and this kernel.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    let [first, second] = LESSER;
+    let [first, second] = REDUCED_DEVICES;
     hwtests(&[first, second, OLDEST_KERNEL])
 }
 
@@ -505,7 +505,7 @@ fn frames_in_a_vm() -> Result<Outcome> {
         "--filter",
         "frame",
         "--filter",
-        "send_queue_of_another",
+        "sq_of_another_context",
         "--matrix-step",
         "5",
         "--expect",
@@ -638,8 +638,8 @@ mod tests {
     use std::process::Command;
 
     use super::{
-        FAST, IN_PACKETS, LESSER, Options, STEPS, SUITE_IN_PROCESS, is_chosen, listed, verdict,
-        verified,
+        FAST, IN_PACKETS, Options, REDUCED_DEVICES, STEPS, SUITE_IN_PROCESS, is_chosen, listed,
+        verdict, verified,
     };
     use crate::outcome::Outcome;
 
@@ -651,7 +651,7 @@ mod tests {
 
     #[test]
     fn hwtest_list_matches_suite_test() {
-        let names = LESSER.map(|run| format!("{:?}", run.3)).join(", ");
+        let names = REDUCED_DEVICES.map(|run| format!("{:?}", run.3)).join(", ");
         let test = include_str!("../../tests/suite/tests/model.rs");
         assert!(test.contains(&format!("const OF_HWTEST: [&str; 2] = [{names}];")), "{names}");
     }

@@ -90,7 +90,7 @@ impl Dpa {
     pub fn debug_run(&self, turn: &mut Turn, instructions: u64, reported: bool) -> Debugged {
         {
             let mut state = self.state();
-            if state.of_turn(turn).is_none() {
+            if state.process_of_turn(turn).is_none() {
                 return Debugged::Over;
             }
             state.begin_executing(turn);

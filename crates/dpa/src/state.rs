@@ -61,7 +61,7 @@ pub(super) struct DpaState {
 }
 
 /// Reports a bug of this crate if an object that the state refers to does not exist.
-fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
+fn found_or_report<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T> {
     if found.is_none() {
         tracing::error!(?number, what, "the DPA state refers to an object that does not exist");
     }
@@ -128,8 +128,9 @@ impl DpaState {
     /// Takes a turn for the waiting run at this position.
     pub(super) fn take_turn(&mut self, at: usize) -> Option<Turn> {
         let id = self.ready.remove(at)?;
-        let runner = must(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
-        let hart = must(runner.hart.take(), "the hart of a run", id)?;
+        let runner =
+            found_or_report(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
+        let hart = found_or_report(runner.hart.take(), "the hart of a run", id)?;
         runner.stopped_at = Some(hart.registers());
         Some(Turn::new(id, runner.serial, hart))
     }
@@ -174,7 +175,7 @@ impl DpaState {
     }
 
     /// The process of a turn's run; `None` if the run is gone.
-    pub(super) fn of_turn(&self, turn: &Turn) -> Option<u32> {
+    pub(super) fn process_of_turn(&self, turn: &Turn) -> Option<u32> {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
         (runner.state == RunnerState::Running && !self.halted).then_some(runner.process)
     }
@@ -182,14 +183,14 @@ impl DpaState {
     /// Whether a run has taken more instructions than the watchdog allows.
     pub(super) fn is_too_long(&self, turn: &Turn) -> bool {
         // The run was removed meanwhile.
-        let Some(process) = self.of_turn(turn) else { return false };
+        let Some(process) = self.process_of_turn(turn) else { return false };
         let (runner, process) = (&self.runners[&turn.id], &self.processes[&process]);
         (!runner.start.polling || runner.handles)
             && turn.hart.instructions() - runner.began > process.watchdog
     }
 
     pub(super) fn wake(&mut self, id: RunnerId) {
-        let runner = must(self.runners.get_mut(&id), "the runner of an event", id);
+        let runner = found_or_report(self.runners.get_mut(&id), "the runner of an event", id);
         let Some(runner) = runner else { return };
         runner.shown.events = runner.shown.events.wrapping_add(1);
         match runner.state {
@@ -239,7 +240,7 @@ impl DpaState {
         if self.halted {
             return;
         }
-        let runner = must(self.runners.get_mut(&id), "a runner that wants a unit", id);
+        let runner = found_or_report(self.runners.get_mut(&id), "a runner that wants a unit", id);
         let Some(runner) = runner else { return };
         runner.state = RunnerState::Waiting;
         let ticket = self.card.lock().request(self.vhca_id, runner.start.affinity);
@@ -260,9 +261,10 @@ impl DpaState {
     }
 
     fn begin(&mut self, id: RunnerId, unit: u16) -> Option<()> {
-        let runner = must(self.runners.get_mut(&id), "a runner that is granted a unit", id)?;
+        let runner =
+            found_or_report(self.runners.get_mut(&id), "a runner that is granted a unit", id)?;
         let process = self.processes.get(&runner.process);
-        let process = must(process, "the process of a runner", runner.process)?;
+        let process = found_or_report(process, "the process of a runner", runner.process)?;
         self.units.insert(unit, id);
         runner.shown.unit = unit;
         runner.state = RunnerState::Running;
@@ -308,7 +310,8 @@ impl DpaState {
     /// Returns a hart to its runner, with its translated code if there is room.
     pub(super) fn keep(&mut self, id: RunnerId, mut hart: Box<Hart>) {
         self.release_hart(id);
-        let runner = must(self.runners.get_mut(&id), "the runner of a hart that is back", id);
+        let runner =
+            found_or_report(self.runners.get_mut(&id), "the runner of a hart that is back", id);
         let Some(runner) = runner else { return };
         if self.translated + hart.translated() > MAX_TRANSLATED_BYTES {
             hart.release();
@@ -336,7 +339,8 @@ impl DpaState {
             // A call has a result; only threads have a next run.
             return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
         }
-        let runner = must(self.runners.get_mut(&turn.id), "the runner of a run", turn.id);
+        let runner =
+            found_or_report(self.runners.get_mut(&turn.id), "the runner of a run", turn.id);
         let Some(runner) = runner else { return AfterTurn::Over };
         let took = turn.hart.instructions() - runner.began;
         runner.shown.instructions += took;
@@ -386,9 +390,10 @@ impl DpaState {
     /// handler runs first: the run becomes the handler.
     pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> AfterTurn {
         // The run was removed meanwhile.
-        let Some(number) = self.of_turn(turn) else { return AfterTurn::Over };
+        let Some(number) = self.process_of_turn(turn) else { return AfterTurn::Over };
         let crash = Crash { runner: turn.id, address, registers: turn.hart.registers() };
-        let process = must(self.processes.get_mut(&number), "the process of a run", number);
+        let process =
+            found_or_report(self.processes.get_mut(&number), "the process of a run", number);
         let (Some(process), Some(runner)) = (process, self.runners.get_mut(&turn.id)) else {
             return AfterTurn::Over;
         };
@@ -460,8 +465,11 @@ impl DpaState {
         let Some(runner) = runner.filter(|_| !self.halted) else { return };
         let hart = runner.hart.as_deref().unwrap_or(&turn.hart);
         let registers = hart.registers();
-        let process =
-            must(self.processes.get_mut(&runner.process), "the process of a run", turn.id);
+        let process = found_or_report(
+            self.processes.get_mut(&runner.process),
+            "the process of a run",
+            turn.id,
+        );
         let Some(process) = process else { return };
         if process.state.status == 0 {
             if runner.state == RunnerState::Running {
@@ -476,7 +484,8 @@ impl DpaState {
 
     /// Ends a process that is about to end, and all that runs in it.
     fn end_process(&mut self, number: u32) {
-        let process = must(self.processes.get_mut(&number), "a process that ends", number);
+        let process =
+            found_or_report(self.processes.get_mut(&number), "a process that ends", number);
         let Some(process) = process else { return };
         // The process has ended already when the runner of its error handler is removed.
         let Some((status, crash)) = process.ending.take() else { return };
@@ -502,9 +511,10 @@ impl DpaState {
     /// own UAR page again. False if there is no such outbox.
     pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
         // The run was removed meanwhile.
-        let Some(number) = self.of_turn(turn) else { return false };
+        let Some(number) = self.process_of_turn(turn) else { return false };
         let slot = self.runners[&turn.id].slot;
-        let process = must(self.processes.get_mut(&number), "the process of a run", number);
+        let process =
+            found_or_report(self.processes.get_mut(&number), "the process of a run", number);
         let Some(process) = process else { return false };
         // The context names no outbox, or a destroyed one: an error of the program.
         let outbox = context::outbox(&process.contexts, slot);
@@ -516,7 +526,7 @@ impl DpaState {
     /// The outbox through which a run made its request.
     fn outbox(&mut self, turn: &Turn, request: &DeviceRequest) -> Option<&mut Outbox> {
         let DeviceRequest::Ring { outbox: Some(outbox), .. } = request else { return None };
-        let process = self.of_turn(turn)?;
+        let process = self.process_of_turn(turn)?;
         self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
     }
 

@@ -173,7 +173,7 @@ impl Dpa {
     /// The thread that has locked the function checks this before it serves the request.
     pub fn is_servable(&self, turn: &Turn, request: &DeviceRequest) -> bool {
         let state = self.state();
-        let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
+        let process = state.process_of_turn(turn).and_then(|number| state.processes.get(&number));
         process.is_some_and(|process| process.has(request))
     }
 
@@ -213,7 +213,7 @@ impl Dpa {
     /// Continues a run that rests, if it still exists.
     pub fn resume(&self, turn: Turn) -> Option<(Turn, DeviceRequest)> {
         let mut state = self.state();
-        state.of_turn(&turn)?;
+        state.process_of_turn(&turn)?;
         state.begin_executing(&turn);
         drop(state);
         self.run(turn)
@@ -241,7 +241,7 @@ impl Dpa {
         request: &DeviceRequest,
         given: DeviceAnswer,
     ) -> bool {
-        if state.of_turn(turn).is_none() {
+        if state.process_of_turn(turn).is_none() {
             return false;
         }
         let called = matches!(request, DeviceRequest::Ring { outbox: None, .. });
@@ -283,7 +283,7 @@ impl Dpa {
     }
 
     fn next(&self, state: &mut DpaState, turn: &mut Turn, exit: Exit) -> AfterTurn {
-        let Some(process) = state.of_turn(turn) else { return AfterTurn::Over };
+        let Some(process) = state.process_of_turn(turn) else { return AfterTurn::Over };
         match exit {
             Exit::Budget | Exit::Stopped | Exit::Breakpoint => AfterTurn::Continues,
             Exit::Wait | Exit::Pause => {
@@ -387,7 +387,7 @@ impl Dpa {
         if state.end_executing(&turn) {
             self.notify_stopped();
         }
-        if state.of_turn(&turn).is_none() {
+        if state.process_of_turn(&turn).is_none() {
             return;
         }
         state.keep(turn.id, turn.hart);

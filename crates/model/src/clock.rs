@@ -33,8 +33,10 @@ pub(crate) fn nanoseconds(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Unit of a QP's ACK timeout in nanoseconds: 4.096 µs.
-pub(crate) const ACK_TIMEOUT_UNIT: u64 = 4096;
+/// Nanoseconds of an ACK timeout code, 4.096 µs × 2^code; `None` for 0: no timeout.
+pub(crate) fn ack_timeout(code: u8) -> Option<u64> {
+    (code != 0).then(|| 4096 << code.min(31))
+}
 
 /// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
 pub(crate) fn rnr_timer(code: u8) -> u64 {

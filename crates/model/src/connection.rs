@@ -8,8 +8,9 @@ use verbless_wire::Message;
 /// Mask of PSNs and MSNs: 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;
 /// A PSN less than this distance ahead counts as ahead; any other counts as behind.
-pub(crate) const PSN_HALF: u32 = 1 << 23;
-/// Value of the RNR retry limit that means no limit.
+const PSN_HALF: u32 = 1 << 23;
+
+/// The RNR retry limit that stands for no limit.
 pub(crate) const UNLIMITED_RNR_RETRIES: u8 = 7;
 
 /// The distance of `psn` behind or ahead of `from`.
@@ -21,7 +22,7 @@ pub(crate) fn distance(from: u32, psn: u32) -> Distance {
     }
 }
 
-/// The PSN `by` PSNs after `psn`.
+/// The PSN `by` PSNs after `psn`; also for MSNs.
 pub(crate) fn advance(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & PSN_MASK
 }

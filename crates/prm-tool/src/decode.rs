@@ -104,7 +104,7 @@ fn decode_text(
     let mut left: Vec<Line> = Vec::new();
     let outputs = outputs(&pieces);
     let is_one = pieces.len() == 1;
-    let mut same = Same::default();
+    let mut same = RepeatedLines::default();
     for (at, piece) in pieces.iter().enumerate() {
         if !matches!(piece, Piece::Line(_)) {
             same.end(&mut out);
@@ -159,13 +159,13 @@ fn decode_text(
             .into(),
         });
     }
-    leftover(&mut out, &left, known.all);
+    print_unexplained(&mut out, &left, known.all);
     Ok(out)
 }
 
 /// Lines with the words of the last shown line.
 #[derive(Default)]
-struct Same {
+struct RepeatedLines {
     /// The explanation of the last shown line, and the line's words without numbers.
     text: String,
     shape: String,
@@ -173,7 +173,7 @@ struct Same {
     lines: Vec<usize>,
 }
 
-impl Same {
+impl RepeatedLines {
     fn is_it(&self, line: &str, text: &str) -> bool {
         self.text == text && self.shape == shape(line)
     }
@@ -310,7 +310,7 @@ fn dumped(known: &Known<'_>, dumped: &Dumped) -> String {
 }
 
 /// Lists the lines that were not decoded.
-fn leftover(out: &mut String, left: &[Line], all: bool) {
+fn print_unexplained(out: &mut String, left: &[Line], all: bool) {
     if left.is_empty() {
         return;
     }

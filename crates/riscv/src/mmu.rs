@@ -336,8 +336,8 @@ impl Mmu {
         self.reservation = None;
     }
 
-    /// The RAM for an atomic access of `V`, with the offset of the `V`. With `access` Load the region
-    /// must allow loads, otherwise loads and stores.
+    /// The RAM for an atomic access of `V`, with the offset of the `V`. With `access` Load the
+    /// region must allow loads, otherwise loads and stores.
     fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64)> {
         if !address.is_multiple_of(V::SIZE) {
             self.fail(access, true, address);

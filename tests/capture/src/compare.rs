@@ -297,7 +297,7 @@ impl Verdict {
     }
 
     /// Adds the differences of a case.
-    pub fn judge(&mut self, case: &str, found: Vec<Difference>, reasons: &[Explanation]) {
+    pub fn record(&mut self, case: &str, found: Vec<Difference>, reasons: &[Explanation]) {
         for difference in found {
             match reasons.iter().position(|reason| reason.covers(&difference)) {
                 Some(at) => self.used[at] += 1,
@@ -308,7 +308,7 @@ impl Verdict {
 
     /// A report of all mistakes: differences without a reason, reasons without a difference.
     #[must_use]
-    pub fn complaints(&self, reasons: &[Explanation]) -> Vec<String> {
+    pub fn problems(&self, reasons: &[Explanation]) -> Vec<String> {
         let mut all: Vec<String> =
             self.unexplained.iter().map(|it| format!("no reason is known for: {it}")).collect();
         let idle = reasons.iter().zip(&self.used).filter(|&(_, &used)| used == 0);
@@ -401,11 +401,11 @@ mod tests {
         let mut verdict = Verdict::new(&reasons);
         for size in [6, 0] {
             let ours = section(|input| _ = input.cq_context_mut().set_log_cq_size(size));
-            verdict.judge("cq", differences(&section(|_| ()), &ours, &RULES), &reasons);
+            verdict.record("cq", differences(&section(|_| ()), &ours, &RULES), &reasons);
         }
-        let complaints = verdict.complaints(&reasons);
-        assert_eq!(complaints.len(), 2, "{complaints:?}");
-        assert!(complaints[0].contains("cq: CREATE_CQ cq_context.log_cq_size"), "{complaints:?}");
-        assert!(complaints[1].contains("CREATE_CQ x"), "{complaints:?}");
+        let problems = verdict.problems(&reasons);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("cq: CREATE_CQ cq_context.log_cq_size"), "{problems:?}");
+        assert!(problems[1].contains("CREATE_CQ x"), "{problems:?}");
     }
 }

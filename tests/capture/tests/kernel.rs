@@ -68,13 +68,13 @@ fn model_kernel_commands_match_recordings() {
             let there = recording.section(ours::SIDE, name).expect("it was done there");
             let here = here.iter().find(|section| section.case == name).expect("it was done here");
             let case = format!("{}, {name}", recording.name);
-            verdict.judge(&case, differences(there, here, &RULES), REASONS);
+            verdict.record(&case, differences(there, here, &RULES), REASONS);
         }
     }
-    let complaints = verdict.complaints(REASONS);
+    let problems = verdict.problems(REASONS);
     assert!(
-        complaints.is_empty(),
+        problems.is_empty(),
         "{}\nif the driver sends something else since it was recorded: cargo xtask capture",
-        complaints.join("\n")
+        problems.join("\n")
     );
 }

@@ -137,9 +137,9 @@ fn verbs_command_differences_are_explained() {
                 .find(|section| section.side == ours::SIDE && section.case == name)
                 .expect("we did it");
             let case = format!("{}, {name}", recording.name);
-            verdict.judge(&case, differences(theirs, ours, &RULES), REASONS);
+            verdict.record(&case, differences(theirs, ours, &RULES), REASONS);
         }
     }
-    let complaints = verdict.complaints(REASONS);
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    let problems = verdict.problems(REASONS);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

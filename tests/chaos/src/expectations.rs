@@ -58,7 +58,7 @@ impl Expectations {
         let result = self
             .requests(device, other)
             .and_then(|()| self.opens(node, other))
-            .and_then(|()| self.questions(node, link, device));
+            .and_then(|()| self.file_status_calls(node, link, device));
         call(libc::SYS_close, [device, 0, 0, 0, 0, 0])?;
         call(libc::SYS_close, [other, 0, 0, 0, 0, 0])?;
         self.refuses("closed descriptor", Errno::EBADF, libc::SYS_ioctl, &[device, VERBS, 0])?;
@@ -108,8 +108,8 @@ impl Expectations {
         let (arena, ioctl) = (self.arena, libc::SYS_ioctl);
         for (what, address) in [
             ("request at NULL", 0),
-            ("request in unmapped memory", arena.nowhere()),
-            ("header that ends in unmapped memory", arena.nowhere() - 16),
+            ("request in unmapped memory", arena.unmapped()),
+            ("header that ends in unmapped memory", arena.unmapped() - 16),
             ("request at a kernel address", u64::MAX - 7),
         ] {
             self.refuses(what, Errno::EFAULT, ioctl, &[device, VERBS, address])?;
@@ -219,7 +219,7 @@ impl Expectations {
         )?;
         for (what, address) in [
             ("path at NULL", 0),
-            ("path in unmapped memory", arena.nowhere()),
+            ("path in unmapped memory", arena.unmapped()),
             ("path at a kernel address", u64::MAX - 7),
         ] {
             self.refuses(what, Errno::EFAULT, open, &[address])?;
@@ -256,15 +256,15 @@ impl Expectations {
             let arguments = [here, path, arena.at(BUFFER), size];
             self.refuses(what, expected, libc::SYS_openat2, &arguments)?;
         }
-        let arguments = [here, path, arena.nowhere(), 24];
+        let arguments = [here, path, arena.unmapped(), 24];
         self.refuses("open_how in unmapped memory", Errno::EFAULT, libc::SYS_openat2, &arguments)
     }
 
-    fn questions(&mut self, node: &str, link: &str, device: u64) -> Result<(), Stop> {
+    fn file_status_calls(&mut self, node: &str, link: &str, device: u64) -> Result<(), Stop> {
         let arena = self.arena;
         let (here, buffer) = (libc::AT_FDCWD as u64, arena.at(BUFFER));
         let path = self.path(node);
-        for to in [0, arena.nowhere(), arena.read_only(), arena.nowhere() - 8] {
+        for to in [0, arena.unmapped(), arena.read_only(), arena.unmapped() - 8] {
             let what = "stat buffer in unmapped or read-only memory";
             self.refuses(what, Errno::EFAULT, plain::STAT, &[path, to])?;
             self.refuses(what, Errno::EFAULT, libc::SYS_fstat, &[device, to])?;
@@ -302,7 +302,7 @@ impl Expectations {
                 &[path, buffer, room],
             )?;
         }
-        let arguments = [path, arena.nowhere(), 64];
+        let arguments = [path, arena.unmapped(), 64];
         self.refuses(
             "readlink buffer in unmapped memory",
             Errno::EFAULT,

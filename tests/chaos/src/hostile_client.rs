@@ -33,7 +33,7 @@ const DESCRIPTORS: std::ops::Range<u64> = 950..1030;
 const CHANGING: u64 =
     (libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE | libc::O_WRONLY | libc::O_RDWR) as u64;
 /// Words in read-only memory: flags, modes and rules for `openat2`, all without effect on files.
-const HOWS: [u64; 9] = [
+const OPEN_HOW_WORDS: [u64; 9] = [
     0,
     0,
     0,
@@ -101,7 +101,7 @@ pub(crate) fn run(name: &str, inbox: &Inbox, seed: u64) -> Result<(), Stop> {
     drop(Endpoint::new(device.clone(), &QpConfig::new(8, 8), 8 << 10)?);
     let requests = recorder.requests.lock().map(|requests| requests.clone()).unwrap_or_default();
     let common = Arc::new(Common {
-        arena: Arena::with(&HOWS)?,
+        arena: Arena::with(&OPEN_HOW_WORDS)?,
         requests,
         device: format!("/dev/infiniband/{}", info.map_or("", |info| &info.node)),
         calls: AtomicU64::new(0),
@@ -115,7 +115,7 @@ pub(crate) fn run(name: &str, inbox: &Inbox, seed: u64) -> Result<(), Stop> {
     let call = |mut client: Caller| std::thread::spawn(move || client.run());
     let mut threads: Vec<_> = clients.into_iter().map(call).collect();
     let (shared, own) = (common.clone(), Random::new(random.next()));
-    threads.push(std::thread::spawn(move || scribble(&shared, own)));
+    threads.push(std::thread::spawn(move || write_random_words(&shared, own)));
     let exec = random.below(4) == 0;
     if exec {
         std::thread::sleep(std::time::Duration::from_millis(100 + random.below(300)));
@@ -130,7 +130,7 @@ pub(crate) fn run(name: &str, inbox: &Inbox, seed: u64) -> Result<(), Stop> {
 }
 
 /// Changes memory all the time: mostly the beginning of a request.
-fn scribble(common: &Common, mut random: Random) {
+fn write_random_words(common: &Common, mut random: Random) {
     while !common.over.load(Ordering::Relaxed) {
         for _ in 0..64 {
             let offset = random.below(common.arena.len());
@@ -163,8 +163,8 @@ impl Caller {
         let mut calls = 0;
         while !self.common.over.load(Ordering::Relaxed) {
             match self.random.below(100) {
-                0..50 => self.twist(),
-                50..55 => self.garbage(),
+                0..50 => self.send_changed_request(),
+                50..55 => self.send_random_request(),
                 55..75 => self.path(),
                 75..81 => self.open(),
                 81..88 => self.doorbells(),
@@ -204,10 +204,10 @@ impl Caller {
                 u64::MAX,
                 u64::MAX - 7,
             ]),
-            1 => arena.nowhere() - self.random.below(64),
+            1 => arena.unmapped() - self.random.below(64),
             2 => arena.read_only() + self.random.below(PAGE),
             3 => arena.read_only() - self.random.below(64),
-            4 => arena.nowhere() + self.random.below(PAGE),
+            4 => arena.unmapped() + self.random.below(PAGE),
             5 => arena.at(self.random.next()),
             _ => arena.at(self.random.next() & !7),
         }
@@ -223,7 +223,7 @@ impl Caller {
     }
 
     /// A recorded request with a few words changed.
-    fn twist(&mut self) {
+    fn send_changed_request(&mut self) {
         let common = self.common.clone();
         let request = &common.requests[self.random.below(common.requests.len() as u64) as usize];
         let mut words = request.words.clone();
@@ -258,7 +258,7 @@ impl Caller {
     }
 
     /// Any bytes of the arena as a request, or an unknown request code.
-    fn garbage(&mut self) {
+    fn send_random_request(&mut self) {
         let request = match self.random.below(3) {
             0 => RDMA_VERBS_IOCTL.into(),
             1 => 0x1b00 | self.random.below(256),
@@ -292,7 +292,7 @@ impl Caller {
     fn how(&mut self) -> u64 {
         let arena = self.common.arena;
         match self.random.below(4) {
-            0 => self.random.one_of(&[0, arena.nowhere(), arena.nowhere() - 8, u64::MAX - 7]),
+            0 => self.random.one_of(&[0, arena.unmapped(), arena.unmapped() - 8, u64::MAX - 7]),
             _ => arena.read_only() + 24 * self.random.below(PAGE / 24),
         }
     }

@@ -91,12 +91,12 @@ impl Arena {
         let protect =
             |at, length, what: i32| call(libc::SYS_mprotect, [at, length, what as u64, 0, 0, 0]);
         for (at, constant) in
-            (arena.read_only()..arena.nowhere()).step_by(8).zip(constants.iter().cycle())
+            (arena.read_only()..arena.unmapped()).step_by(8).zip(constants.iter().cycle())
         {
             word(at).store(*constant, Ordering::Relaxed);
         }
         protect(arena.read_only(), PAGE, libc::PROT_READ)?;
-        protect(arena.nowhere(), PAGE, libc::PROT_NONE)?;
+        protect(arena.unmapped(), PAGE, libc::PROT_NONE)?;
         Ok(arena)
     }
 
@@ -122,7 +122,7 @@ impl Arena {
     }
 
     /// An unmapped page, after a mapped one.
-    pub(crate) fn nowhere(&self) -> u64 {
+    pub(crate) fn unmapped(&self) -> u64 {
         self.base + (WRITABLE + 1) * PAGE
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, COMMANDS};
-use verbless_fuzz::guest::Lie;
+use verbless_fuzz::guest::Corruption;
 use verbless_fuzz::machine::{Machine, ObjectKind};
 use verbless_fuzz::object::{self, Object, Step};
 use verbless_fuzz::tweak::Tweak;
@@ -26,14 +26,14 @@ enum Operation {
         object: Object,
         uid: u8,
         tweaks: Tweaks,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     },
     Move {
         step: Step,
         qp: u8,
         uid: u8,
         tweaks: Tweaks,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     },
     Raise {
         qp: u8,
@@ -51,12 +51,12 @@ enum Operation {
         tweaks: Tweaks,
         list: Vec<u8>,
         room: u16,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     },
     Bytes {
         input: Vec<u8>,
         room: u16,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     },
     BringUp,
     Post {
@@ -124,12 +124,20 @@ fn uid(machine: &Machine, uid: u8) -> u32 {
 
 fn run(machine: &mut Machine, operation: &Operation) {
     match operation {
-        Operation::Make { object, uid: u, tweaks, lie } => {
-            machine.make(0, uid(machine, *u), object, &tweaks.all(), *lie);
+        Operation::Make { object, uid: u, tweaks, corruption } => {
+            machine.make(0, uid(machine, *u), object, &tweaks.all(), *corruption);
         }
-        Operation::Move { step, qp, uid: u, tweaks, lie } => {
+        Operation::Move { step, qp, uid: u, tweaks, corruption } => {
             let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
-            machine.step_queue(0, uid(machine, *u), *step, qpn, (1, qpn), &tweaks.all(), *lie);
+            machine.step_queue(
+                0,
+                uid(machine, *u),
+                *step,
+                qpn,
+                (1, qpn),
+                &tweaks.all(),
+                *corruption,
+            );
         }
         Operation::Raise { qp } => {
             let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
@@ -141,17 +149,17 @@ fn run(machine: &mut Machine, operation: &Operation) {
             let input = object::destroy(*sort, machine.known[0].pick(*sort, *index), *rmp);
             machine.send(0, uid(machine, *u), input, 16, &[], None);
         }
-        Operation::Command { which, op_mod, uid: u, tweaks, list, room, lie } => {
+        Operation::Command { which, op_mod, uid: u, tweaks, list, room, corruption } => {
             let command: &CommandInfo = ALL[usize::from(*which) % ALL.len()];
             let mut input = vec![0; command.input.bytes.max(8)];
             input[..2].copy_from_slice(&command.opcode.to_be_bytes());
             input[7] = *op_mod;
             input.extend(list);
             let room = command.output.bytes + usize::from(*room) % 0x2000;
-            machine.send(0, uid(machine, *u), input, room, &tweaks.all(), *lie);
+            machine.send(0, uid(machine, *u), input, room, &tweaks.all(), *corruption);
         }
-        Operation::Bytes { input, room, lie } => {
-            machine.send(0, 0, input.clone(), usize::from(*room), &[], *lie);
+        Operation::Bytes { input, room, corruption } => {
+            machine.send(0, 0, input.clone(), usize::from(*room), &[], *corruption);
         }
         Operation::BringUp => machine.bring_up(0),
         Operation::Post { qp, wqe } => post(machine, *qp, wqe),

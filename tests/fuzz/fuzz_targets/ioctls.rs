@@ -8,7 +8,7 @@ use std::time::Duration;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA, QUEUES};
-use verbless_fuzz::client::{Change, Fickle, Split};
+use verbless_fuzz::client::{Change, ChangingMemory, Split};
 use verbless_fuzz::machine::{ObjectKind, ObjectNumbers, profile};
 use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Step};
@@ -40,20 +40,20 @@ enum Operation {
         number: u64,
         handle: u8,
         room: u16,
-        wrong: Vec<Wrong>,
+        wrong: Vec<AttributeFault>,
     },
     /// OBJ_CREATE.
     Make {
         object: Object,
         tweaks: Vec<Tweak>,
-        wrong: Vec<Wrong>,
+        wrong: Vec<AttributeFault>,
     },
     /// OBJ_MODIFY of a QP.
     Move {
         step: Step,
         qp: u8,
         tweaks: Vec<Tweak>,
-        wrong: Vec<Wrong>,
+        wrong: Vec<AttributeFault>,
     },
     Umem {
         at: Address,
@@ -103,13 +103,13 @@ enum Content {
 
 /// Something wrong with an attribute.
 #[derive(Arbitrary, Debug, Clone, Copy)]
-struct Wrong {
+struct AttributeFault {
     attribute: u8,
-    what: What,
+    what: FaultKind,
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
-enum What {
+enum FaultKind {
     Missing,
     Twice,
     Id(u16),
@@ -136,7 +136,7 @@ struct Lab {
     model: Model,
     file: FuzzFile,
     memory: Arc<Memory>,
-    fickle: Arc<Fickle>,
+    changing: Arc<ChangingMemory>,
     known: ObjectNumbers,
     /// The returned handles, by object id.
     handles: Vec<(u16, u64)>,
@@ -157,9 +157,10 @@ impl Lab {
         let memory = Memory::new();
         let split = Arc::new(Split(memory.clone()));
         let model = Model::builder().device(profile(link).clone()).memory(split).stepped().build();
-        let fickle = Fickle::new(memory.clone());
-        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device comes up");
-        Self { model, file, memory, fickle, known: ObjectNumbers::default(), handles: Vec::new() }
+        let changing = ChangingMemory::new(memory.clone());
+        let file =
+            FuzzFile::open(&model, 0, changing.clone(), rights).expect("the device comes up");
+        Self { model, file, memory, changing, known: ObjectNumbers::default(), handles: Vec::new() }
     }
 
     /// The start of most runs.
@@ -200,7 +201,7 @@ impl Lab {
         }
     }
 
-    fn make(&mut self, object: &Object, tweaks: &[Tweak], wrong: &[Wrong]) {
+    fn make(&mut self, object: &Object, tweaks: &[Tweak], wrong: &[AttributeFault]) {
         let built = object::build(object, &mut self.known);
         let mut input = built.input;
         tweak::apply(&mut input, tweaks, &self.known);
@@ -263,7 +264,7 @@ impl Lab {
         number: u64,
         handle: u8,
         room: u16,
-        wrong: &[Wrong],
+        wrong: &[AttributeFault],
     ) -> bool {
         let bytes = self.bytes(content);
         let mut attributes = Vec::new();
@@ -292,25 +293,25 @@ impl Lab {
         for wrong in wrong.iter().take(8) {
             let at = usize::from(wrong.attribute) % attributes.len().max(1);
             let other = match wrong.what {
-                What::Shared(other) => attributes.get(usize::from(other) % 8).copied(),
+                FaultKind::Shared(other) => attributes.get(usize::from(other) % 8).copied(),
                 _ => None,
             };
             let Some(attr) = attributes.get_mut(at) else { break };
             match wrong.what {
-                What::Missing => {
+                FaultKind::Missing => {
                     attributes.remove(at);
                 }
-                What::Twice => {
+                FaultKind::Twice => {
                     let attr = *attr;
                     attributes.push(attr);
                 }
-                What::Id(id) => attr.id = id,
-                What::Length(length) => attr.length = length,
-                What::Flags(flags) => attr.flags = flags,
-                What::Reserved(reserved) => attr.reserved = reserved,
-                What::Data(address) => attr.data = address.get(),
-                What::Shared(_) => attr.data = other.map_or(0, |other| other.data),
-                What::Header(length, count) => header = Some((length, count)),
+                FaultKind::Id(id) => attr.id = id,
+                FaultKind::Length(length) => attr.length = length,
+                FaultKind::Flags(flags) => attr.flags = flags,
+                FaultKind::Reserved(reserved) => attr.reserved = reserved,
+                FaultKind::Data(address) => attr.data = address.get(),
+                FaultKind::Shared(_) => attr.data = other.map_or(0, |other| other.data),
+                FaultKind::Header(length, count) => header = Some((length, count)),
             }
         }
         self.send(method, &attributes, header)
@@ -382,7 +383,7 @@ impl Lab {
             Operation::Words(words) => {
                 let _ = self.file.ioctl(&mut words.clone());
             }
-            Operation::Changes(changes) => self.fickle.set(changes.clone()),
+            Operation::Changes(changes) => self.changing.set(changes.clone()),
             Operation::Memory { at, bytes } => self.memory.put(at.get(), bytes),
             Operation::Mmap { offset, length } => {
                 let length = usize::from(*length);

@@ -30,7 +30,7 @@ const SLOT: u64 = 0x800;
 /// RDMA_VERBS_IOCTL.
 const VERBS: u64 = 0xc018_1b01;
 /// The number of checks of any call whether it still waits.
-const FOR_EVER: u32 = u32::MAX;
+const UNLIMITED_CHECKS: u32 = u32::MAX;
 
 const PATHS: &[&str] = &[
     "/dev/infiniband/uverbs0",
@@ -240,7 +240,7 @@ impl Lab {
 
     /// Makes a call while its memory changes.
     fn call(&self, number: i64, arguments: [u64; 6], looks: Option<u8>, race: &[Change]) {
-        let looks = looks.map_or(FOR_EVER, u32::from);
+        let looks = looks.map_or(UNLIMITED_CHECKS, u32::from);
         let race = Arc::new(Race { changes: race.to_vec(), over: AtomicBool::new(false) });
         if !race.changes.is_empty() {
             self.common.racer.send(race.clone()).expect("it listens");

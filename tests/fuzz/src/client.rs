@@ -18,12 +18,12 @@ pub struct Change {
 }
 
 /// The client's memory as its kernel reads and writes it.
-pub struct Fickle {
+pub struct ChangingMemory {
     arena: Arc<Memory>,
     changes: Mutex<Vec<Change>>,
 }
 
-impl Fickle {
+impl ChangingMemory {
     pub fn new(arena: Arc<Memory>) -> Arc<Self> {
         Arc::new(Self { arena, changes: Mutex::default() })
     }
@@ -100,5 +100,5 @@ macro_rules! forward {
     };
 }
 
-forward!(Fickle, self, address => self.arena, self.changed(address));
+forward!(ChangingMemory, self, address => self.arena, self.changed(address));
 forward!(Split, self, address => self.of(address), ());

@@ -24,7 +24,7 @@ const COMMAND_DOORBELL_VECTOR: u64 = 0x18;
 
 /// A mistake in the entry or the mailboxes of a command.
 #[derive(Arbitrary, Debug, Clone, Copy)]
-pub enum Lie {
+pub enum Corruption {
     /// The entry has another token than its mailboxes.
     Token(u8),
     /// A mailbox has another number, token or signature.
@@ -71,7 +71,7 @@ impl Guest {
         device: &mut FuzzDevice,
         input: &[u8],
         room: usize,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     ) -> Option<Vec<u8>> {
         let input = &input[..input.len().min(MAX_MAILBOX_BYTES)];
         let room = room.min(MAX_MAILBOX_BYTES);
@@ -81,13 +81,13 @@ impl Guest {
         entry.set_input_length(input.len() as u32).set_output_length(room as u32);
         let (inline, rest) = input.split_at(input.len().min(INLINE));
         entry.as_bytes_mut()[0x10..0x10 + inline.len()].copy_from_slice(inline);
-        let first = self.mailboxes(INPUTS, rest.chunks(BLOCK), false, lie);
+        let first = self.mailboxes(INPUTS, rest.chunks(BLOCK), false, corruption);
         entry.set_input_mailbox(first);
         let empty = (0..room.saturating_sub(INLINE).div_ceil(BLOCK)).map(|_| &[][..]);
-        let first = self.mailboxes(OUTPUTS, empty, true, lie);
+        let first = self.mailboxes(OUTPUTS, empty, true, corruption);
         entry.set_output_mailbox(first);
         entry.set_ownership(CommandOwnership::HARDWARE);
-        let slots = spoil(&mut entry, lie);
+        let slots = corrupt(&mut entry, corruption);
         entry.set_signature(entry.signature() ^ !xor8(entry.as_bytes()));
         let slot = u64::from(slots.trailing_zeros() % 32);
         self.memory.put(COMMANDS + slot * 64, entry.as_bytes());
@@ -101,7 +101,7 @@ impl Guest {
         at: u64,
         blocks: impl ExactSizeIterator<Item = &'a [u8]>,
         output: bool,
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     ) -> u64 {
         let count = blocks.len();
         for (number, data) in blocks.enumerate() {
@@ -110,13 +110,13 @@ impl Guest {
             let mut mailbox = CommandMailbox::zeroed();
             mailbox.as_bytes_mut()[..data.len()].copy_from_slice(data);
             mailbox.set_block_number(number as u32).set_token(self.token);
-            match lie {
-                Some(Lie::Next { output: of, number: n, to })
+            match corruption {
+                Some(Corruption::Next { output: of, number: n, to })
                     if of == output && usize::from(n) % count == number =>
                 {
                     next = to.get() & if n & 0x80 == 0 { !0x3ff } else { !0 };
                 }
-                Some(Lie::Mailbox { output: of, number: n, byte, value })
+                Some(Corruption::Mailbox { output: of, number: n, byte, value })
                     if of == output && usize::from(n) % count == number =>
                 {
                     let control = &mut mailbox.as_bytes_mut()[0x200..];
@@ -151,23 +151,25 @@ impl Guest {
 }
 
 /// Puts the mistake into the entry; returns the slots to ring for.
-fn spoil(entry: &mut CommandQueueEntry, lie: Option<Lie>) -> u32 {
-    match lie {
-        Some(Lie::Token(token)) => {
+fn corrupt(entry: &mut CommandQueueEntry, corruption: Option<Corruption>) -> u32 {
+    match corruption {
+        Some(Corruption::Token(token)) => {
             entry.set_token(token);
         }
-        Some(Lie::First { output, to }) => {
+        Some(Corruption::First { output, to }) => {
             match output {
                 true => entry.set_output_mailbox(to.get()),
                 false => entry.set_input_mailbox(to.get()),
             };
         }
-        Some(Lie::Lengths { input, output }) => {
+        Some(Corruption::Lengths { input, output }) => {
             entry.set_input_length(input).set_output_length(output);
         }
-        Some(Lie::Entry { byte, value }) => entry.as_bytes_mut()[usize::from(byte) % 64] = value,
-        Some(Lie::Slots(slots)) => return slots,
-        Some(Lie::Mailbox { .. } | Lie::Next { .. }) | None => {}
+        Some(Corruption::Entry { byte, value }) => {
+            entry.as_bytes_mut()[usize::from(byte) % 64] = value
+        }
+        Some(Corruption::Slots(slots)) => return slots,
+        Some(Corruption::Mailbox { .. } | Corruption::Next { .. }) | None => {}
     }
     1
 }

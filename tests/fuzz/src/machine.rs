@@ -13,7 +13,7 @@ use verbless_prm::{
 };
 
 use crate::address::{COMMANDS, DATA, QUEUES};
-use crate::guest::{Guest, Lie};
+use crate::guest::{Corruption, Guest};
 use crate::object::{self, Object, Step};
 use crate::tweak::{self, Tweak};
 
@@ -144,13 +144,13 @@ impl Machine {
         mut input: Vec<u8>,
         room: usize,
         tweaks: &[Tweak],
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     ) -> Option<Vec<u8>> {
         tweak::apply(&mut input, tweaks, &self.known[function]);
         if let Some(stamp) = input.get_mut(2..4) {
             stamp.copy_from_slice(&(uid as u16).to_be_bytes());
         }
-        self.guests[function].send(&mut self.device, &input, room, lie)
+        self.guests[function].send(&mut self.device, &input, room, corruption)
     }
 
     /// Sends a valid command.
@@ -180,14 +180,14 @@ impl Machine {
         uid: u32,
         wanted: &Object,
         tweaks: &[Tweak],
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     ) -> Option<u32> {
         let built = object::build(wanted, &mut self.known[function]);
         let room = CommandInfo::of_input(&built.input)?.output.bytes;
         if let Some((address, bytes)) = built.memory {
             self.guests[function].memory.put(address, &bytes);
         }
-        let output = self.send(function, uid, built.input, room, tweaks, lie)?;
+        let output = self.send(function, uid, built.input, room, tweaks, corruption)?;
         let number = word(&output, 8) & built.mask;
         let known = &mut self.known[function];
         known.add(built.sort, number);
@@ -224,10 +224,10 @@ impl Machine {
         qpn: u32,
         peer: (u16, u32),
         tweaks: &[Tweak],
-        lie: Option<Lie>,
+        corruption: Option<Corruption>,
     ) {
         let input = object::step(step, qpn, peer);
-        self.send(function, uid, input, 0x20, tweaks, lie);
+        self.send(function, uid, input, 0x20, tweaks, corruption);
     }
 
     /// Stores to a UAR page, through the mapping or as a trapped access.

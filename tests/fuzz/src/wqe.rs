@@ -21,11 +21,11 @@ pub struct Wqe {
     body: Body,
     data: Vec<Data>,
     /// The control segment is wrong.
-    lie: Option<Lie>,
+    corruption: Option<Corruption>,
 }
 
 #[derive(Arbitrary, Debug, Clone, Copy)]
-enum Lie {
+enum Corruption {
     Length(u8),
     Index(u16),
     Qpn(u32),
@@ -163,12 +163,12 @@ impl Wqe {
         bytes.truncate(63 * 16);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
         let mut word = (endpoints.qpn, endpoints.index, (bytes.len() / 16) as u8, 0);
-        match self.lie {
-            Some(Lie::Length(length)) => word.2 = length,
-            Some(Lie::Index(index)) => word.1 = index,
-            Some(Lie::Qpn(qpn)) => word.0 = qpn,
-            Some(Lie::OpMod(op_mod)) => word.3 = op_mod,
-            Some(Lie::Byte(..)) | None => {}
+        match self.corruption {
+            Some(Corruption::Length(length)) => word.2 = length,
+            Some(Corruption::Index(index)) => word.1 = index,
+            Some(Corruption::Qpn(qpn)) => word.0 = qpn,
+            Some(Corruption::OpMod(op_mod)) => word.3 = op_mod,
+            Some(Corruption::Byte(..)) | None => {}
         }
         let control = CtrlWord::new()
             .with_opmod(word.3)
@@ -187,7 +187,7 @@ impl Wqe {
             .with_se(self.flags >> 2 & 1 == 1)
             .with_imm(immediate);
         bytes[..16].copy_from_slice(CtrlSegment::new(control, flags).as_bytes());
-        if let Some(Lie::Byte(at, value)) = self.lie {
+        if let Some(Corruption::Byte(at, value)) = self.corruption {
             let at = usize::from(at) % bytes.len();
             bytes[at] = value;
         }

@@ -119,7 +119,7 @@ fn serve(options: &Options) -> Result {
         };
         servers.push(served.map_err(|error| format!("{program}: {error}"))?);
         let carried = difference(before, model.traffic(0, 1));
-        judge(program, &carried, lossy).map_err(|error| format!("{program}: {error}"))?;
+        check_traffic(program, &carried, lossy).map_err(|error| format!("{program}: {error}"))?;
         println!("pass  {program}: {}", account(&carried));
     }
     Ok(())
@@ -145,7 +145,7 @@ fn account(carried: &[Traffic; 2]) -> String {
 }
 
 /// Fails unless the data has crossed the link both ways, and, on a lossy link, frames were lost.
-fn judge(program: &Program, [out, into]: &[Traffic; 2], lossy: bool) -> Result {
+fn check_traffic(program: &Program, [out, into]: &[Traffic; 2], lossy: bool) -> Result {
     let min = (program.iterations * program.size) as u64;
     for (direction, traffic) in [("to the peer", out), ("from the peer", into)] {
         if traffic.bytes < min {
@@ -170,12 +170,12 @@ mod tests {
     fn judge_rejects_missing_traffic_and_losses() {
         let program: Program = "ib_write_bw -b -n 10 -s 1000".parse().unwrap();
         let carried = |bytes, lost| Traffic { bytes, lost, ..Traffic::default() };
-        let judged = |out, into, lossy| judge(&program, &[out, into], lossy).is_ok();
-        assert!(judged(carried(10_000, 0), carried(10_000, 0), false));
-        assert!(!judged(carried(9_999, 0), carried(10_000, 0), false));
-        assert!(!judged(carried(10_000, 0), carried(9_999, 0), false));
-        assert!(judged(carried(10_000, 0), carried(10_000, 1), true));
-        assert!(!judged(carried(10_000, 0), carried(10_000, 0), true));
+        let is_accepted = |out, into, lossy| check_traffic(&program, &[out, into], lossy).is_ok();
+        assert!(is_accepted(carried(10_000, 0), carried(10_000, 0), false));
+        assert!(!is_accepted(carried(9_999, 0), carried(10_000, 0), false));
+        assert!(!is_accepted(carried(10_000, 0), carried(9_999, 0), false));
+        assert!(is_accepted(carried(10_000, 0), carried(10_000, 1), true));
+        assert!(!is_accepted(carried(10_000, 0), carried(10_000, 0), true));
     }
 
     #[test]

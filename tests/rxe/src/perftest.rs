@@ -23,7 +23,7 @@ const WORDS: usize = 4096 / STEP;
 /// The byte in memory that no request has written.
 const UNTOUCHED: u8 = 0xa5;
 /// Exchanges before the messages: addresses, connected, receives posted, start.
-const SYNCS: usize = 4;
+const SYNC_EXCHANGES: usize = 4;
 
 /// Serves a program.
 pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
@@ -53,7 +53,7 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
     let PingpongPeer { qpn, psn, gid } = theirs.peer;
     let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
     domain.connect(&mut end.qp, &address, &options)?;
-    for _ in 1..SYNCS {
+    for _ in 1..SYNC_EXCHANGES {
         stream.keys(&our_keys)?;
     }
     run(&mut end, program, verb, &memory, &theirs)?;

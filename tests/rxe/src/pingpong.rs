@@ -29,7 +29,7 @@ pub(crate) fn connected<S: Connected>(job: &Job<'_>) -> Result<Server> {
     let mut end = End::<S>::new(domain, 2, RECEIVES, 2 * program.size)?;
     let options = ConnectOptions { mtu: Some(MTU), ..job.options };
     let ours = domain.address(&end.qp, &options)?;
-    meet(job, &mut end, 0, &ours, |end, theirs| {
+    post_and_send_address(job, &mut end, 0, &ours, |end, theirs| {
         Ok(domain.connect(&mut end.qp, theirs, &options)?)
     })?;
     play(job, &mut end, 0, |end| {
@@ -44,7 +44,7 @@ pub(crate) fn datagrams(job: &Job<'_>) -> Result<Server> {
     let mut end = End::<Ud>::new(domain, 2, RECEIVES, GRH_BYTES + 2 * program.size)?;
     let ours = domain.address(&end.qp, options)?;
     let start = DatagramOptions { psn: ours.psn, ..DatagramOptions::new(KEY) };
-    let to = meet(job, &mut end, GRH_BYTES, &ours, |end, theirs| {
+    let to = post_and_send_address(job, &mut end, GRH_BYTES, &ours, |end, theirs| {
         end.qp.start(&start)?;
         Ok(domain.destination(theirs, KEY, options)?)
     })?;
@@ -56,7 +56,7 @@ pub(crate) fn datagrams(job: &Job<'_>) -> Result<Server> {
 
 /// Posts receives, which have room for a header, and sends our address to the client once we are
 /// ready.
-fn meet<S: Service, T>(
+fn post_and_send_address<S: Service, T>(
     job: &Job<'_>,
     end: &mut End<S>,
     header: usize,

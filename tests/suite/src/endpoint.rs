@@ -16,12 +16,12 @@ use crate::{Lab, Stop};
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Attempts in quick succession; later attempts sleep in between.
-const EAGER: u32 = 1000;
+const BUSY_ATTEMPTS: u32 = 1000;
 
 /// Calls `attempt` until it yields something; fails with `what` after [`TIMEOUT`].
 pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Stop> {
     let end = Instant::now() + TIMEOUT;
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         if let Some(found) = attempt() {
             return Ok(found);
@@ -29,8 +29,8 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T,
         if Instant::now() > end {
             return Err(Stop::fail(format!("{what}: nothing after {} s", TIMEOUT.as_secs())));
         }
-        if looks < EAGER {
-            looks += 1;
+        if attempts < BUSY_ATTEMPTS {
+            attempts += 1;
             std::thread::yield_now();
         } else {
             std::thread::sleep(Duration::from_micros(50));

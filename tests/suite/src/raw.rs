@@ -90,7 +90,7 @@ pub fn create_qp_in(device: &Device, own: &QpAttr, pdn: u32) -> CreateQpIn {
 
 /// Tries to register a range that no device may be given. If it is registered after all, it is
 /// deregistered at once.
-pub(crate) fn register_wild(
+pub(crate) fn register_forbidden_range(
     context: &Context,
     address: u64,
     length: u64,

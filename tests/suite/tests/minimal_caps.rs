@@ -40,7 +40,7 @@ fn lab(name: &str, profile: &str) -> Lab {
 /// Frames need queues, flow tables and sizes that a device may lack: their cases are skipped there.
 #[test]
 fn frame_cases_never_fail_on_smaller_device() {
-    const LESS: [(&str, &str); 16] = [
+    const REDUCED_CAPS: [(&str, &str); 16] = [
         ("log_max_rq = ", "0"),
         ("log_max_sq = ", "0"),
         ("log_max_tis = ", "0"),
@@ -59,7 +59,7 @@ fn frame_cases_never_fail_on_smaller_device() {
         ("log_max_destination = ", "0"),
     ];
     let profile = changed(&[]);
-    for (field, less) in LESS {
+    for (field, less) in REDUCED_CAPS {
         let old = profile.lines().find(|line| line.starts_with(field)).expect("it has the field");
         let lab =
             lab("frames", &changed(&[(&format!("\n{old}\n"), &format!("\n{field}{less}\n"))]));

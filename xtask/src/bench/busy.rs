@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use super::speed::{priority, urgent};
+use super::speed::{priority, realtime_command};
 use super::tally::{Tally, number_behind};
 use crate::workspace::Result;
 
@@ -98,7 +98,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
 
 /// The example's output.
 fn report() -> Result<String> {
-    let output = urgent(&crate::run::program("examples/busy")?)
+    let output = realtime_command(&crate::run::program("examples/busy")?)
         .arg(ROUNDS)
         .stderr(Stdio::inherit())
         .output()?;

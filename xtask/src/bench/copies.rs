@@ -66,7 +66,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
 
 /// The program's output.
 fn run(program: &Path) -> Result<String> {
-    let output = speed::urgent(program).output()?;
+    let output = speed::realtime_command(program).output()?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
         return Err(format!("the benchmark copies failed: {errors}").into());

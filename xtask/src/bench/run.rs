@@ -108,7 +108,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     }
     let model = crate::run::model()?;
     if rates {
-        let mut command = speed::urgent(&model);
+        let mut command = speed::realtime_command(&model);
         command.args(["run", "--"]).arg(speed::program()?).arg("--kernel");
         let rows = rates_here()?;
         let report = speed::measure(&mut command, &rows)?;
@@ -230,7 +230,8 @@ impl Times {
         };
         let mut under = Command::new(model);
         under.args(["run", "--", "sh"]);
-        let whole = start(speed::urgent(Path::new("sh")), &script("whole"))?.shortest(WHOLE)?;
+        let whole =
+            start(speed::realtime_command(Path::new("sh")), &script("whole"))?.shortest(WHOLE)?;
         let mut shells =
             [start(Command::new("sh"), &script("headers"))?, start(under, &script("headers"))?];
         let mut shortest = [f64::INFINITY; 2];

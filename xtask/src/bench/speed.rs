@@ -45,7 +45,7 @@ const IN_PACKETS: [Row; 2] = [
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     for (rows, option) in [(&ROWS, None), (&IN_PACKETS, Some("--packets"))] {
         if rows.iter().any(|row| row.is_chosen(filter)) {
-            let report = measure(urgent(&program()?).args(option), rows)?;
+            let report = measure(realtime_command(&program()?).args(option), rows)?;
             print(filter, rows, &report, priority(), tally)?;
         }
     }
@@ -54,8 +54,8 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
 
 /// A command with real-time priority if the system gives it, so that other processes do not delay
 /// it.
-pub(super) fn urgent(program: &Path) -> Command {
-    if !is_urgent() {
+pub(super) fn realtime_command(program: &Path) -> Command {
+    if !has_realtime_priority() {
         return Command::new(program);
     }
     let mut command = Command::new("chrt");
@@ -63,14 +63,14 @@ pub(super) fn urgent(program: &Path) -> Command {
     command
 }
 
-/// How [`urgent`] commands run here.
+/// How [`realtime_command`] commands run here.
 pub(super) fn priority() -> &'static str {
-    if is_urgent() { "with real-time priority" } else { "with ordinary priority" }
+    if has_realtime_priority() { "with real-time priority" } else { "with ordinary priority" }
 }
 
 /// Whether the system gives real-time priority. With it, two threads that wait for each other need
 /// two processors.
-fn is_urgent() -> bool {
+fn has_realtime_priority() -> bool {
     let parallel = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     let tried =
         || Command::new("chrt").args(["--fifo", "1", "true"]).stderr(Stdio::null()).status();

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use serde::Deserialize;
 
 use super::list::Mutant;
-use super::switch::{self, Blame, Change, Switched};
+use super::switch::{self, Change, ErrorCause, Switched};
 use super::trial::Tree;
 use crate::workspace::Result;
 
@@ -159,37 +159,37 @@ impl<'run> Program<'run> {
                 let switched = switched.get(path)?;
                 let before = if self.roots.contains_key(path) { FEATURES.len() } else { 0 };
                 let offset = &offset.saturating_sub(before);
-                let blame = match error.code.as_deref() {
-                    Some("E0004") => switched.blame_of_match(*offset),
-                    _ => switched.blame(*offset),
+                let error_cause = match error.code.as_deref() {
+                    Some("E0004") => switched.error_cause_of_match(*offset),
+                    _ => switched.error_cause(*offset),
                 };
-                (blame != Blame::Unknown).then_some(blame)
+                (error_cause != ErrorCause::Unknown).then_some(error_cause)
             });
-            blamed.extend(at.map(|blame| (error, blame)));
+            blamed.extend(at.map(|error_cause| (error, error_cause)));
         }
         let mut count = 0;
         // While another candidate can be left out, one that is only near an error is kept.
-        let is_sure = |(error, blame): &(&Error, Blame)| match blame {
-            Blame::Switch(_) => error.code.as_deref() == Some("E0004"),
-            Blame::Replacement(_) | Blame::Observation(_) => true,
-            Blame::Unknown => false,
+        let is_sure = |(error, error_cause): &(&Error, ErrorCause)| match error_cause {
+            ErrorCause::Switch(_) => error.code.as_deref() == Some("E0004"),
+            ErrorCause::Replacement(_) | ErrorCause::Observation(_) => true,
+            ErrorCause::Unknown => false,
         };
         let only_sure = blamed.iter().any(is_sure);
         for blamed in blamed {
             let takes = !only_sure || is_sure(&blamed);
-            let (error, blame) = blamed;
-            match blame {
-                Blame::Replacement(number) => {
+            let (error, error_cause) = blamed;
+            match error_cause {
+                ErrorCause::Replacement(number) => {
                     let refusal = match error.is_of_text_alone() {
                         true => Refusal::Unviable,
                         false => Refusal::Unswitchable(error.message.clone()),
                     };
                     count += usize::from(self.refused.insert(number, refusal).is_none());
                 }
-                Blame::Observation(numbers) => {
+                ErrorCause::Observation(numbers) => {
                     count += numbers.into_iter().filter(|it| self.plain.insert(*it)).count();
                 }
-                Blame::Switch(numbers) if takes => {
+                ErrorCause::Switch(numbers) if takes => {
                     for number in numbers {
                         let refusal = Refusal::Unswitchable(error.message.clone());
                         let new = !self.refused.contains_key(&number);
@@ -197,7 +197,7 @@ impl<'run> Program<'run> {
                         count += usize::from(new);
                     }
                 }
-                Blame::Switch(_) | Blame::Unknown => {}
+                ErrorCause::Switch(_) | ErrorCause::Unknown => {}
             }
         }
         count

@@ -20,7 +20,7 @@ const REACHED: u8 = 1;
 const OVERLAPPED: u8 = 2;
 
 static ACTIVE: AtomicU32 = AtomicU32::new(UNKNOWN);
-static NOTED: [AtomicU8; COUNT + 1] = [const { AtomicU8::new(0) }; COUNT + 1];
+static OBSERVED: [AtomicU8; COUNT + 1] = [const { AtomicU8::new(0) }; COUNT + 1];
 static FILE: OnceLock<Option<File>> = OnceLock::new();
 
 unsafe extern "C" {
@@ -75,7 +75,7 @@ fn note(number: u32, what: u8) {
     if ACTIVE.load(Ordering::Relaxed) != TRACE {
         return;
     }
-    let noted = &NOTED[number as usize];
+    let noted = &OBSERVED[number as usize];
     if noted.load(Ordering::Relaxed) & what != 0
         || noted.fetch_or(what, Ordering::Relaxed) & what != 0
     {

@@ -211,7 +211,7 @@ fn write(
 
 /// The cause of a compiler error.
 #[derive(Debug, PartialEq)]
-pub(super) enum Blame {
+pub(super) enum ErrorCause {
     /// The changed text of this mutant.
     Replacement(u32),
     /// The switch of these mutants.
@@ -223,44 +223,46 @@ pub(super) enum Blame {
 
 impl Switched {
     /// The cause of an error at an offset of the new text.
-    pub(super) fn blame(&self, offset: usize) -> Blame {
+    pub(super) fn error_cause(&self, offset: usize) -> ErrorCause {
         let Some((&start, origin)) = self.pieces.range(..=offset).next_back() else {
-            return Blame::Unknown;
+            return ErrorCause::Unknown;
         };
         let offset = match origin {
-            Origin::Replacement(number) => return Blame::Replacement(*number),
-            Origin::Switch(numbers) => return Blame::Switch(numbers.clone()),
-            Origin::Observation(number) => return Blame::Observation(vec![*number]),
+            Origin::Replacement(number) => return ErrorCause::Replacement(*number),
+            Origin::Switch(numbers) => return ErrorCause::Switch(numbers.clone()),
+            Origin::Observation(number) => return ErrorCause::Observation(vec![*number]),
             Origin::Source(from) => from + (offset - start),
         };
         let around = self.wraps.iter().filter(|it| it.range.contains(&offset));
         if let Some(wrap) = around.min_by_key(|it| (it.range.len(), u8::MAX - it.depth)) {
-            return Self::blame_of([wrap]);
+            return Self::cause_of_wraps([wrap]);
         }
         // An error of inference may be anywhere in the function.
         match self.sites.function(offset) {
             Some(function) => {
                 let within =
                     |it: &&Wrap| function.start <= it.range.start && it.range.end <= function.end;
-                Self::blame_of(self.wraps.iter().filter(within))
+                Self::cause_of_wraps(self.wraps.iter().filter(within))
             }
-            None => Blame::Unknown,
+            None => ErrorCause::Unknown,
         }
     }
 
     /// The cause of a match that is not exhaustive, whose matched expression is at an offset of the
     /// new text: an arm with a guard does not count.
-    pub(super) fn blame_of_match(&self, offset: usize) -> Blame {
+    pub(super) fn error_cause_of_match(&self, offset: usize) -> ErrorCause {
         let matched = self.pieces.range(..=offset).next_back().into_iter();
         let matched = matched.chain(self.pieces.range(offset..)).find_map(|(start, origin)| {
             let Origin::Source(from) = origin else { return None };
             Some(from + offset.saturating_sub(*start))
         });
-        Self::blame_of(self.wraps.iter().filter(|it| it.matched.is_some() && it.matched == matched))
+        Self::cause_of_wraps(
+            self.wraps.iter().filter(|it| it.matched.is_some() && it.matched == matched),
+        )
     }
 
     /// Observations go first.
-    fn blame_of<'wraps>(wraps: impl IntoIterator<Item = &'wraps Wrap>) -> Blame {
+    fn cause_of_wraps<'wraps>(wraps: impl IntoIterator<Item = &'wraps Wrap>) -> ErrorCause {
         let (mut switches, mut observations) = (Vec::new(), Vec::new());
         for wrap in wraps {
             match &wrap.origin {
@@ -270,9 +272,9 @@ impl Switched {
             }
         }
         match (observations.is_empty(), switches.is_empty()) {
-            (false, _) => Blame::Observation(observations),
-            (true, false) => Blame::Switch(switches),
-            (true, true) => Blame::Unknown,
+            (false, _) => ErrorCause::Observation(observations),
+            (true, false) => ErrorCause::Switch(switches),
+            (true, true) => ErrorCause::Unknown,
         }
     }
 
@@ -407,9 +409,9 @@ mod tests {
         let changes = [arm(1, "1 =>"), arm(2, "2 => d,"), arm(3, "n => i"), operator];
         let out = switch(text, &changes, &BTreeSet::new()).unwrap();
         let at = out.text.find("(if").unwrap();
-        assert_eq!(out.blame_of_match(at), Blame::Switch(vec![1, 3]));
+        assert_eq!(out.error_cause_of_match(at), ErrorCause::Switch(vec![1, 3]));
         let at = out.text.find("c {").unwrap();
-        assert_eq!(out.blame_of_match(at), Blame::Switch(vec![2]));
+        assert_eq!(out.error_cause_of_match(at), ErrorCause::Switch(vec![2]));
     }
 
     #[test]
@@ -417,15 +419,15 @@ mod tests {
         let text = "fn f() { h(); g(a | b) }";
         let changes = [binary(text, 1, "a", "|", "^"), binary(text, 2, "a", "|", "&")];
         let out = switch(text, &changes, &BTreeSet::new()).unwrap();
-        let at = |piece: &str| out.blame(out.text.find(piece).unwrap());
-        assert_eq!(at("a ^ b"), Blame::Replacement(1));
-        assert_eq!(at("& b"), Blame::Replacement(2));
-        assert_eq!(at("else {"), Blame::Switch(vec![1, 2]));
-        assert_eq!(at("::or("), Blame::Observation(vec![1]));
-        assert_eq!(at("h()"), Blame::Observation(vec![1]), "anything of the function");
+        let at = |piece: &str| out.error_cause(out.text.find(piece).unwrap());
+        assert_eq!(at("a ^ b"), ErrorCause::Replacement(1));
+        assert_eq!(at("& b"), ErrorCause::Replacement(2));
+        assert_eq!(at("else {"), ErrorCause::Switch(vec![1, 2]));
+        assert_eq!(at("::or("), ErrorCause::Observation(vec![1]));
+        assert_eq!(at("h()"), ErrorCause::Observation(vec![1]), "anything of the function");
         let out = switch(text, &changes, &[1].into()).unwrap();
-        let at = |piece: &str| out.blame(out.text.find(piece).unwrap());
-        assert_eq!(at("h()"), Blame::Switch(vec![1, 2]));
-        assert_eq!(at("fn f"), Blame::Switch(vec![1, 2]));
+        let at = |piece: &str| out.error_cause(out.text.find(piece).unwrap());
+        assert_eq!(at("h()"), ErrorCause::Switch(vec![1, 2]));
+        assert_eq!(at("fn f"), ErrorCause::Switch(vec![1, 2]));
     }
 }

@@ -23,7 +23,7 @@ fn sanitized(name: &str) -> Result<Command> {
 pub(super) fn address() -> Result<Outcome> {
     let mut command = sanitized("address")?;
     // The fuzz targets, which have this sanitizer too, run longer.
-    command.env("PROPTEST_CASES", "64").arg("--").args(skips(&BULK)).args(skips(&LEAVING));
+    command.env("PROPTEST_CASES", "64").arg("--").args(skips(&BULK)).args(skips(&LEAKING_TESTS));
     counted(command)
 }
 
@@ -52,7 +52,7 @@ const BULK: [&str; 9] = [
 
 /// Tests that leave memory behind: a device that keeps a queue may write to it as long as the
 /// program runs. The address sanitizer would report it as a leak.
-const LEAVING: [&str; 4] = [
+const LEAKING_TESTS: [&str; 4] = [
     "undestroyed_ethernet_queues_count_as_leaks",
     "uar_pages_of_a_filter_leave_mappings_to_others",
     "failed_destroy_with_unknown_status_is_leaked",
@@ -111,7 +111,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{BULK, LEAVING, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED};
+    use super::{BULK, LEAKING_TESTS, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED};
     use crate::workspace::workspace_root;
 
     /// The Rust files of the crates, concatenated.
@@ -129,7 +129,7 @@ mod tests {
         let crates = workspace_root().join("crates");
         let there: String =
             SANITIZED.iter().map(|it| sources(&crates.join(&it["verbless-".len()..]))).collect();
-        for test in BULK.iter().chain(&LEAVING).chain(&OF_ONE_THREAD) {
+        for test in BULK.iter().chain(&LEAKING_TESTS).chain(&OF_ONE_THREAD) {
             assert!(there.contains(&format!("fn {test}(")), "{test}");
         }
         for module in OF_ONE_PROGRAM.map(|it| it.trim_end_matches(':')) {

@@ -167,14 +167,14 @@ fn invalid_device_or_port_panics_only_the_caller() {
         let text = panic.downcast_ref::<String>().expect("a message");
         assert!(text.contains(named) && text.contains("from "), "mistake {number}: {text}");
     }
-    assert!(answers(&model, 0) && answers(&model, 1), "the devices live");
+    assert!(answers(&model, 0) && answers(&model, 1), "the devices still answer");
 }
 
 #[test]
 fn command_rejection_is_logged_without_the_lock() {
     /// Queries the model for every line, as a log that records the model's state does.
-    struct Curious(Model, std::sync::mpsc::Sender<usize>);
-    impl tracing::Subscriber for Curious {
+    struct QueryingSubscriber(Model, std::sync::mpsc::Sender<usize>);
+    impl tracing::Subscriber for QueryingSubscriber {
         fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
             metadata.file().is_some_and(|file| file.contains("src/hca/"))
         }
@@ -192,7 +192,7 @@ fn command_rejection_is_logged_without_the_lock() {
     }
     let model = model().stepped().build();
     let (sender, delivered) = std::sync::mpsc::channel();
-    tracing::subscriber::with_default(Curious(model.clone(), sender), || {
+    tracing::subscriber::with_default(QueryingSubscriber(model.clone(), sender), || {
         // One that is unknown, one that is not modelled, one of a bad op_mod, and ENABLE_HCA
         // with a reserved field set, which has more to say than its reason.
         for (command, at) in

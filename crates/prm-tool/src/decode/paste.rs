@@ -1,7 +1,7 @@
 //! Cuts pasted text into dumps, dumped commands and lines of text.
 
 use super::rows::{Row, row};
-use super::wrapped::{self, Whole};
+use super::wrapped::{self, DecodedLine};
 
 /// A piece of the text, in order.
 #[derive(Debug)]
@@ -61,14 +61,14 @@ pub(super) fn pieces(text: &str) -> Vec<Piece> {
     let is_hex = text.lines().all(is_plain);
     let mut pieces: Vec<Piece> = Vec::new();
     let parts =
-        wrapped::lines(text, clean).into_iter().flat_map(
-            |Whole { first, last, text }| match glued(&text) {
+        wrapped::lines(text, clean).into_iter().flat_map(|DecodedLine { first, last, text }| {
+            match glued(&text) {
                 Some(at) => {
                     vec![(first, first, text[..at].to_owned()), (last, last, text[at..].to_owned())]
                 }
                 None => vec![(first, last, text)],
-            },
-        );
+            }
+        });
     for (number, last, line) in parts {
         if line.trim().is_empty() {
             continue;

@@ -2,18 +2,18 @@
 
 /// A line of the text, and its source lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct DecodedLine {
     pub(super) first: usize,
     pub(super) last: usize,
     pub(super) text: String,
 }
 
 /// The decoded lines of a text; `clean` strips each of them.
-pub(super) fn lines(text: &str, clean: impl Fn(&str) -> String) -> Vec<Whole> {
+pub(super) fn lines(text: &str, clean: impl Fn(&str) -> String) -> Vec<DecodedLine> {
     let raw = text.lines().enumerate().map(|(at, text)| (at + 1, text.to_owned())).collect();
-    let mut lines: Vec<Whole> = Vec::new();
+    let mut lines: Vec<DecodedLine> = Vec::new();
     for (number, text) in html(quoted_printable(raw)) {
-        lines.push(Whole { first: number, last: number, text: clean(&text) });
+        lines.push(DecodedLine { first: number, last: number, text: clean(&text) });
     }
     join(lines)
 }
@@ -129,7 +129,7 @@ fn number_after(line: &str, label: &str) -> bool {
 const MAX_LINES: usize = 4;
 
 /// Joins each incomplete message with the lines that complete it.
-fn join(lines: Vec<Whole>) -> Vec<Whole> {
+fn join(lines: Vec<DecodedLine>) -> Vec<DecodedLine> {
     let mut out = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -140,7 +140,7 @@ fn join(lines: Vec<Whole>) -> Vec<Whole> {
     out
 }
 
-fn joined(lines: &[Whole]) -> Option<(usize, Whole)> {
+fn joined(lines: &[DecodedLine]) -> Option<(usize, DecodedLine)> {
     let first = lines.first()?;
     let begins = |message: &&Message, line: &str| message.begins.iter().any(|it| line.contains(it));
     let message = MESSAGES
@@ -154,7 +154,7 @@ fn joined(lines: &[Whole]) -> Option<(usize, Whole)> {
         }
         text = glue(&text, &next.text);
         if (message.is_whole)(&text) {
-            return Some((count + 1, Whole { first: first.first, last: next.last, text }));
+            return Some((count + 1, DecodedLine { first: first.first, last: next.last, text }));
         }
     }
     None

@@ -168,7 +168,7 @@ structure! {
         process_id set_process_id: number(u32, 0, 32);
         /// Protection domain that the mkey of the window must belong to. `0x04.23:0`
         pd set_pd: number(u32, 40, 24);
-        /// Number by which the process names the outbox (read only). `0x08.15:0`
+        /// Number by which the process names the window (read only). `0x08.15:0`
         config_id set_config_id: number(u16, 80, 16);
     }
 }

@@ -157,7 +157,7 @@ fn overrun_raises_cq_error_event(lab: &Lab) -> Result<(), Stop> {
     }
     let event = until("a CQ error event", || channel.read().transpose())??;
     ensure_eq!(event.cookie, 77, "cookie of the event");
-    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event came without its data"))?;
+    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event has no EQE"))?;
     ensure_eq!(eqe[1], event_type::CQ_ERROR, "type of the event");
     ensure_eq!(cq.query()?.status(), CqStatus::OVERFLOW, "status of the CQ");
     Ok(())
@@ -204,7 +204,7 @@ fn completes(pair: &mut Pair, cq: &CollapsedCq, cookie: u64) -> Result<u64, Stop
 
 fn collapsed_cq_reports_newest_completion(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, cq) = collapsed(lab)?;
-    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(&cq))?;
+    quiet("a completion without a posted request", || pair.a.qp.poll_collapsed(&cq))?;
     // Many times around the ring, and past its end in each round: a completion frees room.
     let to = pair.b.remote(0)?;
     for round in 1..=40_u64 {
@@ -223,7 +223,7 @@ fn collapsed_cq_reports_newest_completion(lab: &Lab) -> Result<(), Stop> {
         let more = pair.a.qp.poll_collapsed(&cq);
         ensure!(more.is_none(), "a completion after the newest: {more:?}");
     }
-    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(&cq))?;
+    quiet("a completion without a posted request", || pair.a.qp.poll_collapsed(&cq))?;
     cq.check()?;
     let context = cq.object().query()?;
     ensure!(context.cc() && context.oi(), "the CQ is not collapsed");
@@ -348,7 +348,7 @@ fn cq_with_live_qp_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
         .set_dbr_addr(1088);
     let qp = device.obj_create(create.as_bytes(), &mut [0; 16])?;
     let cq = match cq.destroy() {
-        Ok(()) => return Err(Stop::fail("the CQ went while a QP used it")),
+        Ok(()) => return Err(Stop::fail("a CQ that a QP uses was destroyed")),
         Err(refused) => refused.object,
     };
     qp.destroy()?;

@@ -169,7 +169,7 @@ fn rkey_of_another_pd_fails_with_remote_access_error(lab: &Lab) -> Result<(), St
     })?;
     let mut found = [1; 8];
     stranger.read_at(0, &mut found)?;
-    ensure_eq!(found, [0; 8], "the stranger's memory");
+    ensure_eq!(found, [0; 8], "memory of the other PD's region");
     Ok(())
 }
 

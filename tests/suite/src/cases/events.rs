@@ -59,11 +59,11 @@ fn watched(lab: &Lab, omit_data: bool) -> Result<(Pair, EventChannel), Stop> {
 
 fn next(channel: &EventChannel) -> Result<Event, Stop> {
     ensure!(channel.wait(Some(TIMEOUT))?, "no event within {} s", TIMEOUT.as_secs());
-    channel.read()?.ok_or_else(|| Stop::fail("there was something to read, and then not"))
+    channel.read()?.ok_or_else(|| Stop::fail("the channel was readable, but had no event"))
 }
 
 fn none(channel: &EventChannel) -> Result<(), Stop> {
-    quiet("an event came", || channel.read().transpose())
+    quiet("an unexpected event", || channel.read().transpose())
 }
 
 /// A request of a, completed and polled.
@@ -91,7 +91,7 @@ fn eqe_names_its_cq(lab: &Lab) -> Result<(), Stop> {
     one(&mut pair)?;
     let event = next(&channel)?;
     ensure_eq!(event.cookie, 0x1234_5678_9abc, "cookie");
-    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event came without its data"))?;
+    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event has no EQE"))?;
     ensure_eq!(eqe[1], event_type::COMPLETION, "type");
     let cqn = u32::from_be_bytes([eqe[0x38], eqe[0x39], eqe[0x3a], eqe[0x3b]]) & 0xff_ffff;
     ensure_eq!(cqn, pair.a.send_cq.cqn().0, "CQ number");
@@ -147,7 +147,7 @@ fn arm_before_poll_skips_reported_cqe(lab: &Lab) -> Result<(), Stop> {
         pair.a.send_cq.arm(Notify::Next);
         let Endpoint { qp, send_cq, .. } = &mut pair.a;
         let done = qp.poll(send_cq);
-        done.ok_or_else(|| Stop::fail("an event came without a new completion"))??;
+        done.ok_or_else(|| Stop::fail("an event without a new completion"))??;
     }
     none(&channel)
 }
@@ -269,9 +269,9 @@ fn two_channels_report_one_cq(lab: &Lab) -> Result<(), Stop> {
 fn channel_wait_lasts_its_timeout(lab: &Lab) -> Result<(), Stop> {
     let (_pair, channel) = watched(lab, true)?;
     let start = std::time::Instant::now();
-    ensure!(!channel.wait(Some(Duration::from_millis(30)))?, "an event came");
+    ensure!(!channel.wait(Some(Duration::from_millis(30)))?, "an unexpected event");
     ensure!(start.elapsed() >= Duration::from_millis(30), "after {:?}", start.elapsed());
-    ensure!(!channel.wait(Some(Duration::ZERO))?, "an event came");
+    ensure!(!channel.wait(Some(Duration::ZERO))?, "an unexpected event");
     Ok(())
 }
 
@@ -408,7 +408,7 @@ fn access_error_event_names_responder_qp(lab: &Lab) -> Result<(), Stop> {
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let event = next(&channel)?;
     ensure_eq!(event.cookie, 31, "cookie");
-    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event came without its data"))?;
+    let eqe = event.eqe.ok_or_else(|| Stop::fail("the event has no EQE"))?;
     ensure_eq!(eqe[1], event_type::WQ_ACCESS_ERROR, "type");
     let qpn = u32::from_be_bytes([0, eqe[0x39], eqe[0x3a], eqe[0x3b]]);
     ensure_eq!(qpn, pair.b.qp.qpn().0, "QP number");

@@ -132,7 +132,7 @@ fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(pair.a.sent()??.cookie, 0, "cookie before the failure");
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 1, "cookie of the failure");
     for cookie in 2..20 {
-        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie after it");
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie of a flushed WQE");
     }
     ensure_eq!(pair.b.bytes(0, 4)?, b"good", "the peer's memory");
     Ok(())
@@ -149,7 +149,11 @@ fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.b.received()??.cookie, 0, "cookie of the message");
     for cookie in 1..10 {
-        ensure_eq!(failed(pair.b.received()?, WcStatus::Flushed)?, cookie, "cookie after it");
+        ensure_eq!(
+            failed(pair.b.received()?, WcStatus::Flushed)?,
+            cookie,
+            "cookie of a flushed WQE"
+        );
     }
     Ok(())
 }

@@ -247,7 +247,7 @@ fn next_cqe_covers_lost_cqe(lab: &Lab) -> Result<(), Stop> {
     model.inject(0, Fault::LoseCompletion, 0, 1);
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
-    quiet("a lost completion came", || qp.poll(send_cq))?;
+    quiet("a lost completion was polled", || qp.poll(send_cq))?;
     pair.a.qp.post(&Nop::new().signaled(), 1)?;
     ensure_eq!(pair.a.sent()??.cookie, 1, "cookie");
     ensure_eq!(pair.a.qp.send.free(), free, "free wqebbs");

@@ -135,7 +135,7 @@ fn alias_serves_peer_as_remote_memory(lab: &Lab) -> Result<(), Stop> {
     ensure!(a.bytes(32 << 10, 2000)? == pattern(5, 2000), "other bytes arrived");
     let into = a.sge(8 << 10, 2000)?;
     a.perform(&Read::new(into, imported.remote(32 << 10, 2000)?).signaled())?;
-    ensure!(a.bytes(8 << 10, 2000)? == pattern(5, 2000), "other bytes came back");
+    ensure!(a.bytes(8 << 10, 2000)? == pattern(5, 2000), "the READ returned other bytes");
     Ok(())
 }
 

@@ -39,7 +39,7 @@ fn rings_of(qp: &Qp) -> (u32, u64) {
 }
 
 /// Fails if a new queue pair gets the memory at `taken`.
-fn is_kept(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
+fn ensure_memory_not_reused(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
     for _ in 0..4 {
         let other = domain.queue_pair(&QpConfig::new(64, 64), cq, cq)?;
         ensure!(rings_of(&other) != taken, "another queue pair got the memory of the rings");
@@ -160,7 +160,7 @@ fn ring_memory_stays_while_wqes_are_in_flight(lab: &Lab) -> Result<(), Stop> {
     // The peer has no receive: the message waits, and its bytes are in the ring.
     sender.post(&Send::new(Inline(b"from the ring")).signaled(), 1)?;
     drop(sender);
-    is_kept(&domain, &others, taken)?;
+    ensure_memory_not_reused(&domain, &others, taken)?;
     b.receive(0, 64, 2)?;
     ensure_eq!(b.received()??.byte_len(), 13, "bytes received");
     ensure!(b.bytes(0, 13)? == b"from the ring", "the received bytes");
@@ -187,10 +187,10 @@ fn unreset_qp_keeps_memory_of_both_halves(lab: &Lab) -> Result<(), Stop> {
     );
     lab.excuse(0);
     drop(receiver);
-    ensure_eq!(a.device.leaked(), 0, "leaks while there is a half");
+    ensure_eq!(a.device.leaked(), 0, "leaks while one half exists");
     drop(sender);
     ensure_eq!(a.device.leaked(), 1, "leaks");
-    is_kept(&a.domain, &others, taken)?;
+    ensure_memory_not_reused(&a.domain, &others, taken)?;
     drop(b);
     Ok(())
 }
@@ -279,7 +279,7 @@ fn qp_with_one_cq_rejects_split(lab: &Lab) -> Result<(), Stop> {
     }
     let mut qp = error.into_queue_pair();
     qp.post_receive([], 1)?;
-    ensure_eq!(qp.qpn(), qpn, "the queue pair that came back");
+    ensure_eq!(qp.qpn(), qpn, "the returned queue pair");
     domain.queue_pair(&QpConfig::new(1, 1), &cq, &other)?.split()?;
     Ok(())
 }

@@ -28,7 +28,7 @@ cases!(
 );
 
 /// Two ends do the handshake, each in a thread; returns the region that each received.
-fn shake(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
+fn shake_hands(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
     let (near, far) = UnixStream::pair()?;
     let greet = |end: &mut Endpoint, stream: UnixStream| -> Result<RemoteRegion, Stop> {
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -48,7 +48,7 @@ fn shake(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
 fn both_sides_send_right_after_handshake(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(8, 8), 4096)?;
     pair.a.receive(0, 64, 1)?;
-    let (at_b, at_a) = shake(&mut pair)?;
+    let (at_b, at_a) = shake_hands(&mut pair)?;
     ensure_eq!((at_a.len(), at_b.len()), (4096, 4096), "lengths");
     ensure!(at_b.at(4090, 8).is_err(), "an address past the end of the peer's region");
     pair.b.perform(&Send::new(Inline(b"at once")).signaled())?;
@@ -137,7 +137,7 @@ fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
     let Endpoint { domain, qp, .. } = &mut pair.a;
     let refused = domain.handshake(qp, near, &too_long, &Default::default()).err();
     ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "too much data");
-    shake(&mut pair)?;
+    shake_hands(&mut pair)?;
     Ok(())
 }
 

@@ -142,7 +142,7 @@ fn beside_a_good_one(lab: &Lab) -> Result<(RawQp, Pair), Stop> {
     Ok((raw, pair))
 }
 
-fn still_works(pair: &mut Pair) -> Result<(), Stop> {
+fn ensure_pair_works(pair: &mut Pair) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new(Inline(b"unmoved"), to).signaled())?;
     Ok(())
@@ -166,7 +166,7 @@ fn corrupt_wqe_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     for bytes in [&[0xff; 64][..], &[0, 0, 1, 0x7e]] {
         let (mut raw, mut pair) = beside_a_good_one(lab)?;
         spoiled(&mut raw, bytes)?;
-        still_works(&mut pair)?;
+        ensure_pair_works(&mut pair)?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn doorbell_record_ahead_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     raw.ring(0);
     let cqe = until("an error", || raw.cq.poll())?;
     ensure_eq!(cqe.opcode(), 0xd, "opcode of the CQE: a requester's error");
-    still_works(&mut pair)
+    ensure_pair_works(&mut pair)
 }
 
 /// Two requests are outstanding and never run. A CQE of arbitrary bytes completes one, or is

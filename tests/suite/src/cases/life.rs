@@ -44,7 +44,7 @@ fn cq_lives_as_long_as_its_qp(lab: &Lab) -> Result<(), Stop> {
     let object = Arc::downgrade(pair.a.receive_cq.object());
     let other = pair.a.domain.completion_queue(&CqConfig::new(8))?;
     drop(std::mem::replace(&mut pair.a.receive_cq, other));
-    ensure!(object.upgrade().is_some(), "the object went though the queue pair reports to it");
+    ensure!(object.upgrade().is_some(), "the CQ was destroyed while a queue pair used it");
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new(Inline(b"x"), to).signaled())?;
     drop(pair);
@@ -100,7 +100,7 @@ fn pooled_ring_memory_is_reused(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(rings_of(&again.0), at, "address of the rings");
         // WQEs of the queue pair before it in the ring must not be taken for its own.
         works(&mut again)?;
-        ensure!(again.1.poll().is_none(), "a completion of the one before");
+        ensure!(again.1.poll().is_none(), "a completion of the previous queue pair");
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ fn new_qp_ignores_receives_of_its_predecessor(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(cookies, [7, 8], "cookies");
     let mut found = [1; 9];
     region.read_at(0, &mut found)?;
-    ensure_eq!(found, [0; 9], "memory of the one before");
+    ensure_eq!(found, [0; 9], "memory of the previous queue pair");
     Ok(())
 }
 
@@ -166,7 +166,7 @@ fn indirect_mkey_keeps_its_regions_alive(lab: &Lab) -> Result<(), Stop> {
     let key = pair.b.domain.indirect_key(&[(region.clone(), 0, 4096)], KeyAccess::READ_WRITE)?;
     let weak = Arc::downgrade(&region);
     drop(region);
-    ensure!(weak.upgrade().is_some(), "the region went though the key leads there");
+    ensure!(weak.upgrade().is_some(), "the region was destroyed while an indirect key used it");
     let to = verbless_queue::RemoteAddr::new(0, key.rkey());
     pair.a.perform(&Write::new(Inline(b"kept"), to).signaled())?;
     drop(key);

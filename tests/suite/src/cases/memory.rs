@@ -83,7 +83,7 @@ fn large_region_is_huge_page_aligned(lab: &Lab) -> Result<(), Stop> {
         }
     }
     match pair.b.domain.region(usize::MAX, KeyAccess::LOCAL) {
-        Ok(_) => Err(Stop::fail("there is no such memory")),
+        Ok(_) => Err(Stop::fail("memory of usize::MAX bytes was registered")),
         Err(error) => {
             ensure!(error.to_string().contains("request less"), "the error says {error}");
             Ok(())
@@ -163,7 +163,7 @@ fn refusal(
     access: u32,
     pages: PageSizes,
 ) -> Option<Errno> {
-    raw::register_wild(device, address, length, access, pages).err()?.errno()
+    raw::register_forbidden_range(device, address, length, access, pages).err()?.errno()
 }
 
 fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -184,7 +184,7 @@ fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(got, (!ignored).then_some(Errno::EINVAL), what);
     }
     let system = PageSizes::Bitmap(page_size() as u64);
-    Ok(raw::register_wild(&device, memory.address(), 4096, write, system)?)
+    Ok(raw::register_forbidden_range(&device, memory.address(), 4096, write, system)?)
 }
 
 fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
@@ -222,7 +222,7 @@ fn read_only_memory_registers_without_write_access(lab: &Lab) -> Result<(), Stop
     let (map, address) = raw::read_only(page_size())?;
     let device = lab.device()?;
     let length = map.len() as u64;
-    raw::register_wild(&device, address, length, access::REMOTE_READ, PageSizes::Any)?;
+    raw::register_forbidden_range(&device, address, length, access::REMOTE_READ, PageSizes::Any)?;
     let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
     ensure_eq!(got, Some(Errno::EFAULT), "for writing");
     Ok(())
@@ -274,7 +274,7 @@ fn umem_in_use_rejects_deregistration(lab: &Lab) -> Result<(), Stop> {
         .set_relaxed_ordering_write(only);
     let key = device.obj_create(input.as_bytes(), &mut [0; 16])?;
     let umem = match umem.destroy() {
-        Ok(()) => return Err(Stop::fail("the UMEM went while a key was on it")),
+        Ok(()) => return Err(Stop::fail("a UMEM that a key uses was destroyed")),
         Err(refused) => refused.object,
     };
     key.destroy()?;
@@ -301,7 +301,7 @@ fn new_mkey_differs_from_previous_one(lab: &Lab) -> Result<(), Stop> {
     let mut before = None;
     for _ in 0..64 {
         let key = domain.region(64, KeyAccess::ALL)?.lkey();
-        ensure!(before != Some(key), "key {key} came back");
+        ensure!(before != Some(key), "key {key} was reused at once");
         before = Some(key);
     }
     Ok(())

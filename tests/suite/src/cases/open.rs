@@ -61,7 +61,7 @@ fn unknown_device_is_rejected_by_name(lab: &Lab) -> Result<(), Stop> {
 fn lab_rejects_unknown_device(_: &Lab) -> Result<(), Stop> {
     let choice = Choice { device: "mlx5_999".into(), ..Choice::default() };
     match Lab::open(&choice) {
-        Ok(_) => Err(Stop::fail("there is a lab with a device that does not exist")),
+        Ok(_) => Err(Stop::fail("a lab with a missing device was opened")),
         // Without a device, the error must say so.
         Err(Stop(why)) => {
             ensure!(why.contains("mlx5") || why.contains("RDMA"), "{why:?} does not help the user");
@@ -85,7 +85,7 @@ fn device_opens_100_times(lab: &Lab) -> Result<(), Stop> {
 fn first_port_is_active(lab: &Lab) -> Result<(), Stop> {
     let port = lab.device()?.query_port(1)?;
     ensure!(port.is_active(), "port 1 is in state {}", port.raw.state);
-    ensure!(port.active_mtu().is_some(), "MTU code {} means nothing", port.raw.active_mtu);
+    ensure!(port.active_mtu().is_some(), "unknown MTU code {}", port.raw.active_mtu);
     Ok(())
 }
 
@@ -93,7 +93,9 @@ fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for port in [0, device.caps().ports + 1, 255] {
         match device.query_port(port) {
-            Ok(_) => return Err(Stop::fail(format!("there is a port {port}"))),
+            Ok(_) => {
+                return Err(Stop::fail(format!("port {port} was queried, which does not exist")));
+            }
             Err(error) => ensure_eq!(error.errno(), Some(Errno::EINVAL), format!("port {port}")),
         }
     }

@@ -355,7 +355,10 @@ fn both_directions_share_one_udp_source_port(lab: &Lab) -> Result<(), Stop> {
 
 fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
     let pair = connected(lab, &ConnectOptions::default())?;
-    ensure!(pair.a.qp.object().query()?.primary_address_path().grh(), "there is no route");
+    ensure!(
+        pair.a.qp.object().query()?.primary_address_path().grh(),
+        "the address path has no GRH"
+    );
     let (mut pair, here, there) = unconnected_pair(lab)?;
     connect_over(&mut pair.a, &there, Path::to_lid(there.lid))?;
     ready_to_receive(&pair.b.domain, &mut pair.b.qp, &here)?;

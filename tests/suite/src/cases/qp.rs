@@ -247,7 +247,10 @@ fn reset_qp_accepts_new_attributes(lab: &Lab) -> Result<(), Stop> {
     end.qp.to_init(&InitAttr { access: RemoteAccess::default(), ..init() })?;
     end.qp.to_rtr(&attr)?;
     let context = end.qp.object().query()?;
-    ensure!(!context.rre() && !context.rwe() && !context.rae(), "rights of before are there");
+    ensure!(
+        !context.rre() && !context.rwe() && !context.rae(),
+        "the rights from before the reset remain"
+    );
     ensure_eq!(1u32 << (7 + context.mtu().0), 256, "MTU");
     ensure_eq!(context.next_rcv_psn(), 7, "receive PSN");
     Ok(())
@@ -261,7 +264,7 @@ fn access_rights_change_in_rts(lab: &Lab) -> Result<(), Stop> {
     let none = RtsChange { access: Some(RemoteAccess::default()), ..Default::default() };
     let all = RtsChange { access: Some(RemoteAccess::ALL), ..Default::default() };
     pair.b.qp.change(&none)?;
-    ensure!(!pair.b.qp.object().query()?.rwe(), "the right to write is still there");
+    ensure!(!pair.b.qp.object().query()?.rwe(), "the right to write remains");
     pair.b.qp.change(&all)?;
     pair.a.perform(&write)?;
     pair.b.qp.change(&none)?;
@@ -286,7 +289,7 @@ fn access_rights_change_in_init(lab: &Lab) -> Result<(), Stop> {
     advance(&mut end, QpState::INIT)?;
     end.qp.change_init(&InitAttr { access: RemoteAccess::default(), ..init() })?;
     let context = end.qp.object().query()?;
-    ensure!(!context.rre() && !context.rwe() && !context.rae(), "the rights are still there");
+    ensure!(!context.rre() && !context.rwe() && !context.rae(), "the rights remain");
     end.qp.change_init(&init())?;
     ensure!(end.qp.object().query()?.rwe(), "the right to write is not back");
     Ok(())

@@ -562,7 +562,7 @@ fn dispatcher_routes_cqe_to_its_qp(lab: &Lab) -> Result<(), Stop> {
             })?;
             let cookie = done?.cookie;
             ensure_eq!(cookie >> 8, u64::from(number), "the queue of the cookie");
-            ensure!(seen.insert(cookie), "cookie {cookie:#x} came twice");
+            ensure!(seen.insert(cookie), "cookie {cookie:#x} completed twice");
         }
         // A destroyed queue makes no event; the others do.
         let numbers: Vec<u32> = table.iter_mut().map(|(number, _)| number).collect();
@@ -580,7 +580,7 @@ fn dispatcher_routes_cqe_to_its_qp(lab: &Lab) -> Result<(), Stop> {
             done?;
             ensure!(numbers[4..].contains(&number), "{number:#x} was removed");
         }
-        ensure!(cq.poll().is_none(), "there is a completion too many");
+        ensure!(cq.poll().is_none(), "a completion too many");
     }
     Ok(())
 }

@@ -87,7 +87,10 @@ fn write_is_visible_before_later_send(lab: &Lab) -> Result<(), Stop> {
         pair.a.qp.post(&Write::new(from, to), 0)?;
         pair.a.qp.post(&Send::new(Inline(b"there")).signaled(), 0)?;
         pair.b.received()??;
-        ensure!(pair.b.bytes(8192, 8192)? == [round; 8192], "round {round}: not all is there");
+        ensure!(
+            pair.b.bytes(8192, 8192)? == [round; 8192],
+            "round {round}: the SEND arrived before all bytes of the WRITE"
+        );
         pair.a.sent()??;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Invalid commands and requests: each is refused with its reason, and harms nothing.
+//! Invalid commands and requests: each is refused with its reason, and has no effect.
 
 use verbless_command::{CapMode, CapPage};
 use verbless_devx::abi::attr::{devx_other, devx_umem_reg, query_port};
@@ -14,7 +14,7 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 
 cases!(
     "refusal",
-    "Invalid commands and requests: each is refused with its reason, and harms nothing.":
+    "Invalid commands and requests: each is refused with its reason, and has no effect.":
     unknown_command_is_rejected_with_opcode,
     devx_blocks_privileged_commands,
     create_command_is_rejected_as_general_one,
@@ -158,7 +158,11 @@ fn query_of_object_behind_another_handle_is_rejected(lab: &Lab) -> Result<(), St
     query.set_counter_set_id(counters[1].1);
     let mut output = prm::QueryQCounterOut::zeroed();
     let refused = counters[0].0.query(query.as_bytes(), output.as_bytes_mut()).err();
-    ensure_eq!(refused.and_then(|error| error.errno()), Some(Errno::EINVAL), "the other's");
+    ensure_eq!(
+        refused.and_then(|error| error.errno()),
+        Some(Errno::EINVAL),
+        "errno for another counter set"
+    );
     Ok(counters[1].0.query(query.as_bytes(), output.as_bytes_mut())?)
 }
 

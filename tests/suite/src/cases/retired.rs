@@ -263,7 +263,7 @@ fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
             // `take_returned` gives cookies in WQE order, not in posting order: check only that the
             // cookie is one of the retired QP's.
             let back = receives.take_returned();
-            ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} came back");
+            ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} was returned");
         }
         for cookie in [1, 3, 5] {
             let cqe = rig.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;

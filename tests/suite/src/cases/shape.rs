@@ -22,7 +22,7 @@ cases!(
 );
 
 /// A pair with requests as wide as the device allows.
-fn widest(lab: &Lab) -> Result<Pair, Stop> {
+fn pair_with_most_sges(lab: &Lab) -> Result<Pair, Stop> {
     let device = lab.device()?;
     let caps = device.caps();
     let config = QpConfig {
@@ -35,7 +35,7 @@ fn widest(lab: &Lab) -> Result<Pair, Stop> {
 }
 
 fn inline_data_of_every_length_arrives(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = widest(lab)?;
+    let mut pair = pair_with_most_sges(lab)?;
     let max = pair.a.device.caps().max_inline();
     let to = pair.b.remote(3)?;
     for length in 0..=max {
@@ -80,7 +80,7 @@ fn gathered(region: &Region, sges: &[Sge]) -> Result<Vec<u8>, Stop> {
 }
 
 fn writes_gather_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = widest(lab)?;
+    let mut pair = pair_with_most_sges(lab)?;
     pair.a.fill(0, &pattern(1, 4096))?;
     for count in 1..=pair.a.device.caps().max_send_sges() {
         let (sges, total) = scattered_sges(&pair.a.region, count)?;
@@ -93,7 +93,7 @@ fn writes_gather_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn reads_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = widest(lab)?;
+    let mut pair = pair_with_most_sges(lab)?;
     for count in 1..=pair.a.device.caps().max_read_sges() {
         let data = pattern(count as u8, 4096);
         pair.b.fill(0, &data)?;
@@ -112,7 +112,7 @@ fn reads_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn sends_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = widest(lab)?;
+    let mut pair = pair_with_most_sges(lab)?;
     for count in 1..=pair.b.device.caps().max_receive_sges() {
         let (sges, total) = scattered_sges(&pair.b.region, count)?;
         let data = pattern(count as u8, total);
@@ -128,7 +128,7 @@ fn sends_scatter_to_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn zero_length_sges_are_skipped(lab: &Lab) -> Result<(), Stop> {
-    let mut pair = widest(lab)?;
+    let mut pair = pair_with_most_sges(lab)?;
     pair.a.fill(0, b"one two")?;
     let (one, none, two) = (pair.a.sge(0, 4)?, pair.a.sge(9, 0)?, pair.a.sge(4, 3)?);
     let to = pair.b.remote(0)?;
@@ -192,7 +192,7 @@ const LARGE: usize = 16 << 20;
 const LARGE_PINNED: u64 = 2 * LARGE as u64 + (1 << 20);
 
 /// Two regions of [`LARGE`] bytes, of a and b, the first one with a pattern.
-fn two_large(pair: &Pair) -> Result<(Region, Region, Vec<u8>), Stop> {
+fn large_regions(pair: &Pair) -> Result<(Region, Region, Vec<u8>), Stop> {
     let (here, there) = (
         pair.a.domain.region(LARGE, KeyAccess::ALL)?,
         pair.b.domain.region(LARGE, KeyAccess::ALL)?,
@@ -211,7 +211,7 @@ fn bytes(region: &Region) -> Result<Vec<u8>, Stop> {
 
 fn message_of_16_mib_arrives_whole(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let (here, there, data) = two_large(&pair)?;
+    let (here, there, data) = large_regions(&pair)?;
     here.write_at(0, &data)?;
     let at = there.remote(0, 0)?;
     pair.a.perform(&Write::new(here.sge(0, LARGE)?, at).signaled())?;

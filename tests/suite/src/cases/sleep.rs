@@ -51,7 +51,7 @@ fn start(pair: &mut Pair) -> Result<(), Stop> {
     Ok(())
 }
 
-fn there(pair: &Pair) -> Result<(), Stop> {
+fn wait_for_cqe(pair: &Pair) -> Result<(), Stop> {
     until("a completion", || (!pair.a.send_cq.is_empty()).then_some(()))
 }
 
@@ -77,7 +77,7 @@ fn parked_cq_wakes_waiter_with_its_token(lab: &Lab) -> Result<(), Stop> {
 fn cq_with_completions_parks_as_ready(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     start(&mut pair)?;
-    there(&pair)?;
+    wait_for_cqe(&pair)?;
     for _ in 0..3 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Ready, "with a completion");
     }
@@ -110,14 +110,17 @@ fn wait_ends_at_its_timeout(lab: &Lab) -> Result<(), Stop> {
     let time = Duration::from_millis(30);
     let start = Instant::now();
     ensure_eq!(events.wait(Some(time))?, None, "token");
-    ensure!(!events.wait_for(&mut pair.a.send_cq, Some(time))?, "a completion came");
+    ensure!(!events.wait_for(&mut pair.a.send_cq, Some(time))?, "an unexpected completion");
     ensure!(
         start.elapsed() >= 2 * time,
         "it waited {:?} instead of twice {time:?}",
         start.elapsed()
     );
     ensure_eq!(events.wait(Some(Duration::ZERO))?, None, "token without a wait");
-    ensure!(!events.wait_for(&mut pair.a.send_cq, Some(Duration::ZERO))?, "a completion came");
+    ensure!(
+        !events.wait_for(&mut pair.a.send_cq, Some(Duration::ZERO))?,
+        "an unexpected completion"
+    );
     Ok(())
 }
 
@@ -146,7 +149,7 @@ fn wait_for_one_cq_keeps_events_of_others(lab: &Lab) -> Result<(), Stop> {
     pair.b.perform(&Send::new(Inline(b"for the other")).signaled())?;
     until("an event", || readable(&events).ok().filter(|&readable| readable))?;
     let time = Some(Duration::from_millis(20));
-    ensure!(!events.wait_for(&mut pair.a.send_cq, time)?, "a completion of nothing");
+    ensure!(!events.wait_for(&mut pair.a.send_cq, time)?, "a completion of another queue");
     ensure_eq!(events.wait(Some(Duration::ZERO))?, Some(7), "token of the other");
     pair.a.received()??;
     ensure_eq!(events.try_next()?, None, "a token twice");
@@ -235,7 +238,7 @@ fn park_rejects_unadded_cq(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(
         refused.map(|error| error.kind()),
         Some(ErrorKind::InvalidInput),
-        "parking a stranger"
+        "parking a CQ of another channel"
     );
     let others = CqEvents::new(&pair.a.device)?;
     let refused = others.park(&mut pair.a.send_cq).err().map(|error| error.to_string());
@@ -387,7 +390,7 @@ fn serve(lab: &Lab, count: usize, clients: usize, messages: usize) -> Result<(),
             if served < clients * messages {
                 let token = events.wait(Some(TIMEOUT))?;
                 awake.extend(token.map(|token| token as usize));
-                ensure!(token.is_some(), "nothing woke it; {served} messages were served");
+                ensure!(token.is_some(), "no event after {served} messages");
             }
         }
         sender.join().map_err(|_| Stop::fail("the sender panicked"))?

@@ -390,9 +390,9 @@ fn watched(lab: &Lab) -> Result<(Rig<Rc>, EventChannel), Stop> {
 
 fn limit_reached(channel: &EventChannel) -> Result<Event, Stop> {
     if !channel.wait(Some(TIMEOUT))? {
-        return Err(Stop::fail("no limit event came"));
+        return Err(Stop::fail("no limit event within the timeout"));
     }
-    channel.read()?.ok_or_else(|| Stop::fail("the channel was readable, and had nothing"))
+    channel.read()?.ok_or_else(|| Stop::fail("the channel was readable, but had no event"))
 }
 
 fn limit_event_fires_once_below_limit(lab: &Lab) -> Result<(), Stop> {
@@ -407,7 +407,7 @@ fn limit_event_fires_once_below_limit(lab: &Lab) -> Result<(), Stop> {
         } else if left == 4 {
             let event = limit_reached(&channel)?;
             ensure_eq!(event.cookie, 0xbeef, "cookie");
-            let eqe = event.eqe.ok_or_else(|| Stop::fail("the event came without its data"))?;
+            let eqe = event.eqe.ok_or_else(|| Stop::fail("the event has no EQE"))?;
             ensure_eq!(eqe[1], event_type::SRQ_LIMIT, "type");
             let number = u32::from_be_bytes([eqe[0x38], eqe[0x39], eqe[0x3a], eqe[0x3b]]);
             ensure_eq!(number & 0xff_ffff, rig.side.receives.object().rmpn().0, "pool");

@@ -163,7 +163,7 @@ fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 1, "the failed request");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request after it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the next request");
     Ok(())
 }
 

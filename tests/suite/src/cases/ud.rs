@@ -71,7 +71,7 @@ fn next(end: &mut Endpoint<Ud>) -> Result<Datagram, Stop> {
 }
 
 fn source(datagram: &Datagram) -> Result<Source, Stop> {
-    datagram.source.ok_or_else(|| Stop::fail("a receive does not say where it came from"))
+    datagram.source.ok_or_else(|| Stop::fail("the receive reports no source"))
 }
 
 /// Sends `text` from `a` to `b`, which must receive it.
@@ -93,7 +93,7 @@ fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
 }
 
 /// Fails if `b` receives anything.
-fn silence(pair: &mut Pair<Ud>) -> Result<(), Stop> {
+fn ensure_no_datagram(pair: &mut Pair<Ud>) -> Result<(), Stop> {
     let Endpoint { qp, receive_cq, .. } = &mut pair.b;
     quiet("a datagram arrived", || qp.poll(receive_cq))
 }
@@ -252,7 +252,7 @@ fn infiniband_datagram_may_have_grh(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.post(&Send::new(Inline(b"routed")).signaled().to(&to), 2)?;
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
-    ensure!(source(&got)?.has_header(), "the receive does not say that there was a header");
+    ensure!(source(&got)?.has_header(), "the receive reports no GRH");
     let header = pair.b.bytes(0, GRH_BYTES)?;
     ensure_eq!(header[..4], [0x65, 0xa1, 0x23, 0x45], "version, traffic class, flow label");
     ensure_eq!(header[6], 0x1b, "next header");
@@ -301,7 +301,7 @@ fn datagram_with_wrong_qkey_is_dropped(lab: &Lab) -> Result<(), Stop> {
         pair.a.qp.post(&Send::new(Inline(b"let me in")).signaled().to(&wrong), 1)?;
         pair.a.sent()??;
     }
-    silence(&mut pair)?;
+    ensure_no_datagram(&mut pair)?;
     let right = way(&pair.a, &pair.b)?;
     pair.a.qp.post(&Send::new(Inline(b"it is me")).to(&right), 2)?;
     ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
@@ -329,7 +329,7 @@ fn qkey_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive(0, 256, 1)?;
     pair.a.qp.post(&Send::new(Inline(b"stale")).signaled().to(&stale), 1)?;
     pair.a.sent()??;
-    silence(&mut pair)?;
+    ensure_no_datagram(&mut pair)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
     let fresh = pair.a.domain.destination(&peer, other, &options)?;
@@ -345,7 +345,7 @@ fn datagram_without_receive_is_dropped(lab: &Lab) -> Result<(), Stop> {
     for round in 1..=3u8 {
         pair.a.qp.post(&Send::new(Inline(&[0xee; 9])).signaled().to(&to), 0)?;
         pair.a.sent()??;
-        silence(&mut pair)?;
+        ensure_no_datagram(&mut pair)?;
         message(&mut pair, &[round; 33])?;
     }
     Ok(())
@@ -375,8 +375,8 @@ fn fails(pair: &mut Pair<Ud>, sge: Sge, status: WcStatus) -> Result<(), Stop> {
     batch.post(&Send::new(sge).to(&to), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
-    ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the request after it");
+    ensure_eq!(failed(pair.a.sent()?, status)?, 1, "the failed request");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "the next request");
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.recover()?;
     message(pair, b"as before")?;

@@ -32,7 +32,7 @@ impl Link {
     fn blocks(self) -> Blocks {
         match self {
             Self::Port | Self::Message => Blocks::Failing,
-            Self::LargeMr => Blocks::Some(pins_much),
+            Self::LargeMr => Blocks::Some(registers_large_regions),
             Self::Event => Blocks::Some(waits_for_events),
             _ => Blocks::Every,
         }
@@ -40,7 +40,7 @@ impl Link {
 }
 
 /// Whether a case registers large regions.
-fn pins_much(case: &Case) -> bool {
+fn registers_large_regions(case: &Case) -> bool {
     case.needs.iter().any(|need| matches!(need, Need::Memlock(_)))
 }
 

@@ -27,7 +27,7 @@ const VENDOR: &str = "0x15b3";
 const IN_TREE: [&str; 2] = ["3.0-1", "5.0-0"];
 
 /// Bytes that most cases pin at once, with queues and regions: less is not enough.
-pub(super) const LEAST_LOCKED: u64 = 2 << 20;
+pub(super) const MIN_LOCKED: u64 = 2 << 20;
 
 /// Bytes that the largest region and the queues beside it pin.
 pub(super) const LOCKED_FOR_ALL: u64 = super::device::LARGE as u64 + (8 << 20);
@@ -434,11 +434,11 @@ pub(super) fn memlock(limit: u64, lifted: bool) -> Finding {
     match limit {
         u64::MAX => Finding::Holds("no limit".into()),
         _ if lifted => Finding::Holds(format!("{} KiB, lifted by CAP_IPC_LOCK", limit >> 10)),
-        _ if limit < LEAST_LOCKED => Finding::Fails(format!(
+        _ if limit < MIN_LOCKED => Finding::Fails(format!(
             "registered memory is locked memory, whose limit is {} KiB; queues and regions of the \
              cases need {} MiB: {raise}",
             limit >> 10,
-            mib(LEAST_LOCKED)
+            mib(MIN_LOCKED)
         )),
         _ if limit < LOCKED_FOR_ALL => Finding::Limited(format!(
             "the limit is {} KiB, and large regions need {} MiB: cases with such are skipped or \

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Bytes of the log that are read at most.
-const MOST: usize = 16 << 20;
+const MAX_LOG_BYTES: usize = 16 << 20;
 
 /// Words of lines about a failure.
 const FAILURE: [&str; 7] =
@@ -78,7 +78,7 @@ fn read_records(path: &Path) -> std::io::Result<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut text = Vec::new();
     let mut buffer = vec![0; 16 << 10];
-    while text.len() < MOST {
+    while text.len() < MAX_LOG_BYTES {
         match file.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) => text.extend(buffer.iter().take(length)),

@@ -489,12 +489,12 @@ fn verdict_names_the_failed_link_once() {
 
 #[test]
 fn memlock_is_judged_by_limit_and_privilege() {
-    use host::{LEAST_LOCKED, LOCKED_FOR_ALL, memlock};
+    use host::{LOCKED_FOR_ALL, MIN_LOCKED, memlock};
     assert_eq!(memlock(u64::MAX, false), Finding::Holds("no limit".into()));
     assert!(matches!(memlock(0, true), Finding::Holds(text) if text.contains("CAP_IPC_LOCK")));
-    let low = memlock(LEAST_LOCKED - 1, false);
+    let low = memlock(MIN_LOCKED - 1, false);
     assert!(matches!(&low, Finding::Fails(text) if text.contains("`ulimit -l")), "{low:?}");
-    let some = memlock(LEAST_LOCKED, false);
+    let some = memlock(MIN_LOCKED, false);
     assert!(matches!(&some, Finding::Limited(text) if text.contains("72 MiB")), "{some:?}");
     assert!(matches!(memlock(LOCKED_FOR_ALL, false), Finding::Holds(_)));
 }

@@ -7,7 +7,7 @@ use verbless_prm::hot::cqe_syndrome;
 
 use super::super::counters::Count;
 use super::super::queue_pair::QueuePair;
-use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
+use crate::clock::{ack_timeout, rnr_timer};
 use crate::connection::{Distance, PsnPosition, Timer, UNLIMITED_RNR_RETRIES, Window, distance};
 use crate::hca::objects::QpObject;
 
@@ -104,10 +104,7 @@ pub(super) fn start_timer(pair: &mut QueuePair<'_>) {
     if pair.qp.runtime.resume_at.is_some() {
         return;
     }
-    let time = match pair.qp.requester.ack_timeout {
-        0 => return,
-        timeout => ACK_TIMEOUT_UNIT << timeout.min(31),
-    };
+    let Some(time) = ack_timeout(pair.qp.requester.ack_timeout) else { return };
     let now = pair.context.now;
     let window = &mut pair.qp.runtime.connection().window;
     window.timer = Timer::Acknowledge;

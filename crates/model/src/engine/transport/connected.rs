@@ -14,7 +14,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::PostedWqe;
 use super::super::{completion, gather};
-use crate::connection::PSN_MASK;
+use crate::connection::advance;
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
 use crate::locked::LockedFunctions;
@@ -162,7 +162,7 @@ fn next_part(pair: &QueuePair<'_>, posted: &PostedWqe) -> MessagePart {
 
 /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last one.
 pub(super) fn carried(qp: &mut QpObject, part: MessagePart, packets: u32) -> bool {
-    qp.requester.psn = qp.requester.psn.wrapping_add(packets) & PSN_MASK;
+    qp.requester.psn = advance(qp.requester.psn, packets);
     if part.ends() {
         return true;
     }

@@ -23,8 +23,8 @@ use super::super::work::PostedWqe;
 use super::super::{arrivals, completion, failure};
 use super::connected::{Carrier, Exchange, QpId, Reply, carried, failed_as_receiver};
 use super::service::Transport;
-use crate::clock::{ACK_TIMEOUT_UNIT, rnr_timer};
-use crate::connection::{PSN_HALF, PSN_MASK, UNLIMITED_RNR_RETRIES};
+use crate::clock::{ack_timeout, rnr_timer};
+use crate::connection::{Distance, UNLIMITED_RNR_RETRIES, advance, distance};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
@@ -170,14 +170,11 @@ fn receiver_not_ready(pair: &mut QueuePair<'_>, posted: &PostedWqe, timer: u8) -
 /// a retry left.
 fn unanswered(pair: &mut QueuePair<'_>) -> Turn {
     pair.qp.runtime.overdue = true;
-    let time = match pair.qp.requester.ack_timeout {
-        0 => u64::MAX,
-        timeout => ACK_TIMEOUT_UNIT << timeout.min(31),
-    };
+    let time = ack_timeout(pair.qp.requester.ack_timeout).unwrap_or(u64::MAX);
     wait(pair, time)
 }
 
-/// Delays the next turn by this time; `u64::MAX`: forever.
+/// Delays the next turn by this time; `u64::MAX`: without end.
 fn wait(pair: &mut QueuePair<'_>, time: u64) -> Turn {
     let at = pair.context.now.saturating_add(time);
     pair.qp.runtime.resume_at = Some(at);
@@ -200,11 +197,11 @@ fn fail_receiver(pair: &mut QueuePair<'_>, event: Option<u8>, syndrome: u8) -> R
 /// Executes a message, if its PSN is the expected one.
 fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
-    let ahead = message.psn.wrapping_sub(expected) & PSN_MASK;
-    if ahead != 0 {
+    let distance = distance(expected, message.psn);
+    if distance != Distance::Same {
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
         // A NAK would name a PSN that the requester never sent.
-        if ahead >= PSN_HALF {
+        if matches!(distance, Distance::Behind(_)) {
             pair.counters().count(Count::Duplicate);
         } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
             pair.counters().count(Count::OutOfSequence);
@@ -217,9 +214,9 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     };
     match done {
         Ok(original) => {
-            pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN_MASK;
+            pair.qp.responder.psn = advance(expected, message.packets);
             let msn = pair.qp.runtime.msn;
-            pair.qp.runtime.msn = msn.wrapping_add(message.part.ends().into()) & PSN_MASK;
+            pair.qp.runtime.msn = advance(msn, message.part.ends().into());
             Reply::Done { original }
         }
         Err(Nak::NotReady) => Reply::NotReady { timer: pair.qp.responder.min_rnr_timer },

@@ -16,7 +16,7 @@ use super::super::work::PostedWqe;
 use super::super::{completion, receive};
 use super::connected::{Carrier, Exchange, Reply, carried, failed_as_receiver};
 use super::service::Transport;
-use crate::connection::PSN_MASK;
+use crate::connection::advance;
 use crate::hca::qp_type::{QpType, Users};
 use verbless_wire::Service;
 
@@ -65,7 +65,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut S
     if message.part.begins() {
         receive::cut_message(pair.qp);
     }
-    pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN_MASK;
+    pair.qp.responder.psn = advance(message.psn, message.packets);
     if !responder::follows(pair.qp, message) {
         return Reply::Silence;
     }

@@ -82,7 +82,7 @@ fn memrange_is_freed_after_mmap_and_last_buf(lab: &Lab) -> Result<(), Stop> {
     let inventory = Inventory::builder(1).start()?;
     let buffer = inventory.buf_by_addr(&map, address, 64)?;
     drop(map);
-    ensure_eq!(freed.load(Ordering::Relaxed), 0, "freed while a buffer points there");
+    ensure_eq!(freed.load(Ordering::Relaxed), 0, "freed while a buffer refers to the memory");
     drop(buffer);
     ensure_eq!(freed.load(Ordering::Relaxed), 8192, "bytes freed");
     Ok(())

@@ -32,7 +32,11 @@ fn is_supported<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
 }
 
 /// Fails unless an answer agrees with the reported capability.
-fn as_said<T, E: Into<Error>>(what: &str, can: bool, does: Result<T, E>) -> Result<(), Stop> {
+fn ensure_matches_capability<T, E: Into<Error>>(
+    what: &str,
+    can: bool,
+    does: Result<T, E>,
+) -> Result<(), Stop> {
     ensure_eq!(is_supported(does.map_err(Into::into))?, can, what);
     Ok(())
 }
@@ -45,9 +49,9 @@ fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::new(lab)?;
     let can = is_supported(Dma::memcpy_supported(&rig.dev))?;
     ensure_eq!(is_supported(Dma::memcpy_supported(rig.dev.info()))?, can, "asked of its info");
-    as_said("buffers of a chain", can, Dma::max_list_buf_num_elem(&rig.dev))?;
-    as_said("bytes", can, Dma::max_buf_size(&rig.dev))?;
-    as_said("a context", can, Dma::builder(&rig.dev).start())?;
+    ensure_matches_capability("buffers of a chain", can, Dma::max_list_buf_num_elem(&rig.dev))?;
+    ensure_matches_capability("bytes", can, Dma::max_buf_size(&rig.dev))?;
+    ensure_matches_capability("a context", can, Dma::builder(&rig.dev).start())?;
     if can {
         let dma = rig.dma()?;
         rig.fill(0, b"capable")?;
@@ -61,7 +65,7 @@ fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
 fn event_driven_workq_matches_capability(lab: &Lab) -> Result<(), Stop> {
     fn check(what: &str, context: &impl Context) -> Result<(), Stop> {
         let mut workq = WorkQ::builder(4).event_driven().build()?;
-        as_said(what, context.event_driven_supported(), workq.add(context))
+        ensure_matches_capability(what, context.event_driven_supported(), workq.add(context))
     }
     let dev = open(lab, lab.info())?;
     check("SHA", &Sha::builder(&dev).start()?)?;
@@ -82,13 +86,17 @@ fn mmap_dpu_export_and_import_match_capability(lab: &Lab) -> Result<(), Stop> {
         if let Ok(descriptor) = &made {
             exported.push((*descriptor, own));
         }
-        as_said("an export", can, made)?;
+        ensure_matches_capability("an export", can, made)?;
     }
     for dev in &devices {
         let can = is_supported(dev.info().mmap_from_export_dpu_supported())?;
         ensure!(!can || dev.info().device_info().embedded_cpu, "{dev:?} is not of a DPU");
         for (descriptor, _own) in &exported {
-            as_said("an import", can, Mmap::create_from_export(descriptor.as_bytes(), dev))?;
+            ensure_matches_capability(
+                "an import",
+                can,
+                Mmap::create_from_export(descriptor.as_bytes(), dev),
+            )?;
         }
     }
     Ok(())
@@ -110,15 +118,27 @@ fn sync_event_dpu_export_matches_capability(lab: &Lab) -> Result<(), Stop> {
         if let Ok(descriptor) = &made {
             exported.push((*descriptor, own));
         }
-        as_said("an export", is_supported(SyncEvent::export_to_dpu_supported(dev))?, made)?;
+        ensure_matches_capability(
+            "an export",
+            is_supported(SyncEvent::export_to_dpu_supported(dev))?,
+            made,
+        )?;
     }
     for dev in &devices {
         let can = is_supported(SyncEvent::create_from_export_supported(dev))?;
         for (descriptor, _own) in &exported {
-            as_said("an import", can, SyncEvent::create_from_export(descriptor.as_bytes(), dev))?;
+            ensure_matches_capability(
+                "an import",
+                can,
+                SyncEvent::create_from_export(descriptor.as_bytes(), dev),
+            )?;
         }
         if !can {
-            as_said("an import of nothing", can, SyncEvent::create_from_export(&[], dev))?;
+            ensure_matches_capability(
+                "an import of an empty descriptor",
+                can,
+                SyncEvent::create_from_export(&[], dev),
+            )?;
         }
     }
     Ok(())
@@ -136,7 +156,7 @@ fn sync_event_jobs_match_capability(lab: &Lab) -> Result<(), Stop> {
         (JobType::SyncEventWait, context.wait_gt(0)),
     ] {
         let can = is_supported(SyncEvent::job_supported(&dev, job_type))?;
-        as_said(&format!("{job_type:?}"), can, workq.submit(job))?;
+        ensure_matches_capability(&format!("{job_type:?}"), can, workq.submit(job))?;
         if can {
             ensure_eq!(event(&mut workq)?.job_type(), job_type, "the completed job");
         }

@@ -45,7 +45,7 @@ fn dpu_copies_from_and_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     let job = dma.memcpy(from, rig.room(0, LENGTH)?);
     submit(&mut rig.workq, job)?;
     copied(&mut rig.workq)?;
-    ensure!(rig.bytes(0, LENGTH)? == pattern(1, LENGTH), "other bytes came out");
+    ensure!(rig.bytes(0, LENGTH)? == pattern(1, LENGTH), "the DPU's memory has other bytes");
     rig.fill(0, &pattern(2, LENGTH))?;
     let into = rig.inventory.buf_by_addr(&imported, imported.address(), LENGTH as u64)?;
     let job = dma.memcpy(rig.data(0, LENGTH)?, into);
@@ -53,7 +53,7 @@ fn dpu_copies_from_and_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     copied(&mut rig.workq)?;
     let mut bytes = vec![0; LENGTH];
     far.read_at(0, &mut bytes)?;
-    ensure!(bytes == pattern(2, LENGTH), "other bytes came in");
+    ensure!(bytes == pattern(2, LENGTH), "the host's memory has other bytes");
     Ok(())
 }
 

@@ -63,7 +63,7 @@ fn partial_updates_yield_digest_of_whole_message(lab: &Lab) -> Result<(), Stop> 
         let job = sha.update(session, rig.data(at, length)?);
         submit(&mut rig.workq, job)?;
         let back = hashed(&mut rig)?.session;
-        session = back.ok_or_else(|| Stop::fail("the session did not come back"))?;
+        session = back.ok_or_else(|| Stop::fail("the job did not return the session"))?;
     }
     let job = sha.finish(session, rig.data(704, 296)?, rig.room(8192, 32)?);
     submit(&mut rig.workq, job)?;

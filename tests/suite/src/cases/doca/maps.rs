@@ -8,7 +8,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 
 cases!(
     "doca_mmap",
-    "Memory maps of DOCA, and exports of them for peers.":
+    "Memory maps of DOCA, and their exports to peers.":
     restarted_mmap_keeps_its_bytes,
     mmap_spans_several_devices[Need::Peer],
     rdma_export_is_stable_and_carries_range,

@@ -104,8 +104,8 @@ impl End {
     }
 }
 
-/// Two ends, the instances not connected. `set` configures both instances, which permit `instance`;
-/// the memory of both permits `memory`.
+/// Two ends whose instances are not connected. `set` configures both instances. The instances grant
+/// the rights `instance`, and the memory of both ends grants `memory`.
 pub(super) fn ends(
     lab: &Lab,
     instance: AccessFlags,
@@ -148,7 +148,7 @@ pub(super) fn connect([a, b]: &[End; 2]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two connected ends that permit all that the devices have.
+/// Two connected ends that grant all rights of the devices.
 pub(super) fn connected(lab: &Lab) -> Result<[End; 2], Stop> {
     let all = rights(lab)?;
     let ends = ends(lab, all, all, |builder| builder)?;
@@ -165,8 +165,9 @@ pub(super) fn works(ends: &mut [End; 2]) -> Result<(), Stop> {
         ends[from].fill(61_000, &[0x5a; 64])?;
         let job = ends[from].rdma()?.send(ends[from].data(61_000, 64)?);
         ends[from].perform(job)?;
-        let came = ends[to].done()?.local.ok_or_else(|| Stop::fail("no buffer came back"))?;
-        ensure!(came.to_vec()? == [0x5a; 64], "other bytes arrived");
+        let received =
+            ends[to].done()?.local.ok_or_else(|| Stop::fail("the receive returned no buffer"))?;
+        ensure!(received.to_vec()? == [0x5a; 64], "other bytes arrived");
     }
     Ok(())
 }

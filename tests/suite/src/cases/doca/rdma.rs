@@ -77,7 +77,10 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
     let jobs = [a.rdma()?.write(None, None), a.rdma()?.read(None, None)];
     for job in jobs {
         let done = a.perform(job)?;
-        ensure!(done.local.is_none() && done.remote.is_none(), "a buffer came: {done:?}");
+        ensure!(
+            done.local.is_none() && done.remote.is_none(),
+            "a job without buffers returned one: {done:?}"
+        );
     }
     // Only the target end: there is nothing to move.
     b.fill(0, &[5; 64])?;
@@ -98,7 +101,7 @@ fn write_and_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
     a.fill(0, &pattern(1, 5000))?;
     let job = a.rdma()?.write(a.data(0, 5000)?, Some(a.remote(100, 5000)?));
     let done = a.perform(job)?;
-    ensure!(done.local.is_some() && done.remote.is_some(), "buffers come back");
+    ensure!(done.local.is_some() && done.remote.is_some(), "the job returns both buffers");
     b.fill(20_000, &pattern(2, 3000))?;
     let job = a.rdma()?.read(Some(a.remote(20_000, 3000)?), a.data(10_000, 3000)?);
     a.perform(job)?;
@@ -144,7 +147,7 @@ fn atomics_return_old_value(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(found, 42, "what a swap found that compares with another number");
     let found = step(&|rdma, end| Ok(rdma.compare_and_swap(word(end)?, result(end)?, 42, 7)))?;
     ensure_eq!(found, 42, "old value of the swap");
-    ensure!(b.bytes(64, 8)? == 7_u64.to_ne_bytes(), "the word in the end");
+    ensure!(b.bytes(64, 8)? == 7_u64.to_ne_bytes(), "the word after both swaps");
     Ok(())
 }
 
@@ -255,14 +258,20 @@ fn remote_buf_data_length_is_ignored(lab: &Lab) -> Result<(), Stop> {
         to.set_data(a.there.address() + 500, length)?;
         let job = a.rdma()?.write(a.data(0, 100)?, Some(to));
         a.perform(job)?;
-        ensure!(b.bytes(500, 100)? == pattern(1, 100), "written, with {length} bytes there");
+        ensure!(
+            b.bytes(500, 100)? == pattern(1, 100),
+            "bytes written to a buffer with {length} bytes of data"
+        );
         let mut from = a.remote(500, 200)?;
         from.set_data(a.there.address() + 500, length)?;
         a.fill(1000, &[0; 100])?;
         let job = a.rdma()?.read(Some(from), a.data(1000, 100)?);
         let read = a.perform(job)?.local.ok_or_else(|| Stop::fail("the read's buffer"))?;
         ensure_eq!(read.data_len(), 100, "data of the read's buffer");
-        ensure!(a.bytes(1000, 100)? == pattern(1, 100), "read, with {length} bytes there");
+        ensure!(
+            a.bytes(1000, 100)? == pattern(1, 100),
+            "bytes read from a buffer with {length} bytes of data"
+        );
     }
     Ok(())
 }

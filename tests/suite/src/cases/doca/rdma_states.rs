@@ -158,7 +158,7 @@ fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
             a.submit(job)?;
         }
         let (done, kind) = a.failed()?;
-        ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the one that failed");
+        ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the failed job");
         ensure_eq!(done.job_type, JobType::RdmaWrite, "its type");
         ensure_eq!(a.rdma()?.state(), RdmaState::Error, format!("state in round {round}"));
         let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?);
@@ -166,7 +166,7 @@ fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(kind, ErrorKind::BadState, "a job of an instance in error");
         let kind = refusal(a.rdma()?.export())?;
         ensure_eq!(kind, ErrorKind::BadState, "an export of an instance in error");
-        ensure_eq!(flushed(a, 7)?, [2, 3, 4, 5, 10, 11, 12], "jobs that came back");
+        ensure_eq!(flushed(a, 7)?, [2, 3, 4, 5, 10, 11, 12], "flushed jobs");
         a.restart()?;
         b.restart()?;
     }
@@ -186,7 +186,7 @@ fn oversized_message_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(kind, ErrorKind::InvalidValue, "why the send failed");
     let (done, kind) = b.failed()?;
     ensure_eq!((done.user_data.0, kind), (0, ErrorKind::InvalidValue), "the receive");
-    ensure_eq!(flushed(&mut b, 1)?, [1], "the receive after it");
+    ensure_eq!(flushed(&mut b, 1)?, [1], "the flushed receive");
     for end in [&a, &b] {
         ensure_eq!(end.rdma()?.state(), RdmaState::Error, "state");
     }
@@ -276,7 +276,7 @@ fn stale_descriptor_reaches_no_instance(lab: &Lab) -> Result<(), Stop> {
     };
     let kind = event.result().err().map(|error| error.kind());
     ensure_eq!(kind, Some(ErrorKind::TimeOut), "why it failed");
-    ensure_eq!(b.workq.in_flight(), 1, "the receive is still there");
+    ensure_eq!(b.workq.in_flight(), 1, "receives in flight");
     a.workq.remove(&stranger)?;
     let job = a.rdma()?.send(a.data(0, 64)?);
     a.perform(job)?;

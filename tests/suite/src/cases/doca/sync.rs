@@ -62,7 +62,7 @@ fn set(workq: &mut WorkQ, context: &SyncEventCtx, value: u64) -> Result<(), Stop
 }
 
 /// The device does other jobs meanwhile; no wait may end.
-fn quiet(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<(), Stop> {
+fn ensure_no_wait_ends(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<(), Stop> {
     for _ in 0..20 {
         got(workq, context)?;
     }
@@ -117,7 +117,7 @@ fn wait_job_ends_once_value_exceeds_threshold(lab: &Lab) -> Result<(), Stop> {
     for threshold in [0, 1, 100, 253, 254] {
         set(&mut rig.workq, &context, threshold)?;
         submit(&mut rig.workq, context.wait_gt(threshold))?;
-        quiet(&mut rig.workq, &context)?;
+        ensure_no_wait_ends(&mut rig.workq, &context)?;
         submit(&mut rig.workq, context.set(threshold + 1))?;
         let mut ended = [done(&mut rig.workq)?.0, done(&mut rig.workq)?.0];
         ended.sort_by_key(|&job| job == JobType::SyncEventWait);
@@ -135,7 +135,7 @@ fn wait_jobs_end_in_threshold_order(lab: &Lab) -> Result<(), Stop> {
         submit(&mut rig.workq, context.wait_gt(threshold).user_data(threshold))?;
     }
     for threshold in [3, 5, 7] {
-        quiet(&mut rig.workq, &context)?;
+        ensure_no_wait_ends(&mut rig.workq, &context)?;
         submit(&mut rig.workq, context.set(threshold + 1).user_data(0))?;
         let both = [event(&mut rig.workq)?, event(&mut rig.workq)?];
         let mut ended = both.map(|it| it.user_data().0);
@@ -163,7 +163,7 @@ fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let context = part(8)?.as_ctx().start()?;
     let mut workq = WorkQ::new(1)?;
     workq.add(&context)?;
-    ensure_eq!(got(&mut workq, &context)?, 5, "value that stood there");
+    ensure_eq!(got(&mut workq, &context)?, 5, "the value from before");
     set(&mut workq, &context, 0x0102_0304_0506_0708)?;
     let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     ensure_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0], "words");
@@ -195,11 +195,11 @@ fn wait_job_sees_set_of_other_side(lab: &Lab) -> Result<(), Stop> {
     let mut workq = WorkQ::new(4)?;
     workq.add(&there)?;
     submit(&mut workq, there.wait_gt(2))?;
-    quiet(&mut workq, &there)?;
+    ensure_no_wait_ends(&mut workq, &there)?;
     set(&mut rig.workq, &here, 3)?;
     ensure_eq!(done(&mut workq)?.0, JobType::SyncEventWait, "the DPU's job");
     submit(&mut rig.workq, here.wait_gt(4))?;
-    quiet(&mut rig.workq, &here)?;
+    ensure_no_wait_ends(&mut rig.workq, &here)?;
     set(&mut workq, &there, 5)?;
     ensure_eq!(done(&mut rig.workq)?.0, JobType::SyncEventWait, "the host's job");
     Ok(())

@@ -88,7 +88,7 @@ fn armed_workq_wakes_thread_on_completion(lab: &Lab) -> Result<(), Stop> {
         rig.workq.clear()?;
         match rig.workq.progress_retrieve() {
             Ok(Event::Dma(done)) => ensure_eq!(done.user_data.0, round, "user data"),
-            other => return Err(Stop::fail(format!("woken for nothing: {other:?}"))),
+            other => return Err(Stop::fail(format!("woken without an event: {other:?}"))),
         }
     }
     ensure!(rig.bytes(200_000, 100_000)? == pattern(3, 100_000), "other bytes");
@@ -103,7 +103,7 @@ fn arm_after_unretrieved_job_signals_at_once(lab: &Lab) -> Result<(), Stop> {
     submit(&mut rig.workq, job)?;
     let end = Instant::now() + Duration::from_secs(10);
     while rig.bytes(4096, 8)? != [7; 8] {
-        ensure!(Instant::now() < end, "nothing was copied");
+        ensure!(Instant::now() < end, "the bytes were not copied within 10 s");
     }
     // The bytes have arrived; the completion follows soon.
     rig.workq.arm()?;

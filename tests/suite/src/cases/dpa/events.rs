@@ -140,7 +140,7 @@ fn full_eq_resumes_after_consumer_update(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(rig.info()?, (ENTRIES as u32, 0, false), "an entry too many is lost");
     rig.update(1, false)?;
     rig.complete()?;
-    ensure_eq!(rig.info()?, (ENTRIES as u32 + 1, 1, false), "there is room again");
+    ensure_eq!(rig.info()?, (ENTRIES as u32 + 1, 1, false), "entries after one was consumed");
     ensure_eq!(rig.entry(ENTRIES)?.2, 1, "the owner in the second round");
     Ok(())
 }
@@ -157,9 +157,9 @@ fn eqe_raises_vector_once_per_arm(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(device.raised()?, [0, 1], "vectors after two entries of an EQ armed once");
     ensure!(!rig.info()?.2, "the EQ is still armed");
     rig.update(2, true)?;
-    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed past the first of two");
+    ensure_eq!(device.raised()?, [0, 2], "vectors after an arm with one of two entries consumed");
     rig.update(3, true)?;
-    ensure_eq!(device.raised()?, [0, 2], "vectors after it was armed past the last");
+    ensure_eq!(device.raised()?, [0, 2], "vectors after an arm with all entries consumed");
     Ok(())
 }
 
@@ -195,7 +195,7 @@ fn doorbell_rung_before_arm_is_not_lost(lab: &Lab) -> Result<(), Stop> {
     device.ring(0, 1)?;
     device.ring(0, 2)?;
     ensure!(doorbell.query()?.pending, "a doorbell was rung and is not pending");
-    ensure_eq!(drain.thread.query()?.events, 0, "events before it was armed");
+    ensure_eq!(drain.thread.query()?.events, 0, "events before the doorbell was armed");
     arm(&dpa)?;
     taken(&dpa, &drain, 1)?;
     // Two doorbells that reached no program make one CQE: a doorbell holds a value, not a count.

@@ -199,7 +199,7 @@ fn mkey_reaches_heap(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(from, pair.b.remote(4096)?).signaled())?;
     let mut expected = pattern(2, 3000);
     expected[95..1095].fill(0x77);
-    ensure!(pair.b.bytes(4096, 3000)? == expected, "other bytes came back");
+    ensure!(pair.b.bytes(4096, 3000)? == expected, "the peer's memory has other bytes");
     Ok(())
 }
 
@@ -356,7 +356,7 @@ fn fault_leaves_other_processes_running(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(other.call("add", [1, 2, 0])?, 3, "a call of the other process");
     other.ring(RXT_DB, drain.cqn())?;
     until("its thread to run", || drain.taken(&other, 1))?;
-    ensure_eq!(spins.state()?, DpaCallState::Running, "what runs there");
+    ensure_eq!(spins.state()?, DpaCallState::Running, "the state of the spinning call");
     Ok(())
 }
 
@@ -408,7 +408,7 @@ fn core_dump_has_registers_and_memory(lab: &Lab) -> Result<(), Stop> {
     let length = device.dump_dpa_core(&dpa.process, &small.umem, 0)?;
     let mut bytes = [0; 64];
     small.memory.read_at(0, &mut bytes)?;
-    ensure!(length > 4096 && bytes == [9; 64], "nothing is written where there is no room");
+    ensure!(length > 4096 && bytes == [9; 64], "nothing is written to a UMEM that is too small");
     let room = crate::raw::RegisteredMemory::new(device, (length as usize).next_multiple_of(4096))?;
     ensure_eq!(device.dump_dpa_core(&dpa.process, &room.umem, 0)?, length, "the same length");
     let mut file = vec![0; length as usize];
@@ -439,7 +439,7 @@ fn call_destroy_ends_endless_run(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     // A group of more units than the device has would leave none.
     let calls: Vec<_> = (0..200).map(|_| dpa.begin("spin", [0; 3])).collect::<Result<_, _>>()?;
-    ensure_eq!(dpa.call("add", [1, 1, 0])?, 2, "a call beside them");
+    ensure_eq!(dpa.call("add", [1, 1, 0])?, 2, "another call while they spin");
     for call in calls {
         call.destroy()?;
     }
@@ -585,12 +585,13 @@ fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
     let id = write_group(&mine, Operation::CREATE, 0, &[60, 61])?;
     for operation in [Operation::MODIFY, Operation::DESTROY] {
         let error = write_group(&other, operation, id, &[62]).err();
-        let error = error.ok_or_else(|| Stop::fail(format!("{operation:?} of another's group")))?;
+        let error = error
+            .ok_or_else(|| Stop::fail(format!("{operation:?} of another function's group")))?;
         ensure_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{operation:?}: {error}");
     }
     write_group(&mine, Operation::MODIFY, id, &[60, 62])?;
     let error = write_group(&other, Operation::CREATE, 0, &[62]).err();
-    let error = error.ok_or_else(|| Stop::fail("a unit of another's group"))?;
+    let error = error.ok_or_else(|| Stop::fail("a unit of another function's group"))?;
     ensure_eq!(error.status(), Some(CommandStatus::BAD_PARAM.0), "{error}");
     // No handle destroys it; its context ends.
     drop(mine);

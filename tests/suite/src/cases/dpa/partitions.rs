@@ -130,7 +130,7 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(dpu.call("add", [1, 2, 0])?, 3, "a call of the other side");
     ensure_eq!(fourth.state()?, DpaCallState::Running, "a fourth call on three units");
     made.0.set_units(&[100, 101, 102, 103])?;
-    ensure_eq!(host.wait(&fourth)?, 23, "the fourth, once there are four units");
+    ensure_eq!(host.wait(&fourth)?, 23, "the fourth call, once the partition has four units");
     drop(spins);
     refused("to take the partition away from a process", made.destroy())?;
     drop((host, fourth));
@@ -151,7 +151,7 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     made.0.set_max_groups(2)?;
     refused("an overlapping group", host.create_dpa_group("again", &[111, 112]))?;
     let its = host.create_dpa_group("single", &[112])?;
-    refused("fewer groups than there are", made.0.set_max_groups(1))?;
+    refused("a maximum below the number of groups", made.0.set_max_groups(1))?;
     refused("to take a group's unit away", made.0.set_units(&[110, 111]))?;
     ensure_eq!(group.units()?, [110, 111], "the units of the first group");
     let (host, dpu) = sides(lab)?;
@@ -165,8 +165,7 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     }
     drop(host);
     group.destroy()?;
-    its.destroy()
-        .map_err(|error| Stop::fail(format!("a group that nothing is bound to: {error}")))?;
+    its.destroy().map_err(|error| Stop::fail(format!("a group without a thread: {error}")))?;
     Ok(made.destroy()?)
 }
 
@@ -177,9 +176,9 @@ fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
     ensure!(error.is_some(), "a host made a partition");
     let made = ScopedPartition::of(&dpu, &[120], &both[1..], 0)?;
     let its = host.dpa_partition(made.0.id());
-    refused("to look at another's partition", its.query())?;
-    refused("to change another's partition", its.set_units(&[121]))?;
-    refused("to destroy another's partition", its.destroy())?;
+    refused("to query another function's partition", its.query())?;
+    refused("to change another function's partition", its.set_units(&[121]))?;
+    refused("to destroy another function's partition", its.destroy())?;
     let attr = |units: &[u16], functions: &[u16]| DpaEuPartitionAttr {
         units: units.to_vec(),
         functions: functions.to_vec(),

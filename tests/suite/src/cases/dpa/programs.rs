@@ -75,7 +75,8 @@ impl Compiled {
     }
 
     fn of(rig: Arc<Rig>, watchdog: u64) -> Result<Self, Stop> {
-        let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
+        let path = crate::dpa_program()
+            .ok_or_else(|| Stop::fail("no compiled program was given (--dpa-program)"))?;
         let file = std::fs::read(&path)?;
         let program = Program::parse(&file)?;
         let process = rig.process_of(&file, watchdog)?;
@@ -222,7 +223,7 @@ fn calls_take_arguments_of_every_width(lab: &Lab) -> Result<(), Stop> {
     let widths = [negative(-3), 300, 1, negative(-40_000), 5, negative(-6), 7, 0x1ff];
     let sum = -3 + 300 + 1 - 40_000 + 5 - 6 + 7 + 255;
     ensure_eq!(dpa.call("widths", &widths)? as i64, sum, "the sum of eight widths");
-    ensure_eq!(dpa.call("nothing", &[])?, 0, "what nothing returns");
+    ensure_eq!(dpa.call("nothing", &[])?, 0, "the result of a function without a result");
     Ok(())
 }
 

@@ -55,7 +55,7 @@ fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
         values.split_off(AccessRegisterUserOut::BYTES),
         by_fwctl.split_off(AccessRegisterOut::BYTES),
     ];
-    ensure!(values != asked.as_bytes(), "ACCESS_REGISTER_USER has answered nothing");
+    ensure!(values != asked.as_bytes(), "ACCESS_REGISTER_USER returned the request unchanged");
     ensure_eq!(by_fwctl, values, "NIC_CAP_EXT by fwctl, and by ACCESS_REGISTER_USER");
     Ok(())
 }

@@ -411,7 +411,8 @@ impl Sender {
         let index = self.posted;
         let words = [u32::from(index) << 8 | NOP, self.qpn() << 8 | 1, ALWAYS_CQE, 0];
         let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
-        let shared = self.shared.as_ref().ok_or_else(|| Stop::fail("the ring is another's"))?;
+        let shared =
+            self.shared.as_ref().ok_or_else(|| Stop::fail("the queue does not own its ring"))?;
         shared.memory.write_at(64 + 64 * (usize::from(index) % SEND_WQEBBS), &bytes)?;
         self.posted = index.wrapping_add(1);
         let record = u32::from(self.posted).to_be_bytes();
@@ -469,6 +470,6 @@ impl<'a> Core<'a> {
             let at = address.checked_sub(*base)? as usize;
             Some(u64::from_le_bytes(*bytes.get(at..at + 8)?.first_chunk()?))
         });
-        found.ok_or_else(|| Stop::fail(format!("the core file has nothing at {address:#x}")))
+        found.ok_or_else(|| Stop::fail(format!("the core file has no memory at {address:#x}")))
     }
 }

@@ -110,13 +110,13 @@ fn task_beyond_depth_times_out_alone(lab: &Lab) -> Result<(), Stop> {
         Err(Error::QueueTimeout(_)) => {}
         other => return Err(Stop::fail(format!("a queue that is not empty: {other:?}"))),
     }
-    ensure_eq!(queue.pending()?, 2, "tasks that are still there");
+    ensure_eq!(queue.pending()?, 2, "pending tasks");
     rig.process.call(increment(), (1,))?;
     queue.wait_until_empty()?;
     ensure_eq!(counted(&rig)?, 11, "the sum without the third task");
     queue.task_add(increment(), 100)?;
     queue.wait_until_empty()?;
-    ensure_eq!(counted(&rig)?, 111, "with it");
+    ensure_eq!(counted(&rig)?, 111, "the sum with the third task");
     Ok(())
 }
 
@@ -124,8 +124,8 @@ fn task_ending_process_is_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let mut queue = Cmdq::create(&rig.process, &CmdqConfig::default())?;
     queue.task_add(ends_with(), 200)?;
-    fatal("to wait for it", queue.wait_until_empty())?;
-    fatal("a task after it", queue.task_add(increment(), 1))?;
+    fatal("a wait for the task that ends the process", queue.wait_until_empty())?;
+    fatal("a task after the process's end", queue.task_add(increment(), 1))?;
     fatal("whether it is empty", queue.is_empty())?;
     fatal("a running queue", queue.state_running())?;
     fatal("a new queue", Cmdq::create(&rig.process, &CmdqConfig::default()))?;
@@ -141,7 +141,7 @@ fn queue_destroy_succeeds_with_busy_workers(lab: &Lab) -> Result<(), Stop> {
     (0..10).try_for_each(|_| queue.task_add(wait_for(), 1))?;
     queue.destroy();
     ensure_eq!(rig.process.heap_info(), before, "the heap after the queue");
-    ensure_eq!(rig.process.call(increment(), (1,))?, 1, "a call after it");
+    ensure_eq!(rig.process.call(increment(), (1,))?, 1, "a call after the queue's end");
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "flexio_cross_device",
-    "UARs that are extended to other device contexts, and programs that ring for the queues there.",
+    "UARs that are extended to other device contexts, and programs that ring for those queues.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     uar_extension_rejects_own_context,
     uar_extends_only_to_reachable_functions [Need::Peer],
@@ -139,7 +139,7 @@ fn uar_extension_rejects_own_context(lab: &Lab) -> Result<(), Stop> {
     let own = process.device();
     failed("a UAR of the own context", process.uar().extend(own), "another device context")?;
     ensure_eq!(process.uar().extended_id(), None, "the extended number of the process's UAR");
-    ensure_eq!(Uar::create(process)?.extended_id(), None, "that of one of its own context");
+    ensure_eq!(Uar::create(process)?.extended_id(), None, "the extended number of a new UAR");
     let id = uar.extended_id();
     ensure!(id.is_some_and(|id| id.0 != u32::MAX), "the number of an extended UAR: {id:x?}");
     let second = process.uar().extend(&other)?;
@@ -182,11 +182,11 @@ fn outbox_rings_for_queues_of_either_context(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(far.written()?, 2 * round - 1, "CQEs of the other context");
         // The device id belongs to the outbox, and outlives the call.
         let errno = process.call_with_attr(&attr, trigger_here(), (far.number(), false))?;
-        ensure_eq!((errno, far.written()?), (0, 2 * round), "errno, and CQEs there");
+        ensure_eq!((errno, far.written()?), (0, 2 * round), "errno, and CQEs of the other context");
         let errno = process.call_with_attr(&attr, trigger_here(), (near.number(), true))?;
-        ensure_eq!((errno, near.written()?), (0, round), "errno, and CQEs here");
+        ensure_eq!((errno, near.written()?), (0, round), "errno, and CQEs of the own context");
     }
-    ensure_eq!(far.written()?, 4, "CQEs of the other context in the end");
+    ensure_eq!(far.written()?, 4, "CQEs of the other context after both rounds");
     // A page without an extension, also one of the same context.
     let away = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
     let away = FarCq::new(&cross.other, &away)?;
@@ -213,7 +213,11 @@ fn outbox_starts_on_extended_uar(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!((errno, cq.written()?), (0, before + 1), "errno, and CQEs");
     }
     let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
-    failed("another's UAR", Outbox::create(&stranger.process, &config), "another process")
+    failed(
+        "a UAR of another process",
+        Outbox::create(&stranger.process, &config),
+        "another process",
+    )
 }
 
 fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
@@ -242,9 +246,13 @@ fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     for pi in 0..5 {
         ensure_eq!(post(sq.number().0, pi)?, 0, "status and errno");
         let cqe = until("its completion", || cq.poll())?;
-        ensure_eq!(cqe.qpn().0, sq.number().0, "whose completion it is");
+        ensure_eq!(cqe.qpn().0, sq.number().0, "the completed queue");
     }
-    ensure_eq!(post(sq.number().0 + 1, 5)?, 1 << 32 | NO_QUEUE, "of a queue that is not there");
+    ensure_eq!(
+        post(sq.number().0 + 1, 5)?,
+        1 << 32 | NO_QUEUE,
+        "the result for a queue that does not exist"
+    );
     Ok(sq.destroy()?)
 }
 
@@ -304,7 +312,7 @@ fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
             memory.read_at(64 * usize::from(pi), &mut cqe).ok()?;
             (cqe[63] != UNWRITTEN).then_some([cqe[60], cqe[61]])
         };
-        ensure_eq!(until("its completion", counter)?, pi.to_be_bytes(), "whose completion it is");
+        ensure_eq!(until("its completion", counter)?, pi.to_be_bytes(), "the completed queue");
     }
     drop(config);
     failed("a CQ with a queue pair", cq.clone().destroy(), "in use")?;
@@ -346,7 +354,10 @@ fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     let page = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
     let away = DpaCqConfig { uar: Some(Uar::of(process, page)), ..starts.clone() };
     let refused = DpaCq::create_cross_dev(process, &cross.other, &away).map(drop);
-    ensure!(matches!(refused, Err(Error::Device(_))), "by a page of its own: {refused:?}");
+    ensure!(
+        matches!(refused, Err(Error::Device(_))),
+        "a CQ with a UAR of the other context: {refused:?}"
+    );
     let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
     let element = CqElement::Thread(stranger.handler("drain")?);
     let refused = DpaCq::create_cross_dev(
@@ -360,15 +371,16 @@ fn cq_of_another_context_starts_event_handler(lab: &Lab) -> Result<(), Stop> {
     let thread = Element::Thread(handler.object_id().0);
     number_of_two_threads_is_refused(&cross, thread)?;
     // A CQ that keeps no reference to its thread.
-    let loose = FarCq::to(&cross.other, cross.uar.page(), thread)?;
+    let unreferencing = FarCq::to(&cross.other, cross.uar.page(), thread)?;
     let before = handler.query()?.events;
-    let trigger =
-        || process.call_with_attr(&attr, trigger_across(), (device_id, loose.number(), false));
+    let trigger = || {
+        process.call_with_attr(&attr, trigger_across(), (device_id, unreferencing.number(), false))
+    };
     ensure_eq!(trigger()?, 0, "errno of its doorbell");
     let come = || handler.query().ok().filter(|it| it.events > before);
-    until("an event of a CQ that keeps nothing", come)?;
+    until("an event of a CQ without a reference to its thread", come)?;
     handler.destroy()?;
-    ensure_eq!((trigger()?, loose.written()?), (0, 2), "errno and CQEs without the thread");
+    ensure_eq!((trigger()?, unreferencing.written()?), (0, 2), "errno and CQEs without the thread");
     ensure!(process.status()?.status.runs(), "an event for a destroyed thread");
     Ok(())
 }
@@ -409,26 +421,26 @@ fn program_arms_cq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(trigger()?, 0, "errno of a CQE before the first arm");
     ensure_eq!(handler.query()?.events, 0, "events of a CQ that was not armed");
     for round in 1..=3_u32 {
-        // Nothing was consumed before the first: its CQE is there, and makes the event at once.
+        // The first CQE is not consumed, so the first arm raises the event at once.
         ensure_eq!(arm(round - 1)?, 0, "errno of the arm");
         events(round)?;
         let mut record = [0; 4];
         memory.read_at(4096, &mut record)?;
         ensure_eq!(u32::from_be_bytes(record), round - 1, "the record as the program wrote it");
-        // An arm is for one event, whatever comes after it.
+        // An arm raises only one event.
         ensure_eq!(trigger()?, 0, "errno of the next CQE");
         ensure_eq!(handler.query()?.events, round, "events without another arm");
     }
     ensure_eq!(arm(4)?, 0, "errno of an arm when all CQEs are consumed");
     ensure_eq!(handler.query()?.events, 3, "events before the next CQE");
-    ensure_eq!(trigger()?, 0, "errno of the CQE after it");
+    ensure_eq!(trigger()?, 0, "errno of the next CQE");
     events(4)?;
     drop(unarmed);
     cq.destroy()?;
     Ok(handler.destroy()?)
 }
 
-/// Numbers of threads are a function's own: the other one may have a thread of the same number.
+/// Each function numbers its own threads: the other function may have a thread with this number.
 fn number_of_two_threads_is_refused(cross: &Cross, thread: Element) -> Result<(), Stop> {
     if !cross.other.caps().general.apu() {
         return Ok(());
@@ -444,7 +456,11 @@ fn number_of_two_threads_is_refused(cross: &Cross, thread: Element) -> Result<()
         let (_ring, refused) = FarCq::create(&cross.other, cross.uar.page(), thread)?;
         let reason = refused.err().and_then(|error| error.syndrome());
         let reason = reason.and_then(Refusal::of_syndrome);
-        ensure_eq!(reason, Some(Refusal::DpaNumberAmbiguous), "a CQ of either of two threads");
+        ensure_eq!(
+            reason,
+            Some(Refusal::DpaNumberAmbiguous),
+            "a CQ with an ambiguous thread number"
+        );
         drop(FarCq::to(&cross.other, theirs.process.uar().page(), thread)?);
     }
     Ok(())
@@ -472,14 +488,18 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     (config.ring, config.record) = (memories.at(2), memories.at(3));
     config.uar = Some(cross.uar.clone());
     let qp = |config: &DpaQpConfig| DpaQp::create_cross_dev(process, other, config);
-    failed("a queue pair without a domain of its own", qp(&config), "protection domain")?;
+    failed("a queue pair without a protection domain", qp(&config), "protection domain")?;
     config.pd = Some(process.pd().clone());
-    failed("one with the process's", qp(&config), "protection domain")?;
+    failed("a queue pair with the process's protection domain", qp(&config), "protection domain")?;
     config.pd = Some(domain.pd().clone());
     let here = DpaCqConfig::new(2, CqElement::NonDpa { vector: 0 });
     let near = DpaCq::create(process, &here)?;
     let strange = DpaQpConfig { rq_cq: (&near).into(), ..config.clone() };
-    failed("one with the process's CQ", qp(&strange), "CQ of the receives is of another device")?;
+    failed(
+        "a queue pair with the process's CQ",
+        qp(&strange),
+        "CQ of the receives is of another device",
+    )?;
     drop((strange, near, config));
     let strange = DpaCqConfig { ring: memories.at(2), ..here };
     let why = "memory of the ring is of another device";
@@ -509,20 +529,24 @@ fn doorbell_without_uar_extension_sets_errno(lab: &Lab) -> Result<(), Stop> {
     }
     let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
     let strange = by(stranger.outbox()?);
-    ensure_eq!(rings(&stranger.process, &strange, device_id)?, NO_QUEUE, "errno of another's");
-    ensure_eq!(far.written()?, 0, "CQEs so far");
-    ensure_eq!(rings(process, &attr, device_id)?, 0, "errno of whom it was extended to");
+    ensure_eq!(
+        rings(&stranger.process, &strange, device_id)?,
+        NO_QUEUE,
+        "errno for a process without the extension"
+    );
+    ensure_eq!(far.written()?, 0, "CQEs after refused doorbells");
+    ensure_eq!(rings(process, &attr, device_id)?, 0, "errno for the process with the extension");
     ensure_eq!(far.written()?, 1, "CQEs");
     // A thread without an outbox uses the extension of its process's outbox.
     let none = RpcAttr::default();
     ensure_eq!(rings(process, &none, device_id)?, 0, "errno of the process's own outbox");
-    ensure_eq!(far.written()?, 2, "CQEs with that one");
+    ensure_eq!(far.written()?, 2, "CQEs after the doorbell without an outbox");
     // Without the extension the doorbells have no effect, though the page and the CQ exist.
     let Cross { uar, rig, .. } = cross;
     let page = uar.page().clone();
     drop(uar);
     ensure_eq!(rings(&rig.process, &attr, device_id)?, NO_QUEUE, "errno without the extension");
-    ensure_eq!(far.written()?, 2, "CQEs in the end");
+    ensure_eq!(far.written()?, 2, "CQEs after the refused doorbell");
     drop(page);
     Ok(())
 }

@@ -144,7 +144,11 @@ fn msix_map_has_one_eq_per_vector(lab: &Lab) -> Result<(), Stop> {
     let none = emulation::create_device(&rig.process, 1, 0)?;
     let map = MsixMap::create(&rig.process, &none, 1)?;
     ensure_eq!(map.pairs().len(), 0, "pairs of a device without vectors");
-    failed("a vector of it", Msix::create(&map, &MsixConfig::default()), "vector 0 of a map of 0")
+    failed(
+        "a vector of a device without vectors",
+        Msix::create(&map, &MsixConfig::default()),
+        "vector 0 of a map of 0",
+    )
 }
 
 fn program_sends_msix_to_host_of_emulated_device(lab: &Lab) -> Result<(), Stop> {
@@ -238,8 +242,8 @@ fn objects_of_another_context_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let cq =
         DpaCq::create(&rig.process, &DpaCqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 }))?;
     let context = "another device context";
-    failed("another's doorbell", DoorbellToCq::map(&foreign, 0, &cq), context)?;
-    failed("another's vectors", MsixMap::create(&rig.process, &foreign, 1), context)?;
+    failed("another context's doorbell", DoorbellToCq::map(&foreign, 0, &cq), context)?;
+    failed("another context's vectors", MsixMap::create(&rig.process, &foreign, 1), context)?;
     let map = MsixMap::create(&rig.process, &own, 1)?;
     let target = Some(other.process.device().clone());
     let away = MsixConfig { target, ..MsixConfig::default() };

@@ -119,7 +119,7 @@ fn fault(process: &Process) -> Result<DpaStatus, Stop> {
     let window = Window::create(process, process.pd())?;
     match process.call(peek, (window.id().0, 0xabcd, 0)) {
         Err(Error::Fatal(status)) if (1..64).contains(&status.0) => Ok(status),
-        other => Err(Stop::fail(format!("an access to nowhere: {other:?}"))),
+        other => Err(Stop::fail(format!("an access to unmapped memory: {other:?}"))),
     }
 }
 
@@ -185,7 +185,11 @@ fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop
         let call = scope.spawn(|| process.call(ends_with(), (200,)));
         let ending = || process.status().ok()?.ending.then_some(());
         until("the error handler", ending)?;
-        ensure_eq!(process.status()?.status, DpaStatus(0), "the status meanwhile");
+        ensure_eq!(
+            process.status()?.status,
+            DpaStatus(0),
+            "the status while the error handler runs"
+        );
         // It is dropped meanwhile, and keeps no part of the process.
         drop(other);
         let met = process.status()?;
@@ -261,7 +265,7 @@ fn crash_data_and_core_dump_follow_fatal_error(lab: &Lab) -> Result<(), Stop> {
     // The stack of the call exists, though the call is gone.
     core.word(crash.registers[2] & !7)?;
     let nowhere = process.core_dump(Some(Path::new("/dev/null/here")));
-    failed("a core dump into nothing", nowhere, "/dev/null/here")?;
+    failed("a core dump to an invalid path", nowhere, "/dev/null/here")?;
     drop(buffer);
     Ok(process.destroy()?)
 }

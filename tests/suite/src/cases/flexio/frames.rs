@@ -198,7 +198,7 @@ fn cross_device_queues_require_host_memory(lab: &Lab) -> Result<(), Stop> {
     failed("an SQ in the heap", heap, "memory of the host")?;
     (send.wq.ring, send.wq.record) = (memory_at(0), memory_at(4096));
     let foreign = DpaSq::create_cross_dev(&process, &other, &cq, &send);
-    failed("an SQ without a UAR of its own", foreign, "Uar::extend")?;
+    failed("an SQ without an extended UAR", foreign, "Uar::extend")?;
     (send.wq.uar, send.wq.pd) = (Some(uar.clone()), Some(domain.pd().clone()));
     let sq = DpaSq::create_cross_dev(&process, &other, &cq, &send)?;
     // The host posts to it: that the device takes it shows where it is.
@@ -308,7 +308,7 @@ fn program_reflects_frames_with_swapped_macs(lab: &Lab) -> Result<(), Stop> {
         let rest = region.sge(BYTES + 18, bytes.len() - 18)?;
         sender.post(&EthSend::new(&bytes[..18], rest).signaled(), 0)?;
         until("the frame was sent", || sender.poll(&mut send_cq))??;
-        let arrived = until("the frame comes back", || receiver.poll(&mut receive_cq))??;
+        let arrived = until("the reflected frame", || receiver.poll(&mut receive_cq))??;
         let expected = frame(n, there, here);
         ensure_eq!(arrived.byte_len() as usize, expected.len(), "the length of a frame");
         let mut seen = vec![0; expected.len()];
@@ -366,7 +366,7 @@ fn burst_frames_return_or_count_as_lost(lab: &Lab) -> Result<(), Stop> {
         let lost = counter.query().ok()?.out_of_buffer() as usize;
         (came + lost == FRAMES).then_some(())
     })?;
-    ensure!(came >= DEPTH, "{came} frames came back, of {DEPTH} receives");
+    ensure!(came >= DEPTH, "only {came} frames were reflected into {DEPTH} receives");
     ensure!(matches!(last, Some(Ok(at)) if at + 1 == came), "{last:?} after {came} frames");
     // They are a subsequence of the sent frames.
     let mut sent = 0..FRAMES;
@@ -374,7 +374,7 @@ fn burst_frames_return_or_count_as_lost(lab: &Lab) -> Result<(), Stop> {
         let mut seen = vec![0; BYTES];
         region.read_at(at * BYTES, &mut seen)?;
         let is_it = |n: &usize| seen.starts_with(&frame(*n, there, here));
-        ensure!(sent.find(is_it).is_some(), "frame {at} that came back is none that was sent");
+        ensure!(sent.find(is_it).is_some(), "reflected frame {at} was never sent");
     }
     Ok(())
 }

@@ -55,8 +55,8 @@ fn app_is_selected_by_name_and_hw_model(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(listed[2..], [("here", own), ("there", other)], "the list");
     let on_device = |name| AppSelect { device: Some(&device), ..AppSelect::new(name) };
     let for_model = |name, hw_model| AppSelect { hw_model, ..AppSelect::new(name) };
-    ensure_eq!(mark(apps.get(&on_device("here"))?), Some(2), "the one for just this model");
-    ensure_eq!(mark(apps.get(&on_device("worker"))?), Some(0), "the one for any model");
+    ensure_eq!(mark(apps.get(&on_device("here"))?), Some(2), "the app for exactly this model");
+    ensure_eq!(mark(apps.get(&on_device("worker"))?), Some(0), "the app for any model");
     ensure_eq!(mark(apps.get(&for_model("worker", other))?), Some(3), "of another model");
     failed("no app", apps.get(&on_device("none")), "no program none")?;
     failed(
@@ -79,7 +79,8 @@ fn app_name_is_limited_to_256_bytes(_: &Lab) -> Result<(), Stop> {
 fn app_has_name_elf_and_symbols(_: &Lab) -> Result<(), Stop> {
     let app = app()?;
     ensure_eq!(app.name(), "shown", "the name");
-    let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
+    let path = crate::dpa_program()
+        .ok_or_else(|| Stop::fail("no compiled program was given (--dpa-program)"))?;
     ensure!(app.elf() == std::fs::read(path)?, "the file is another");
     ensure!(app.symbol("add").is_some_and(|at| at != 0), "no address of a function");
     ensure_eq!(app.symbol("subtract"), None, "a symbol that the program does not have");
@@ -100,7 +101,7 @@ fn function_info_gives_signature_and_address(_: &Lab) -> Result<(), Stop> {
         ensure_eq!(Some(info.address), app.symbol(name), "the address of {name}");
     }
     // A data object is not a function.
-    ensure_eq!(app.function_info("SHOWN_BYTES"), None, "a function that is not there");
+    ensure_eq!(app.function_info("SHOWN_BYTES"), None, "a function that does not exist");
     Ok(())
 }
 
@@ -135,7 +136,7 @@ fn hw_model_follows_pci_device_id(lab: &Lab) -> Result<(), Stop> {
 
 fn version_is_set_once(_: &Lab) -> Result<(), Stop> {
     let older = Version::new(24, 10, 0);
-    failed("a version to come", set_version(Version::new(25, 1, 1)), "above 25.1.0")?;
+    failed("a later version", set_version(Version::new(25, 1, 1)), "above 25.1.0")?;
     for _ in 0..2 {
         set_version(Version::CURRENT)?;
         failed("another version", set_version(older), "it is set once")?;
@@ -148,7 +149,7 @@ fn app_symbol_data_matches_file(_: &Lab) -> Result<(), Stop> {
     let app = app()?;
     ensure_eq!(app.symbol_data("SHOWN_BYTES"), Some(b"a file\0".to_vec()), "bytes");
     ensure_eq!(app.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
-    ensure_eq!(app.symbol_data("missing"), None, "a symbol that is not there");
+    ensure_eq!(app.symbol_data("missing"), None, "a symbol that does not exist");
     Ok(())
 }
 

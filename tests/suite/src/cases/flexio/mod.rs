@@ -166,7 +166,7 @@ fn slow_call_times_out_and_process_continues(lab: &Lab) -> Result<(), Stop> {
         }
         other => return Err(Stop::fail(format!("a call without an end: {other:?}"))),
     }
-    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call after it");
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call after the timeout");
     Ok(())
 }
 
@@ -183,7 +183,11 @@ fn memcpy_works_in_every_host_heap_direction(lab: &Lab) -> Result<(), Stop> {
     ensure!(back == bytes, "host to heap to heap to host changed the bytes");
     process.memcpy(Source::Host(&bytes[1..]), Destination::Dpa(second.address() + 7), 90_000)?;
     second.read_at(6, &mut back[..90_002])?;
-    ensure_eq!((back[0], back[90_001]), (bytes[6], bytes[90_007]), "bytes beside the copy");
+    ensure_eq!(
+        (back[0], back[90_001]),
+        (bytes[6], bytes[90_007]),
+        "bytes before and after the copy"
+    );
     ensure!(back[1..90_001] == bytes[1..90_001], "a copy at an odd address changed the bytes");
     let mut host = [0; 5];
     process.memcpy(Source::Host(&bytes), Destination::Host(&mut host), 4)?;
@@ -204,8 +208,12 @@ fn copy_outside_heap_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let info = process.heap_info();
     let end = info.base + info.size;
     failed("a write past the heap", process.write(end - 3, &[0; 4]), "not in the heap")?;
-    failed("a read before it", process.read(info.base - 1, &mut [0; 4]), "not in the heap")?;
-    failed("a fill of all of it and a byte", process.fill(info.base, info.size + 1, 0), "heap")?;
+    failed("a read before the heap", process.read(info.base - 1, &mut [0; 4]), "not in the heap")?;
+    failed(
+        "a fill of one byte more than the heap",
+        process.fill(info.base, info.size + 1, 0),
+        "heap",
+    )?;
     failed("a fill to the end of all", process.fill(info.base, u64::MAX, 0), "heap")?;
     let buffer = process.alloc(16)?;
     failed("a write past a buffer", buffer.write_at(9, &[0; 8]), "buffer of 16 bytes")?;
@@ -239,7 +247,7 @@ fn heap_info_tracks_allocations_and_drops(lab: &Lab) -> Result<(), Stop> {
     let info = process.heap_info();
     ensure_eq!((info.requested, info.allocated), (101, 64 + 128 + 64), "three buffers");
     ensure!(buffers[2].is_empty() && buffers[2].address() != 0, "a buffer of no bytes");
-    failed("more than there is", process.alloc(12_288), "ProcessConfig::heap")?;
+    failed("an allocation larger than the heap", process.alloc(12_288), "ProcessConfig::heap")?;
     drop(buffers);
     ensure_eq!(process.heap_info(), empty, "the heap after all were dropped");
     let all = process.alloc(12_288)?;
@@ -254,7 +262,7 @@ fn buffer_with_mkey_rejects_free(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(key.id().0, key.lkey().0, "the number");
     ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "its memory");
     failed("to free it", buffer.free(), "in use")?;
-    ensure_eq!(process.heap_info().requested, 4096, "bytes while the key is there");
+    ensure_eq!(process.heap_info().requested, 4096, "bytes allocated while the key exists");
     ensure_eq!(key.object().query()?.pd(), process.pd().pdn(), "its protection domain");
     key.destroy()?;
     ensure_eq!(process.heap_info().requested, 0, "bytes after the key");
@@ -289,7 +297,7 @@ fn recoverable_buffer_is_copied_back_on_free(lab: &Lab) -> Result<(), Stop> {
         buffer.write_at(0, &bytes)?;
         let mut back = vec![0; length];
         region.read_at(0, &mut back)?;
-        ensure!(back.iter().all(|&byte| byte == 0), "it came back before it was freed");
+        ensure!(back.iter().all(|&byte| byte == 0), "the host buffer changed before the free");
         if ends {
             fatal("a call that ends its process", rig.process.call(ends_with(), (200,)))?;
         }
@@ -490,7 +498,7 @@ fn outbox_uses_process_or_given_uar(lab: &Lab) -> Result<(), Stop> {
     let config =
         OutboxConfig { uar: Some(Uar::of(&rig.process, page.clone())), ..OutboxConfig::default() };
     let third = Outbox::create(&rig.process, &config)?;
-    ensure_eq!(third.uar().id().0, page.page_id(), "the UAR of a page that there was");
+    ensure_eq!(third.uar().id().0, page.page_id(), "the UAR of the given page");
     let page = Arc::new(lab.device()?.uar_alloc(UarKind::NonCached)?);
     let config = OutboxConfig { uar: Some(Uar::of(&rig.process, page)), ..OutboxConfig::default() };
     failed("a page of another context", Outbox::create(&rig.process, &config), "another device")?;

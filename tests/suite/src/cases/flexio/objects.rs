@@ -48,7 +48,11 @@ fn event_handler_gets_given_outbox_and_windows(lab: &Lab) -> Result<(), Stop> {
     let process = &rig.process;
     let plain = || EventHandlerConfig::new(Handler::named("begins_with"));
     let own = u64::from(process.outbox_id().0);
-    ensure_eq!(run_values(&rig, plain())?, [1, 0, own, NONE, NONE, 0], "a handler of nothing");
+    ensure_eq!(
+        run_values(&rig, plain())?,
+        [1, 0, own, NONE, NONE, 0],
+        "a handler with default attributes"
+    );
 
     let (_first, outbox) = (rig.outbox()?, rig.outbox()?);
     let windows = [Window::create(process, process.pd())?, Window::create(process, process.pd())?];
@@ -137,7 +141,7 @@ fn symbol_data_matches_program_file(lab: &Lab) -> Result<(), Stop> {
     let bytes = process.symbol_data("SHOWN_BYTES");
     ensure_eq!(bytes.as_deref(), Some(&b"a file\0"[..]), "bytes");
     ensure_eq!(process.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
-    ensure_eq!(process.symbol_data("missing"), None, "a symbol that is not there");
+    ensure_eq!(process.symbol_data("missing"), None, "a symbol that does not exist");
     Ok(())
 }
 

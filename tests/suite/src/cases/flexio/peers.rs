@@ -14,7 +14,7 @@ use verbless_queue::address::GRH_BYTES;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, QpConfig, Uc, Ud, WcOpcode};
 
-use super::queues::{BYTES, Drain, ProgramPair, towards};
+use super::queues::{BYTES, Drain, ProgramPair, with_peer_address};
 use super::rig::Rig;
 use crate::case::cases;
 use crate::endpoint::quiet;
@@ -113,7 +113,7 @@ fn event_handler_posts_rdma_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     }
     let mut past_slots = [0; LENGTH];
     replies.read_at(DEPTH * LENGTH, &mut past_slots)?;
-    ensure!(past_slots.iter().all(|&byte| byte == UNWRITTEN), "a write went past its slot");
+    ensure!(past_slots.iter().all(|&byte| byte == UNWRITTEN), "a write exceeded its slot");
     ensure!(handler.query()?.runs > 0, "the handler did not run");
     Ok(())
 }
@@ -144,7 +144,7 @@ fn program_writes_over_uc(lab: &Lab) -> Result<(), Stop> {
         path_mtu: own.mtu,
         ..QpAttr::default()
     };
-    to_rts(&mut pair.qp, towards(&rig.process, &peer, attr)?)?;
+    to_rts(&mut pair.qp, with_peer_address(&rig.process, &peer, attr)?)?;
 
     let bytes = pattern(3, BYTES);
     pair.from.write_at(0, &bytes)?;

@@ -611,11 +611,15 @@ fn qp_accepts_each_mtu_and_access_right(lab: &Lab) -> Result<(), Stop> {
 
 /// `attr` with the address of its own port, for devices without force loopback.
 fn own_address(process: &Process, qp: &DpaQp, attr: QpAttr) -> Result<QpAttr, Stop> {
-    towards(process, &qp.address(&ConnectOptions::default())?, attr)
+    with_peer_address(process, &qp.address(&ConnectOptions::default())?, attr)
 }
 
 /// `attr` with the address of a peer.
-pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Result<QpAttr, Stop> {
+pub(super) fn with_peer_address(
+    process: &Process,
+    peer: &PeerAddress,
+    attr: QpAttr,
+) -> Result<QpAttr, Stop> {
     Ok(match process.domain().path(peer, &ConnectOptions::default())? {
         verbless_command::Path::Roce { route, destination_mac, .. } => QpAttr {
             rgid: route.dgid,

@@ -13,7 +13,8 @@ use crate::{Lab, Stop};
 
 /// The compiled program.
 pub(super) fn app() -> Result<App, Stop> {
-    let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
+    let path = crate::dpa_program()
+        .ok_or_else(|| Stop::fail("no compiled program was given (--dpa-program)"))?;
     Ok(App::new("shown", &std::fs::read(&path)?)?)
 }
 

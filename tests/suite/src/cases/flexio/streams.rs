@@ -150,7 +150,7 @@ fn large_buffer_holds_messages_until_flush(lab: &Lab) -> Result<(), Stop> {
     let written = process.call(says_to(), (stream.id().0, MESSAGES, 0))?;
     ensure_eq!(written, MESSAGES, "messages written");
     stream.flush()?;
-    ensure!(seen.texts() == numbered_texts(MESSAGES, 0), "messages that came");
+    ensure!(seen.texts() == numbered_texts(MESSAGES, 0), "delivered messages");
     ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
     ensure_eq!(process.heap_info(), before, "the heap after the stream");
@@ -263,7 +263,7 @@ fn async_mode_delivers_on_flush(lab: &Lab) -> Result<(), Stop> {
             config.buffer = 2 << 10;
         })?;
         ensure_eq!(process.call(says_to(), (stream.id().0, 6, 0))?, 6, "messages written");
-        quiet("messages came before the flush", || seen.count(1))?;
+        quiet("messages were delivered before the flush", || seen.count(1))?;
         stream.flush()?;
         ensure_eq!(seen.texts(), numbered_texts(6, 0), "messages by {transport:?}");
         stream.flush()?;
@@ -315,10 +315,10 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         let segments = 2 * texts.len() as u64 + lost.undelivered + lost.damaged;
         if matches!(transport, MsgTransport::Rc | MsgTransport::Window) {
-            ensure_eq!(texts.len() as u64, written, "messages that came by {transport:?}");
+            ensure_eq!(texts.len() as u64, written, "messages delivered by {transport:?}");
             ensure_eq!((lost.undelivered, lost.damaged), (0, 0), "lost by {transport:?}");
         } else {
-            ensure_eq!(segments, 2 * written, "segments that came or are lost by {transport:?}");
+            ensure_eq!(segments, 2 * written, "segments delivered or lost by {transport:?}");
         }
         // The stream continues.
         ensure_eq!(process.call(says_to(), (stream.id().0, 2, 0))?, 2, "messages after that");
@@ -354,7 +354,7 @@ fn default_stream_is_unique_and_stays_at_info(lab: &Lab) -> Result<(), Stop> {
     let expected = [Level::Info, Level::Error, Level::Info].map(Some);
     ensure_eq!(levels, expected, "levels");
     stream.destroy()?;
-    ensure_eq!(process.call(says(), (5,))?, 0, "bytes of messages after it");
+    ensure_eq!(process.call(says(), (5,))?, 0, "bytes written after the stream's end");
     create()?.destroy()?;
     Ok(())
 }
@@ -365,9 +365,9 @@ fn extra_stream_filters_by_its_level(lab: &Lab) -> Result<(), Stop> {
     let written = || process.call(says_to(), (stream.id().0, 1, 0));
     ensure_eq!(written()?, 0, "information by a stream of errors");
     stream.set_level(Level::Debug)?;
-    ensure_eq!(written()?, 1, "information by a stream of everything");
+    ensure_eq!(written()?, 1, "information written at level Debug");
     stream.set_level(Level::None)?;
-    ensure_eq!(written()?, 0, "information by a stream of nothing");
+    ensure_eq!(written()?, 0, "information written at level None");
     failed("the level of messages", stream.set_level(Level::Always), "Always")
 }
 
@@ -417,8 +417,8 @@ fn stream_rejects_host_of_another_version(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(ask(operation::ATTACH)?, FAILED, "attaching a stream of version {version}");
     }
     block.write_at(0, &Setup::new(ring.address(), 2, LOG_TEXT_ENTRY_BYTES).to_bytes())?;
-    ensure_eq!(ask(operation::ATTACH)?, 0, "attaching one of this version");
-    ensure_eq!(ask(operation::DETACH)?, 0, "users of it");
+    ensure_eq!(ask(operation::ATTACH)?, 0, "to attach a host of this version");
+    ensure_eq!(ask(operation::DETACH)?, 0, "users after the detach");
     Ok(())
 }
 
@@ -454,7 +454,11 @@ fn flush_after_panic_delivers_last_messages(lab: &Lab) -> Result<(), Stop> {
             stream.flush()?;
             let texts = seen.texts();
             ensure_eq!(texts.len(), 4, "messages by {transport:?}: {texts:?}");
-            ensure_eq!(texts[..3], ["number 7", "and 0x7", "a line"], "messages before it");
+            ensure_eq!(
+                texts[..3],
+                ["number 7", "and 0x7", "a line"],
+                "messages before the unterminated one"
+            );
             let panic = &texts[3];
             ensure!(panic.contains("main.rs:"), "the panic has no location: {panic:?}");
             ensure!(panic.contains("the len is 3"), "the panic's message: {panic:?}");
@@ -493,8 +497,8 @@ fn stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> {
             stream.destroy()?;
             let count = seen.all().len();
             let written = writes.join().map_err(|_| Stop::fail("a panic"))??;
-            ensure!(written < 2_000, "all was written before the stream went");
-            ensure_eq!(seen.all().len(), count, "messages after the stream went");
+            ensure!(written < 2_000, "all messages were written before the stream's end");
+            ensure_eq!(seen.all().len(), count, "messages after the stream's end");
             Ok(())
         })?;
         let possible = numbered_texts(2_000, 300);
@@ -513,7 +517,11 @@ fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
         let attr = RpcAttr { timeout: Some(Duration::from_millis(100)), ..RpcAttr::default() };
         let endless = process.call_with_attr(&attr, says_without_end(), (stream.id().0,));
         ensure!(matches!(endless, Err(Error::Timeout(_))), "{transport:?}: {endless:?}");
-        ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages after it");
+        ensure_eq!(
+            process.call(says_to(), (stream.id().0, 3, 0))?,
+            3,
+            "messages after the timeout"
+        );
         stream.flush()?;
         let expected = [numbered_texts(2, 0), numbered_texts(3, 0)].concat();
         ensure_eq!(seen.texts(), expected, "{transport:?}, what a flush delivers");
@@ -522,7 +530,7 @@ fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(
             seen.texts(),
             [expected, numbered_texts(1, 0)].concat(),
-            "{transport:?}, in the end"
+            "all messages by {transport:?}"
         );
         ensure_eq!(stream.lost()?.undelivered, 1, "{transport:?}, lost");
     }
@@ -566,7 +574,7 @@ fn trace_records_are_formatted_by_host(lab: &Lab) -> Result<(), Stop> {
             ensure_eq!(process.call(traces(), (stream.id().0, from))?, 7, "records written");
         }
         until("a batch", || seen.count(8))?;
-        quiet("records came before their batch was full", || seen.count(9))?;
+        quiet("records were delivered before their batch was full", || seen.count(9))?;
         let flush = Function::<(u8,), ()>::named("flushes_trace");
         process.call(flush, (stream.id().0,))?;
         until("the rest", || seen.count(14))?;
@@ -597,7 +605,7 @@ fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
         process.call(Function::<(u8,), ()>::named("flushes_trace"), (stream.id().0,))?;
     }
     stream.flush()?;
-    ensure_eq!(seen.texts().len(), 175, "records that came");
+    ensure_eq!(seen.texts().len(), 175, "delivered records");
     ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
     Ok(())
@@ -616,7 +624,7 @@ fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(stream.id().0, 0, "the number of the stream");
         process.call(says(), (5,))?;
         if is_async {
-            quiet("messages came before the flush", || seen.count(4))?;
+            quiet("messages were delivered before the flush", || seen.count(4))?;
         }
         failed("a process that prints", process.clone().destroy(), "in use")?;
         deprecated::print_flush(&stream)?;

@@ -176,7 +176,7 @@ fn callback_receives_reports_in_batches(lab: &Lab) -> Result<(), Stop> {
         let mut setup = tracer(&process, transport, &directory)?;
         let batches = take(&mut setup);
         let tracer = setup.create()?;
-        ensure_eq!(tracer.file(), None, "a file beside the callback");
+        ensure_eq!(tracer.file(), None, "a file of a tracer with a callback");
         tracer.start()?;
         ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
         until("two batches", || (taken(&batches).len() == 2).then_some(()))?;
@@ -319,7 +319,7 @@ fn lossless_run_ends_when_memory_is_full(lab: &Lab) -> Result<(), Stop> {
             tracer.stop()?;
             are_of(&read(tracer.file())?, from, 128)?;
         }
-        ensure_eq!(tracer.lost()?.without_room, 2 * 72, "reports that there was no room for");
+        ensure_eq!(tracer.lost()?.without_room, 2 * 72, "reports lost for lack of room");
         // A normal run after it.
         tracer.start()?;
         ensure_eq!(process.call(points(), (7, 100))?, 100, "reports written after that");
@@ -337,7 +337,7 @@ fn reports_without_room_are_counted(lab: &Lab) -> Result<(), Stop> {
         setup.set_dev_mem_limit(1 << 10)?.set_batch_depth(4)?.without_thread();
         let tracer = setup.create()?;
         tracer.start()?;
-        ensure_eq!(process.call(points(), (0, 40))?, 16, "reports that there is room for");
+        ensure_eq!(process.call(points(), (0, 40))?, 16, "reports written");
         ensure_eq!(tracer.poll()?, 16, "reports taken");
         ensure_eq!(process.call(points(), (100, 3))?, 3, "reports after that");
         tracer.stop()?;
@@ -362,8 +362,12 @@ fn reports_without_room_are_counted(lab: &Lab) -> Result<(), Stop> {
     }
     tracer.stop()?;
     let (records, lost) = (read(tracer.file())?, tracer.lost()?);
-    ensure_eq!(lost.without_room + written, 64, "reports written and not");
-    ensure_eq!(lost.undelivered + records.len() as u64, written, "reports that came and not");
+    ensure_eq!(lost.without_room + written, 64, "reports written and lost for lack of room");
+    ensure_eq!(
+        lost.undelivered + records.len() as u64,
+        written,
+        "reports delivered and undelivered"
+    );
     ensure!(records.len() <= 32, "{} reports in memory for 16", records.len());
     ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "a report that was never written");
     Ok(())
@@ -482,13 +486,13 @@ fn callback_beside_file_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let mut setup = Tracer::init(&process)?;
         take(&mut setup);
         setup.set_output_mode(mode);
-        failed("a callback beside a file", setup.create(), "has a callback")?;
+        failed("a callback and a file", setup.create(), "has a callback")?;
     }
     // In the other output mode, the callback counts.
     let mut setup = Tracer::init(&process)?;
     take(setup.set_output_mode(OutputMode::Csv));
     let tracer = setup.create()?;
-    ensure_eq!(tracer.file(), None, "the file beside a callback");
+    ensure_eq!(tracer.file(), None, "the file of a tracer with a callback");
     Ok(tracer.destroy()?)
 }
 
@@ -549,9 +553,15 @@ fn fatal_error_keeps_written_reports(lab: &Lab) -> Result<(), Stop> {
             }
             tracer.stop()?;
             are_of(&read(tracer.file())?, 3, 21)?;
-            ensure!(matches!(tracer.start(), Err(Error::Fatal(_))), "a start after the end");
+            ensure!(
+                matches!(tracer.start(), Err(Error::Fatal(_))),
+                "a start after the process's end"
+            );
             tracer.destroy()?;
-            ensure!(matches!(Tracer::init(&process), Err(Error::Fatal(_))), "an init after it");
+            ensure!(
+                matches!(Tracer::init(&process), Err(Error::Fatal(_))),
+                "an init after the process's end"
+            );
             process.destroy()?;
         }
     }

@@ -17,14 +17,14 @@ use crate::{Lab, Stop, ensure, ensure_eq, until};
 const RECORD: usize = 4096;
 
 /// A send queue whose ring the case writes.
-struct Bare {
+struct RawSq {
     object: SqObject,
     memory: RegisteredMemory,
     uar: Arc<Uar>,
     posted: u16,
 }
 
-impl Bare {
+impl RawSq {
     fn new(side: &Side, min_inline: MinWqeInlineMode) -> Result<Self, Stop> {
         let device = &side.device;
         let memory = RegisteredMemory::new(device, 2 * RECORD)?;
@@ -100,7 +100,7 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
     ];
     for (mode, min) in modes {
         for inline in [min, min + 1, 60] {
-            let mut sq = Bare::new(&hosts.from, mode)?;
+            let mut sq = RawSq::new(&hosts.from, mode)?;
             hosts.from.region.write_at(0, &bytes[inline..])?;
             let rest = hosts.from.region.sge(0, bytes.len() - inline)?;
             hosts.receive(0)?;
@@ -112,7 +112,7 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
         let refused = (REQUESTER_ERROR, LOCAL_QP_OPERATION);
         let rest = hosts.from.region.sge(0, 100)?;
         if let Some(less) = usize::checked_sub(min, 1) {
-            let mut sq = Bare::new(&hosts.from, mode)?;
+            let mut sq = RawSq::new(&hosts.from, mode)?;
             sq.post(&bytes[..less], 0, rest)?;
             let done = sq.done(&mut hosts.from.cq)?;
             ensure_eq!(done, refused, "{less} bytes inline, of mode {mode:?}");
@@ -121,7 +121,7 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
         if hosts.from.device.caps().ethernet.as_ref().is_some_and(|page| page.csum_cap()) {
             continue;
         }
-        let mut sq = Bare::new(&hosts.from, mode)?;
+        let mut sq = RawSq::new(&hosts.from, mode)?;
         sq.post(&bytes[..60], 0x80, rest)?;
         ensure_eq!(sq.done(&mut hosts.from.cq)?, refused, "a checksum of the device's");
     }

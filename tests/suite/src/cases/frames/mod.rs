@@ -140,7 +140,7 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 2);
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
-    ensure!(done.cookie == 1 && seen == bytes, "the frame after it");
+    ensure!(done.cookie == 1 && seen == bytes, "the next frame");
     Ok(())
 }
 
@@ -248,7 +248,11 @@ fn bad_sge_stops_sq_until_recovery(lab: &Lab) -> Result<(), Stop> {
         }
         ensure_eq!(hosts.sender.object().query()?.state(), SqState::ERR, "the state");
         hosts.sender.recover()?;
-        ensure_eq!(hosts.sender.object().query()?.state(), SqState::RDY, "the state after it");
+        ensure_eq!(
+            hosts.sender.object().query()?.state(),
+            SqState::RDY,
+            "the state after the recovery"
+        );
     }
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
@@ -280,7 +284,7 @@ fn rq_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> {
     hosts.receive(3)?;
     hosts.send(&bytes)?;
     let (done, seen) = hosts.arrived()??;
-    ensure!(done.cookie == 3 && seen == bytes, "a frame after it");
+    ensure!(done.cookie == 3 && seen == bytes, "the next frame");
     ensure_eq!(hosts.receiver.lost()?, Some(0), "frames lost without a receive");
     Ok(())
 }
@@ -335,7 +339,7 @@ fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
         let bytes = frame(hosts.there, hosts.here, ETHERTYPE + of as u16, 70 + n, n);
         hosts.send(&bytes)?;
         let cqe = until("a frame of the pool", || cq.poll_eth())?;
-        ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that it came by");
+        ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that received it");
         let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
         let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;
         ensure_eq!(cookie, n, "the receive that it took");
@@ -370,7 +374,7 @@ fn self_loopback_is_off_unless_enabled(lab: &Lab) -> Result<(), Stop> {
             let done = until("a frame of another domain", || far.poll(&mut far_cq))??;
             ensure_eq!(done.byte_len(), 80, "its length");
             match allowed {
-                true => _ = until("a frame of its own", || near.poll(&mut near_cq))??,
+                true => _ = until("a frame of its own domain", || near.poll(&mut near_cq))??,
                 false => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,
             }
         }

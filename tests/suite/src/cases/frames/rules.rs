@@ -113,7 +113,7 @@ fn multicast_rules_match_after_all_others(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _group = hosts.steer(&FlowAttr { priority: 0, ..FlowAttr::to(GROUP_MAC) }.tag(1))?;
     let frames = [frame(GROUP_MAC, hosts.here, ETHERTYPE, 64, 1)];
-    ensure_eq!(tags(&mut hosts, &frames)?, [1], "the tag by its own rule");
+    ensure_eq!(tags(&mut hosts, &frames)?, [1], "the tag of the function's own rule");
     let typed = FlowAttr { ethertype: Some(ETHERTYPE), priority: 15, ..FlowAttr::default() };
     let _typed = hosts.steer(&typed.tag(2))?;
     ensure_eq!(tags(&mut hosts, &frames)?, [2], "the tag by a rule of a later priority");

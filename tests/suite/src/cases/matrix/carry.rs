@@ -52,12 +52,12 @@ pub(super) fn immediate(number: u64) -> u32 {
 }
 
 /// The destination of requests: the queue, or a batch.
-pub(super) enum Poster<'q, S: Service> {
+pub(super) enum PostTarget<'q, S: Service> {
     Single(&'q mut SendQueue<S>),
     Batch(SendBatch<'q, S>),
 }
 
-impl<S: Service> Poster<'_, S> {
+impl<S: Service> PostTarget<'_, S> {
     /// Posts a request, whose cookie is `number`.
     pub(super) fn put<W: WorkRequest<S>>(&mut self, request: &W, number: u64) -> Result<(), Stop> {
         match self {
@@ -75,7 +75,7 @@ impl<S: Service> Poster<'_, S> {
     }
 }
 
-impl<S: Carry> Poster<'_, S> {
+impl<S: Carry> PostTarget<'_, S> {
     fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
         ensure_eq!(W::INFO.name, S::info(job.operation).name, "request that is posted");
         self.put(request, job.number)
@@ -133,7 +133,7 @@ pub(super) trait Carry: Service {
 
     /// Posts a request with its bytes in memory.
     fn post(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         way: &Self::Way,
         job: &Job,
         sges: &[Sge],
@@ -141,7 +141,7 @@ pub(super) trait Carry: Service {
 
     /// Posts a request with inline bytes.
     fn post_inline(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         way: &Self::Way,
         job: &Job,
         data: &[u8],
@@ -150,7 +150,7 @@ pub(super) trait Carry: Service {
 
 /// Posts a request that every connected service supports.
 fn put_connected<S: Carry + Connected, P: Payload>(
-    poster: &mut Poster<'_, S>,
+    poster: &mut PostTarget<'_, S>,
     job: &Job,
     payload: P,
 ) -> Result<(), Stop> {
@@ -168,7 +168,7 @@ fn put_connected<S: Carry + Connected, P: Payload>(
 
 /// A UMR that maps a key to these SGEs as one range.
 fn put_umr<S: Carry + Connected>(
-    poster: &mut Poster<'_, S>,
+    poster: &mut PostTarget<'_, S>,
     job: &Job,
     klms: &[Sge],
 ) -> Result<(), Stop> {
@@ -184,7 +184,12 @@ impl Carry for Rc {
         pair.connect(&ConnectOptions::default())
     }
 
-    fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
+    fn post(
+        poster: &mut PostTarget<'_, Self>,
+        (): &(),
+        job: &Job,
+        sges: &[Sge],
+    ) -> Result<(), Stop> {
         match job.operation {
             Operation::Read => put!(poster, job, Read::new(sges, job.remote)),
             Operation::CompareSwap => {
@@ -199,7 +204,7 @@ impl Carry for Rc {
     }
 
     fn post_inline(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         (): &(),
         job: &Job,
         data: &[u8],
@@ -222,7 +227,12 @@ impl Carry for Uc {
         pair.connect(&ConnectOptions::default())
     }
 
-    fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
+    fn post(
+        poster: &mut PostTarget<'_, Self>,
+        (): &(),
+        job: &Job,
+        sges: &[Sge],
+    ) -> Result<(), Stop> {
         match job.operation {
             Operation::Umr => put_umr(poster, job, sges),
             _ => put_connected(poster, job, sges),
@@ -230,7 +240,7 @@ impl Carry for Uc {
     }
 
     fn post_inline(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         (): &(),
         job: &Job,
         data: &[u8],
@@ -243,7 +253,7 @@ const KEY: QKey = QKey(0x1122_3344);
 
 /// Posts a request as a datagram.
 fn put_datagram<P: Payload>(
-    poster: &mut Poster<'_, Ud>,
+    poster: &mut PostTarget<'_, Ud>,
     to: &Destination,
     job: &Job,
     payload: P,
@@ -282,7 +292,7 @@ impl Carry for Ud {
     }
 
     fn post(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         way: &Destination,
         job: &Job,
         sges: &[Sge],
@@ -291,7 +301,7 @@ impl Carry for Ud {
     }
 
     fn post_inline(
-        poster: &mut Poster<'_, Self>,
+        poster: &mut PostTarget<'_, Self>,
         way: &Destination,
         job: &Job,
         data: &[u8],

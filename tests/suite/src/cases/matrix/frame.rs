@@ -3,7 +3,7 @@
 use verbless_queue::wr::{EthSend, Inline, Nop, OperationInfo, Payload};
 use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
 
-use super::carry::{Carry as _, Poster};
+use super::carry::{Carry as _, PostTarget};
 use super::cell::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
 use super::memory::Memory;
 use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
@@ -19,7 +19,7 @@ pub(super) fn info(operation: Operation) -> OperationInfo {
 
 /// Posts a frame or a NOP, with a completion if one is wanted.
 fn put<P: Payload + Copy>(
-    poster: &mut Poster<'_, Eth>,
+    poster: &mut PostTarget<'_, Eth>,
     operation: Operation,
     (header, body): (&[u8], P),
     signaled: bool,
@@ -56,8 +56,8 @@ pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     }
     let free = hosts.sender.free();
     let mut poster = match posting {
-        Posting::Batch => Poster::Batch(hosts.sender.batch()),
-        _ => Poster::Single(&mut hosts.sender),
+        Posting::Batch => PostTarget::Batch(hosts.sender.batch()),
+        _ => PostTarget::Single(&mut hosts.sender),
     };
     for at in 0..REQUESTS {
         let (header, body) = frames.get(at).map_or((&[][..], &[][..]), |it| it.split_at(HEADER));

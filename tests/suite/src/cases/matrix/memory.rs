@@ -98,7 +98,7 @@ impl Memory {
             range.fill(0);
         }
         ensure!(found[skipped..] == *data, "other data in message {at}");
-        ensure!(slot.iter().all(|&byte| byte == 0), "bytes beside message {at} have changed");
+        ensure!(slot.iter().all(|&byte| byte == 0), "bytes around message {at} have changed");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! The matrix: every service with every operation that it carries, every form of payload, lengths
-//! from nothing to several packets, and each way to post. All cells prove the same ([`run`]). A new
+//! from nothing to several packets, and each way to post. All cells check the same ([`run`]). A new
 //! service is a line here; a new operation says in [`cell`] which forms of payload and lengths it
 //! has, and in [`carry`] how it is posted and what the peer must see.
 
@@ -15,14 +15,14 @@ use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey
 use crate::case::Entry;
 use crate::need::ATOMICS;
 use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
-use carry::{Carry, Job, Poster};
+use carry::{Carry, Job, PostTarget};
 use cell::{Cell, Form, INLINE, MAX_MESSAGE_BYTES, Operation, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
 pub(crate) static GROUP: Group = Group {
     name: "matrix",
-    holds: "Service by operation by payload by length by way of posting: what is sent arrives \
-        whole, is reported as it was asked for, and nothing beside it changes.",
+    holds: "Service by operation by payload by length by way of posting: all bytes arrive, \
+        completions are as requested, and no other memory changes.",
     needs: &[],
     entries: &[Entry {
         name: "uncarried_operations_are_rejected_by_name",
@@ -100,7 +100,7 @@ fn cases() -> Vec<Case> {
     cells.into_iter().map(case).collect()
 }
 
-/// Asks each service whether it takes each operation that has a request: exactly those with a row.
+/// Each service must support exactly the operations of its row, of all operations with a request.
 /// The matrix never posts an operation without a row.
 fn reject_uncarried_operations(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
@@ -126,8 +126,8 @@ fn reject_uncarried_operations(lab: &Lab) -> Result<(), Stop> {
 /// The operations with rows here; operations on only the device's own memory are in the groups
 /// `copy` and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
-    const ELSEWHERE: [Class; 2] = [Class::DmaMmo, Class::Wait];
-    OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))
+    const OTHER_GROUPS: [Class; 2] = [Class::DmaMmo, Class::Wait];
+    OPERATIONS.iter().filter(|info| !OTHER_GROUPS.contains(&info.class))
 }
 
 /// Posts the requests of a cell, and checks every completion and every byte at both ends.
@@ -159,32 +159,37 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             Operation::SendInvalidate => {
                 let mut key = pair.b.domain.umr_key(REQUESTS as u32, true)?;
                 let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
-                // It is invalidated and not used: any memory serves.
+                // The key is only invalidated, so it may map any memory.
                 let klms = [pair.b.sge(0, 64)?];
-                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
+                S::post(&mut PostTarget::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
                 pair.b.sent()??;
                 keys.push(key);
             }
-            // The key is usable until it is invalidated: a WRITE from the key.
+            // Before the invalidation, a WRITE from the key succeeds.
             Operation::LocalInvalidate => {
                 let mut key = pair.a.domain.umr_key(REQUESTS as u32, false)?;
                 let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &map, &local.sges(at)?)?;
+                S::post(
+                    &mut PostTarget::Single(&mut pair.a.qp.send),
+                    &way,
+                    &map,
+                    &local.sges(at)?,
+                )?;
                 pair.a.sent()??;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(key.rkey()) };
                 let from = [Sge::new(0, length as u32, key.lkey())];
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
                 pair.a.sent()??;
                 keys.push(key);
             }
             _ => {}
         }
     }
-    let names: Vec<Rkey> = match operation {
+    let rkeys: Vec<Rkey> = match operation {
         Operation::Umr => keys.iter_mut().map(UmrKey::renew).collect(),
         _ => keys.iter().map(UmrKey::rkey).collect(),
     };
-    let name = |at: usize| names.get(at).copied().unwrap_or(Rkey(0));
+    let rkey = |at: usize| rkeys.get(at).copied().unwrap_or(Rkey(0));
     if operation.takes_receive() {
         for at in 0..REQUESTS {
             pair.b.receive_into(&receives.sges(at)?[..], 100 + at as u64)?;
@@ -192,14 +197,14 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     }
     let free = pair.a.qp.send.free();
     let mut poster = match posting {
-        Posting::Batch => Poster::Batch(pair.a.qp.batch()),
-        _ => Poster::Single(&mut pair.a.qp.send),
+        Posting::Batch => PostTarget::Batch(pair.a.qp.batch()),
+        _ => PostTarget::Single(&mut pair.a.qp.send),
     };
     for (at, data) in data.iter().enumerate() {
         let sges = local.sges(at)?;
         let signaled = posting != Posting::Unsignaled || at == REQUESTS - 1;
         let remote = remote.remote(at)?;
-        let job = Job { operation, remote, key: name(at), signaled, number: at as u64 };
+        let job = Job { operation, remote, key: rkey(at), signaled, number: at as u64 };
         if form == Form::Inline {
             S::post_inline(&mut poster, &way, &job, data)?;
         } else {
@@ -226,7 +231,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             ensure_eq!(done.byte_len() as usize, header + length, "bytes received");
             let immediate = operation.has_immediate().then(|| carry::immediate(at as u64));
             ensure_eq!(done.immediate(), immediate, "immediate");
-            ensure_eq!(done.invalidated(), names.get(at).copied(), "key that was invalidated");
+            ensure_eq!(done.invalidated(), rkeys.get(at).copied(), "key that was invalidated");
         }
     }
     for (at, data) in data.iter().enumerate() {
@@ -245,18 +250,23 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let there = carry::after(operation, memory::number(data));
                 remote.holds(at, 0, &there.to_ne_bytes())?;
             }
-            // The key is one range over its KLMs: the peer writes through it.
+            // The peer writes through the new key.
             Operation::Umr => {
-                let there = Job { remote: RemoteAddr::new(0, name(at)), ..Job::plain(Rkey(0)) };
-                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &there, &remote.sges(at)?)?;
+                let there = Job { remote: RemoteAddr::new(0, rkey(at)), ..Job::plain(Rkey(0)) };
+                S::post(
+                    &mut PostTarget::Single(&mut pair.b.qp.send),
+                    &way,
+                    &there,
+                    &remote.sges(at)?,
+                )?;
                 pair.b.sent()??;
                 until("a WRITE", || local.holds(at, 0, data).ok())?;
             }
             Operation::LocalInvalidate => {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
-                let write = Job { remote: remote.remote(at)?, ..Job::plain(name(at)) };
+                let write = Job { remote: remote.remote(at)?, ..Job::plain(rkey(at)) };
                 let from = [Sge::new(0, length as u32, keys[at].lkey())];
-                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
                 failed(pair.a.sent()?, WcStatus::LocalProtection)?;
                 way = S::restart(&mut pair)?;
             }

@@ -333,7 +333,7 @@ fn chance_faults_repeat_for_the_same_seed() {
     sorted.sort();
     assert!(sorted.into_iter().eq(0..=255));
     for (at, &number) in late.iter().enumerate() {
-        assert!(at.abs_diff(number.into()) <= 10, "{number} came as number {at}");
+        assert!(at.abs_diff(number.into()) <= 10, "frame {number} arrived at position {at}");
     }
     // The first fault selects the same frames, whatever fault follows it.
     let all = with_faults(

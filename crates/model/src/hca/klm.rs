@@ -120,7 +120,7 @@ mod tests {
             assert!(made(lengths).is_ok(), "{lengths:?}");
         }
         for (lengths, at) in [(&[8_u32, 0, 8][..], 1), (&[0, 8], 0)] {
-            let why = made(lengths).expect_err("what a device makes of it is not known");
+            let why = made(lengths).expect_err("the behaviour of a device for it is not known");
             assert!(why.contains(&format!("entry {at} is empty")), "{why}");
         }
     }

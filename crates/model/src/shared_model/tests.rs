@@ -167,7 +167,7 @@ fn invalid_device_or_port_panics_only_the_caller() {
         let text = panic.downcast_ref::<String>().expect("a message");
         assert!(text.contains(named) && text.contains("from "), "mistake {number}: {text}");
     }
-    assert!(answers(&model, 0) && answers(&model, 1), "the devices live");
+    assert!(answers(&model, 0) && answers(&model, 1), "the devices still answer");
 }
 
 #[test]

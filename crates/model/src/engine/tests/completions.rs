@@ -263,12 +263,12 @@ fn faults_drop_and_delay_completions_in_order() {
 
 #[test]
 fn delayed_cqe_is_dropped_with_its_cq_or_qp_reset() {
-    for cq_goes in [false, true] {
+    for cq_is_destroyed in [false, true] {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
         delay_one(&mut rig);
         nop(&mut rig, &mut a);
-        if cq_goes {
+        if cq_is_destroyed {
             let objects = &mut rig.locked.functions[0].hca.objects;
             let mut next = objects.remove(kind::Cq, a.send_cq).unwrap();
             let runtime = std::mem::take(&mut next.runtime);
@@ -279,7 +279,11 @@ fn delayed_cqe_is_dropped_with_its_cq_or_qp_reset() {
         }
         rig.advance(Duration::from_nanos(1000));
         rig.none(0, a.send_cq);
-        assert_eq!(rig.cq_mut(0, a.send_cq).runtime.delayed.0, 0, "CQ goes: {cq_goes}");
+        assert_eq!(
+            rig.cq_mut(0, a.send_cq).runtime.delayed.0,
+            0,
+            "CQ destroyed: {cq_is_destroyed}"
+        );
     }
 }
 
@@ -350,14 +354,18 @@ fn moderation_ends_after_count_or_period() {
     let (mut rig, mut a) = moderated(100, 3);
     rig.arm(0, a.send_cq, 1 << 28);
     nop(&mut rig, &mut a);
-    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "there was no event for long");
+    assert_eq!(
+        completion_events(&mut rig, 0),
+        [a.send_cq],
+        "the first CQE raises the event at once"
+    );
     rig.arm(0, a.send_cq, 2 << 28 | 1);
     for _ in 0..2 {
         nop(&mut rig, &mut a);
         assert!(completion_events(&mut rig, 0).is_empty());
     }
     nop(&mut rig, &mut a);
-    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "three came");
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "the third CQE raises the event");
     rig.arm(0, a.send_cq, 3 << 28 | 4);
     nop(&mut rig, &mut a);
     rig.advance(Duration::from_micros(99));

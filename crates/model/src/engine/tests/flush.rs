@@ -129,13 +129,13 @@ fn last_wqe_reached_follows_the_flush() {
     assert!(rig.events(1).is_empty(), "nothing is flushed yet");
     let mut flushed = 0;
     while !rig.events(1).contains(&event_type::SRQ_LAST_WQE) {
-        assert!(engine::step(&mut rig.locked), "the event comes");
+        assert!(engine::step(&mut rig.locked), "the SRQ_LAST_WQE event");
         flushed += rig.cqes(1, b.send_cq);
     }
     assert_eq!(flushed, 3);
     nops(&mut rig, &mut b, 1);
     assert_eq!(rig.all(1, b.send_cq).len(), 1);
-    assert!(rig.events(1).is_empty(), "it comes once");
+    assert!(rig.events(1).is_empty(), "only one event");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn run(rig: &mut Rig) {
             return;
         }
     }
-    panic!("the engine does not come to rest");
+    panic!("the engine does not become idle");
 }
 
 /// A pair with enough retries.

@@ -46,7 +46,7 @@ fn run_until(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
             return;
         }
     }
-    panic!("it does not come to an end");
+    panic!("the transfer does not end");
 }
 
 /// A pseudo-random generator: its seed determines a run.

@@ -64,7 +64,7 @@ fn run(rig: &mut Rig) {
             return;
         }
     }
-    panic!("it does not come to an end");
+    panic!("the transfer does not end");
 }
 
 #[test]

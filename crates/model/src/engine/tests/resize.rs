@@ -99,7 +99,7 @@ fn resize_without_room_is_rejected_unchanged() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     let indexes: Vec<u16> = (0..2).map(|_| nop(&mut rig, &mut end)).collect();
-    assert_eq!(rig.resize(0, cq, 1), Err(Refusal::CqOutstanding), "two, and the one that ends it");
+    assert_eq!(rig.resize(0, cq, 1), Err(Refusal::CqOutstanding), "two CQEs, and the RESIZE CQE");
     assert_eq!((rig.cq_mut(0, cq).producer, rig.cq_mut(0, cq).log_size), (2, 2));
     assert_eq!(rig.poll(0, cq).unwrap().index(), indexes[0]);
     rig.resize(0, cq, 1).unwrap();

@@ -213,7 +213,10 @@ fn dead_device_is_silent_and_delays_no_other() {
         rig.post(&mut dead, Request::new(opcode::NOP).unsignaled());
     }
     assert!(engine::step(&mut rig.locked));
-    assert!(!rig.locked.functions[0].engine.active.is_empty(), "it dies with work to do");
+    assert!(
+        !rig.locked.functions[0].engine.active.is_empty(),
+        "the function fails with work to do"
+    );
     rig.locked.functions[0].hca.fatal = true;
     // The other device handles each doorbell at once, though one waits on a page of the dead
     // device.

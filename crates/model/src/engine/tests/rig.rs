@@ -561,7 +561,7 @@ impl Rig {
                 return;
             }
         }
-        panic!("the engine does not come to rest");
+        panic!("the engine does not become idle");
     }
 
     pub(super) fn advance(&mut self, by: Duration) {

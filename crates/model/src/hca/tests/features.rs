@@ -195,7 +195,7 @@ fn rmp_cyclic_wqe_format_follows_capability() {
     let linked = pool(&mut rig, user, WqType::LINKED_LIST, |it| {
         it.ctx_mut().set_basic_cyclic_rcv_wqe(true);
     });
-    assert_eq!(linked, Err(Refusal::Unsupported), "links lie in the segment that it lacks");
+    assert_eq!(linked, Err(Refusal::Unsupported), "without next segments there is no linked list");
     for (kind, expected) in [(2, Err(Refusal::Unsupported)), (3, Err(Refusal::Unsupported))] {
         let made = pool(&mut rig, user, WqType(kind), |_| {});
         assert_eq!(made.map(drop), expected, "{kind}");

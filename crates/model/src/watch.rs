@@ -110,8 +110,8 @@ impl Command {
     }
 }
 
-/// Events for watchers: threads that hold functions write them, and watchers get them once the
-/// functions are put back. In a model without watchers each costs one load.
+/// Events for watchers: threads that hold functions write them, and watchers get them once these
+/// threads release the functions. In a model without watchers each costs one load.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub commands: Queue<Command>,

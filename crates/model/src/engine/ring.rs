@@ -101,8 +101,8 @@ impl QueueMemory {
         memory.write_entry(self.span(at + last as u64)?.0, &entry[last..])
     }
 
-    /// Overwrites an entry that may be read meanwhile: its last dword, at a multiple of 4, becomes
-    /// visible in one piece, after the rest.
+    /// Overwrites an entry that may be read concurrently: its last dword, at a multiple of 4,
+    /// becomes visible in one piece, after the rest.
     pub(crate) fn write_over(
         &self,
         memory: &dyn HostMemory,

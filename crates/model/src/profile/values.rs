@@ -1,7 +1,7 @@
 //! Values of some fields of a structure, as one layer of a profile gives them.
 //!
 //! They are kept as the two results of writing them over zeros and over ones: a bit is given if it
-//! is the same in both. So layers need no names, and are applied one over the other.
+//! is the same in both. So a layer can be applied over another without knowing which fields it has.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ impl<T: Structure> Values<T> {
     }
 }
 
-/// What numbers the structures of a layer.
+/// The number of a capability page or register in a layer.
 pub(super) trait Key {
     fn number(self) -> u16;
 }

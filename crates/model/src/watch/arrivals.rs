@@ -1,8 +1,8 @@
-//! A log of the arrivals at each queue: CQEs, and digests of data. It serves tests that compare two
+//! A log of the arrivals at each queue: CQEs, and digests of data. It is for tests that compare two
 //! runs of a program.
 //!
-//! Unlike events for watchers, entries are written at once by the thread that holds the function:
-//! the entries of a queue are in order of arrival, and complete.
+//! Unlike events for watchers, the thread that holds the function writes entries at once, so that
+//! the entries of a queue are complete and in order of arrival.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -117,7 +117,7 @@ fn copy_with_wrong_index_or_page_is_not_executed() {
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "a page that the QP does not ring on");
 }
 
-/// The effect of a driver that lets queues share a register.
+/// What happens if a driver lets several queues share a register.
 #[test]
 fn interleaved_doorbell_runs_the_mixed_copy() {
     let mut rig = Rig::new();

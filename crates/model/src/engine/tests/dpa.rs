@@ -1,4 +1,4 @@
-//! Runs of the DPA: how long one holds its function, what one that fails leaves, and core dumps.
+//! Runs of the DPA: how long a run holds its function, failed runs, and core dumps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn core_dump_omits_trailing_zeros_of_regions() {
     let found = whole.windows(8).position(|bytes| bytes == b"the last").expect("the heap");
     let pages = end.next_multiple_of(4096);
     assert!(length < pages + (1 << 16), "{length} bytes, {found}");
-    // A program that runs meanwhile is dumped as it is at each read.
+    // If the program still runs, each read gives the memory at that time.
     heap.write(0, b"changed");
     dump.read(0, &mut parts);
     assert!(parts.windows(7).any(|bytes| bytes == b"changed"));
@@ -120,11 +120,11 @@ struct PanickingDevice;
 
 impl Device for PanickingDevice {
     fn load(&self, _: u64, _: u64) -> Result<u64, verbless_riscv::Refused> {
-        panic!("a mistake of the model's")
+        panic!("a bug of the model")
     }
 
     fn store(&self, _: u64, _: u64, _: u64) -> Result<(), verbless_riscv::Refused> {
-        panic!("a mistake of the model's")
+        panic!("a bug of the model")
     }
 }
 
@@ -139,7 +139,7 @@ fn halt_does_not_wait_for_panicked_run() {
     // The program's first access is to address 0.
     let code = turn.hart().space().region(CODE).expect("the code").clone();
     let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(PanickingDevice))]);
-    turn.hart().set_space(Arc::new(space.expect("they lie apart")));
+    turn.hart().set_space(Arc::new(space.expect("the regions do not overlap")));
     let run = catch_unwind(AssertUnwindSafe(|| dpa.run(turn).is_some()));
     assert!(run.is_err(), "it executed");
     let (sender, receiver) = channel();

@@ -50,9 +50,9 @@ impl<'a> Call<'a> {
         self.hca
     }
 
-    /// Attaches detail for the log to a refusal: the model logs only after the thread has put the
-    /// function back.
-    pub(crate) fn about(&self, refusal: Refusal, detail: impl Into<String>) -> Refusal {
+    /// Attaches detail for the log to a refusal: the model logs only after the thread has released
+    /// the function.
+    pub(crate) fn with_detail(&self, refusal: Refusal, detail: impl Into<String>) -> Refusal {
         let _ = self.detail.set(detail.into());
         refusal
     }
@@ -116,7 +116,11 @@ impl<'a> Call<'a> {
 
     /// Refuses a structure with a field set that is not `known`: the model does not implement the
     /// field.
-    pub(super) fn only<S: Structure>(&self, structure: &S, known: &[&str]) -> Outcome {
+    pub(super) fn check_known_fields<S: Structure>(
+        &self,
+        structure: &S,
+        known: &[&str],
+    ) -> Outcome {
         let info = <S as Structure>::INFO;
         let bytes = structure.as_bytes();
         let set = |field: &&FieldInfo| {
@@ -130,7 +134,7 @@ impl<'a> Call<'a> {
         match unknown {
             Some(field) => {
                 let detail = format!("{}.{} is not modelled", info.name, field.name);
-                Err(self.about(Refusal::Unsupported, detail))
+                Err(self.with_detail(Refusal::Unsupported, detail))
             }
             None => Ok(()),
         }
@@ -174,9 +178,10 @@ impl<'a> Call<'a> {
         // Every command may carry a uid, even if its layout has no field for it.
         typed[..4].fill(0);
         if let Some((bit, width)) = View::new(layout, typed).nonzero_reserved() {
-            return Err(
-                self.about(Refusal::Reserved, format!("{width} reserved bits from bit {bit} on"))
-            );
+            return Err(self.with_detail(
+                Refusal::Reserved,
+                format!("{width} reserved bits from bit {bit} on"),
+            ));
         }
         typed[..4].copy_from_slice(&input[..4]);
         self.list = list;

@@ -43,7 +43,7 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
     let number = call.op_mod >> 1;
     call.hca_mut().caps.set(number, input.capability()).map_err(
         |(refusal, field)| match field {
-            Some(field) => call.about(refusal, format!("{field} is set above its maximum")),
+            Some(field) => call.with_detail(refusal, format!("{field} is set above its maximum")),
             None => refusal,
         },
     )?;

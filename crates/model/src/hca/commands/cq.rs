@@ -131,7 +131,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
     let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
-    call.only(context, &KNOWN)?;
+    call.check_known_fields(context, &KNOWN)?;
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.apu_cq() && !general.apu())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())

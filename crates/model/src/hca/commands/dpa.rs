@@ -29,7 +29,7 @@ impl Call<'_> {
     /// The command's refusal for a refusal of the DPA.
     fn refused(&self, refused: DpaRefusal) -> Refusal {
         match refused {
-            DpaRefusal::Program(why) => self.about(Refusal::DpaProgram, why),
+            DpaRefusal::Program(why) => self.with_detail(Refusal::DpaProgram, why),
             DpaRefusal::Full => Refusal::DpaFull,
             DpaRefusal::NoProcess => Refusal::DpaEnded,
             DpaRefusal::NoUnit => Refusal::DpaUnit,

@@ -44,7 +44,7 @@ pub(in crate::hca) fn create(
     if context.log_eq_size() > general.log_max_eq_sz() {
         return Err(Refusal::EqSize);
     }
-    call.only(context, &KNOWN)?;
+    call.check_known_fields(context, &KNOWN)?;
     if u32::from(context.intr()) >= hca.profile.device().vectors {
         return Err(Refusal::NoSuchVector);
     }

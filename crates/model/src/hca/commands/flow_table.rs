@@ -53,7 +53,7 @@ pub(in crate::hca) fn create_table(
 ) -> Outcome {
     let properties = check_own!(call, input);
     let context = *input.flow_table_context();
-    call.only(&context, &KNOWN_TABLE)?;
+    call.check_known_fields(&context, &KNOWN_TABLE)?;
     call.check_count(call.hca().objects.flow_tables.len(), properties.log_max_ft_num())?;
     if context.log_size() > properties.log_max_ft_size() {
         return Err(Refusal::FlowTableSize);
@@ -248,7 +248,7 @@ pub(in crate::hca) fn set_entry(
         Some(old) => *old.context,
         None => new,
     };
-    call.only(&new, &KNOWN_ENTRY)?;
+    call.check_known_fields(&new, &KNOWN_ENTRY)?;
     let select = input.modify_enable_mask();
     let selected = |what: SetFteModifyEnable| !changes || select & what.0 != 0;
     let known = SetFteModifyEnable::ACTION.0

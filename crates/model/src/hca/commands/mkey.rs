@@ -55,7 +55,7 @@ pub(in crate::hca) fn create(
     let general = call.hca().caps.general();
     call.find(kind::Pd, context.pd())?;
     call.check_count(call.hca().objects.keys(), general.log_max_mkey())?;
-    call.only(context, &KNOWN)?;
+    call.check_known_fields(context, &KNOWN)?;
     // No modelled capability lets software choose the index.
     if input.input_mkey_index() != 0 {
         return Err(Refusal::Unsupported);
@@ -285,7 +285,7 @@ fn entries(
     };
     let hca = call.hca();
     let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
-        .map_err(|why| call.about(Refusal::MkeyTranslations, why))?;
+        .map_err(|why| call.with_detail(Refusal::MkeyTranslations, why))?;
     // Firmware counts the entries of a KSM from a multiple of their size (UCX: "workaround
     // CREATE_MKEY range check"), but translates addresses from the start.
     let before = log_entry_size.map_or(0, |log| context.start_addr() & ((1 << log) - 1));

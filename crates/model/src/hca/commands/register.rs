@@ -23,14 +23,14 @@ pub(super) fn write_output(call: &mut Call<'_>, from: usize, value: &[u8]) -> Ou
 
 /// The refusal for a register that the device lacks.
 pub(super) fn no_such_register(call: &Call<'_>, id: RegisterId) -> Refusal {
-    call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
+    call.with_detail(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
 }
 
 /// Refuses ACCESS_REGISTER_USER on a device without it.
 pub(super) fn require_user_access(call: &Call<'_>) -> Outcome {
     match call.hca().caps.general().access_register_user() {
         true => Ok(()),
-        false => Err(call.about(Refusal::Unsupported, "access_register_user is 0")),
+        false => Err(call.with_detail(Refusal::Unsupported, "access_register_user is 0")),
     }
 }
 

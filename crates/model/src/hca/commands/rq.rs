@@ -37,7 +37,7 @@ pub(in crate::hca) fn create(
     let context = input.ctx();
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.rqs.len(), general.log_max_rq())?;
-    call.only(context, &KNOWN)?;
+    call.check_known_fields(context, &KNOWN)?;
     check_timestamps(context.ts_format(), general.rq_ts_format())?;
     if context.state() != RqState::RST {
         return Err(Refusal::RqBegin);

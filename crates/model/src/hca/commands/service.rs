@@ -17,7 +17,7 @@ impl Call<'_> {
         };
         (self.hca().qp_types)(st).filter(may).ok_or_else(|| {
             let sender = if kernel { "the kernel" } else { "a user" };
-            self.about(Refusal::TransportService, format!("{st:?}, requested by {sender}"))
+            self.with_detail(Refusal::TransportService, format!("{st:?}, requested by {sender}"))
         })
     }
 }

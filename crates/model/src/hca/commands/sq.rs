@@ -102,7 +102,7 @@ impl Call<'_> {
 
 /// Refuses features that the model or the capabilities do not offer.
 fn check_features(call: &Call<'_>, context: &SqContext, general: &HcaCap) -> Outcome {
-    call.only(context, &KNOWN)?;
+    call.check_known_fields(context, &KNOWN)?;
     call.only_wq(context.wq(), "uar_page")?;
     check_timestamps(context.ts_format(), general.sq_ts_format())
 }

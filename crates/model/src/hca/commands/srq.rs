@@ -150,7 +150,7 @@ pub(in crate::hca) fn create_xrc_srq(
     output: &mut CreateXrcSrqOut,
 ) -> Outcome {
     let mut context = *input.xrc_srq_context_entry();
-    call.only(&context, &KNOWN_XRC_SRQ)?;
+    call.check_known_fields(&context, &KNOWN_XRC_SRQ)?;
     // The published layout has no field for the record's UMEM.
     if input.xrc_srq_umem_valid() {
         return Err(Refusal::Unsupported);
@@ -191,7 +191,7 @@ pub(in crate::hca) fn create_rmp(
     let mut context = *input.ctx();
     let wq = context.wq();
     // Linux leaves the state of a new RMP 0 in user queues, and sets RDY in its own.
-    call.only(&context, &KNOWN_RMP)?;
+    call.check_known_fields(&context, &KNOWN_RMP)?;
     call.only_wq(wq, "lwm")?;
     let cyclic = match wq.wq_type() {
         WqType::LINKED_LIST => false,

@@ -26,7 +26,7 @@ pub(in crate::hca) fn create_tis(
 ) -> Outcome {
     let context = *input.ctx();
     call.check_count(call.hca().objects.tises.len(), call.hca().caps.general().log_max_tis())?;
-    call.only(&context, &KNOWN_TIS)?;
+    call.check_known_fields(&context, &KNOWN_TIS)?;
     check_lag_port(call, &context)?;
     call.find(kind::Td, context.transport_domain())?;
     // Only IPoIB needs a PD.
@@ -89,7 +89,7 @@ pub(in crate::hca) fn create_tir(
 ) -> Outcome {
     let context = *input.ctx();
     call.check_count(call.hca().objects.tirs.len(), call.hca().caps.general().log_max_tir())?;
-    call.only(&context, &KNOWN_TIR)?;
+    call.check_known_fields(&context, &KNOWN_TIR)?;
     if context.disp_type() != TirDispType::DIRECT || context.rx_hash_fn() != RxHashFn::NONE {
         return Err(Refusal::Unsupported);
     }

@@ -59,7 +59,7 @@ pub(super) struct WqMemory {
 impl Call<'_> {
     /// Refuses fields of a `wq` other than those that all queues accept, and `extra`.
     pub(super) fn only_wq(&self, wq: &WqContext, extra: &str) -> Outcome {
-        self.only(wq, &[&KNOWN[..], &[extra]].concat())
+        self.check_known_fields(wq, &[&KNOWN[..], &[extra]].concat())
     }
 
     /// Finds the doorbell record, and the ring of `length` bytes, which starts at a multiple of

@@ -9,7 +9,7 @@ use verbless_prm::Opcode;
 
 pub use table::Refusal;
 
-/// A refused command, for the log. It is logged after its thread has put the functions back, since
+/// A refused command, for the log. It is logged after its thread has released the functions, since
 /// a subscriber may take long or call the model.
 #[derive(Debug)]
 pub(crate) struct Refused {

@@ -387,7 +387,7 @@ fn fatal_device_fails_every_command() {
 }
 
 #[test]
-fn new_function_has_uars_of_4_kib_whatever_its_profile_says() {
+fn new_function_has_4_kib_uars_for_any_profile() {
     let text = "base = \"connectx6dx\"\n[caps.general]\nuar_4k = true\nlog_uar_page_sz = 2\n\
                 num_of_uars_per_page = 4\n";
     let mut rig = Rig::up_of(Profile::from_toml(text).unwrap());
@@ -439,7 +439,11 @@ fn uars_of_a_larger_system_page_are_allocated_together() {
     assert!(one.is_multiple_of(4) && other == one + 4, "{one:#x} {other:#x}");
     // An EQ on the third UAR of the first page holds the whole page.
     let eq = rig.eq(one + 2, 0).unwrap();
-    assert_eq!(free(&mut rig, one + 2), Err(Refusal::NoSuchUar), "it begins no page");
+    assert_eq!(
+        free(&mut rig, one + 2),
+        Err(Refusal::NoSuchUar),
+        "it is not the first UAR of a page"
+    );
     assert_eq!(free(&mut rig, one), Err(Refusal::UarInUse));
     rig.send::<DestroyEqIn>(0, |input| _ = input.set_eq_number(eq)).unwrap();
     free(&mut rig, one).unwrap();

@@ -20,7 +20,7 @@ fn skipped(reason: &str) {
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
 }
 
-/// A file that goes with the test.
+/// A file that is removed after the test.
 struct File(PathBuf);
 
 impl Drop for File {
@@ -92,7 +92,7 @@ fn tshark_reads_a_capture_of_every_opcode() {
     let packets = all();
     let file = File::of("opcodes.pcapng", &packets);
     let mut tshark = Command::new("tshark");
-    // That protocol takes the payload of a SEND for NFS.
+    // rpcordma would parse the payload of a SEND as NFS.
     tshark.args(["-n", "--disable-protocol", "rpcordma", "-T", "fields", "-E", "separator=;"]);
     tshark.arg("-r").arg(file.path());
     for field in [
@@ -116,7 +116,7 @@ fn tshark_reads_a_capture_of_every_opcode() {
     assert_eq!(text.lines().count(), packets.len(), "{errors}");
     for ((number, packet), line) in packets.iter().enumerate().zip(text.lines()) {
         let (malformed, line) = line.split_once(';').expect("the first field");
-        // tshark takes XRC opcodes for those of another service with other headers, and misses the
+        // tshark parses XRC opcodes as those of another service with other headers, and misses the
         // last headers of some RD opcodes, which mlx5 does not have.
         let opcode = packet.headers.transport.opcode().expect("it has one");
         let known = !matches!(opcode.service, Service::Xrc | Service::Rd);

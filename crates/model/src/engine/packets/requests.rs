@@ -19,10 +19,10 @@ use verbless_wire::{Extensions, Opcode, Position};
 /// PSNs that a requester sends before the first one is acknowledged.
 const MAX_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MAX_IN_FLIGHT < PSN_MASK / 2);
-/// Packets of a long response that one repeated request requests.
-const PACKETS_OF_PART: u32 = 128;
+/// Packets of a long response that one repeated READ request requests.
+const PACKETS_PER_PART: u32 = 128;
 /// A requester requests an acknowledgement at least once in this number of packets.
-const PACKETS_PER_REQUEST: u32 = 16;
+const PACKETS_PER_ACK_REQUEST: u32 = 16;
 
 /// The result of an attempt to send a packet.
 pub(super) enum Attempt {
@@ -36,9 +36,9 @@ struct RequestPart {
     /// The packet's number in the message, which has `packets` of them.
     packet: u32,
     packets: u32,
-    /// Offset of the payload in the message; end of the message, or of the part that a READ asks
-    /// for.
+    /// Offset of the payload in the message.
     at: u64,
+    /// End of the message, or of the part that a READ requests.
     end: u64,
     psn: u32,
 }
@@ -59,7 +59,7 @@ pub(super) fn send_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Atte
         return Attempt::Waits;
     }
     let packet = request.sent;
-    // Requests a long response again in parts: the next loss wastes only one part.
+    // Repeats the request for a long response in parts, so that the next loss costs only one part.
     request.in_parts |= request.responds() && request.reached > 0;
     // The peer may count each part as a new READ, beyond its max_dest_rd_atomic: only one part is
     // outstanding at a time.
@@ -71,9 +71,9 @@ pub(super) fn send_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Atte
     let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
     let (packets, responds) = (request.packets, request.responds());
     let now_sent = match (responds, request.in_parts) {
-        // Parts end at the same offsets each time: no peer answers a READ that reaches beyond a
-        // request that it knows.
-        (true, true) => packets.min((packet / PACKETS_OF_PART + 1) * PACKETS_OF_PART),
+        // Parts end at the same offsets each time, because no peer answers a READ that extends
+        // beyond a request that it knows.
+        (true, true) => packets.min((packet / PACKETS_PER_PART + 1) * PACKETS_PER_PART),
         (true, false) => packets,
         (false, _) => packet + 1,
     };
@@ -98,7 +98,7 @@ pub(super) fn send_next(pair: &mut QueuePair<'_>, scratch: &mut Scratch) -> Atte
             if reliable {
                 retry::start_timer(pair);
             } else {
-                // No answer comes: a packet that has left is done.
+                // Without answers, a sent packet is done.
                 request.done = now_sent;
             }
         }
@@ -160,11 +160,11 @@ fn send_packet(
         ieth.set_rkey(work.immediate);
         extensions.ieth = Some(ieth);
     }
-    let asks = position.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
+    let requests_ack = position.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_ACK_REQUEST);
     let mut bth = Bth::zeroed();
     bth.set_opcode(opcode)
         .set_solicited(position.ends() && work.solicited)
-        .set_acknowledge(pair.qp.qp_type.reliable && asks)
+        .set_acknowledge(pair.qp.qp_type.reliable && requests_ack)
         .set_psn(part.psn);
     let bytes = if scatters { 0 } else { rest.min(1 << pair.log_mtu()) as usize };
     if !scatters {

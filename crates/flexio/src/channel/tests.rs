@@ -177,8 +177,8 @@ fn distant_entry_is_damaged_and_old_one_dropped() {
     assert_eq!(take(5), (None, 5, 0, 1), "it came before");
     assert_eq!(take(6), (Some(5), 6, 0, 1));
     assert_eq!(take(9), (Some(8), 9, 2, 1), "two are lost");
-    assert_eq!(take(FARTHEST + 11), (None, 9, 2, 2));
-    assert_eq!(take(FARTHEST + 10), (Some(FARTHEST + 9), FARTHEST + 10, FARTHEST + 2, 2));
+    assert_eq!(take(MAX_GAP + 11), (None, 9, 2, 2));
+    assert_eq!(take(MAX_GAP + 10), (Some(MAX_GAP + 9), MAX_GAP + 10, MAX_GAP + 2, 2));
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Domain {
             lkey: mkey.lkey(),
             rkey: remote.then(|| mkey.rkey()),
             registration: Box::new(mkey),
-            written: access.local_write || access.remote.write || access.remote.atomic,
+            device_writable: access.local_write || access.remote.write || access.remote.atomic,
             memory: pinned.memory,
             address,
         }))

@@ -150,7 +150,7 @@ mod tests {
             lkey: Lkey(0x100),
             rkey: None,
             address: 0,
-            written: false,
+            device_writable: false,
         })
     }
 

@@ -173,7 +173,10 @@ fn group_is_changed_only_by_its_owner() {
     assert!(!sharing.bind(PF, Affinity::Group(first)), "a second");
     assert_eq!(sharing.add_group(other, None, group([4])), Err(ShareRefusal::Taken));
     sharing.unbind(Affinity::Group(first));
-    assert!(sharing.add_group(other, None, group([4])).is_ok(), "the unit of one that has gone");
+    assert!(
+        sharing.add_group(other, None, group([4])).is_ok(),
+        "a unit of a group that was removed"
+    );
     assert!(sharing.group(PF, None, of_other).is_ok());
     sharing.remove_groups(PF, None);
     assert_eq!(sharing.group(PF, None, of_other), Err(ShareRefusal::NoGroup), "a reset");

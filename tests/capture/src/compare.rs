@@ -313,7 +313,10 @@ impl Verdict {
             self.unexplained.iter().map(|it| format!("no reason is known for: {it}")).collect();
         let idle = reasons.iter().zip(&self.used).filter(|&(_, &used)| used == 0);
         all.extend(idle.map(|(reason, _)| {
-            format!("there is no such difference any more: {} {}", reason.command, reason.field)
+            format!(
+                "this reason explains no difference, remove it: {} {}",
+                reason.command, reason.field
+            )
         }));
         all
     }

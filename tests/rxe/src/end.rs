@@ -65,7 +65,7 @@ impl<S: Service> End<S> {
     }
 }
 
-/// The address of a peer from these values; the rest is as our port allows.
+/// The address of a peer from these values; the other fields are those of our port.
 pub(crate) fn peer(ours: &PeerAddress, qpn: u32, psn: u32, gid: [u8; 16]) -> PeerAddress {
     PeerAddress { qpn: verbless::queue::Qpn(qpn), psn, gid: Gid(gid), ..*ours }
 }

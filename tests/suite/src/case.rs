@@ -1,4 +1,4 @@
-//! A case: its needs, its proof and its outcome.
+//! A case of the suite: its name, its needs and its function.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::{Lab, Need};
 
 /// A case's function: the error says why the claim does not hold.
-pub type Proof = dyn Fn(&Lab) -> Result<(), Stop> + Send + Sync;
+pub type CaseFunction = dyn Fn(&Lab) -> Result<(), Stop> + Send + Sync;
 
 /// A claim about a device, its driver and its kernel.
 pub struct Case {
@@ -14,10 +14,10 @@ pub struct Case {
     pub group: &'static str,
     /// The claim that it proves, with underscores.
     pub name: Cow<'static, str>,
-    /// Features that must be there; if one is missing, the case is skipped.
+    /// Features that it needs; if one is missing, the case is skipped.
     pub needs: Vec<Need>,
-    /// The proof.
-    pub run: Box<Proof>,
+    /// Its function.
+    pub run: Box<CaseFunction>,
 }
 
 impl Case {

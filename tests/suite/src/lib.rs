@@ -25,7 +25,7 @@ mod ways;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-pub use case::{Case, Group, Proof, Stop};
+pub use case::{Case, CaseFunction, Group, Stop};
 pub use cases::{cases, groups};
 pub use doctor::{Chain, Check, Examination, Finding, Host, Link, examine};
 pub use endpoint::{

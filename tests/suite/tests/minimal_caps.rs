@@ -209,9 +209,9 @@ fn umr_granting_barred_atomic_right_is_rejected() {
     let to = format!("{UMR_OFFSET_LINE}umr_modify_atomic_disabled = true\n");
     let (_model, device) = device(&[(UMR_OFFSET_LINE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
-    let mut key = domain.umr_key(4, false).expect("nothing bars it");
+    let mut key = domain.umr_key(4, false).expect("the device allows it");
     let mut qp = queue_pair(&domain);
-    qp.send.supports(&Umr::INFO).expect("nothing bars it");
+    qp.send.supports(&Umr::INFO).expect("the device allows it");
     let refused = qp.post(&Umr::rights(key.renew(), KeyAccess::ALL), 1);
     assert_eq!(refused, Err(PostError::UmrAtomicAccess));
     let text = PostError::UmrAtomicAccess.to_string();

@@ -4,7 +4,7 @@
 use std::process::Stdio;
 
 use super::speed::{priority, realtime_command};
-use super::tally::{Tally, number_behind};
+use super::tally::{Tally, number_after};
 use crate::workspace::Result;
 
 /// A number that the example prints, and its limit.
@@ -50,7 +50,7 @@ const ROWS: [Row; 4] = [
 impl Row {
     /// The number of this row in a report.
     fn read(&self, report: &str) -> Result<f64> {
-        number_behind(report, self.label).ok_or_else(|| "the example busy lacks a row".into())
+        number_after(report, self.label).ok_or_else(|| "the example busy lacks a row".into())
     }
 
     fn better(&self, one: f64, other: f64) -> f64 {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use super::speed;
-use super::tally::{Tally, build, number_behind};
+use super::tally::{Tally, build, number_after};
 use crate::workspace::Result;
 
 /// A copy that must reach this share of `memcpy`'s rate.
@@ -77,7 +77,7 @@ fn run(program: &Path) -> Result<String> {
 impl Row {
     /// The median of the row's ratios, the lower one of two.
     fn ratio(&self, reports: &[String]) -> Result<f64> {
-        let ratios = reports.iter().map(|report| number_behind(report, self.label));
+        let ratios = reports.iter().map(|report| number_after(report, self.label));
         let mut ratios = ratios
             .collect::<Option<Vec<f64>>>()
             .ok_or_else(|| format!("the benchmark copies printed no `{}`", self.label))?;

@@ -5,7 +5,7 @@
 //! [`speed`].
 
 use super::speed;
-use super::tally::{Tally, build, number_behind};
+use super::tally::{Tally, build, number_after};
 use crate::workspace::Result;
 
 /// Millions of instructions a second that each program must reach.
@@ -36,8 +36,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
         "\ninstructions a second, the best of at most {ROUNDS} rounds of {SECONDS} s, {how}\n"
     );
     for (name, label) in ROWS.iter().filter(chosen) {
-        let rate =
-            number_behind(&report, label).ok_or("the benchmark printed no rate for a row")?;
+        let rate = number_after(&report, label).ok_or("the benchmark printed no rate for a row")?;
         let verdict = if rate >= BOUND { "" } else { "  BELOW THE BOUND" };
         println!("{name:36} {rate:>12.1} {:12} {BOUND:>10}{verdict}", "million/s");
         tally.count(rate >= BOUND);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::tally::{Tally, built, number_behind};
+use super::tally::{Tally, built, number_after};
 use crate::workspace::Result;
 
 /// Maximum number of instructions of a job, as a multiple of its request's. The crate's
@@ -103,8 +103,8 @@ impl Program {
         if !output.status.success() {
             return Err(format!("the benchmark {name} under valgrind: {report}").into());
         }
-        let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
-        let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
+        let collected = number_after(&report, "Collected :").ok_or("callgrind counted nothing")?;
+        let operations = number_after(&String::from_utf8_lossy(&output.stdout), "operations:")
             .ok_or_else(|| format!("the benchmark {name} printed no count of operations"))?;
         if collected == 0.0 {
             return Err(format!("callgrind did not see {name}::{function}").into());

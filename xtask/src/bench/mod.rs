@@ -26,7 +26,7 @@ mod write;
 use std::path::Path;
 use std::process::Command;
 
-use tally::{Tally, build, number_behind};
+use tally::{Tally, build, number_after};
 
 use crate::workspace::Result;
 
@@ -244,9 +244,8 @@ fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> 
     if !output.status.success() {
         return Err(format!("{function} under valgrind: {report}").into());
     }
-    let collected: f64 =
-        number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
-    let operations: f64 = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
+    let collected: f64 = number_after(&report, "Collected :").ok_or("callgrind counted nothing")?;
+    let operations: f64 = number_after(&String::from_utf8_lossy(&output.stdout), "operations:")
         .ok_or("the benchmark printed no count of operations")?;
     if collected == 0.0 {
         return Err(format!("callgrind did not see {function}").into());

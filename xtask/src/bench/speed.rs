@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::tally::{Tally, number_behind};
+use super::tally::{Tally, number_after};
 use crate::workspace::Result;
 
 /// Seconds of a round, and the most rounds.
@@ -127,9 +127,9 @@ fn rate(line: &str, row: &Row) -> Option<f64> {
     let line = line.trim_start();
     line.starts_with(row.label).then_some(())?;
     match row.unit {
-        "GB/s" => number_behind(line, "operations/s,"),
-        "packets/s" => number_behind(line, "GB/s,"),
-        _ => number_behind(line, row.label),
+        "GB/s" => number_after(line, "operations/s,"),
+        "packets/s" => number_after(line, "GB/s,"),
+        _ => number_after(line, row.label),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::tally::{Tally, number_behind};
+use super::tally::{Tally, number_after};
 use crate::workspace::{Result, workspace_root};
 
 const NAME: &str = "suite: 1,000 cases on the model";
@@ -50,7 +50,7 @@ fn run() -> Result<f64> {
 /// Seconds for 1,000 executed cases, from a closing line.
 fn per_thousand(line: &str) -> Option<f64> {
     let passed: f64 = line.split_once(" passed, ")?.0.parse().ok()?;
-    let seconds = number_behind(line, " skipped in ")?;
+    let seconds = number_after(line, " skipped in ")?;
     (passed > 0.0).then_some(seconds * 1000.0 / passed)
 }
 

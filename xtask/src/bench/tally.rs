@@ -92,6 +92,6 @@ pub(super) fn commonest<'a>(registers: impl Iterator<Item = &'a str>) -> Option<
 }
 
 /// The number that follows `label`.
-pub(super) fn number_behind(text: &str, label: &str) -> Option<f64> {
+pub(super) fn number_after(text: &str, label: &str) -> Option<f64> {
     text.split_once(label)?.1.split_whitespace().next()?.parse().ok()
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use super::tally::{Tally, number_behind};
+use super::tally::{Tally, number_after};
 use crate::workspace::Result;
 
 /// A path of a WRITE through the model.
@@ -49,8 +49,8 @@ fn measure(option: Option<&str>) -> Result<f64> {
     if !output.status.success() {
         return Err(format!("the example stepped under valgrind: {report}").into());
     }
-    let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
-    let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
+    let collected = number_after(&report, "Collected :").ok_or("callgrind counted nothing")?;
+    let operations = number_after(&String::from_utf8_lossy(&output.stdout), "operations:")
         .ok_or("the example stepped printed no count of operations")?;
     if collected == 0.0 {
         return Err("callgrind did not see stepped::measured_write".into());

@@ -57,7 +57,7 @@ impl Choice {
     }
 }
 
-/// Bytes that a program may have: it goes to a DPU over whatever link there is.
+/// Maximum size of a program in bytes: the link over which it is copied to a DPU may be slow.
 const LIMIT: u64 = 12_000_000;
 
 /// The list of what the programs link, and the file of checksums.
@@ -65,8 +65,8 @@ const LIST: &str = "verbless.spdx.json";
 const SUMS: &str = "SHA256SUMS";
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Builds the files and tries them; returns whether they run, and whether a second build, if asked
-/// for, made the same.
+/// Builds the files and runs the programs; returns whether they run, and whether a second build, if
+/// requested, made the same files.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let arches = options.arch.arches();
     for arch in arches {

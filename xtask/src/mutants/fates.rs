@@ -10,7 +10,7 @@ use super::reach::{Tests, Trace};
 use super::trial::{Fate, OF_THE_SUITE, SUITE, Tree};
 use crate::workspace::Result;
 
-/// The text beside a mutant's name in its line.
+/// A line of the report: a mutant, its fate and a note.
 pub(super) struct Report<'run> {
     pub(super) mutant: &'run Mutant,
     pub(super) fate: Fate,
@@ -56,7 +56,7 @@ pub(super) fn of_package<'run>(
     if OF_THE_SUITE.contains(&package) && !left.is_empty() {
         let start = Instant::now();
         let executables = program.build(SUITE)?;
-        // Other features may be on there, so a mutant may not compile.
+        // This build may enable other features, with which a mutant may not compile.
         report_refused(&program, &mut reported, &mut left, &mut of)?;
         let mut suite = Tests::list(tree, executables, tree.skip())?;
         println!(

@@ -401,7 +401,7 @@ fn symbols(
         return Ok(BTreeMap::new());
     };
     let Some(names) = header.sections.get(section.word(40) as usize) else {
-        return refused("the symbol table names a section that is not there");
+        return refused("the symbol table names a section that does not exist");
     };
     let names = content(names, "the symbols' names")?;
     read_symbols(content(section, "the symbol table")?, names, segments, with_names)

@@ -324,7 +324,7 @@ fn invalid_symbols_are_rejected_with_reasons() {
     assert!(elf.parse().unwrap_err().contains("\"start\" is undefined"));
     let mut elf = Elf::new();
     elf.word(SECTIONS + 64 + 40, 9);
-    assert!(elf.parse().unwrap_err().contains("names a section that is not there"));
+    assert!(elf.parse().unwrap_err().contains("names a section that does not exist"));
     // A symbol in no segment is the linker's own.
     let mut elf = Elf::new();
     elf.long(table(&Elf::new()) + 24 + 8, 0x1234);

@@ -143,7 +143,7 @@ fn last_error() -> String {
     // SAFETY: the text, if there is one, is terminated and stays until the next call of its kind.
     let text: *const c_char = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "it is not there".into();
+        return "its address is null".into();
     }
     // SAFETY: as above.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()

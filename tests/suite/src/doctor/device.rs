@@ -231,13 +231,13 @@ fn wait_for_event(
 ) -> Result<Finding, Stop> {
     let events = CqEvents::new(device)?;
     events.add(cq, 0)?;
-    // Nothing is outstanding: it arms, and the next completion makes the event.
+    // Nothing is outstanding, so `park` arms the CQ, and the next completion raises the event.
     let _armed = events.park(cq)?;
     let start = Instant::now();
     qp.post(&Write::new(small.sge(0, 8)?, small.remote(64, 8)?).signaled(), 4)?;
     if events.wait(Some(MESSAGE_TIMEOUT))?.is_none() {
         let seconds = MESSAGE_TIMEOUT.as_secs();
-        return Err(Stop::fail(format!("the CQ was armed, and none came within {seconds} s")));
+        return Err(Stop::fail(format!("the CQ was armed, and no event came within {seconds} s")));
     }
     let micros = start.elapsed().as_micros();
     await_cqes(qp, cq, 1)?;

@@ -437,7 +437,7 @@ fn every_link_of_the_device_fails_with_its_sentence() {
         (
             Box::new(|model| model.inject(0, Fault::LoseDoorbell, 2, u32::MAX)),
             Link::Event,
-            &["none came within 3 s", "/proc/interrupts"],
+            &["no event came within 3 s", "/proc/interrupts"],
         ),
         (Box::new(ioctl("DEVX_ASYNC_EVENT_FD_ALLOC", libc::EMFILE)), Link::Event, &["EMFILE"]),
     ];

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_numbers_and_words_are_of_the_same_status() {
+    fn name_number_and_text_give_the_same_status() {
         for it in STATUSES {
             let first = |text: &str| explain(text).expect("a status").remove(0);
             let by_name = first(&format!("ucp_ep_create() -> UCS_ERR_{}", it.name));

@@ -46,3 +46,16 @@ pub(crate) fn rnr_timer(code: u8) -> u64 {
     ];
     UNITS[usize::from(code) % 32] * 10_000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::rnr_timer;
+
+    #[test]
+    fn rnr_timer_follows_table_of_specification() {
+        // Milliseconds of some codes, in hundredths.
+        for (code, hundredths) in [(0, 65536), (1, 1), (5, 6), (12, 64), (19, 768), (31, 49152)] {
+            assert_eq!(rnr_timer(code), hundredths * 10_000, "code {code}");
+        }
+    }
+}

@@ -126,6 +126,9 @@ mod tests {
         let source = Source { qp: CqeSourceQp::from_bits(0x1512_3456), lid: 7, path_bits: 3 };
         assert_eq!((source.qpn(), source.lid(), source.path_bits()), (Qpn(0x12_3456), 7, 3));
         assert_eq!((source.service_level(), source.has_header()), (5, true));
+        // g, a UDP header, IPv4.
+        let udp = Source { qp: CqeSourceQp::from_bits(0x1a00_0001), ..source };
+        assert_eq!(udp.network_header(), NetworkHeader::Ipv4);
         let plain = Source { qp: CqeSourceQp::from_bits(0x0200_0001), ..source };
         assert!(!plain.has_header());
         assert_eq!(plain.network_header(), NetworkHeader::Ipv4);

@@ -56,6 +56,10 @@ impl File {
                 }
             }
         }
+        if self.infiniband.hca_vport.over_zeros().lmc() != 0 {
+            let why = "is not 0, but a port of the model has one LID";
+            return wrong("infiniband.hca_vport", "lmc", why);
+        }
         let general = HcaCapPage::GENERAL.0;
         let has = |caps: &Layer<_>, max: &Layer<_>| {
             [caps, max].iter().any(|layer| layer.0.contains_key(&general))

@@ -140,6 +140,7 @@ fn profile_errors_name_field_and_reason() {
             "[infiniband.hca_vport] cap_mask_1: hca_vport_context has no such field; did you mean \
              cap_mask1?",
         ),
+        ("cap_mask1 = 0xa651e848", "lmc = 1", "[infiniband.hca_vport] lmc is not 0"),
         (
             "[nic_vport]",
             "[nic_vport]\npermanent_address = 1",

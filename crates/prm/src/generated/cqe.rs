@@ -339,6 +339,10 @@ view! {
         g set_g: number(u8, 194, 2);
         /// Service level (InfiniBand). `0x18.27:24`
         sl set_sl: number(u8, 196, 4) overlay;
+        /// The RoCE packet has a UDP header: version 2. `0x18.27`
+        ///
+        /// Source: ucx: uct_ib_iface_roce_is_v4; ucx: src/uct/ib/ud/verbs/ud_verbs.c.
+        roce_udp set_roce_udp: flag(196) overlay;
         /// Network header of a RoCE packet. `0x18.25:24`
         ///
         /// Source: linux: drivers/infiniband/hw/mlx5/cq.c handle_responder.
@@ -460,7 +464,7 @@ structure! {
     /// Source: linux: struct mlx5_sig_err_cqe; rdma-core: struct mlx5_sigerr_cqe.
     CqeSignatureError, CqeSignatureErrorLayout, 0x40 bytes = "cqe_signature_error" {
         sources: ["linux: struct mlx5_sig_err_cqe", "rdma-core: struct mlx5_sigerr_cqe"];
-        reserved: [(0, 128), (384, 72), (480, 16), (508, 3)];
+        reserved: [(0, 128), (272, 5), (280, 5), (384, 72), (480, 16), (508, 3)];
         /// Expected signature: guard in the high half, application tag in the low half. `0x10`
         expected_trans_sig set_expected_trans_sig: number(u32, 128, 32);
         /// Signature found. `0x14`
@@ -471,14 +475,14 @@ structure! {
         actual_reftag set_actual_reftag: number(u32, 224, 32);
         /// Parts of the signature that differ, one bit each. `0x20.31:16`
         syndrome set_syndrome: named(SignatureSyndrome(u16), 256, 16);
-        /// Kind of the signature. `0x20.15:8`
+        /// Kind of the signature. `0x20.10:8`
         ///
         /// Source: rdma-core: struct mlx5_sigerr_cqe.
-        sig_type set_sig_type: number(u8, 272, 8);
-        /// Domain in which the signature was checked: memory or wire. `0x20.7:0`
+        sig_type set_sig_type: number(u8, 277, 3);
+        /// Domain in which the signature was checked: memory or wire. `0x20.2:0`
         ///
         /// Source: rdma-core: struct mlx5_sigerr_cqe.
-        domain set_domain: number(u8, 280, 8);
+        domain set_domain: number(u8, 285, 3);
         /// Key of the data. `0x24`
         mkey set_mkey: number(u32, 288, 32);
         /// Offset of the bad block in the data, in bytes. `0x28, 8 bytes`

@@ -1211,8 +1211,8 @@ structure! {
         /// Events tell the driver the steps of a synchronised reset for a firmware update.
         /// `0x3c.14`
         pci_sync_for_fw_update_event set_pci_sync_for_fw_update_event: flag(497);
-        /// The transmit port of a bonded device may be set in RST2INIT_QP and INIT2RTR_QP as well.
-        /// `0x3c.7`
+        /// The transmit port of a bonded device may be set by INIT2INIT_QP and INIT2RTR_QP as well,
+        /// beside RTR2RTS_QP and RTS2RTS_QP. `0x3c.7`
         init2_lag_tx_port_affinity set_init2_lag_tx_port_affinity: flag(504);
         /// Capability page 0x1b exists: flow tables can be updated by WQEs. `0x3c.4`
         wqe_based_flow_table_update_cap set_wqe_based_flow_table_update_cap: flag(507);
@@ -2363,8 +2363,8 @@ structure! {
         /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in
         /// bytes, from 1 to 256; Linux ignores the bits of larger ones. `0x18.15:0`
         atomic_size_dc set_atomic_size_dc: number(u16, 208, 16);
-        /// Bitmask of the operand sizes for which fetch and add can be a PCIe atomic: the bit whose
-        /// value is the size in bytes. `0x50.31:16`
+        /// Bitmask of the operand sizes for which fetch and add can be a PCIe atomic: bit 0 for 4
+        /// bytes, bit 1 for 8, bit 2 for 16. `0x50.31:16`
         ///
         /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
         fetch_add_pci_atomic set_fetch_add_pci_atomic: number(u16, 640, 16);

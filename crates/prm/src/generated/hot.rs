@@ -421,7 +421,10 @@ pub struct CqeRoceSourceQp {
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub g: u8,
-    #[bits(2)]
+    /// The RoCE packet has a UDP header: version 2.
+    #[inline(always)]
+    pub roce_udp: bool,
+    #[bits(1)]
     __: u8,
     /// Network header of a RoCE packet.
     #[inline(always)]

@@ -634,24 +634,26 @@ structure! {
         /// Destination GID, or destination IP address on RoCE v2 (IPv4 mapped as ::ffff:a.b.c.d).
         /// `0x10, 16 bytes`
         rgid_rip set_rgid_rip: bytes(0x10, 128);
-        /// Force dscp instead of the value derived from tclass. `0x20.27`
+        /// Force dscp; Linux and libmlx5 leave it 0 and write dscp and tclass alike. `0x20.27`
         f_dscp set_f_dscp: flag(260);
-        /// Force ecn instead of the value derived from tclass. `0x20.26`
+        /// Force ecn, as its name says; drivers leave it 0. `0x20.26`
         f_ecn set_f_ecn: flag(261);
-        /// Force eth_prio instead of the value derived from sl. `0x20.24`
+        /// Force eth_prio, as its name says; drivers leave it 0, and eth_prio counts all the same.
+        /// `0x20.24`
         f_eth_prio set_f_eth_prio: flag(263);
         /// ECN bits, when forced. `0x20.23:22`
         ecn set_ecn: number(u8, 264, 2);
-        /// DSCP, when forced. `0x20.21:16`
+        /// DSCP of RoCE v2 packets; drivers write the upper 6 bits of tclass. `0x20.21:16`
         dscp set_dscp: number(u8, 266, 6);
         /// UDP source port of RoCE v2 packets, from roce_cap.r_roce_min_src_udp_port to
         /// roce_cap.r_roce_max_src_udp_port. `0x20.15:0`
         udp_sport set_udp_sport: number(u16, 272, 16);
         /// Drop eligible bit of the VLAN tag. `0x24.31`
         dei_cfi set_dei_cfi: flag(288);
-        /// Priority in the VLAN tag, when forced. `0x24.30:28`
+        /// Priority in the VLAN tag (RoCE), 0 to 7. `0x24.30:28`
         eth_prio set_eth_prio: number(u8, 289, 3);
-        /// Service level; on Ethernet its low 3 bits are the priority. `0x24.27:24`
+        /// Service level (InfiniBand). On Ethernet drivers write eth_prio and leave it 0.
+        /// `0x24.27:24`
         sl set_sl: number(u8, 292, 4);
         /// Port of the device, from 1. `0x24.23:16`
         vhca_port_num set_vhca_port_num: number(u8, 296, 8);

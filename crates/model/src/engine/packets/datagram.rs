@@ -5,7 +5,7 @@
 //! `drivers/infiniband/hw/mlx5/{wr,cq}.c`.
 
 use verbless_prm::hot::{CqeRoceSourceQp, CqeSourceQp, cqe_opcode, cqe_syndrome};
-use verbless_prm::{Bth, CqeRoceL3Type, Deth, Grh, Immdt, Ipv4Header};
+use verbless_prm::{Bth, CqeRoceL3Type, DatagramSegment, Deth, Grh, Immdt, Ipv4Header};
 
 use super::super::counters::Count;
 use super::super::cqe::Received;
@@ -41,7 +41,11 @@ pub(in crate::engine) fn send(
 
 fn emit(pair: &mut QueuePair<'_>, posted: &PostedWqe, scratch: &mut Scratch) -> Result<(), u8> {
     const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
-    let (vector, _) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
+    let (vector, bytes) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
+    if bytes < DatagramSegment::BYTES && !pair.context.caps.general().compact_address_vector() {
+        tracing::info!(qpn = pair.qpn, "the device has no address vectors of {bytes} bytes");
+        return Err(MALFORMED);
+    }
     if posted.length > 1 << pair.qp.log_mtu {
         return Err(cqe_syndrome::LOCAL_LENGTH);
     }
@@ -183,8 +187,9 @@ fn grh_bytes(route: &Route) -> [u8; GRH] {
 /// Bits of `flags_rqpn` that describe the headers.
 fn flags(route: &Route) -> u32 {
     let source = CqeSourceQp::new();
-    let roce = |header: CqeRoceL3Type| {
+    let roce = |header: CqeRoceL3Type, udp: bool| {
         let source = CqeRoceSourceQp::new().with_g(1).with_roce_l3_type(header.0);
+        let source = source.with_roce_udp(udp);
         CqeSourceQp::from_bits(source.into_bits())
     };
     match route {
@@ -193,9 +198,9 @@ fn flags(route: &Route) -> u32 {
             let g = if grh.destination_gid()[0] == 0xff { 2 } else { 1 };
             source.with_g(g).with_sl(lrh.service_level())
         }
-        Route::RoceV1(..) => roce(CqeRoceL3Type::GRH),
-        Route::Ipv4(..) => roce(CqeRoceL3Type::IPV4),
-        Route::Ipv6(..) => roce(CqeRoceL3Type::IPV6),
+        Route::RoceV1(..) => roce(CqeRoceL3Type::GRH, false),
+        Route::Ipv4(..) => roce(CqeRoceL3Type::IPV4, true),
+        Route::Ipv6(..) => roce(CqeRoceL3Type::IPV6, true),
     }
     .into_bits()
 }

@@ -29,7 +29,10 @@ pub(super) struct Hop<'a> {
     pub index: u8,
     pub lid: u16,
     pub path_bits: u8,
+    /// InfiniBand: the service level.
     pub service_level: u8,
+    /// Ethernet: the priority in the VLAN tag.
+    pub priority: u8,
     pub global: bool,
     pub hop_limit: u8,
     pub traffic_class: u8,
@@ -48,6 +51,7 @@ impl<'a> From<&'a AddressPath> for Hop<'a> {
             lid: path.rlid(),
             path_bits: path.mlid(),
             service_level: path.sl(),
+            priority: path.eth_prio(),
             global: path.grh(),
             hop_limit: path.hop_limit(),
             traffic_class: path.tclass(),
@@ -67,6 +71,8 @@ impl<'a> From<&'a DatagramSegment> for Hop<'a> {
             lid: vector.rlid(),
             path_bits: vector.mlid(),
             service_level: vector.sl(),
+            // Bits 3:1 of the service level (Linux `create_ib_ah`, libmlx5 `mlx5_create_ah`).
+            priority: vector.sl() >> 1,
             global: vector.grh(),
             hop_limit: vector.hop_limit(),
             traffic_class: vector.tclass(),
@@ -127,11 +133,7 @@ impl<'a> Addresses<'a> {
         let ethernet = Ethernet {
             destination: Mac(if hop.loopback { own_mac(own) } else { hop.mac }),
             source: Mac(own_mac(own)),
-            vlan: vlan_of(own).map(|id| Vlan {
-                priority: hop.service_level & 7,
-                drop_eligible: false,
-                id,
-            }),
+            vlan: vlan_of(own).map(|id| Vlan { priority: hop.priority, drop_eligible: false, id }),
             ether_type: EtherType::default(),
         };
         let mut udp = UdpHeader::zeroed();

@@ -57,6 +57,25 @@ fn ud_payload_follows_40_bytes_of_grh_space() {
 }
 
 #[test]
+fn address_vector_without_extension_needs_its_capability() {
+    for (has, syndrome) in [(true, None), (false, Some(cqe_syndrome::LOCAL_QP_OPERATION))] {
+        let mut rig = Rig::new();
+        let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
+        rig.locked.functions[0].hca.caps.general_mut().set_compact_address_vector(has);
+        let to = buffer(&mut rig, &mut b, 64);
+        let mut vector = vector(&rig, &b, b.qpn);
+        vector.set_ext(false);
+        let short = Request::new(opcode::SEND).bytes(&vector.as_bytes()[..16]);
+        rig.post(&mut a, short.inline(b"hello"));
+        let sent = rig.one(0, a.send_cq);
+        match syndrome {
+            Some(syndrome) => assert_eq!(sent.syndrome(), syndrome),
+            None => assert_eq!(rig.bytes(to + 40, 5), b"hello"),
+        }
+    }
+}
+
+#[test]
 fn grh_carries_source_and_destination_gid() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));

@@ -290,7 +290,7 @@ fn check_features(call: &Call<'_>, context: &QpContext, general: &HcaCap) -> Out
     let cross_channel =
         context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
     call.check_known_fields(context, &KNOWN)?;
-    let unsupported = (context.wq_signature() && !general.wq_signature())
+    let unsupported = context.wq_signature()
         || (context.block_lb_mc() && !general.block_lb_mc())
         || (context.drain_sigerr() && !general.drain_sigerr())
         || (context.isolate_vl_tc() && !general.isolate_vl_tc_new())

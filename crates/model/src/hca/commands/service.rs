@@ -1,7 +1,7 @@
 //! Rules of QP types for commands: which uids may create them, and which optional fields their
 //! transitions accept.
 
-use verbless_prm::{OptParamMask as Opt, ServiceType};
+use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::call::Call;
 use crate::hca::qp_type::{QpType, Users};
@@ -33,10 +33,12 @@ pub(super) enum Transition {
     Recover,
 }
 
-/// The optional fields of a transition.
-pub(super) fn options(qp_type: &QpType, step: Transition) -> u32 {
+/// The optional fields of a transition. INIT2RTR may set the bond port only with
+/// `init2_lag_tx_port_affinity` (Linux `__mlx5_ib_modify_qp`).
+pub(super) fn options(qp_type: &QpType, step: Transition, general: &HcaCap) -> u32 {
     let of_connected = |field: Opt| if qp_type.connected { field.0 } else { 0 };
-    let (path, bond) = (of_connected(Opt::ALT_ADDR_PATH), of_connected(Opt::LAG_TX_AFF));
+    let path = of_connected(Opt::ALT_ADDR_PATH);
+    let bond = if general.init2_lag_tx_port_affinity() { of_connected(Opt::LAG_TX_AFF) } else { 0 };
     let migration = of_connected(Opt::PM_STATE);
     let timer = if qp_type.reliable { Opt::RNR_TIMEOUT.0 } else { 0 };
     qp_type.rights

@@ -70,7 +70,8 @@ impl TransitionRequest<'_> {
 
     /// The optional fields that a QP of this type accepts in a transition.
     fn options(&self, call: &Call<'_>, step: Transition) -> Result<u32, Refusal> {
-        Ok(options(call.find(kind::Qp, self.qpn)?.qp_type, step))
+        let general = call.hca().caps.general();
+        Ok(options(call.find(kind::Qp, self.qpn)?.qp_type, step, general))
     }
 
     fn selects(&self, field: OptParamMask) -> bool {

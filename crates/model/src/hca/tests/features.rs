@@ -112,11 +112,6 @@ fn cq_features_follow_capabilities() {
 fn qp_features_follow_capabilities() {
     let cases: &[Of<CreateQpIn>] = &[
         (
-            "wq_signature",
-            |caps, on| _ = caps.set_wq_signature(on),
-            |it| _ = it.qpc_mut().set_wq_signature(true),
-        ),
-        (
             "block_lb_mc",
             |caps, on| _ = caps.set_block_lb_mc(on),
             |it| _ = it.qpc_mut().set_block_lb_mc(true),

@@ -236,6 +236,26 @@ fn transition_rejects_foreign_optional_params() {
 }
 
 #[test]
+fn lag_port_before_rts_needs_its_capability() {
+    let lag = OptParamMask::LAG_TX_AFF.0;
+    let set = |qp_rig: &mut QpRig, on| {
+        let caps = &mut qp_rig.rig.locked.functions[0].hca.caps;
+        caps.general_mut().set_init2_lag_tx_port_affinity(on);
+    };
+    let mut qp_rig = QpRig::new(Link::Infiniband);
+    qp_rig.rst2init(0, |_| {}).unwrap();
+    for on in [false, true] {
+        set(&mut qp_rig, on);
+        let expected = if on { Ok(()) } else { Err(Refusal::QpOptional) };
+        assert_eq!(qp_rig.init2init(lag, |_| {}), expected);
+    }
+    set(&mut qp_rig, false);
+    assert_eq!(qp_rig.init2rtr(lag, |_| {}), Err(Refusal::QpOptional));
+    set(&mut qp_rig, true);
+    assert_eq!(qp_rig.init2rtr(lag, |_| {}), Ok(()));
+}
+
+#[test]
 fn qp_transition_refuses_each_invalid_field() {
     type Edit = fn(&mut QpContext);
     let mut qp_rig = QpRig::new(Link::Infiniband);

@@ -128,6 +128,7 @@ fn hop(gid: &[u8; 16]) -> Hop<'_> {
         lid: 9,
         path_bits: 1,
         service_level: 13,
+        priority: 3,
         global: true,
         hop_limit: 64,
         traffic_class: 0x21,
@@ -153,8 +154,7 @@ fn roce_route_uses_gid_entry_and_hop_fields() {
         addresses.route(1, &Hop { index, loopback, ..hop(&there) }).expect("it leads somewhere")
     };
     let Route::Ipv6(ethernet, grh, udp) = from(0, false) else { panic!("IPv6") };
-    // Three bits of the service level are the priority.
-    assert_eq!(ethernet.vlan, Some(Vlan { priority: 5, drop_eligible: false, id: VLAN }));
+    assert_eq!(ethernet.vlan, Some(Vlan { priority: 3, drop_eligible: false, id: VLAN }));
     assert_eq!((ethernet.source, ethernet.destination), (Mac(MAC), Mac([2, 0, 0, 0, 0, 9])));
     assert_eq!((grh.source_gid(), grh.destination_gid()), (&v6, &there));
     let sent = (grh.traffic_class(), grh.flow_label(), grh.hop_limit());
@@ -251,4 +251,14 @@ fn peer_matches_by_source_and_own_address() {
     assert!(!known(Address::Routed { lid: 5, gid }, &routed));
     assert!(!known(Address::Routed { lid: 4, gid: [4; 16] }, &routed));
     assert_eq!((slid(&local), slid(&routed)), (4, 4));
+}
+
+#[test]
+fn vlan_priority_comes_from_eth_prio_or_sl_of_datagram() {
+    let mut path = AddressPath::zeroed();
+    path.set_sl(7).set_eth_prio(5);
+    assert_eq!(Hop::from(&path).priority, 5);
+    let mut vector = DatagramSegment::zeroed();
+    vector.set_sl(5 << 1);
+    assert_eq!(Hop::from(&vector).priority, 5);
 }

@@ -1,4 +1,5 @@
-//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, decode, book.
+//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, find, list, decode,
+//! book.
 //!
 //! `cargo xtask prm` runs a [`Task`] of this crate. The tools read only the tables, so they work
 //! while the generated code or the driver does not compile.
@@ -16,12 +17,14 @@ mod generate;
 mod golden;
 mod ifc;
 mod import;
+mod list;
 mod mailbox;
 mod names;
 mod raw;
 mod refusals;
 mod repository;
 mod runtime;
+mod search;
 mod show;
 mod trace;
 mod verify;
@@ -54,6 +57,10 @@ pub enum Task {
         #[arg(allow_negative_numbers = true)]
         name: String,
     },
+    /// Find entries, fields and chapters by words of their names and docs.
+    Find(search::Options),
+    /// List commands: by what DevX does with them, the capability that gates them, states.
+    List(list::Options),
     /// Decode a pasted log or hexdump to named fields and sentences.
     Decode(decode::Options),
     /// Render the chapters of prm/book and a page for each entry as a static site.
@@ -74,6 +81,8 @@ pub fn run(task: Task) -> Result {
         Task::Check => check::run(&root),
         Task::Verify(options) => verify::run(&root, &options),
         Task::Show { name } => show::run(&root, &name),
+        Task::Find(options) => search::run(&root, &options),
+        Task::List(options) => list::run(&root, &options),
         Task::Decode(options) => decode::run(&root, &options),
         Task::Book { arguments } => book::render(&root, &arguments),
     }

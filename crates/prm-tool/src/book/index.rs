@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::html::{Table, escape, link};
 use super::page::Book;
 use crate::description::Description;
-use crate::find::{Target, names_of};
+use crate::find::{Target, each_name};
 
 /// Pages of an index: file name, title, Markdown.
 pub(super) type Pages = Vec<(String, String, String)>;
@@ -13,7 +13,7 @@ pub(super) type Pages = Vec<(String, String, String)>;
 /// By an entry's own name, its other names.
 pub(super) fn by_entry(description: &Description) -> BTreeMap<String, Vec<String>> {
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    names_of(description, &mut |target, name| {
+    each_name(description, &mut |target, name| {
         let own = target.name();
         if own.to_lowercase() != name {
             names.entry(own).or_default().insert(name.to_owned());
@@ -25,7 +25,7 @@ pub(super) fn by_entry(description: &Description) -> BTreeMap<String, Vec<String
 /// The names of entries in `prm/` and in drivers; fields by the name of their structure.
 pub(super) fn names(book: &Book<'_>) -> Pages {
     let mut letters: BTreeMap<char, BTreeSet<(String, String)>> = BTreeMap::new();
-    names_of(book.description, &mut |target, name| {
+    each_name(book.description, &mut |target, name| {
         let initial = name.trim_start_matches("mlx5_").chars().next().unwrap_or('0');
         let initial = if initial.is_ascii_alphabetic() { initial } else { '0' };
         letters.entry(initial).or_default().insert((name.to_owned(), target.name()));

@@ -42,6 +42,8 @@ mod register;
 #[cfg(feature = "queues")]
 mod rqsq;
 mod srq;
+#[cfg(feature = "steering")]
+mod steering;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
@@ -95,6 +97,8 @@ pub use register::*;
 #[cfg(feature = "queues")]
 pub use rqsq::*;
 pub use srq::*;
+#[cfg(feature = "steering")]
+pub use steering::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
@@ -111,10 +115,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AccessRegisterUserIn::INFO,
     #[cfg(feature = "registers")]
     AccessRegisterUserOut::INFO,
+    #[cfg(feature = "steering")]
+    AddActionIn::INFO,
     AddressPath::INFO,
     #[cfg(feature = "packets")]
     Aeth::INFO,
     AliasContext::INFO,
+    #[cfg(feature = "steering")]
+    AllocFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocFlowCounterOut::INFO,
+    #[cfg(feature = "steering")]
+    AllocModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocModifyHeaderContextOut::INFO,
+    #[cfg(feature = "steering")]
+    AllocPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocPacketReformatContextOut::INFO,
     #[cfg(feature = "kernel")]
     AllocPdIn::INFO,
     #[cfg(feature = "kernel")]
@@ -158,6 +176,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CommandMailbox::INFO,
     CommandPas::INFO,
     CommandQueueEntry::INFO,
+    #[cfg(feature = "steering")]
+    CopyActionIn::INFO,
     CqArmDoorbell::INFO,
     CqContext::INFO,
     CqDoorbellRecord::INFO,
@@ -184,14 +204,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateFlowMeterAsoObjIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowTableIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowTableOut::INFO,
     CreateGeneralObjectIn::INFO,
     CreateGeneralObjectOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateGeneveTlvOptionIn::INFO,
+    #[cfg(feature = "steering")]
+    CreateMatchDefinerIn::INFO,
+    #[cfg(feature = "steering")]
+    CreateMatchDefinerOut::INFO,
     CreateMkeyIn::INFO,
     CreateMkeyOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateModifyHeaderArgIn::INFO,
     CreatePsvIn::INFO,
     CreatePsvOut::INFO,
     CreateQpIn::INFO,
@@ -206,12 +236,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateRqtIn::INFO,
     #[cfg(feature = "queues")]
     CreateRqtOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateSamplerObjIn::INFO,
     #[cfg(feature = "queues")]
     CreateSqIn::INFO,
     #[cfg(feature = "queues")]
     CreateSqOut::INFO,
     CreateSrqIn::INFO,
     CreateSrqOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateSwIcmIn::INFO,
     #[cfg(feature = "queues")]
     CreateTirIn::INFO,
     #[cfg(feature = "queues")]
@@ -235,6 +269,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DatagramSegment::INFO,
     #[cfg(feature = "queues")]
     DctContext::INFO,
+    #[cfg(feature = "steering")]
+    DeallocFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocFlowCounterOut::INFO,
+    #[cfg(feature = "steering")]
+    DeallocModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocModifyHeaderContextOut::INFO,
+    #[cfg(feature = "steering")]
+    DeallocPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocPacketReformatContextOut::INFO,
     #[cfg(feature = "kernel")]
     DeallocPdIn::INFO,
     #[cfg(feature = "kernel")]
@@ -415,19 +461,45 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EthernetOffloadCap::INFO,
     EventCap::INFO,
     #[cfg(feature = "queues")]
+    ExeAsoCtrlFlowMeter::INFO,
+    #[cfg(feature = "queues")]
+    ExecuteAso::INFO,
+    #[cfg(feature = "queues")]
+    ExtendedDestFormat::INFO,
+    #[cfg(feature = "queues")]
     FlowContext::INFO,
     #[cfg(feature = "queues")]
+    FlowCounterList::INFO,
+    #[cfg(feature = "queues")]
     FlowDestination::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterAsoObj::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterParameters::INFO,
     FlowTableCap::INFO,
     #[cfg(feature = "queues")]
     FlowTableContext::INFO,
+    #[cfg(feature = "steering")]
+    FlowTableEswitchCap::INFO,
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
     #[cfg(feature = "queues")]
+    FteMatchMpls::INFO,
+    #[cfg(feature = "queues")]
     FteMatchParam::INFO,
     #[cfg(feature = "queues")]
     FteMatchSetLyr24::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc2::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc3::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc4::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc5::INFO,
     #[cfg(feature = "kernel")]
     GenEqeIn::INFO,
     #[cfg(feature = "kernel")]
@@ -436,11 +508,21 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GeneralObjInCmdHdr::INFO,
     GeneralObjOutCmdHdr::INFO,
     GeneralObjQueryParam::INFO,
+    #[cfg(feature = "steering")]
+    GenerateWqeIn::INFO,
+    #[cfg(feature = "steering")]
+    GenerateWqeOut::INFO,
+    #[cfg(feature = "steering")]
+    GeneveTlvOption::INFO,
+    #[cfg(feature = "queues")]
+    GreKey::INFO,
     #[cfg(feature = "packets")]
     Grh::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
     HcaVportContext::INFO,
+    #[cfg(feature = "steering")]
+    HeaderModifyPatternIn::INFO,
     #[cfg(feature = "kernel")]
     HealthBuffer::INFO,
     #[cfg(feature = "registers")]
@@ -481,6 +563,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     MaskedAdd64Segment::INFO,
     MaskedAtomicSegment::INFO,
     MaskedSwap32Segment::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefiner::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat0::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat22::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat23::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat29::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat30::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat31::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat32::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerMatchMask::INFO,
     #[cfg(feature = "registers")]
     McamEnhancedFeatures::INFO,
     #[cfg(feature = "registers")]
@@ -510,6 +610,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyGeneralObjectOut::INFO,
     ModifyHcaVportContextIn::INFO,
     ModifyHcaVportContextOut::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderArg::INFO,
     ModifyNicVportContextIn::INFO,
     ModifyNicVportContextOut::INFO,
     ModifyNicVportFieldSelect::INFO,
@@ -577,6 +679,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     OdpCap::INFO,
     OdpPerTransportServiceCap::INFO,
     OdpSchemeCap::INFO,
+    #[cfg(feature = "steering")]
+    PacketReformatContextIn::INFO,
     #[cfg(feature = "registers")]
     PaosReg::INFO,
     #[cfg(feature = "registers")]
@@ -628,6 +732,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryEqOut::INFO,
     QueryEswFunctionsIn::INFO,
     QueryEswFunctionsOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryFlowCounterOut::INFO,
     #[cfg(feature = "queues")]
     QueryFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -656,8 +764,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryLagOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryModifyHeaderContextOut::INFO,
     QueryNicVportContextIn::INFO,
     QueryNicVportContextOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryPacketReformatContextOut::INFO,
     #[cfg(feature = "kernel")]
     QueryPagesIn::INFO,
     #[cfg(feature = "kernel")]
@@ -678,6 +794,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryRqtIn::INFO,
     #[cfg(feature = "queues")]
     QueryRqtOut::INFO,
+    #[cfg(feature = "steering")]
+    QuerySamplerObjOut::INFO,
     QuerySpecialContextsIn::INFO,
     QuerySpecialContextsOut::INFO,
     #[cfg(feature = "queues")]
@@ -721,14 +839,22 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RqtContext::INFO,
     Rst2initQpIn::INFO,
     Rst2initQpOut::INFO,
+    #[cfg(feature = "steering")]
+    Rtc::INFO,
+    #[cfg(feature = "steering")]
+    RtcParams::INFO,
     Rtr2rtsQpIn::INFO,
     Rtr2rtsQpOut::INFO,
     Rts2rtsQpIn::INFO,
     Rts2rtsQpOut::INFO,
     #[cfg(feature = "queues")]
     RxHashFieldSelect::INFO,
+    #[cfg(feature = "steering")]
+    SamplerObj::INFO,
     SendDoorbell::INFO,
     SendEnableSegment::INFO,
+    #[cfg(feature = "steering")]
+    SetActionIn::INFO,
     SetDriverVersionIn::INFO,
     SetDriverVersionOut::INFO,
     #[cfg(feature = "queues")]
@@ -756,6 +882,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SrqContext::INFO,
     SrqDoorbellRecord::INFO,
     SrqNextSegment::INFO,
+    #[cfg(feature = "steering")]
+    Stc::INFO,
+    #[cfg(feature = "steering")]
+    Ste::INFO,
+    #[cfg(feature = "steering")]
+    SwIcm::INFO,
+    #[cfg(feature = "steering")]
+    SwOwnerIcmRootParams::INFO,
+    #[cfg(feature = "steering")]
+    SyncSteeringIn::INFO,
+    #[cfg(feature = "steering")]
+    SyncSteeringOut::INFO,
     TagMatchingSegment::INFO,
     #[cfg(feature = "kernel")]
     TeardownHcaIn::INFO,
@@ -781,6 +919,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     WaitCqSegment::INFO,
     WaitDataSegment::INFO,
     WqContext::INFO,
+    #[cfg(feature = "steering")]
+    WqeBasedFlowTableCap::INFO,
     XrcSegment::INFO,
     XrcSrqContext::INFO,
     #[cfg(feature = "packets")]
@@ -831,6 +971,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     DpaFault::INFO,
     #[cfg(feature = "dpa")]
     DpaThreadState::INFO,
+    #[cfg(feature = "queues")]
+    EncryptDecryptType::INFO,
     EndPaddingMode::INFO,
     #[cfg(feature = "kernel")]
     EqState::INFO,
@@ -845,6 +987,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     FlowContextAction::INFO,
     #[cfg(feature = "queues")]
     FlowDestinationType::INFO,
+    #[cfg(feature = "queues")]
+    FlowMeterColor::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterMode::INFO,
     #[cfg(feature = "queues")]
     FlowTableType::INFO,
     FunctionIdMode::INFO,
@@ -897,6 +1043,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     MmoOpMod::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableField::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderAction::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderField::INFO,
     #[cfg(feature = "kernel")]
     ModuleError::INFO,
     #[cfg(feature = "kernel")]
@@ -919,6 +1069,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     OptParamMask::INFO,
     OptParamMask9532::INFO,
     OtherVhcaObject::INFO,
+    #[cfg(feature = "steering")]
+    PacketReformatType::INFO,
     #[cfg(feature = "kernel")]
     PageFaultSubtype::INFO,
     #[cfg(feature = "kernel")]
@@ -950,6 +1102,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "registers")]
     PtysProtoMask::INFO,
     QpState::INFO,
+    #[cfg(feature = "steering")]
+    ReformatAnchor::INFO,
     #[cfg(feature = "registers")]
     RegisterId::INFO,
     RmpState::INFO,
@@ -963,6 +1117,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     RqType::INFO,
     #[cfg(feature = "queues")]
     RqtListType::INFO,
+    #[cfg(feature = "steering")]
+    RtcReparseMode::INFO,
+    #[cfg(feature = "steering")]
+    RtcSteFormat::INFO,
     #[cfg(feature = "queues")]
     RxHashFn::INFO,
     #[cfg(feature = "queues")]
@@ -984,6 +1142,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     SqState::INFO,
     SrqState::INFO,
     StaticRate::INFO,
+    #[cfg(feature = "steering")]
+    StcActionType::INFO,
     SteeringFormat::INFO,
     #[cfg(feature = "kernel")]
     SyncFwUpdateState::INFO,
@@ -1195,8 +1355,26 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_FLOW_TABLE_ENTRY,
     #[cfg(feature = "queues")]
     &DELETE_FLOW_TABLE_ENTRY,
+    #[cfg(feature = "steering")]
+    &ALLOC_FLOW_COUNTER,
+    #[cfg(feature = "steering")]
+    &DEALLOC_FLOW_COUNTER,
+    #[cfg(feature = "steering")]
+    &QUERY_FLOW_COUNTER,
     #[cfg(feature = "queues")]
     &MODIFY_FLOW_TABLE,
+    #[cfg(feature = "steering")]
+    &ALLOC_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &DEALLOC_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &QUERY_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &ALLOC_MODIFY_HEADER_CONTEXT,
+    #[cfg(feature = "steering")]
+    &DEALLOC_MODIFY_HEADER_CONTEXT,
+    #[cfg(feature = "steering")]
+    &QUERY_MODIFY_HEADER_CONTEXT,
     &CREATE_GENERAL_OBJECT,
     &MODIFY_GENERAL_OBJECT,
     &QUERY_GENERAL_OBJECT,
@@ -1209,9 +1387,13 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &CREATE_UMEM,
     #[cfg(feature = "kernel")]
     &DESTROY_UMEM,
+    #[cfg(feature = "steering")]
+    &SYNC_STEERING,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER_USER,
     &ALLOW_OTHER_VHCA_ACCESS,
+    #[cfg(feature = "steering")]
+    &GENERATE_WQE,
     &QUERY_VUID,
 ];
 

@@ -367,26 +367,29 @@ enumeration! {
         QUERY_FLOW_TABLE_ENTRY = 0x937,
         /// Removes a flow table entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
-        /// Allocates one or many flow counters (packets and bytes) for steering rules.
+        /// Allocates a flow counter, or a bulk of them with consecutive numbers. Entries count
+        /// packets and bytes in it (action COUNT).
         ALLOC_FLOW_COUNTER = 0x939,
-        /// Frees a counter of steering rules.
+        /// Frees a flow counter, or the bulk that begins with it.
         DEALLOC_FLOW_COUNTER = 0x93a,
-        /// Reads a counter of steering rules.
+        /// Reads flow counters, and may reset them. The device updates the values in intervals, not
+        /// with each packet.
         QUERY_FLOW_COUNTER = 0x93b,
         /// Changes the miss action of a flow table.
         MODIFY_FLOW_TABLE = 0x93c,
-        /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
-        /// of one.
+        /// Creates a packet reformat context: headers that an entry adds to packets, or their
+        /// removal (action PACKET_REFORMAT).
         ALLOC_PACKET_REFORMAT_CONTEXT = 0x93d,
-        /// Destroys a packet reformat of steering rules.
+        /// Destroys a packet reformat context.
         DEALLOC_PACKET_REFORMAT_CONTEXT = 0x93e,
-        /// Reads a packet reformat of steering rules.
+        /// Reads a packet reformat context.
         QUERY_PACKET_REFORMAT_CONTEXT = 0x93f,
-        /// Creates a list of changes that a steering rule makes to headers.
+        /// Creates a modify header context: a list of changes to header fields and metadata
+        /// registers that an entry makes (action MOD_HDR).
         ALLOC_MODIFY_HEADER_CONTEXT = 0x940,
-        /// Destroys a list of changes to headers.
+        /// Destroys a modify header context.
         DEALLOC_MODIFY_HEADER_CONTEXT = 0x941,
-        /// Reads a list of changes to headers.
+        /// Reads a modify header context.
         QUERY_MODIFY_HEADER_CONTEXT = 0x942,
         /// Creates a QP between the host and the FPGA of an Innova card.
         FPGA_CREATE_QP = 0x960,
@@ -414,7 +417,8 @@ enumeration! {
         CREATE_UMEM = 0xa08,
         /// Destroys a UMEM.
         DESTROY_UMEM = 0xa0a,
-        /// Waits until packets see every steering rule that software wrote to device memory.
+        /// Waits until the device uses all steering entries that software wrote to its memory
+        /// (software steering), so that old ones can be freed.
         SYNC_STEERING = 0xb00,
         /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
@@ -432,7 +436,8 @@ enumeration! {
         SYNC_CRYPTO = 0xb12,
         /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
-        /// Executes a WQE that the command carries.
+        /// Executes a WQE that the command carries, to write an entry of hardware steering without
+        /// an SQ.
         GENERATE_WQE = 0xb17,
         /// Reads the vendor unique identifiers (VUIDs) of functions: strings that identify a
         /// function after it moved.

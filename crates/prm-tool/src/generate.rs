@@ -39,9 +39,11 @@ const FEATURES: &[Feature] = &[
         needs: &[],
     },
     Feature { name: "packets", files: &["packet"], needs: &[] },
+    Feature { name: "qos", files: &["qos"], needs: &[] },
     Feature { name: "queues", files: &["dct", "flow", "rqsq"], needs: &[] },
     Feature { name: "registers", files: &["register"], needs: &[] },
     Feature { name: "steering", files: &["steering"], needs: &["queues"] },
+    Feature { name: "virtualization", files: &["lag_control", "virtualization"], needs: &[] },
 ];
 
 /// The feature that compiles a file; `None` if it is always compiled.

@@ -26,6 +26,8 @@ pub mod hot;
 #[cfg(feature = "kernel")]
 mod init;
 mod lag;
+#[cfg(feature = "virtualization")]
+mod lag_control;
 mod mkey;
 #[cfg(feature = "kernel")]
 mod multicast;
@@ -36,6 +38,8 @@ mod opcode;
 mod packet;
 #[cfg(feature = "kernel")]
 mod pd;
+#[cfg(feature = "qos")]
+mod qos;
 mod qp;
 #[cfg(feature = "registers")]
 mod register;
@@ -47,6 +51,8 @@ mod steering;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
+#[cfg(feature = "virtualization")]
+mod virtualization;
 mod vport;
 mod wqe;
 
@@ -81,6 +87,8 @@ pub use hot::{Eqe, EqeCompletion};
 #[cfg(feature = "kernel")]
 pub use init::*;
 pub use lag::*;
+#[cfg(feature = "virtualization")]
+pub use lag_control::*;
 pub use mkey::*;
 #[cfg(feature = "kernel")]
 pub use multicast::*;
@@ -91,6 +99,8 @@ pub use opcode::*;
 pub use packet::*;
 #[cfg(feature = "kernel")]
 pub use pd::*;
+#[cfg(feature = "qos")]
+pub use qos::*;
 pub use qp::*;
 #[cfg(feature = "registers")]
 pub use register::*;
@@ -102,6 +112,8 @@ pub use steering::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
+#[cfg(feature = "virtualization")]
+pub use virtualization::*;
 pub use vport::*;
 pub use wqe::*;
 
@@ -118,6 +130,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "steering")]
     AddActionIn::INFO,
     AddressPath::INFO,
+    #[cfg(feature = "virtualization")]
+    AdvVirtualizationCap::INFO,
     #[cfg(feature = "packets")]
     Aeth::INFO,
     AliasContext::INFO,
@@ -139,6 +153,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AllocPdOut::INFO,
     AllocQCounterIn::INFO,
     AllocQCounterOut::INFO,
+    #[cfg(feature = "virtualization")]
+    AllocSfIn::INFO,
+    #[cfg(feature = "virtualization")]
+    AllocSfOut::INFO,
     #[cfg(feature = "queues")]
     AllocTransportDomainIn::INFO,
     #[cfg(feature = "queues")]
@@ -176,6 +194,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CommandMailbox::INFO,
     CommandPas::INFO,
     CommandQueueEntry::INFO,
+    #[cfg(feature = "qos")]
+    ConfigIntModerationIn::INFO,
+    #[cfg(feature = "qos")]
+    ConfigIntModerationOut::INFO,
+    #[cfg(feature = "qos")]
+    CongControl8021qauRp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceEcnNp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceEcnRp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceGeneral::INFO,
     #[cfg(feature = "steering")]
     CopyActionIn::INFO,
     CqArmDoorbell::INFO,
@@ -200,6 +230,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateEqIn::INFO,
     #[cfg(feature = "kernel")]
     CreateEqOut::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateEswVportIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateEswVportOut::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -214,6 +248,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateGeneralObjectOut::INFO,
     #[cfg(feature = "steering")]
     CreateGeneveTlvOptionIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateLagOut::INFO,
     #[cfg(feature = "steering")]
     CreateMatchDefinerIn::INFO,
     #[cfg(feature = "steering")]
@@ -222,6 +260,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateMkeyOut::INFO,
     #[cfg(feature = "steering")]
     CreateModifyHeaderArgIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreatePageTrackObjIn::INFO,
     CreatePsvIn::INFO,
     CreatePsvOut::INFO,
     CreateQpIn::INFO,
@@ -238,6 +278,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateRqtOut::INFO,
     #[cfg(feature = "steering")]
     CreateSamplerObjIn::INFO,
+    #[cfg(feature = "qos")]
+    CreateSchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    CreateSchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     CreateSqIn::INFO,
     #[cfg(feature = "queues")]
@@ -262,6 +306,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateUmemIn::INFO,
     #[cfg(feature = "kernel")]
     CreateUmemOut::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateVportLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateVportLagOut::INFO,
     CreateXrcSrqIn::INFO,
     CreateXrcSrqOut::INFO,
     CtrlSegment::INFO,
@@ -287,6 +335,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DeallocPdOut::INFO,
     DeallocQCounterIn::INFO,
     DeallocQCounterOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DeallocSfIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DeallocSfOut::INFO,
     #[cfg(feature = "queues")]
     DeallocTransportDomainIn::INFO,
     #[cfg(feature = "queues")]
@@ -300,6 +352,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DebugCap::INFO,
     #[cfg(feature = "registers")]
     DefaultTimeout::INFO,
+    #[cfg(feature = "virtualization")]
+    DelegatedFunctionVhcaRidInfo::INFO,
     #[cfg(feature = "queues")]
     DeleteFlowTableEntryIn::INFO,
     #[cfg(feature = "queues")]
@@ -314,6 +368,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyEqIn::INFO,
     #[cfg(feature = "kernel")]
     DestroyEqOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyEswVportIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyEswVportOut::INFO,
     #[cfg(feature = "queues")]
     DestroyFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -324,6 +382,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyFlowTableOut::INFO,
     DestroyGeneralObjectIn::INFO,
     DestroyGeneralObjectOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyLagOut::INFO,
     DestroyMkeyIn::INFO,
     DestroyMkeyOut::INFO,
     DestroyPsvIn::INFO,
@@ -340,6 +402,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyRqtIn::INFO,
     #[cfg(feature = "queues")]
     DestroyRqtOut::INFO,
+    #[cfg(feature = "qos")]
+    DestroySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    DestroySchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     DestroySqIn::INFO,
     #[cfg(feature = "queues")]
@@ -362,6 +428,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyUmemIn::INFO,
     #[cfg(feature = "kernel")]
     DestroyUmemOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyVportLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyVportLagOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
     #[cfg(feature = "kernel")]
@@ -404,6 +474,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DrainDctOut::INFO,
     #[cfg(feature = "registers")]
     DtorReg::INFO,
+    #[cfg(feature = "virtualization")]
+    ESwitchCap::INFO,
+    #[cfg(feature = "qos")]
+    ElementAttributes::INFO,
     #[cfg(feature = "kernel")]
     EnableHcaIn::INFO,
     #[cfg(feature = "kernel")]
@@ -457,6 +531,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EqeVportChange::INFO,
     #[cfg(feature = "kernel")]
     EqeXrqError::INFO,
+    #[cfg(feature = "virtualization")]
+    EswCap::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportContext::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportContextFieldsSelect::INFO,
     EthSegment::INFO,
     EthernetOffloadCap::INFO,
     EventCap::INFO,
@@ -500,6 +580,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     FteMatchSetMisc4::INFO,
     #[cfg(feature = "queues")]
     FteMatchSetMisc5::INFO,
+    #[cfg(feature = "virtualization")]
+    FunctionVhcaRidInfoReg::INFO,
     #[cfg(feature = "kernel")]
     GenEqeIn::INFO,
     #[cfg(feature = "kernel")]
@@ -550,6 +632,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     LagContext::INFO,
     #[cfg(feature = "registers")]
     Lane2ModuleMapping::INFO,
+    #[cfg(feature = "virtualization")]
+    LoadVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    LoadVhcaStateOut::INFO,
     #[cfg(feature = "packets")]
     Lrh::INFO,
     MacAddressLayout::INFO,
@@ -600,8 +686,20 @@ pub static STRUCTURES: &[&StructInfo] = &[
     MiniCqeBlock::INFO,
     MkeyContext::INFO,
     MmoSegment::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongParamsOut::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongStatusIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongStatusOut::INFO,
     ModifyCqIn::INFO,
     ModifyCqOut::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyEswVportContextIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyEswVportContextOut::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableIn::INFO,
     #[cfg(feature = "queues")]
@@ -612,9 +710,15 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyHcaVportContextOut::INFO,
     #[cfg(feature = "steering")]
     ModifyHeaderArg::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagOut::INFO,
     ModifyNicVportContextIn::INFO,
     ModifyNicVportContextOut::INFO,
     ModifyNicVportFieldSelect::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyPageTrackObjIn::INFO,
     ModifyRmpIn::INFO,
     ModifyRmpOut::INFO,
     #[cfg(feature = "queues")]
@@ -625,6 +729,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyRqtIn::INFO,
     #[cfg(feature = "queues")]
     ModifyRqtOut::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     ModifySqIn::INFO,
     #[cfg(feature = "queues")]
@@ -641,6 +749,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyTisIn::INFO,
     #[cfg(feature = "queues")]
     ModifyTisOut::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyVhcaStateOut::INFO,
     ModifyVportStateIn::INFO,
     ModifyVportStateOut::INFO,
     #[cfg(feature = "registers")]
@@ -665,8 +777,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Mtt::INFO,
     #[cfg(feature = "registers")]
     MtutcReg::INFO,
+    #[cfg(feature = "virtualization")]
+    NetworkFunctionParams::INFO,
     #[cfg(feature = "registers")]
     NicCapExtReg::INFO,
+    #[cfg(feature = "virtualization")]
+    NicCapReg::INFO,
     #[cfg(feature = "registers")]
     NicDpaEuPartitionReg::INFO,
     #[cfg(feature = "registers")]
@@ -681,6 +797,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     OdpSchemeCap::INFO,
     #[cfg(feature = "steering")]
     PacketReformatContextIn::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrack::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackRange::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackReportEntry::INFO,
     #[cfg(feature = "registers")]
     PaosReg::INFO,
     #[cfg(feature = "registers")]
@@ -720,18 +842,38 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryAdapterIn::INFO,
     QueryAdapterOut::INFO,
     QueryAdapterParamBlock::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongParamsOut::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatisticsIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatisticsOut::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatusIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatusOut::INFO,
     QueryCqIn::INFO,
     QueryCqOut::INFO,
     #[cfg(feature = "queues")]
     QueryDctIn::INFO,
     #[cfg(feature = "queues")]
     QueryDctOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryDelegatedVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryDelegatedVhcaOut::INFO,
     #[cfg(feature = "kernel")]
     QueryEqIn::INFO,
     #[cfg(feature = "kernel")]
     QueryEqOut::INFO,
     QueryEswFunctionsIn::INFO,
     QueryEswFunctionsOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryEswVportContextIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryEswVportContextOut::INFO,
     #[cfg(feature = "steering")]
     QueryFlowCounterIn::INFO,
     #[cfg(feature = "steering")]
@@ -774,6 +916,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryPacketReformatContextIn::INFO,
     #[cfg(feature = "steering")]
     QueryPacketReformatContextOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryPageTrackObjOut::INFO,
     #[cfg(feature = "kernel")]
     QueryPagesIn::INFO,
     #[cfg(feature = "kernel")]
@@ -796,6 +940,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryRqtOut::INFO,
     #[cfg(feature = "steering")]
     QuerySamplerObjOut::INFO,
+    #[cfg(feature = "qos")]
+    QuerySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    QuerySchedulingElementOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QuerySfPartitionIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QuerySfPartitionOut::INFO,
     QuerySpecialContextsIn::INFO,
     QuerySpecialContextsOut::INFO,
     #[cfg(feature = "queues")]
@@ -812,6 +964,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryTisIn::INFO,
     #[cfg(feature = "queues")]
     QueryTisOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaMigrationStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaMigrationStateOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaStateOut::INFO,
     QueryVportCounterIn::INFO,
     QueryVportCounterOut::INFO,
     QueryVportStateIn::INFO,
@@ -823,6 +983,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RaddrSegment::INFO,
     #[cfg(feature = "packets")]
     Rdeth::INFO,
+    #[cfg(feature = "virtualization")]
+    ResumeVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ResumeVhcaOut::INFO,
     #[cfg(feature = "packets")]
     Reth::INFO,
     RmpBitmask::INFO,
@@ -851,10 +1015,20 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RxHashFieldSelect::INFO,
     #[cfg(feature = "steering")]
     SamplerObj::INFO,
+    #[cfg(feature = "virtualization")]
+    SaveVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    SaveVhcaStateOut::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingContext::INFO,
     SendDoorbell::INFO,
     SendEnableSegment::INFO,
     #[cfg(feature = "steering")]
     SetActionIn::INFO,
+    #[cfg(feature = "qos")]
+    SetDelayDropParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    SetDelayDropParamsOut::INFO,
     SetDriverVersionIn::INFO,
     SetDriverVersionOut::INFO,
     #[cfg(feature = "queues")]
@@ -869,9 +1043,17 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetHcaCapOut::INFO,
     SetIssiIn::INFO,
     SetIssiOut::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitContext::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitIn::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitOut::INFO,
     SetPsvSegment::INFO,
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
+    #[cfg(feature = "virtualization")]
+    SfPartition::INFO,
     SignatureSegment::INFO,
     #[cfg(feature = "queues")]
     SqContext::INFO,
@@ -886,6 +1068,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Stc::INFO,
     #[cfg(feature = "steering")]
     Ste::INFO,
+    #[cfg(feature = "virtualization")]
+    SuspendVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    SuspendVhcaOut::INFO,
     #[cfg(feature = "steering")]
     SwIcm::INFO,
     #[cfg(feature = "steering")]
@@ -904,6 +1090,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "queues")]
     TisContext::INFO,
     TrafficCounter::INFO,
+    #[cfg(feature = "qos")]
+    TsarElement::INFO,
     UarPage::INFO,
     #[cfg(feature = "kernel")]
     Uctx::INFO,
@@ -915,7 +1103,15 @@ pub static STRUCTURES: &[&StructInfo] = &[
     UmrPointerSegment::INFO,
     UmrRepeatBlockSegment::INFO,
     UmrRepeatEntry::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaIcmCtrlReg::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaStateContext::INFO,
     VlanLayout::INFO,
+    #[cfg(feature = "qos")]
+    VportElement::INFO,
+    #[cfg(feature = "qos")]
+    VportTcElement::INFO,
     WaitCqSegment::INFO,
     WaitDataSegment::INFO,
     WqContext::INFO,
@@ -940,6 +1136,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     CommandOwnership::INFO,
     CommandStatus::INFO,
     CommandTransport::INFO,
+    #[cfg(feature = "qos")]
+    CongNpSelect::INFO,
+    #[cfg(feature = "qos")]
+    CongProtocol::INFO,
+    #[cfg(feature = "qos")]
+    CongRpSelect::INFO,
     #[cfg(feature = "kernel")]
     CqErrorSyndrome::INFO,
     CqModifyField::INFO,
@@ -980,6 +1182,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     EqStatus::INFO,
     #[cfg(feature = "kernel")]
     EqeQueueType::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportCvlanInsert::INFO,
     #[cfg(feature = "kernel")]
     EventType::INFO,
     FlexParserProtocol::INFO,
@@ -1047,6 +1251,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     ModifyHeaderAction::INFO,
     #[cfg(feature = "steering")]
     ModifyHeaderField::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagSelect::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementSelect::INFO,
     #[cfg(feature = "kernel")]
     ModuleError::INFO,
     #[cfg(feature = "kernel")]
@@ -1073,12 +1281,16 @@ pub static ENUMS: &[&EnumInfo] = &[
     PacketReformatType::INFO,
     #[cfg(feature = "kernel")]
     PageFaultSubtype::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackState::INFO,
     #[cfg(feature = "kernel")]
     PagesKind::INFO,
     #[cfg(feature = "registers")]
     PaosEvent::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
+    #[cfg(feature = "virtualization")]
+    PciPfType::INFO,
     PkeyTableSize::INFO,
     #[cfg(feature = "kernel")]
     PortChangeSubtype::INFO,
@@ -1128,6 +1340,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     ScatterToCqeRequester::INFO,
     ScatterToCqeResponder::INFO,
     SchedulingElementCap::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingElementType::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingHierarchy::INFO,
     ServiceType::INFO,
     #[cfg(feature = "queues")]
     SetFteModifyEnable::INFO,
@@ -1161,6 +1377,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     TirDispType::INFO,
     #[cfg(feature = "kernel")]
     TracerSubtype::INFO,
+    #[cfg(feature = "qos")]
+    TsarType::INFO,
     TsarTypeCap::INFO,
     #[cfg(feature = "kernel")]
     UctxCap::INFO,
@@ -1169,6 +1387,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     UmrFence::INFO,
     UmrMkeyMask::INFO,
     VhcaIdType::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaMigrationState::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaState::INFO,
     VportAdminState::INFO,
     VportListType::INFO,
     VportState::INFO,
@@ -1205,6 +1427,22 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_ISSI,
     &SET_ISSI,
     &SET_DRIVER_VERSION,
+    #[cfg(feature = "virtualization")]
+    &QUERY_SF_PARTITION,
+    #[cfg(feature = "virtualization")]
+    &ALLOC_SF,
+    #[cfg(feature = "virtualization")]
+    &DEALLOC_SF,
+    #[cfg(feature = "virtualization")]
+    &SUSPEND_VHCA,
+    #[cfg(feature = "virtualization")]
+    &RESUME_VHCA,
+    #[cfg(feature = "virtualization")]
+    &QUERY_VHCA_MIGRATION_STATE,
+    #[cfg(feature = "virtualization")]
+    &SAVE_VHCA_STATE,
+    #[cfg(feature = "virtualization")]
+    &LOAD_VHCA_STATE,
     &CREATE_MKEY,
     &QUERY_MKEY,
     &DESTROY_MKEY,
@@ -1254,9 +1492,19 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_DCT,
     #[cfg(feature = "queues")]
     &ARM_DCT,
+    #[cfg(feature = "virtualization")]
+    &QUERY_DELEGATED_VHCA,
+    #[cfg(feature = "virtualization")]
+    &CREATE_ESW_VPORT,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_ESW_VPORT,
     &QUERY_ESW_FUNCTIONS,
     &QUERY_VPORT_STATE,
     &MODIFY_VPORT_STATE,
+    #[cfg(feature = "virtualization")]
+    &QUERY_ESW_VPORT_CONTEXT,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_ESW_VPORT_CONTEXT,
     &QUERY_NIC_VPORT_CONTEXT,
     &MODIFY_NIC_VPORT_CONTEXT,
     &QUERY_ROCE_ADDRESS,
@@ -1269,6 +1517,16 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_Q_COUNTER,
     &DEALLOC_Q_COUNTER,
     &QUERY_Q_COUNTER,
+    #[cfg(feature = "qos")]
+    &SET_PP_RATE_LIMIT,
+    #[cfg(feature = "qos")]
+    &CREATE_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &DESTROY_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &QUERY_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &MODIFY_SCHEDULING_ELEMENT,
     #[cfg(feature = "kernel")]
     &ALLOC_PD,
     #[cfg(feature = "kernel")]
@@ -1277,6 +1535,8 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_UAR,
     #[cfg(feature = "kernel")]
     &DEALLOC_UAR,
+    #[cfg(feature = "qos")]
+    &CONFIG_INT_MODERATION,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER,
     #[cfg(feature = "kernel")]
@@ -1290,7 +1550,27 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_TRANSPORT_DOMAIN,
     #[cfg(feature = "queues")]
     &DEALLOC_TRANSPORT_DOMAIN,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_STATUS,
+    #[cfg(feature = "qos")]
+    &MODIFY_CONG_STATUS,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_PARAMS,
+    #[cfg(feature = "qos")]
+    &MODIFY_CONG_PARAMS,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_STATISTICS,
+    #[cfg(feature = "virtualization")]
+    &CREATE_LAG,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_LAG,
     &QUERY_LAG,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_LAG,
+    #[cfg(feature = "virtualization")]
+    &CREATE_VPORT_LAG,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_VPORT_LAG,
     #[cfg(feature = "queues")]
     &CREATE_TIR,
     #[cfg(feature = "queues")]
@@ -1319,6 +1599,8 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &MODIFY_RMP,
     &DESTROY_RMP,
     &QUERY_RMP,
+    #[cfg(feature = "qos")]
+    &SET_DELAY_DROP_PARAMS,
     #[cfg(feature = "queues")]
     &CREATE_TIS,
     #[cfg(feature = "queues")]
@@ -1391,6 +1673,10 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &SYNC_STEERING,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER_USER,
+    #[cfg(feature = "virtualization")]
+    &QUERY_VHCA_STATE,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_VHCA_STATE,
     &ALLOW_OTHER_VHCA_ACCESS,
     #[cfg(feature = "steering")]
     &GENERATE_WQE,

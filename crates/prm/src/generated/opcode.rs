@@ -35,21 +35,24 @@ enumeration! {
         SET_ISSI = 0x10b,
         /// Reports the driver's name and version to the device, for its tools to show.
         SET_DRIVER_VERSION = 0x10d,
-        /// Reads how subfunctions are divided between functions.
+        /// Reads how the BAR is divided among subfunctions of different sizes.
         QUERY_SF_PARTITION = 0x111,
-        /// Allocates the number of a subfunction.
+        /// Allocates a subfunction; ENABLE_HCA then makes it ACTIVE.
         ALLOC_SF = 0x113,
-        /// Frees the number of a subfunction.
+        /// Frees a subfunction.
         DEALLOC_SF = 0x114,
-        /// Stops a function before its state is saved for live migration.
+        /// Stops another function before its state is saved for live migration: first its requests
+        /// as initiator, then its answers as responder.
         SUSPEND_VHCA = 0x115,
-        /// Resumes a suspended function.
+        /// Resumes a suspended function, in the opposite order.
         RESUME_VHCA = 0x116,
-        /// Reads the size in bytes of a function's saved state.
+        /// Reads the size of the buffer that SAVE_VHCA_STATE needs for a function, and how much is
+        /// left.
         QUERY_VHCA_MIGRATION_STATE = 0x117,
-        /// Writes a suspended function's state to memory.
+        /// Writes the state of a function into memory: once whole while it is suspended, or in
+        /// increments while it still runs.
         SAVE_VHCA_STATE = 0x118,
-        /// Loads a saved state into a suspended function.
+        /// Loads a saved state into a suspended function, in the order in which it was saved.
         LOAD_VHCA_STATE = 0x119,
         /// Creates a memory key.
         CREATE_MKEY = 0x200,
@@ -163,11 +166,12 @@ enumeration! {
         RELEASE_XRQ_ERROR = 0x729,
         /// Changes an extended receive queue.
         MODIFY_XRQ = 0x72a,
-        /// Reads which functions are delegated to the sender.
+        /// Reads which functions are delegated to the sender: it manages their vports though they
+        /// are not its own.
         QUERY_DELEGATED_VHCA = 0x732,
-        /// Creates a vport of the embedded switch for a delegated function.
+        /// Creates a vport of this function's E-Switch for a function that is delegated to it.
         CREATE_ESW_VPORT = 0x733,
-        /// Destroys a vport of the embedded switch that was created for a delegated function.
+        /// Destroys a vport that CREATE_ESW_VPORT made.
         DESTROY_ESW_VPORT = 0x734,
         /// Reads the host function behind an embedded switch: its PCI address and its number of
         /// VFs. The switch's manager, a PF of a DPU, sends it.
@@ -176,9 +180,10 @@ enumeration! {
         QUERY_VPORT_STATE = 0x750,
         /// Sets a virtual port up or down.
         MODIFY_VPORT_STATE = 0x751,
-        /// Reads what the embedded switch does at a vport, such as VLAN stripping.
+        /// Reads what the E-Switch does at a vport, and the vport's device addresses for software
+        /// steering. DevX passes it also in contexts without a uid of their own.
         QUERY_ESW_VPORT_CONTEXT = 0x752,
-        /// Sets what the embedded switch does at a vport.
+        /// Changes what the E-Switch does at a vport.
         MODIFY_ESW_VPORT_CONTEXT = 0x753,
         /// Reads the NIC vport context, followed by one of its address lists.
         QUERY_NIC_VPORT_CONTEXT = 0x754,
@@ -211,17 +216,18 @@ enumeration! {
         SET_MONITOR_COUNTER = 0x774,
         /// Arms one event for the next change of a monitored counter.
         ARM_MONITOR_COUNTER = 0x775,
-        /// Sets the rate of an entry in the packet pacing table.
+        /// Sets the rate of an entry of the packet pacing table, by which SQs and QPs limit their
+        /// rate (packet_pacing_rate_limit_index). Programs use the kernel's PP object instead.
         SET_PP_RATE_LIMIT = 0x780,
         /// Reads an entry of the packet pacing table.
         QUERY_RATE_LIMIT = 0x781,
-        /// Creates a node in the hierarchy that divides bandwidth.
+        /// Creates a scheduling element.
         CREATE_SCHEDULING_ELEMENT = 0x782,
-        /// Destroys a node of the hierarchy that divides bandwidth.
+        /// Destroys a scheduling element.
         DESTROY_SCHEDULING_ELEMENT = 0x783,
-        /// Reads a node of the hierarchy that divides bandwidth.
+        /// Reads the context of a scheduling element.
         QUERY_SCHEDULING_ELEMENT = 0x784,
-        /// Changes a node of the hierarchy that divides bandwidth.
+        /// Changes weight or limit of a scheduling element; traffic continues.
         MODIFY_SCHEDULING_ELEMENT = 0x785,
         /// Allocates a number for vports that share QoS parameters.
         CREATE_QOS_PARA_VPORT = 0x786,
@@ -235,7 +241,8 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
-        /// Sets or reads the interrupt moderation of a vector: how long its interrupts are delayed.
+        /// Reads or sets the moderation of an interrupt vector: how long its interrupts are held
+        /// back. No driver uses it; EQEs and CQs have their own moderation.
         CONFIG_INT_MODERATION = 0x804,
         /// Reads or writes one register. A read carries the register's layout too: its index fields
         /// select what to read. The kernel sends it with uid 0; a user context needs
@@ -265,11 +272,11 @@ enumeration! {
         QUERY_CONG_STATUS = 0x822,
         /// Turns congestion control of a priority on or off.
         MODIFY_CONG_STATUS = 0x823,
-        /// Reads the parameters of congestion control.
+        /// Reads the parameters of congestion control of a port.
         QUERY_CONG_PARAMS = 0x824,
-        /// Writes the parameters of congestion control.
+        /// Changes parameters of congestion control of a port.
         MODIFY_CONG_PARAMS = 0x825,
-        /// Reads the counters of congestion control.
+        /// Reads the counters of congestion control of a port.
         QUERY_CONG_STATISTICS = 0x826,
         /// Sets a UDP port whose packets are parsed as VXLAN.
         ADD_VXLAN_UDP_DPORT = 0x827,
@@ -285,15 +292,17 @@ enumeration! {
         SET_WOL_ROL = 0x830,
         /// Reads what wakes the machine, and whether it may be reset over the network.
         QUERY_WOL_ROL = 0x831,
-        /// Bonds the ports.
+        /// Bonds the ports of the device: queues of either function can send on any port. Sent by
+        /// the function of the first port while no RDMA device uses the ports.
         CREATE_LAG = 0x840,
-        /// Changes how a bond spreads traffic over its ports.
+        /// Changes the ports on which packets of a bond leave, for example after a link went down.
         MODIFY_LAG = 0x841,
         /// Reads whether the device's ports are bonded, and how the bond spreads QPs over them.
         QUERY_LAG = 0x842,
-        /// Ends the bond of the ports.
+        /// Ends the bond: each function has its own port again.
         DESTROY_LAG = 0x843,
-        /// Bonds the vports of a bonded device, for RoCE behind the embedded switch.
+        /// Bonds the vports of the functions of a bonded device, so that one RDMA device works on
+        /// both ports.
         CREATE_VPORT_LAG = 0x844,
         /// Ends the bond of the vports.
         DESTROY_VPORT_LAG = 0x845,
@@ -329,7 +338,9 @@ enumeration! {
         DESTROY_RMP = 0x90e,
         /// Reads the context of a receive memory pool.
         QUERY_RMP = 0x90f,
-        /// Sets how long a packet without a receive WQE is held before it is dropped.
+        /// Sets how long a packet that finds no receive WQE is held before it is dropped; applies
+        /// to RQs with delay_drop_en. The event GENERAL_NOTIFICATION with sub type
+        /// DELAY_DROP_TIMEOUT reports that the time was exceeded.
         SET_DELAY_DROP_PARAMS = 0x910,
         /// Creates a TIS.
         CREATE_TIS = 0x912,
@@ -423,10 +434,9 @@ enumeration! {
         /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
-        /// Reads the state of another function, such as ACTIVE or IN_USE.
+        /// Reads the state of another function.
         QUERY_VHCA_STATE = 0xb0d,
-        /// Arms the event of another function's next state change, or sets the number that software
-        /// assigns to it.
+        /// Arms the event of another function's next state change, or sets its sw_function_id.
         MODIFY_VHCA_STATE = 0xb0e,
         /// Generates PSP security associations and their keys.
         PSP_GEN_SPI = 0xb10,

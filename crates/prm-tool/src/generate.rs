@@ -38,6 +38,7 @@ const FEATURES: &[Feature] = &[
         files: &["eq", "eqe", "init", "multicast", "pd", "verbs"],
         needs: &[],
     },
+    Feature { name: "offloads", files: &["crypto", "device_memory", "virtio", "xrq"], needs: &[] },
     Feature { name: "packets", files: &["packet"], needs: &[] },
     Feature { name: "qos", files: &["qos"], needs: &[] },
     Feature { name: "queues", files: &["dct", "flow", "rqsq"], needs: &[] },

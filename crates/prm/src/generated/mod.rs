@@ -6,8 +6,12 @@ mod adapter;
 pub(crate) mod command;
 mod cq;
 mod cqe;
+#[cfg(feature = "offloads")]
+mod crypto;
 #[cfg(feature = "queues")]
 mod dct;
+#[cfg(feature = "offloads")]
+mod device_memory;
 #[cfg(feature = "dpa")]
 mod dpa_event;
 #[cfg(feature = "dpa")]
@@ -51,17 +55,25 @@ mod steering;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
+#[cfg(feature = "offloads")]
+mod virtio;
 #[cfg(feature = "virtualization")]
 mod virtualization;
 mod vport;
 mod wqe;
+#[cfg(feature = "offloads")]
+mod xrq;
 
 pub use adapter::*;
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
+#[cfg(feature = "offloads")]
+pub use crypto::*;
 #[cfg(feature = "queues")]
 pub use dct::*;
+#[cfg(feature = "offloads")]
+pub use device_memory::*;
 #[cfg(feature = "dpa")]
 pub use dpa_event::*;
 #[cfg(feature = "dpa")]
@@ -112,10 +124,14 @@ pub use steering::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
+#[cfg(feature = "offloads")]
+pub use virtio::*;
 #[cfg(feature = "virtualization")]
 pub use virtualization::*;
 pub use vport::*;
 pub use wqe::*;
+#[cfg(feature = "offloads")]
+pub use xrq::*;
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
@@ -139,6 +155,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AllocFlowCounterIn::INFO,
     #[cfg(feature = "steering")]
     AllocFlowCounterOut::INFO,
+    #[cfg(feature = "offloads")]
+    AllocMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    AllocMemicOut::INFO,
     #[cfg(feature = "steering")]
     AllocModifyHeaderContextIn::INFO,
     #[cfg(feature = "steering")]
@@ -177,6 +197,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    ArmXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    ArmXrqOut::INFO,
     #[cfg(feature = "packets")]
     AtomicAckEth::INFO,
     AtomicCap::INFO,
@@ -187,6 +211,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AttachToMcgIn::INFO,
     #[cfg(feature = "kernel")]
     AttachToMcgOut::INFO,
+    #[cfg(feature = "offloads")]
+    AvQpMapping::INFO,
     #[cfg(feature = "packets")]
     Bth::INFO,
     CommandHeaderIn::INFO,
@@ -226,6 +252,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateDctIn::INFO,
     #[cfg(feature = "queues")]
     CreateDctOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateEncryptionKeyIn::INFO,
     #[cfg(feature = "kernel")]
     CreateEqIn::INFO,
     #[cfg(feature = "kernel")]
@@ -248,10 +276,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateGeneralObjectOut::INFO,
     #[cfg(feature = "steering")]
     CreateGeneveTlvOptionIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIntKekObjIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIntKekObjOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIpsecObjIn::INFO,
     #[cfg(feature = "virtualization")]
     CreateLagIn::INFO,
     #[cfg(feature = "virtualization")]
     CreateLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateMacsecObjIn::INFO,
     #[cfg(feature = "steering")]
     CreateMatchDefinerIn::INFO,
     #[cfg(feature = "steering")]
@@ -312,6 +348,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateVportLagOut::INFO,
     CreateXrcSrqIn::INFO,
     CreateXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateXrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoCap::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoLoginObj::INFO,
     CtrlSegment::INFO,
     DataSegment::INFO,
     DatagramSegment::INFO,
@@ -321,6 +365,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DeallocFlowCounterIn::INFO,
     #[cfg(feature = "steering")]
     DeallocFlowCounterOut::INFO,
+    #[cfg(feature = "offloads")]
+    DeallocMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    DeallocMemicOut::INFO,
     #[cfg(feature = "steering")]
     DeallocModifyHeaderContextIn::INFO,
     #[cfg(feature = "steering")]
@@ -434,6 +482,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyVportLagOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    DestroyXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    DestroyXrqOut::INFO,
     #[cfg(feature = "kernel")]
     DetachFromMcgIn::INFO,
     #[cfg(feature = "kernel")]
@@ -482,6 +534,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EnableHcaIn::INFO,
     #[cfg(feature = "kernel")]
     EnableHcaOut::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyObj::INFO,
     #[cfg(feature = "kernel")]
     EqContext::INFO,
     EqDoorbell::INFO,
@@ -625,8 +679,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "kernel")]
     InitialSegment::INFO,
     InlineHeader::INFO,
+    #[cfg(feature = "offloads")]
+    IntKekObj::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAso::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecCap::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecObj::INFO,
     #[cfg(feature = "packets")]
     Ipv4Header::INFO,
+    #[cfg(feature = "offloads")]
+    KeySpi::INFO,
     Klm::INFO,
     Ksm::INFO,
     LagContext::INFO,
@@ -639,6 +703,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "packets")]
     Lrh::INFO,
     MacAddressLayout::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecAso::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecCap::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecOffloadObj::INFO,
     MadIfcIn::INFO,
     MadIfcOut::INFO,
     #[cfg(feature = "kernel")]
@@ -679,6 +749,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     McamRegs9180To91ff::INFO,
     #[cfg(feature = "registers")]
     MciaReg::INFO,
+    #[cfg(feature = "offloads")]
+    MemPageFaultInfo::INFO,
     #[cfg(feature = "registers")]
     MfrlReg::INFO,
     MiniCqe::INFO,
@@ -696,6 +768,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyCongStatusOut::INFO,
     ModifyCqIn::INFO,
     ModifyCqOut::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyEncryptionKeyIn::INFO,
     #[cfg(feature = "virtualization")]
     ModifyEswVportContextIn::INFO,
     #[cfg(feature = "virtualization")]
@@ -710,10 +784,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyHcaVportContextOut::INFO,
     #[cfg(feature = "steering")]
     ModifyHeaderArg::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyIpsecObjIn::INFO,
     #[cfg(feature = "virtualization")]
     ModifyLagIn::INFO,
     #[cfg(feature = "virtualization")]
     ModifyLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMacsecObjIn::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMemicOut::INFO,
     ModifyNicVportContextIn::INFO,
     ModifyNicVportContextOut::INFO,
     ModifyNicVportFieldSelect::INFO,
@@ -797,6 +879,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     OdpSchemeCap::INFO,
     #[cfg(feature = "steering")]
     PacketReformatContextIn::INFO,
+    #[cfg(feature = "offloads")]
+    PageFaultResumeIn::INFO,
+    #[cfg(feature = "offloads")]
+    PageFaultResumeOut::INFO,
     #[cfg(feature = "virtualization")]
     PageTrack::INFO,
     #[cfg(feature = "virtualization")]
@@ -821,6 +907,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     PpcntReg::INFO,
     #[cfg(feature = "registers")]
     PplmReg::INFO,
+    #[cfg(feature = "offloads")]
+    PspCap::INFO,
+    #[cfg(feature = "offloads")]
+    PspGenSpiIn::INFO,
+    #[cfg(feature = "offloads")]
+    PspGenSpiOut::INFO,
+    #[cfg(feature = "offloads")]
+    PspRotateKeyIn::INFO,
+    #[cfg(feature = "offloads")]
+    PspRotateKeyOut::INFO,
     #[cfg(feature = "registers")]
     PtysReg::INFO,
     #[cfg(feature = "registers")]
@@ -900,10 +996,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryHcaVportGidOut::INFO,
     QueryHcaVportPkeyIn::INFO,
     QueryHcaVportPkeyOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryIpsecObjOut::INFO,
     QueryIssiIn::INFO,
     QueryIssiOut::INFO,
     QueryLagIn::INFO,
     QueryLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryMacsecObjOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
     #[cfg(feature = "steering")]
@@ -980,6 +1080,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryVuidOut::INFO,
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    QueryXrqOut::INFO,
     RaddrSegment::INFO,
     #[cfg(feature = "packets")]
     Rdeth::INFO,
@@ -1052,8 +1156,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetPsvSegment::INFO,
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
+    #[cfg(feature = "offloads")]
+    SetXrqDcParamsEntryIn::INFO,
+    #[cfg(feature = "offloads")]
+    SetXrqDcParamsEntryOut::INFO,
     #[cfg(feature = "virtualization")]
     SfPartition::INFO,
+    #[cfg(feature = "offloads")]
+    ShampoCap::INFO,
     SignatureSegment::INFO,
     #[cfg(feature = "queues")]
     SqContext::INFO,
@@ -1076,11 +1186,17 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SwIcm::INFO,
     #[cfg(feature = "steering")]
     SwOwnerIcmRootParams::INFO,
+    #[cfg(feature = "offloads")]
+    SyncCryptoIn::INFO,
+    #[cfg(feature = "offloads")]
+    SyncCryptoOut::INFO,
     #[cfg(feature = "steering")]
     SyncSteeringIn::INFO,
     #[cfg(feature = "steering")]
     SyncSteeringOut::INFO,
     TagMatchingSegment::INFO,
+    #[cfg(feature = "offloads")]
+    TagMatchingTopologyContext::INFO,
     #[cfg(feature = "kernel")]
     TeardownHcaIn::INFO,
     #[cfg(feature = "kernel")]
@@ -1089,12 +1205,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     TirContext::INFO,
     #[cfg(feature = "queues")]
     TisContext::INFO,
+    #[cfg(feature = "offloads")]
+    TlpDevEmuCapabilities::INFO,
+    #[cfg(feature = "offloads")]
+    TlsCap::INFO,
+    #[cfg(feature = "offloads")]
+    TlsProgressParams::INFO,
+    #[cfg(feature = "offloads")]
+    TlsStaticParams::INFO,
     TrafficCounter::INFO,
+    #[cfg(feature = "offloads")]
+    TransPageFaultInfo::INFO,
     #[cfg(feature = "qos")]
     TsarElement::INFO,
     UarPage::INFO,
     #[cfg(feature = "kernel")]
     Uctx::INFO,
+    #[cfg(feature = "offloads")]
+    UdAdrsVector::INFO,
     #[cfg(feature = "packets")]
     UdpHeader::INFO,
     #[cfg(feature = "kernel")]
@@ -1107,6 +1235,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     VhcaIcmCtrlReg::INFO,
     #[cfg(feature = "virtualization")]
     VhcaStateContext::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioEmulationCap::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQ::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQ::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQCounters::INFO,
     VlanLayout::INFO,
     #[cfg(feature = "qos")]
     VportElement::INFO,
@@ -1117,10 +1253,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     WqContext::INFO,
     #[cfg(feature = "steering")]
     WqeBasedFlowTableCap::INFO,
+    #[cfg(feature = "offloads")]
+    WrappedDek::INFO,
     XrcSegment::INFO,
     XrcSrqContext::INFO,
     #[cfg(feature = "packets")]
     Xrceth::INFO,
+    #[cfg(feature = "offloads")]
+    XrqContext::INFO,
 ];
 
 /// Every enum, sorted by name.
@@ -1175,6 +1315,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     DpaThreadState::INFO,
     #[cfg(feature = "queues")]
     EncryptDecryptType::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyPurpose::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeySize::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyState::INFO,
     EndPaddingMode::INFO,
     #[cfg(feature = "kernel")]
     EqState::INFO,
@@ -1218,6 +1364,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     IoctlErrno::INFO,
     #[cfg(feature = "packets")]
     IpProtocol::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAsoMode::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAsoWindow::INFO,
     LagPortSelectMode::INFO,
     #[cfg(feature = "packets")]
     LrhNextHeader::INFO,
@@ -1299,6 +1449,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     PortType::INFO,
     #[cfg(feature = "registers")]
     PpcntGroup::INFO,
+    #[cfg(feature = "offloads")]
+    PspKeySize::INFO,
     #[cfg(feature = "registers")]
     PtysAnStatus::INFO,
     #[cfg(feature = "registers")]
@@ -1375,6 +1527,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     TimestampFormatCap::INFO,
     #[cfg(feature = "queues")]
     TirDispType::INFO,
+    #[cfg(feature = "offloads")]
+    TlsAuthState::INFO,
+    #[cfg(feature = "offloads")]
+    TlsRecordTrackerState::INFO,
     #[cfg(feature = "kernel")]
     TracerSubtype::INFO,
     #[cfg(feature = "qos")]
@@ -1391,6 +1547,14 @@ pub static ENUMS: &[&EnumInfo] = &[
     VhcaMigrationState::INFO,
     #[cfg(feature = "virtualization")]
     VhcaState::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioEventMode::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQSelect::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQState::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQueueType::INFO,
     VportAdminState::INFO,
     VportListType::INFO,
     VportState::INFO,
@@ -1405,6 +1569,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     WqeFence::INFO,
     WqeInlineModeCap::INFO,
     WqeOpcode::INFO,
+    #[cfg(feature = "offloads")]
+    XrqOffload::INFO,
+    #[cfg(feature = "offloads")]
+    XrqState::INFO,
+    #[cfg(feature = "offloads")]
+    XrqTopology::INFO,
 ];
 
 /// Every command, sorted by opcode.
@@ -1447,6 +1617,14 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_MKEY,
     &DESTROY_MKEY,
     &QUERY_SPECIAL_CONTEXTS,
+    #[cfg(feature = "offloads")]
+    &PAGE_FAULT_RESUME,
+    #[cfg(feature = "offloads")]
+    &ALLOC_MEMIC,
+    #[cfg(feature = "offloads")]
+    &DEALLOC_MEMIC,
+    #[cfg(feature = "offloads")]
+    &MODIFY_MEMIC,
     #[cfg(feature = "kernel")]
     &CREATE_EQ,
     #[cfg(feature = "kernel")]
@@ -1492,6 +1670,16 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_DCT,
     #[cfg(feature = "queues")]
     &ARM_DCT,
+    #[cfg(feature = "offloads")]
+    &CREATE_XRQ,
+    #[cfg(feature = "offloads")]
+    &DESTROY_XRQ,
+    #[cfg(feature = "offloads")]
+    &QUERY_XRQ,
+    #[cfg(feature = "offloads")]
+    &ARM_XRQ,
+    #[cfg(feature = "offloads")]
+    &SET_XRQ_DC_PARAMS_ENTRY,
     #[cfg(feature = "virtualization")]
     &QUERY_DELEGATED_VHCA,
     #[cfg(feature = "virtualization")]
@@ -1677,6 +1865,12 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_VHCA_STATE,
     #[cfg(feature = "virtualization")]
     &MODIFY_VHCA_STATE,
+    #[cfg(feature = "offloads")]
+    &PSP_GEN_SPI,
+    #[cfg(feature = "offloads")]
+    &PSP_ROTATE_KEY,
+    #[cfg(feature = "offloads")]
+    &SYNC_CRYPTO,
     &ALLOW_OTHER_VHCA_ACCESS,
     #[cfg(feature = "steering")]
     &GENERATE_WQE,

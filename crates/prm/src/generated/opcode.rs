@@ -62,13 +62,16 @@ enumeration! {
         DESTROY_MKEY = 0x202,
         /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// Resumes an access that faulted: its missing pages are present, or will never be.
+        /// Ends a page fault: its pages are present now, or never will be, and then the access
+        /// fails. The event PAGE_FAULT reports faults (odp_cap).
         PAGE_FAULT_RESUME = 0x204,
-        /// Allocates a part of the device's own memory.
+        /// Allocates a part of the device's own memory (MEMIC), which a program maps and names in a
+        /// memory key with access mode MEMIC. Programs use the kernel's DM object.
         ALLOC_MEMIC = 0x205,
-        /// Frees a part of the device's own memory.
+        /// Frees a part of the device's memory.
         DEALLOC_MEMIC = 0x206,
-        /// Allocates or frees an address at which a store to device memory is an atomic operation.
+        /// Allocates or frees an address at which a store to a part of the device's memory is an
+        /// operation, such as an atomic addition, instead of a store.
         MODIFY_MEMIC = 0x207,
         /// Creates an event queue; only the kernel may send it.
         CREATE_EQ = 0x301,
@@ -148,17 +151,17 @@ enumeration! {
         QUERY_DCT = 0x713,
         /// Arms the event DCT_KEY_VIOLATION of a DCT.
         ARM_DCT = 0x714,
-        /// Creates an extended receive queue (tag matching, NVMe over Fabrics).
+        /// Creates an XRQ.
         CREATE_XRQ = 0x717,
-        /// Destroys an extended receive queue.
+        /// Destroys an XRQ.
         DESTROY_XRQ = 0x718,
-        /// Reads the context of an extended receive queue.
+        /// Reads the context of an XRQ.
         QUERY_XRQ = 0x719,
-        /// Arms the limit event of an extended receive queue.
+        /// Arms the limit event of an XRQ.
         ARM_XRQ = 0x71a,
         /// Reads the dynamically connected transport's parameters of an extended receive queue.
         QUERY_XRQ_DC_PARAMS_ENTRY = 0x725,
-        /// Writes the dynamically connected transport's parameters of an extended receive queue.
+        /// Sets how the offload of an XRQ sends over DC: rendezvous reads and their connections.
         SET_XRQ_DC_PARAMS_ENTRY = 0x726,
         /// Reads which error stopped a QP of an extended receive queue.
         QUERY_XRQ_ERROR_PARAMS = 0x727,
@@ -438,11 +441,14 @@ enumeration! {
         QUERY_VHCA_STATE = 0xb0d,
         /// Arms the event of another function's next state change, or sets its sw_function_id.
         MODIFY_VHCA_STATE = 0xb0e,
-        /// Generates PSP security associations and their keys.
+        /// Generates receive associations of PSP: numbers (SPI) and the keys that the device
+        /// derives for them from its master key.
         PSP_GEN_SPI = 0xb10,
-        /// Rotates the device's PSP master key.
+        /// Rotates the master key of PSP: new associations derive from a new key, and those from
+        /// before the last rotation stop working.
         PSP_ROTATE_KEY = 0xb11,
-        /// Waits until no packet in flight uses a destroyed encryption key.
+        /// Waits until no packet in flight uses destroyed keys, so that their numbers can be given
+        /// out again.
         SYNC_CRYPTO = 0xb12,
         /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,

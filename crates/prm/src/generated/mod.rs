@@ -24,6 +24,7 @@ mod eq;
 mod eqe;
 #[cfg(feature = "queues")]
 mod flow;
+mod fpga;
 mod general_object;
 mod hca_cap;
 pub mod hot;
@@ -32,6 +33,7 @@ mod init;
 mod lag;
 #[cfg(feature = "virtualization")]
 mod lag_control;
+mod management;
 mod mkey;
 #[cfg(feature = "kernel")]
 mod multicast;
@@ -86,6 +88,7 @@ pub use eq::*;
 pub use eqe::*;
 #[cfg(feature = "queues")]
 pub use flow::*;
+pub use fpga::*;
 pub use general_object::*;
 pub use hca_cap::*;
 pub use hot::{
@@ -101,6 +104,7 @@ pub use init::*;
 pub use lag::*;
 #[cfg(feature = "virtualization")]
 pub use lag_control::*;
+pub use management::*;
 pub use mkey::*;
 #[cfg(feature = "kernel")]
 pub use multicast::*;
@@ -145,6 +149,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AccessRegisterUserOut::INFO,
     #[cfg(feature = "steering")]
     AddActionIn::INFO,
+    AddVxlanUdpDportIn::INFO,
+    AddVxlanUdpDportOut::INFO,
     AddressPath::INFO,
     #[cfg(feature = "virtualization")]
     AdvVirtualizationCap::INFO,
@@ -193,6 +199,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmDctIn::INFO,
     #[cfg(feature = "queues")]
     ArmDctOut::INFO,
+    ArmMonitorCounterIn::INFO,
+    ArmMonitorCounterOut::INFO,
     ArmRqIn::INFO,
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
@@ -406,6 +414,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DeleteFlowTableEntryIn::INFO,
     #[cfg(feature = "queues")]
     DeleteFlowTableEntryOut::INFO,
+    DeleteL2TableEntryIn::INFO,
+    DeleteL2TableEntryOut::INFO,
+    DeleteVxlanUdpDportIn::INFO,
+    DeleteVxlanUdpDportOut::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
     #[cfg(feature = "queues")]
@@ -618,6 +630,21 @@ pub static STRUCTURES: &[&StructInfo] = &[
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
+    FpgaAccessReg::INFO,
+    FpgaCap::INFO,
+    FpgaCreateQpIn::INFO,
+    FpgaCreateQpOut::INFO,
+    FpgaCtrl::INFO,
+    FpgaDestroyQpIn::INFO,
+    FpgaDestroyQpOut::INFO,
+    FpgaModifyQpIn::INFO,
+    FpgaModifyQpOut::INFO,
+    FpgaQpc::INFO,
+    FpgaQueryQpCountersIn::INFO,
+    FpgaQueryQpCountersOut::INFO,
+    FpgaQueryQpIn::INFO,
+    FpgaQueryQpOut::INFO,
+    FpgaShellCaps::INFO,
     #[cfg(feature = "queues")]
     FteMatchMpls::INFO,
     #[cfg(feature = "queues")]
@@ -650,6 +677,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GenerateWqeOut::INFO,
     #[cfg(feature = "steering")]
     GeneveTlvOption::INFO,
+    GetDroppedPacketLogIn::INFO,
+    GetDroppedPacketLogOut::INFO,
     #[cfg(feature = "queues")]
     GreKey::INFO,
     #[cfg(feature = "packets")]
@@ -837,6 +866,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyVhcaStateOut::INFO,
     ModifyVportStateIn::INFO,
     ModifyVportStateOut::INFO,
+    MonitorCounterOutput::INFO,
     #[cfg(feature = "registers")]
     MpeinReg::INFO,
     #[cfg(feature = "registers")]
@@ -1000,10 +1030,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryIpsecObjOut::INFO,
     QueryIssiIn::INFO,
     QueryIssiOut::INFO,
+    QueryL2TableEntryIn::INFO,
+    QueryL2TableEntryOut::INFO,
     QueryLagIn::INFO,
     QueryLagOut::INFO,
     #[cfg(feature = "offloads")]
     QueryMacsecObjOut::INFO,
+    QueryMadDemuxIn::INFO,
+    QueryMadDemuxOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
     #[cfg(feature = "steering")]
@@ -1072,12 +1106,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryVhcaStateIn::INFO,
     #[cfg(feature = "virtualization")]
     QueryVhcaStateOut::INFO,
+    QueryVnicEnvIn::INFO,
+    QueryVnicEnvOut::INFO,
     QueryVportCounterIn::INFO,
     QueryVportCounterOut::INFO,
     QueryVportStateIn::INFO,
     QueryVportStateOut::INFO,
     QueryVuidIn::INFO,
     QueryVuidOut::INFO,
+    QueryWolRolIn::INFO,
+    QueryWolRolOut::INFO,
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
     #[cfg(feature = "offloads")]
@@ -1147,6 +1185,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetHcaCapOut::INFO,
     SetIssiIn::INFO,
     SetIssiOut::INFO,
+    SetL2TableEntryIn::INFO,
+    SetL2TableEntryOut::INFO,
+    SetMadDemuxIn::INFO,
+    SetMadDemuxOut::INFO,
+    SetMonitorCounterIn::INFO,
+    SetMonitorCounterOut::INFO,
     #[cfg(feature = "qos")]
     SetPpRateLimitContext::INFO,
     #[cfg(feature = "qos")]
@@ -1156,6 +1200,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetPsvSegment::INFO,
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
+    SetWolRolIn::INFO,
+    SetWolRolOut::INFO,
     #[cfg(feature = "offloads")]
     SetXrqDcParamsEntryIn::INFO,
     #[cfg(feature = "offloads")]
@@ -1244,6 +1290,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "offloads")]
     VirtioQCounters::INFO,
     VlanLayout::INFO,
+    VnicDiagnosticStatistics::INFO,
     #[cfg(feature = "qos")]
     VportElement::INFO,
     #[cfg(feature = "qos")]
@@ -1343,6 +1390,9 @@ pub static ENUMS: &[&EnumInfo] = &[
     FlowMeterMode::INFO,
     #[cfg(feature = "queues")]
     FlowTableType::INFO,
+    FpgaCtrlOperation::INFO,
+    FpgaQpState::INFO,
+    FpgaQpType::INFO,
     FunctionIdMode::INFO,
     #[cfg(feature = "kernel")]
     GeneralEventSubtype::INFO,
@@ -1371,6 +1421,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     LagPortSelectMode::INFO,
     #[cfg(feature = "packets")]
     LrhNextHeader::INFO,
+    MadDemuxMode::INFO,
     #[cfg(feature = "queues")]
     MatchCriteriaEnable::INFO,
     #[cfg(feature = "registers")]
@@ -1409,6 +1460,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     ModuleError::INFO,
     #[cfg(feature = "kernel")]
     ModuleStatus::INFO,
+    MonitorCounterPpcnt::INFO,
+    MonitorCounterType::INFO,
     #[cfg(feature = "registers")]
     MtctrClock::INFO,
     #[cfg(feature = "registers")]
@@ -1563,6 +1616,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     WaitOpMod::INFO,
     #[cfg(feature = "kernel")]
     WcStatus::INFO,
+    WolMode::INFO,
     WqEndPaddingMode::INFO,
     WqType::INFO,
     WqeCompletion::INFO,
@@ -1701,10 +1755,13 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &MODIFY_HCA_VPORT_CONTEXT,
     &QUERY_HCA_VPORT_GID,
     &QUERY_HCA_VPORT_PKEY,
+    &QUERY_VNIC_ENV,
     &QUERY_VPORT_COUNTER,
     &ALLOC_Q_COUNTER,
     &DEALLOC_Q_COUNTER,
     &QUERY_Q_COUNTER,
+    &SET_MONITOR_COUNTER,
+    &ARM_MONITOR_COUNTER,
     #[cfg(feature = "qos")]
     &SET_PP_RATE_LIMIT,
     #[cfg(feature = "qos")]
@@ -1731,6 +1788,9 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ATTACH_TO_MCG,
     #[cfg(feature = "kernel")]
     &DETACH_FROM_MCG,
+    &GET_DROPPED_PACKET_LOG,
+    &QUERY_MAD_DEMUX,
+    &SET_MAD_DEMUX,
     &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,
@@ -1748,6 +1808,13 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &MODIFY_CONG_PARAMS,
     #[cfg(feature = "qos")]
     &QUERY_CONG_STATISTICS,
+    &ADD_VXLAN_UDP_DPORT,
+    &DELETE_VXLAN_UDP_DPORT,
+    &SET_L2_TABLE_ENTRY,
+    &QUERY_L2_TABLE_ENTRY,
+    &DELETE_L2_TABLE_ENTRY,
+    &SET_WOL_ROL,
+    &QUERY_WOL_ROL,
     #[cfg(feature = "virtualization")]
     &CREATE_LAG,
     #[cfg(feature = "virtualization")]
@@ -1845,6 +1912,11 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DEALLOC_MODIFY_HEADER_CONTEXT,
     #[cfg(feature = "steering")]
     &QUERY_MODIFY_HEADER_CONTEXT,
+    &FPGA_CREATE_QP,
+    &FPGA_MODIFY_QP,
+    &FPGA_QUERY_QP,
+    &FPGA_DESTROY_QP,
+    &FPGA_QUERY_QP_COUNTERS,
     &CREATE_GENERAL_OBJECT,
     &MODIFY_GENERAL_OBJECT,
     &QUERY_GENERAL_OBJECT,

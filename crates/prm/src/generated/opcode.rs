@@ -159,15 +159,19 @@ enumeration! {
         QUERY_XRQ = 0x719,
         /// Arms the limit event of an XRQ.
         ARM_XRQ = 0x71a,
-        /// Reads the dynamically connected transport's parameters of an extended receive queue.
+        /// Reads the DC parameters of an XRQ (SET_XRQ_DC_PARAMS_ENTRY). DevX passes it as query,
+        /// with the XRQ's number at 0x08.23:0; the rest of its layout is not public.
         QUERY_XRQ_DC_PARAMS_ENTRY = 0x725,
         /// Sets how the offload of an XRQ sends over DC: rendezvous reads and their connections.
         SET_XRQ_DC_PARAMS_ENTRY = 0x726,
-        /// Reads which error stopped a QP of an extended receive queue.
+        /// Reads which error stopped a QP of an XRQ. DevX passes it as query, with the XRQ's number
+        /// at 0x08.23:0; the rest of its layout is not public.
         QUERY_XRQ_ERROR_PARAMS = 0x727,
-        /// Lets a QP of an extended receive queue continue after an error.
+        /// Lets a QP of an XRQ continue after an error. DevX passes it as modify, with the XRQ's
+        /// number at 0x08.23:0; the rest of its layout is not public.
         RELEASE_XRQ_ERROR = 0x729,
-        /// Changes an extended receive queue.
+        /// Changes an XRQ. DevX passes it as modify, with the XRQ's number at 0x08.23:0; the rest
+        /// of its layout is not public.
         MODIFY_XRQ = 0x72a,
         /// Reads which functions are delegated to the sender: it manages their vports though they
         /// are not its own.
@@ -205,7 +209,8 @@ enumeration! {
         QUERY_HCA_VPORT_GID = 0x764,
         /// Reads one P_Key of an InfiniBand port, or all of them.
         QUERY_HCA_VPORT_PKEY = 0x765,
-        /// Reads a vport's diagnostic counters.
+        /// Reads the diagnostic counters of a vport's environment: queues in error, overruns,
+        /// steering drops.
         QUERY_VNIC_ENV = 0x76f,
         /// Reads the traffic counters of a virtual port.
         QUERY_VPORT_COUNTER = 0x770,
@@ -215,14 +220,16 @@ enumeration! {
         DEALLOC_Q_COUNTER = 0x772,
         /// Reads a set of queue counters.
         QUERY_Q_COUNTER = 0x773,
-        /// Selects the counters whose change raises an event.
+        /// Selects the counters whose change raises the event MONITOR_COUNTER. It replaces the
+        /// earlier selection.
         SET_MONITOR_COUNTER = 0x774,
-        /// Arms one event for the next change of a monitored counter.
+        /// Arms one event MONITOR_COUNTER for the next change of a monitored counter.
         ARM_MONITOR_COUNTER = 0x775,
         /// Sets the rate of an entry of the packet pacing table, by which SQs and QPs limit their
         /// rate (packet_pacing_rate_limit_index). Programs use the kernel's PP object instead.
         SET_PP_RATE_LIMIT = 0x780,
-        /// Reads an entry of the packet pacing table.
+        /// Reads an entry of the packet pacing table (SET_PP_RATE_LIMIT). DevX does not pass it;
+        /// its layout is not public.
         QUERY_RATE_LIMIT = 0x781,
         /// Creates a scheduling element.
         CREATE_SCHEDULING_ELEMENT = 0x782,
@@ -232,9 +239,11 @@ enumeration! {
         QUERY_SCHEDULING_ELEMENT = 0x784,
         /// Changes weight or limit of a scheduling element; traffic continues.
         MODIFY_SCHEDULING_ELEMENT = 0x785,
-        /// Allocates a number for vports that share QoS parameters.
+        /// Allocates a number for vports that share QoS parameters (scheduling element
+        /// PARA_VPORT_TC). DevX does not pass it; its layout is not public.
         CREATE_QOS_PARA_VPORT = 0x786,
-        /// Frees a number for vports that share QoS parameters.
+        /// Frees a number of CREATE_QOS_PARA_VPORT. DevX does not pass it; its layout is not
+        /// public.
         DESTROY_QOS_PARA_VPORT = 0x787,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
@@ -255,11 +264,12 @@ enumeration! {
         ATTACH_TO_MCG = 0x806,
         /// Detaches a QP from a multicast group.
         DETACH_FROM_MCG = 0x807,
-        /// Reads the log of packets that were dropped.
+        /// Reads the log of the last dropped packet. No driver uses it; the format of both parts is
+        /// not public.
         GET_DROPPED_PACKET_LOG = 0x80a,
-        /// Reads which classes of management datagrams the device answers itself.
+        /// Reads which classes of management datagrams the device can answer itself.
         QUERY_MAD_DEMUX = 0x80b,
-        /// Selects which classes of management datagrams the device answers itself.
+        /// Selects which management datagrams software gets.
         SET_MAD_DEMUX = 0x80c,
         /// Does nothing, successfully: tests the command interface.
         NOP = 0x80d,
@@ -281,19 +291,22 @@ enumeration! {
         MODIFY_CONG_PARAMS = 0x825,
         /// Reads the counters of congestion control of a port.
         QUERY_CONG_STATISTICS = 0x826,
-        /// Sets a UDP port whose packets are parsed as VXLAN.
+        /// Adds a UDP destination port whose packets are parsed as VXLAN; 4789 is always there.
+        /// DevX takes it as create and as modify; its id is vxlan_udp_port.
         ADD_VXLAN_UDP_DPORT = 0x827,
-        /// Removes a UDP port whose packets are parsed as VXLAN.
+        /// Removes a UDP port of VXLAN.
         DELETE_VXLAN_UDP_DPORT = 0x828,
-        /// Writes an entry of the table of MAC addresses that are forwarded to the function.
+        /// Writes an entry of the table of MAC addresses that the physical port forwards to this
+        /// function (multi-host and multi-PF devices). DevX takes it as create and as modify; its
+        /// id is table_index.
         SET_L2_TABLE_ENTRY = 0x829,
-        /// Reads an entry of the table of MAC addresses that are forwarded to the function.
+        /// Reads an entry of the table of MAC addresses.
         QUERY_L2_TABLE_ENTRY = 0x82a,
-        /// Empties an entry of the table of MAC addresses that are forwarded to the function.
+        /// Empties an entry of the table of MAC addresses.
         DELETE_L2_TABLE_ENTRY = 0x82b,
-        /// Selects what wakes the machine, and whether it may be reset over the network.
+        /// Selects what wakes the machine, and whether a packet may reset it.
         SET_WOL_ROL = 0x830,
-        /// Reads what wakes the machine, and whether it may be reset over the network.
+        /// Reads what wakes the machine, and whether a packet may reset it.
         QUERY_WOL_ROL = 0x831,
         /// Bonds the ports of the device: queues of either function can send on any port. Sent by
         /// the function of the first port while no RDMA device uses the ports.
@@ -405,9 +418,10 @@ enumeration! {
         DEALLOC_MODIFY_HEADER_CONTEXT = 0x941,
         /// Reads a modify header context.
         QUERY_MODIFY_HEADER_CONTEXT = 0x942,
-        /// Creates a QP between the host and the FPGA of an Innova card.
+        /// Creates a QP of the FPGA, to be connected with one of the host (RoCE v1 inside the
+        /// card).
         FPGA_CREATE_QP = 0x960,
-        /// Changes a QP of the FPGA.
+        /// Changes a QP of the FPGA: Linux connects it so.
         FPGA_MODIFY_QP = 0x961,
         /// Reads the context of a QP of the FPGA.
         FPGA_QUERY_QP = 0x962,

@@ -40,6 +40,7 @@ const FEATURES: &[Feature] = &[
     },
     Feature { name: "offloads", files: &["crypto", "device_memory", "virtio", "xrq"], needs: &[] },
     Feature { name: "packets", files: &["packet"], needs: &[] },
+    Feature { name: "ports", files: &["port_counters", "ports"], needs: &["registers"] },
     Feature { name: "qos", files: &["qos"], needs: &[] },
     Feature { name: "queues", files: &["dct", "flow", "rqsq"], needs: &[] },
     Feature { name: "registers", files: &["register"], needs: &[] },

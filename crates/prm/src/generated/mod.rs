@@ -12,6 +12,7 @@ mod crypto;
 mod dct;
 #[cfg(feature = "offloads")]
 mod device_memory;
+mod device_registers;
 #[cfg(feature = "dpa")]
 mod dpa_event;
 #[cfg(feature = "dpa")]
@@ -44,6 +45,10 @@ mod opcode;
 mod packet;
 #[cfg(feature = "kernel")]
 mod pd;
+#[cfg(feature = "ports")]
+mod port_counters;
+#[cfg(feature = "ports")]
+mod ports;
 #[cfg(feature = "qos")]
 mod qos;
 mod qp;
@@ -76,6 +81,7 @@ pub use crypto::*;
 pub use dct::*;
 #[cfg(feature = "offloads")]
 pub use device_memory::*;
+pub use device_registers::*;
 #[cfg(feature = "dpa")]
 pub use dpa_event::*;
 #[cfg(feature = "dpa")]
@@ -115,6 +121,10 @@ pub use opcode::*;
 pub use packet::*;
 #[cfg(feature = "kernel")]
 pub use pd::*;
+#[cfg(feature = "ports")]
+pub use port_counters::*;
+#[cfg(feature = "ports")]
+pub use ports::*;
 #[cfg(feature = "qos")]
 pub use qos::*;
 pub use qp::*;
@@ -221,8 +231,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AttachToMcgOut::INFO,
     #[cfg(feature = "offloads")]
     AvQpMapping::INFO,
+    #[cfg(feature = "ports")]
+    BinRangeLayout::INFO,
     #[cfg(feature = "packets")]
     Bth::INFO,
+    #[cfg(feature = "ports")]
+    BufferxReg::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -242,6 +256,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CongControlRRoceGeneral::INFO,
     #[cfg(feature = "steering")]
     CopyActionIn::INFO,
+    CoreDumpReg::INFO,
     CqArmDoorbell::INFO,
     CqContext::INFO,
     CqDoorbellRecord::INFO,
@@ -367,6 +382,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CtrlSegment::INFO,
     DataSegment::INFO,
     DatagramSegment::INFO,
+    #[cfg(feature = "ports")]
+    DcbxParam::INFO,
     #[cfg(feature = "queues")]
     DctContext::INFO,
     #[cfg(feature = "steering")]
@@ -603,8 +620,28 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EswVportContext::INFO,
     #[cfg(feature = "virtualization")]
     EswVportContextFieldsSelect::INFO,
+    #[cfg(feature = "ports")]
+    Eth2819CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth2863CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth3635CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth8023CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthExtendedCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerPrioGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerTcCongestPrioGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerTcPrioGrpDataLayout::INFO,
     EthSegment::INFO,
     EthernetOffloadCap::INFO,
+    #[cfg(feature = "ports")]
+    EtsGlobalConfigReg::INFO,
+    #[cfg(feature = "ports")]
+    EtsTcnConfigReg::INFO,
     EventCap::INFO,
     #[cfg(feature = "queues")]
     ExeAsoCtrlFlowMeter::INFO,
@@ -693,6 +730,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "registers")]
     HostEndiannessReg::INFO,
     HostParamsContext::INFO,
+    #[cfg(feature = "ports")]
+    IbExtPortCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    IbPortCntrsGrpDataLayout::INFO,
     #[cfg(feature = "packets")]
     Ieth::INFO,
     #[cfg(feature = "packets")]
@@ -776,16 +817,27 @@ pub static STRUCTURES: &[&StructInfo] = &[
     McamRegs9100To917f::INFO,
     #[cfg(feature = "registers")]
     McamRegs9180To91ff::INFO,
+    MccReg::INFO,
+    McdaReg::INFO,
     #[cfg(feature = "registers")]
     MciaReg::INFO,
+    McqiActivationMethod::INFO,
+    McqiCap::INFO,
+    McqiReg::INFO,
+    McqiVersion::INFO,
+    McqsReg::INFO,
     #[cfg(feature = "offloads")]
     MemPageFaultInfo::INFO,
+    MenuResourceDumpResponse::INFO,
     #[cfg(feature = "registers")]
     MfrlReg::INFO,
     MiniCqe::INFO,
     MiniCqeArray::INFO,
     MiniCqeBlock::INFO,
+    MircReg::INFO,
     MkeyContext::INFO,
+    #[cfg(feature = "ports")]
+    MlcrReg::INFO,
     MmoSegment::INFO,
     #[cfg(feature = "qos")]
     ModifyCongParamsIn::INFO,
@@ -867,12 +919,23 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyVportStateIn::INFO,
     ModifyVportStateOut::INFO,
     MonitorCounterOutput::INFO,
+    #[cfg(feature = "ports")]
+    MpcntReg::INFO,
+    MpegcReg::INFO,
     #[cfg(feature = "registers")]
     MpeinReg::INFO,
+    MpirReg::INFO,
     #[cfg(feature = "registers")]
     MrtcReg::INFO,
+    MrtcqReg::INFO,
+    MsecqReg::INFO,
+    MseesReg::INFO,
+    MtcapReg::INFO,
     #[cfg(feature = "registers")]
     MtctrReg::INFO,
+    MtmpReg::INFO,
+    MtppsReg::INFO,
+    MtppseReg::INFO,
     #[cfg(feature = "registers")]
     MtptmReg::INFO,
     #[cfg(feature = "registers")]
@@ -921,22 +984,72 @@ pub static STRUCTURES: &[&StructInfo] = &[
     PageTrackReportEntry::INFO,
     #[cfg(feature = "registers")]
     PaosReg::INFO,
+    #[cfg(feature = "ports")]
+    PbmcReg::INFO,
     #[cfg(feature = "registers")]
     PcamEnhancedFeatures::INFO,
     #[cfg(feature = "registers")]
     PcamReg::INFO,
     #[cfg(feature = "registers")]
     PcamRegs5000To507f::INFO,
+    #[cfg(feature = "ports")]
+    PcapReg::INFO,
+    #[cfg(feature = "ports")]
+    PciePerfCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    PcmrReg::INFO,
+    #[cfg(feature = "ports")]
+    PddrReg::INFO,
+    #[cfg(feature = "ports")]
+    PddrTroubleshootingPage::INFO,
+    #[cfg(feature = "ports")]
+    PeirReg::INFO,
+    #[cfg(feature = "ports")]
+    PfccReg::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerRecoveryCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerStatisticalCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PifrReg::INFO,
+    #[cfg(feature = "ports")]
+    PipgReg::INFO,
     PkeyEntry::INFO,
+    #[cfg(feature = "ports")]
+    PlbfReg::INFO,
+    #[cfg(feature = "ports")]
+    PlibReg::INFO,
+    #[cfg(feature = "ports")]
+    PmaosReg::INFO,
     #[cfg(feature = "registers")]
     PmlpReg::INFO,
+    #[cfg(feature = "ports")]
+    PmpcReg::INFO,
+    #[cfg(feature = "ports")]
+    PmpeReg::INFO,
+    #[cfg(feature = "ports")]
+    PmprReg::INFO,
     #[cfg(feature = "registers")]
     PmtuReg::INFO,
     PortSelectionCap::INFO,
+    #[cfg(feature = "ports")]
+    PpadReg::INFO,
     #[cfg(feature = "registers")]
     PpcntReg::INFO,
+    #[cfg(feature = "ports")]
+    PphcrReg::INFO,
     #[cfg(feature = "registers")]
     PplmReg::INFO,
+    #[cfg(feature = "ports")]
+    PplrReg::INFO,
+    #[cfg(feature = "ports")]
+    PpscReg::INFO,
+    #[cfg(feature = "ports")]
+    PptbReg::INFO,
+    #[cfg(feature = "ports")]
+    PqdrReg::INFO,
     #[cfg(feature = "offloads")]
     PspCap::INFO,
     #[cfg(feature = "offloads")]
@@ -947,8 +1060,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     PspRotateKeyIn::INFO,
     #[cfg(feature = "offloads")]
     PspRotateKeyOut::INFO,
+    #[cfg(feature = "ports")]
+    PspaReg::INFO,
     #[cfg(feature = "registers")]
     PtysReg::INFO,
+    #[cfg(feature = "ports")]
+    PudeReg::INFO,
     #[cfg(feature = "registers")]
     PvlcReg::INFO,
     #[cfg(feature = "registers")]
@@ -957,6 +1074,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QcamQosFeatureCapMask::INFO,
     #[cfg(feature = "registers")]
     QcamReg::INFO,
+    #[cfg(feature = "ports")]
+    QetcReg::INFO,
     QosCap::INFO,
     Qp2errIn::INFO,
     Qp2errOut::INFO,
@@ -965,6 +1084,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QpContext::INFO,
     QpContextExtension::INFO,
     QpDoorbellRecord::INFO,
+    #[cfg(feature = "ports")]
+    QpdpmDscpReg::INFO,
+    #[cfg(feature = "ports")]
+    QpdpmReg::INFO,
+    #[cfg(feature = "ports")]
+    QptsReg::INFO,
+    #[cfg(feature = "ports")]
+    QtctReg::INFO,
     QueryAdapterIn::INFO,
     QueryAdapterOut::INFO,
     QueryAdapterParamBlock::INFO,
@@ -1125,6 +1252,19 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RaddrSegment::INFO,
     #[cfg(feature = "packets")]
     Rdeth::INFO,
+    #[cfg(feature = "ports")]
+    RegisterLoopbackControl::INFO,
+    #[cfg(feature = "ports")]
+    RegisterPowerSettings::INFO,
+    ResourceDump::INFO,
+    ResourceDumpCommandSegment::INFO,
+    ResourceDumpErrorSegment::INFO,
+    ResourceDumpInfoSegment::INFO,
+    ResourceDumpMenuRecord::INFO,
+    ResourceDumpMenuSegment::INFO,
+    ResourceDumpResourceSegment::INFO,
+    ResourceDumpSegmentHeader::INFO,
+    ResourceDumpTerminateSegment::INFO,
     #[cfg(feature = "virtualization")]
     ResumeVhcaIn::INFO,
     #[cfg(feature = "virtualization")]
@@ -1143,6 +1283,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RqtBitmask::INFO,
     #[cfg(feature = "queues")]
     RqtContext::INFO,
+    #[cfg(feature = "ports")]
+    RsHistogramCntrs::INFO,
     Rst2initQpIn::INFO,
     Rst2initQpOut::INFO,
     #[cfg(feature = "steering")]
@@ -1161,6 +1303,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SaveVhcaStateIn::INFO,
     #[cfg(feature = "virtualization")]
     SaveVhcaStateOut::INFO,
+    #[cfg(feature = "ports")]
+    SbcamReg::INFO,
+    #[cfg(feature = "ports")]
+    SbcmReg::INFO,
+    #[cfg(feature = "ports")]
+    SbprReg::INFO,
     #[cfg(feature = "qos")]
     SchedulingContext::INFO,
     SendDoorbell::INFO,
@@ -1211,6 +1359,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "offloads")]
     ShampoCap::INFO,
     SignatureSegment::INFO,
+    #[cfg(feature = "ports")]
+    SlrgReg::INFO,
+    #[cfg(feature = "ports")]
+    SltpReg::INFO,
     #[cfg(feature = "queues")]
     SqContext::INFO,
     SqdRtsQpIn::INFO,
@@ -1317,6 +1469,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     AtomicMode::INFO,
     AtomicOperation::INFO,
     AtomicReqEndianness::INFO,
+    #[cfg(feature = "ports")]
+    BandwidthUnits::INFO,
     #[cfg(feature = "packets")]
     BthOpcode::INFO,
     CmdifChecksum::INFO,
@@ -1349,6 +1503,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     CqeTlsOffload::INFO,
     CqeVendorSyndrome::INFO,
     CrossVhcaReference::INFO,
+    #[cfg(feature = "ports")]
+    DcbxVersion::INFO,
     #[cfg(feature = "queues")]
     DctScatterToCqe::INFO,
     #[cfg(feature = "queues")]
@@ -1382,6 +1538,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     FlexParserProtocol::INFO,
     #[cfg(feature = "queues")]
     FlowContextAction::INFO,
+    #[cfg(feature = "ports")]
+    FlowControlBufOwnership::INFO,
     #[cfg(feature = "queues")]
     FlowDestinationType::INFO,
     #[cfg(feature = "queues")]
@@ -1426,6 +1584,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     MatchCriteriaEnable::INFO,
     #[cfg(feature = "registers")]
     McamRegGroup::INFO,
+    MccInstruction::INFO,
+    MccState::INFO,
+    McqiInfoType::INFO,
+    McqsUpdateState::INFO,
     #[cfg(feature = "queues")]
     MemRqType::INFO,
     #[cfg(feature = "registers")]
@@ -1462,8 +1624,11 @@ pub static ENUMS: &[&EnumInfo] = &[
     ModuleStatus::INFO,
     MonitorCounterPpcnt::INFO,
     MonitorCounterType::INFO,
+    MseesAdminStatus::INFO,
+    MseesOperStatus::INFO,
     #[cfg(feature = "registers")]
     MtctrClock::INFO,
+    MtppsPinMode::INFO,
     #[cfg(feature = "registers")]
     MtutcFreqAdjUnits::INFO,
     #[cfg(feature = "registers")]
@@ -1497,8 +1662,12 @@ pub static ENUMS: &[&EnumInfo] = &[
     PkeyTableSize::INFO,
     #[cfg(feature = "kernel")]
     PortChangeSubtype::INFO,
+    #[cfg(feature = "ports")]
+    PortModuleStatus::INFO,
     #[cfg(feature = "registers")]
     PortStatus::INFO,
+    #[cfg(feature = "ports")]
+    PortTrustState::INFO,
     PortType::INFO,
     #[cfg(feature = "registers")]
     PpcntGroup::INFO,
@@ -1523,6 +1692,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     ReformatAnchor::INFO,
     #[cfg(feature = "registers")]
     RegisterId::INFO,
+    ResourceDumpSegmentType::INFO,
     RmpState::INFO,
     RoceL3Type::INFO,
     RoceL3TypeCap::INFO,
@@ -1556,6 +1726,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     ShampoAlignment::INFO,
     #[cfg(feature = "queues")]
     ShampoMatch::INFO,
+    #[cfg(feature = "ports")]
+    SharedBufferDir::INFO,
     SignatureSyndrome::INFO,
     #[cfg(feature = "queues")]
     SqModifyField::INFO,

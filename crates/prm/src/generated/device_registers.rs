@@ -304,7 +304,9 @@ structure! {
 }
 
 structure! {
-    /// How a component becomes active, in MCQI.
+    /// How a component becomes active, in MCQI. The positions are those of Linux, which does not
+    /// use them; mstflint has the same bits in the opposite order from bit 0 of the dword
+    /// (all_hosts_sync) to bit 5.
     ///
     /// Source: linux: mlx5_ifc_mcqi_activation_method_bits; mstflint: register_access_table.adb
     /// mcqi_activation_method.

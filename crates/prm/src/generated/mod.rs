@@ -162,6 +162,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AddVxlanUdpDportIn::INFO,
     AddVxlanUdpDportOut::INFO,
     AddressPath::INFO,
+    #[cfg(feature = "steering")]
+    AdvRdmaCap::INFO,
     #[cfg(feature = "virtualization")]
     AdvVirtualizationCap::INFO,
     #[cfg(feature = "packets")]
@@ -994,6 +996,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     PcamRegs5000To507f::INFO,
     #[cfg(feature = "ports")]
     PcapReg::INFO,
+    PcieCongEventCmdIn::INFO,
+    PcieCongEventCmdOut::INFO,
+    PcieCongEventObj::INFO,
     #[cfg(feature = "ports")]
     PciePerfCntrsGrpDataLayout::INFO,
     #[cfg(feature = "ports")]
@@ -1279,6 +1284,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RqContext::INFO,
     #[cfg(feature = "queues")]
     RqNum::INFO,
+    #[cfg(feature = "queues")]
+    RqVhca::INFO,
     #[cfg(feature = "queues")]
     RqtBitmask::INFO,
     #[cfg(feature = "queues")]

@@ -613,10 +613,12 @@ structure! {
         reserved: [(0, 8), (16, 24), (48, 8)];
         /// Port that the register is about, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// Supported loopbacks, in the bits of lb_en. `0x04.23:16`
+        /// Supported loopbacks, in the bits of lb_en; mstflint has four more bits above.
+        /// `0x04.23:16`
         lb_cap set_lb_cap: number(u8, 40, 8);
         /// Loopback: 1 remote (what is received is sent back), 2 local (what is sent is received),
-        /// 4 through an external plug; 0 none. One bit at a time. `0x04.7:0`
+        /// 4 through an external plug; 0 none. One bit at a time; mstflint has four more bits
+        /// above. `0x04.7:0`
         lb_en set_lb_en: number(u8, 56, 8);
     }
 }
@@ -970,12 +972,9 @@ structure! {
     /// Register SLRG: how well a lane receives, in devices of 28 and 40 nm; newer ones have another
     /// layout (version).
     ///
-    /// Source: linux: mlx5_ifc_slrg_reg_bits; mstflint: register_access_table.adb slrg_40nm_28nm;
-    /// mstflint: mlxlink.
+    /// Source: linux: mlx5_ifc_slrg_reg_bits; mstflint: mlxlink; mstflint: slrg_40nm_28nm.
     SlrgReg, SlrgRegLayout, 0x28 bytes = "slrg_reg" {
-        sources:
-            ["linux: mlx5_ifc_slrg_reg_bits", "mstflint: register_access_table.adb slrg_40nm_28nm",
-            "mstflint: mlxlink"];
+        sources: ["linux: mlx5_ifc_slrg_reg_bits", "mstflint: mlxlink", "mstflint: slrg_40nm_28nm"];
         reserved: [(18, 2), (24, 8), (48, 12), (96, 4), (160, 16), (192, 36), (256, 8), (272, 8)];
         /// 1: the other fields are valid. `0x00.31:28`
         status set_status: number(u8, 0, 4);

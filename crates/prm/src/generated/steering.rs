@@ -2101,3 +2101,59 @@ structure! {
 }
 
 impl CommandOutput for QueryModifyHeaderContextOut {}
+
+structure! {
+    /// Capabilities of steering RDMA by transport, and of messages on striding queues: page
+    /// ADV_RDMA of QUERY_HCA_CAP.
+    ///
+    /// Source: linux: mlx5_ifc_adv_rdma_cap_bits; linux: drivers/infiniband/hw/mlx5/fs.c.
+    AdvRdmaCap, AdvRdmaCapLayout, 0x800 bytes = "adv_rdma_cap" {
+        sources: ["linux: mlx5_ifc_adv_rdma_cap_bits", "linux: drivers/infiniband/hw/mlx5/fs.c"];
+        reserved: [(2, 30), (40, 2), (48, 6), (88, 8), (112, 16), (160, 352), (2048, 14336)];
+        /// The function can steer RDMA of other vports by tables of types RDMA transport (receive
+        /// and transmit). `0x00.31`
+        rdma_transport_manager set_rdma_transport_manager: flag(0);
+        /// It can do so for vports of another function's E-Switch. `0x00.30`
+        rdma_transport_manager_other_eswitch set_rdma_transport_manager_other_eswitch: flag(1);
+        /// Kinds of extended RC that exist. The codes are not public. `0x04.31:24`
+        rcx_type set_rcx_type: number(u8, 32, 8);
+        /// No more is public than the name. `0x04.21:16`
+        ps_entry_log_max_value set_ps_entry_log_max_value: number(u8, 42, 6);
+        /// No more is public than the name. `0x04.9:0`
+        qp_max_ps_num_entry set_qp_max_ps_num_entry: number(u16, 54, 10);
+        /// Number of queues of a multi-path QP at most. No more is public than the name.
+        /// `0x08.31:24`
+        mp_max_num_queues set_mp_max_num_queues: number(u8, 64, 8);
+        /// No more is public than the name. `0x08.23:16`
+        ps_user_context_max_log_size set_ps_user_context_max_log_size: number(u8, 72, 8);
+        /// QPs that work by messages can have striding work queues. No more is public than the
+        /// name. `0x08.15:8`
+        message_based_qp_and_striding_wq set_message_based_qp_and_striding_wq: number(u8, 80, 8);
+        /// Largest message of such a QP in strides. `0x0c.31:16`
+        max_receive_send_message_size_stride set_max_receive_send_message_size_stride:
+            number(u16, 96, 16);
+        /// Largest message of such a QP in bytes. `0x10`
+        max_receive_send_message_size_byte set_max_receive_send_message_size_byte:
+            number(u32, 128, 32);
+        /// Properties of RDMA transport tables for received packets. `0x40, 64 bytes`
+        rdma_transport_rx_flow_table_properties rdma_transport_rx_flow_table_properties_mut:
+            nested(FlowTablePropLayout, 512);
+        /// Properties of RDMA transport tables for sent packets. `0x80, 64 bytes`
+        rdma_transport_tx_flow_table_properties rdma_transport_tx_flow_table_properties_mut:
+            nested(FlowTablePropLayout, 1024);
+        /// Further fields that groups match in tables for received packets. `0xc0, 16 bytes`
+        rdma_transport_rx_ft_field_support_2 rdma_transport_rx_ft_field_support_2_mut:
+            nested(FlowTableFieldsSupported2, 1536);
+        /// Further fields that groups match in tables for sent packets. `0xd0, 16 bytes`
+        rdma_transport_tx_ft_field_support_2 rdma_transport_tx_ft_field_support_2_mut:
+            nested(FlowTableFieldsSupported2, 1664);
+        /// Those of the received packets' fields that match under a partial mask. `0xe0, 16 bytes`
+        rdma_transport_rx_ft_field_bitmask_support_2
+            rdma_transport_rx_ft_field_bitmask_support_2_mut:
+            nested(FlowTableFieldsSupported2, 1792);
+        /// Those of the sent packets' fields that match under a partial mask. `0xf0, 16 bytes`
+        rdma_transport_tx_ft_field_bitmask_support_2
+            rdma_transport_tx_ft_field_bitmask_support_2_mut:
+            nested(FlowTableFieldsSupported2, 1920);
+    }
+}

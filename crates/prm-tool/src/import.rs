@@ -33,8 +33,8 @@ pub struct Options {
     /// The TOML file that --new and --command append to; it is created if missing.
     #[arg(long, value_name = "TOML")]
     file: Option<PathBuf>,
-    /// Record the registers of mstflint's register_access_table.adb as evidence; give it again for a
-    /// further table, of switches for example.
+    /// Record the registers of mstflint's register_access_table.adb as evidence; give it again for
+    /// a further table, of switches for example.
     #[arg(long, value_name = "ADB")]
     adb: Vec<PathBuf>,
     /// Only these structures, by our names; all if none is given.

@@ -2,13 +2,13 @@
 //!
 //! There are five: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
 //! and CQEs of rdma-core ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given
-//! verbs attributes ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A description confirms a field only if it is
-//! independent of the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD and
-//! rdma-core are one family, so the header confirms no field with a source among them; the golden
-//! bytes confirm no field whose only source is rdma-core, and mstflint's tables none whose only
-//! source is mstflint. The header can still contradict every
-//! field: a field at another position is an error. If the recorded facts of a newer header agree
-//! with us, the field has moved between versions and is only listed.
+//! verbs attributes ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A
+//! description confirms a field only if it is independent of the field's sources: the `mlx5_ifc`
+//! headers of Linux, DPDK, UCX, FreeBSD and rdma-core are one family, so the header confirms no
+//! field with a source among them; the golden bytes confirm no field whose only source is
+//! rdma-core, and mstflint's tables none whose only source is mstflint. The header can still
+//! contradict every field: a field at another position is an error. If the recorded facts of a
+//! newer header agree with us, the field has moved between versions and is only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

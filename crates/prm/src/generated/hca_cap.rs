@@ -740,15 +740,15 @@ structure! {
             (148, 2), (151, 1), (160, 3), (168, 1), (170, 1), (176, 1), (179, 6),
             (186, 1), (188, 4), (211, 6), (250, 1), (273, 1), (289, 1), (291, 7),
             (304, 2), (320, 5), (359, 1), (363, 1), (366, 1), (498, 6), (505, 2),
-            (514, 1), (531, 1), (549, 1), (563, 1), (577, 7), (615, 4), (625, 2),
-            (628, 2), (634, 1), (673, 6), (680, 1), (741, 2), (800, 3), (808, 2),
-            (839, 1), (866, 1), (873, 2), (880, 3), (888, 3), (897, 1), (905, 2),
-            (912, 3), (938, 1), (944, 3), (952, 3), (961, 2), (968, 3), (976, 3),
-            (984, 3), (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1152, 1), (1160, 8),
-            (1184, 32), (1284, 23), (1384, 3), (1394, 1), (1402, 1), (1416, 3), (1424, 3),
-            (1457, 1), (1464, 1), (1467, 1), (1504, 8), (1528, 3), (1564, 1), (1567, 1),
-            (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20), (1856, 8),
-            (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 3),
+            (514, 1), (531, 1), (563, 1), (578, 6), (615, 1), (625, 2), (628, 2),
+            (634, 1), (673, 6), (680, 1), (741, 2), (800, 3), (808, 2), (839, 1),
+            (866, 1), (873, 2), (880, 3), (888, 3), (897, 1), (905, 2), (912, 3),
+            (938, 1), (944, 3), (952, 3), (961, 2), (968, 3), (976, 3), (984, 3),
+            (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1160, 8), (1184, 32), (1284, 23),
+            (1386, 1), (1394, 1), (1402, 1), (1416, 3), (1424, 3), (1457, 1), (1464, 1),
+            (1467, 1), (1504, 8), (1528, 3), (1564, 1), (1567, 1), (1632, 32), (1666, 1),
+            (1673, 2), (1678, 2), (1728, 4), (1824, 20), (1856, 8), (1873, 1), (1875, 1),
+            (1888, 3), (1904, 3), (1912, 3),
         ];
         /// SET_HCA_CAP and QUERY_HCA_CAP may act on the RoCE switch of another function. `0x00.31`
         ///
@@ -1372,6 +1372,11 @@ structure! {
         /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         cq_invalidate set_cq_invalidate: flag(548);
+        /// CQEs of striding receive queues mark the first packet of a message; UCX needs it for
+        /// multi-packet tag matching. `0x44.26`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits.
+        ib_striding_wq_cq_first_indication set_ib_striding_wq_cq_first_indication: flag(549);
         /// MODIFY_CQ may move a CQ to another EQ. `0x44.25`
         cq_eq_remap set_cq_eq_remap: flag(550);
         /// Capability page 2 exists: on-demand paging is supported. `0x44.24`
@@ -1453,6 +1458,11 @@ structure! {
         /// UARs are numbered in units of 4 KiB also where the host's pages are larger; switched on
         /// through SET_HCA_CAP. `0x48.31`
         uar_4k set_uar_4k: flag(576);
+        /// DC initiators that promise to send no RDMA WRITE are faster. No more is public than the
+        /// name. `0x48.30`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits.
+        dci_no_rdma_wr_optimized_performance set_dci_no_rdma_wr_optimized_performance: flag(577);
         /// Force-loopback RC QPs work also while RoCE is disabled. `0x48.23`
         fl_rc_qp_when_roce_disabled set_fl_rc_qp_when_roce_disabled: flag(584);
         /// The regular expression engine's parameters can be queried. `0x48.22`
@@ -1501,6 +1511,18 @@ structure! {
         qp_by_name set_qp_by_name: flag(613);
         /// CREATE_MKEY may request a particular mkey. `0x4c.25`
         mkey_by_name set_mkey_by_name: flag(614);
+        /// UC QPs have the state SUSPENDED. No more is public than the name. `0x4c.23`
+        ///
+        /// Source: rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        suspend_qp_uc set_suspend_qp_uc: flag(616);
+        /// UD QPs have the state SUSPENDED. No more is public than the name. `0x4c.22`
+        ///
+        /// Source: rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        suspend_qp_ud set_suspend_qp_ud: flag(617);
+        /// RC QPs have the state SUSPENDED. No more is public than the name. `0x4c.21`
+        ///
+        /// Source: rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        suspend_qp_rc set_suspend_qp_rc: flag(618);
         /// log2 of the size in bytes of the BlueFlame register pair in a UAR; each of the two
         /// buffers is half of it. `0x4c.20:16`
         log_bf_reg_size set_log_bf_reg_size: number(u8, 619, 5);
@@ -1769,6 +1791,11 @@ structure! {
         /// Number of EQs that this function may create; 0 means that only log_max_eq limits it.
         /// `0x8c.15:0`
         max_num_eqs set_max_num_eqs: number(u16, 1136, 16);
+        /// The CQE of a signature error names the domain (memory or wire) and the kind of
+        /// signature. `0x90.31`
+        ///
+        /// Source: rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        sigerr_domain_and_sig_type set_sigerr_domain_and_sig_type: flag(1152);
         /// TLS records may be encrypted on transmit. `0x90.30`
         tls_tx set_tls_tx: flag(1153);
         /// TLS records may be decrypted on receive. `0x90.29`
@@ -1817,6 +1844,15 @@ structure! {
         flex_parser_protocols set_flex_parser_protocols: number(u32, 1344, 32);
         /// Number of GENEVE TLV options that can be matched. `0xac.31:24`
         max_geneve_tlv_options set_max_geneve_tlv_options: number(u8, 1376, 8);
+        /// Flow rules can match GENEVE options by sampled fields, more of them than
+        /// misc_parameters_3 has. `0xac.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        geneve_tlv_sample set_geneve_tlv_sample: flag(1384);
+        /// A GENEVE_TLV_OPT object can give the offset of the sampled data in its option. `0xac.22`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        geneve_tlv_option_offset set_geneve_tlv_option_offset: flag(1385);
         /// Largest data of a GENEVE TLV option in 4-byte units. `0xac.20:16`
         max_geneve_tlv_option_data_len set_max_geneve_tlv_option_data_len: number(u8, 1387, 5);
         /// Headers that the flexible parser found may be modified. `0xac.15`
@@ -2135,11 +2171,11 @@ structure! {
     HcaCap2, HcaCap2Layout, 0x100 bytes = "hca_cap_2" {
         sources: ["linux: mlx5_ifc_cmd_hca_cap_2_bits"];
         reserved: [
-            (0, 128), (129, 2), (137, 2), (144, 1), (153, 2), (194, 1), (209, 1),
-            (218, 1), (352, 3), (362, 54), (424, 2), (432, 16), (512, 33), (560, 27),
-            (592, 3), (600, 3), (608, 32), (704, 203), (928, 2), (936, 2), (960, 48),
-            (1009, 16), (1026, 14), (1056, 28), (1088, 8), (1120, 324), (1448, 24), (1475, 1),
-            (1477, 11), (1536, 512),
+            (0, 128), (129, 2), (137, 2), (153, 2), (194, 1), (209, 1), (218, 1),
+            (352, 3), (362, 54), (424, 2), (432, 16), (512, 33), (560, 27), (592, 3),
+            (600, 3), (608, 32), (704, 203), (928, 2), (936, 2), (960, 48), (1009, 16),
+            (1026, 14), (1056, 24), (1088, 8), (1120, 324), (1448, 24), (1475, 1), (1477, 11),
+            (1536, 512),
         ];
         /// The function can be live migrated; SET_HCA_CAP on another function enables it. `0x10.31`
         migratable set_migratable: flag(128);
@@ -2154,6 +2190,10 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
         log_max_num_reserved_qpn set_log_max_num_reserved_qpn: number(u8, 139, 5);
+        /// No more is public than the name. `0x10.15`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits.
+        atomic_rate_pa set_atomic_rate_pa: flag(144);
         /// The function may use introspection_mkey. `0x10.14`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
@@ -2308,6 +2348,11 @@ structure! {
             set_min_mkey_log_entity_size_fixed_buffer_valid: flag(1025);
         /// Steering register that identifies packets returning from software sampling. `0x80.15:0`
         return_reg_id set_return_reg_id: number(u16, 1040, 16);
+        /// Hash that fills the entropy (UDP source port) of encapsulated packets. The codes are not
+        /// public. `0x84.7:4`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        encap_entropy_hash_type set_encap_entropy_hash_type: number(u8, 1080, 4);
         /// Bitmask of hash functions of flow tables. `0x84.3:0`
         flow_table_hash_type set_flow_table_hash_type: number(u8, 1084, 4);
         /// Number of EQs that this function may create, where 16 bits do not suffice. `0x88.23:0`
@@ -2501,7 +2546,7 @@ structure! {
     /// Source: linux: mlx5_ifc_per_protocol_networking_offload_caps_bits.
     EthernetOffloadCap, EthernetOffloadCapLayout, 0x100 bytes = "ethernet_offload_cap" {
         sources: ["linux: mlx5_ifc_per_protocol_networking_offload_caps_bits"];
-        reserved: [(43, 1), (46, 2), (57, 5), (64, 16), (96, 288), (512, 1536)];
+        reserved: [(47, 1), (57, 5), (64, 16), (96, 288), (512, 1536)];
         /// The device computes and checks checksums. `0x00.31`
         csum_cap set_csum_cap: flag(0);
         /// The device inserts and strips VLAN tags. `0x00.30`
@@ -2575,10 +2620,18 @@ structure! {
         tunnel_stateless_ip_over_ip set_tunnel_stateless_ip_over_ip: flag(41);
         /// A send WQE may request a trailer (IPsec). `0x04.21`
         insert_trailer set_insert_trailer: flag(42);
+        /// Checksums and hashes work inside GTP-U tunnels. `0x04.20`
+        ///
+        /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+        tunnel_stateless_gtp set_tunnel_stateless_gtp: flag(43);
         /// Stateless offloads work on IP inside IP on receive. `0x04.19`
         tunnel_stateless_ip_over_ip_rx set_tunnel_stateless_ip_over_ip_rx: flag(44);
         /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
         tunnel_stateless_ip_over_ip_tx set_tunnel_stateless_ip_over_ip_tx: flag(45);
+        /// Checksums and hashes work inside VXLAN-GPE tunnels with NSH. `0x04.17`
+        ///
+        /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+        tunnel_stateless_vxlan_gpe_nsh set_tunnel_stateless_vxlan_gpe_nsh: flag(46);
         /// Number of UDP ports that software can set as VXLAN ports. `0x04.15:8`
         max_vxlan_udp_ports set_max_vxlan_udp_ports: number(u8, 48, 8);
         /// The device can compute a partial L4 checksum of software-parsed packets. `0x04.7`

@@ -39,7 +39,7 @@ enumeration! {
         QUERY_SF_PARTITION = 0x111,
         /// Allocates a subfunction; ENABLE_HCA then makes it ACTIVE.
         ALLOC_SF = 0x113,
-        /// Frees a subfunction.
+        /// Frees a subfunction, which no driver uses any more.
         DEALLOC_SF = 0x114,
         /// Stops another function before its state is saved for live migration: first its requests
         /// as initiator, then its answers as responder.

@@ -151,7 +151,7 @@ pub static QUERY_VHCA_STATE: CommandInfo = CommandInfo {
     output: QueryVhcaStateOut::INFO,
     devx: Devx::General,
     op_mods: &[],
-    states: &[],
+    states: &["any"],
     capability: Some("hca_cap.vhca_state"),
     statuses: &[StatusRule { status: 3, name: "BAD_PARAM", why: "The function does not exist." }],
     variants: &[],
@@ -199,7 +199,7 @@ pub static ALLOC_SF: CommandInfo = CommandInfo {
     output: AllocSfOut::INFO,
     devx: Devx::None,
     op_mods: &[],
-    states: &[],
+    states: &["INVALID"],
     capability: Some("hca_cap.sf"),
     statuses: &[
         StatusRule {
@@ -220,7 +220,7 @@ pub static ALLOC_SF: CommandInfo = CommandInfo {
 
 command!(AllocSfIn -> AllocSfOut, ALLOC_SF);
 
-/// Frees a subfunction.
+/// Frees a subfunction, which no driver uses any more.
 ///
 /// Source: linux: MLX5_CMD_OP_DEALLOC_SF; linux: mlx5_cmd_dealloc_sf.
 pub static DEALLOC_SF: CommandInfo = CommandInfo {
@@ -230,7 +230,7 @@ pub static DEALLOC_SF: CommandInfo = CommandInfo {
     output: DeallocSfOut::INFO,
     devx: Devx::None,
     op_mods: &[],
-    states: &[],
+    states: &["ALLOCATED"],
     capability: Some("hca_cap.sf"),
     statuses: &[
         StatusRule {

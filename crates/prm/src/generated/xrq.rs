@@ -89,7 +89,7 @@ pub static DESTROY_XRQ: CommandInfo = CommandInfo {
     output: DestroyXrqOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
+    states: &["any"],
     capability: Some("hca_cap.log_max_xrq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such XRQ for this uid." },

@@ -58,7 +58,8 @@ pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,ver
                                    verbless-prm-tool/book";
 
 /// The features of `verbless-prm` that compile a family each.
-const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
+const PRM_FEATURES: [&str; 8] =
+    ["structures", "kernel", "packets", "qos", "queues", "registers", "steering", "virtualization"];
 
 /// Crates that a program depends on without the model: each must build with only its own features,
 /// which a build of the workspace does not show.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::at::Span;
 
 /// Structures and enum values of a header.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Facts {
     /// Structures by their C name.
     pub(crate) structs: BTreeMap<String, Layout>,
@@ -18,7 +18,7 @@ pub(crate) struct Facts {
 }
 
 /// The layout of a C structure.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Layout {
     /// Size in bits.
     pub(crate) bits: u32,

@@ -304,7 +304,7 @@ mod tests {
             ("UCT_IB_MLX5_CMD_OP_CREATE_CQ", "CREATE_CQ"),
             ("mlx5_ifc_create_cq_in_bits", "create_cq_in"),
             ("MLX5_CMD_OP_2ERR_QP", "QP_2ERR"),
-            ("MLX5_CMD_OP_ALLOC_FLOW_COUNTER", "opcode.ALLOC_FLOW_COUNTER"),
+            ("MLX5_CMD_OP_QUERY_RATE_LIMIT", "opcode.QUERY_RATE_LIMIT"),
             ("0x400", "CREATE_CQ"),
             ("1024", "CREATE_CQ"),
             ("0x5003", "register_id.PMTU"),

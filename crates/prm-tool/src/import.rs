@@ -33,12 +33,19 @@ pub struct Options {
     /// The TOML file that --new and --command append to; it is created if missing.
     #[arg(long, value_name = "TOML")]
     file: Option<PathBuf>,
+    /// Record the registers of mstflint's register_access_table.adb as evidence; give it again for
+    /// a further table, of switches for example.
+    #[arg(long, value_name = "ADB")]
+    adb: Vec<PathBuf>,
     /// Only these structures, by our names; all if none is given.
     structures: Vec<String>,
 }
 
 /// Runs the task.
 pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
+    if !options.adb.is_empty() {
+        return super::adb::record(root, &options.adb);
+    }
     let facts = Facts::read(&options.from.clone().unwrap_or_else(|| root.join(FACTS)))?;
     if let Some(file) = &options.file {
         let mut added = String::new();

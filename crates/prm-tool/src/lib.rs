@@ -6,6 +6,7 @@
 
 use clap::Subcommand;
 
+mod adb;
 mod at;
 mod book;
 mod check;
@@ -46,7 +47,7 @@ pub enum Task {
     /// and that the generated code is up to date.
     Check,
     /// Compare every field with descriptions that it does not come from: a Linux header, the trace
-    /// of a real device, golden WQEs.
+    /// of a real device, golden WQEs, mstflint's registers.
     Verify(verify::Options),
     /// Show a structure, command, enum, register, field or value: bit diagram, fields, their
     /// confirmations, sources, users. For a number in a message, show every meaning.

@@ -1,13 +1,14 @@
 //! `prm verify`: compares every field with descriptions other than its sources.
 //!
-//! There are four: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
-//! and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes for
-//! given verbs attributes ([`super::mailbox`]). A description confirms a field only if it is
-//! independent of the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD and
-//! rdma-core are one family, so the header confirms no field with a source among them; the golden
-//! bytes confirm no field whose only source is rdma-core. The header can still contradict every
-//! field: a field at another position is an error. If the recorded facts of a newer header agree
-//! with us, the field has moved between versions and is only listed.
+//! There are five: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
+//! and CQEs of rdma-core ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given
+//! verbs attributes ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A
+//! description confirms a field only if it is independent of the field's sources: the `mlx5_ifc`
+//! headers of Linux, DPDK, UCX, FreeBSD and rdma-core are one family, so the header confirms no
+//! field with a source among them; the golden bytes confirm no field whose only source is
+//! rdma-core, and mstflint's tables none whose only source is mstflint. The header can still
+//! contradict every field: a field at another position is an error. If the recorded facts of a
+//! newer header agree with us, the field has moved between versions and is only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use clap::Args;
 use super::description::{Description, Field, Structure};
 use super::facts::{Facts, ifc_name};
 use super::runtime::Runtime;
-use super::{golden, ifc, mailbox, trace};
+use super::{adb, golden, ifc, mailbox, trace};
 
 /// Options of `prm verify`.
 #[derive(Args)]
@@ -37,6 +38,7 @@ pub(crate) struct Confirmations {
     trace: bool,
     golden: bool,
     mailbox: bool,
+    mstflint: bool,
 }
 
 impl Confirmations {
@@ -52,6 +54,7 @@ impl Confirmations {
             (self.trace, "trace"),
             (self.golden, "golden"),
             (self.mailbox, "mailbox"),
+            (self.mstflint, "mstflint"),
         ];
         all.into_iter().filter(|(yes, _)| *yes).map(|(_, name)| name)
     }
@@ -59,7 +62,8 @@ impl Confirmations {
 
 /// The meaning of [`Confirmations::names`].
 pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
-     bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes";
+     bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes; mstflint: its \
+     tables of registers";
 
 /// The fields that each kind of evidence confirms, as (structure, field).
 #[derive(Debug, Default)]
@@ -68,6 +72,7 @@ pub(crate) struct Evidence<'a> {
     trace: BTreeSet<(&'static str, &'static str)>,
     golden: BTreeSet<(&'static str, &'static str)>,
     mailbox: BTreeSet<(&'static str, &'static str)>,
+    mstflint: BTreeSet<(&'a str, &'a str)>,
 }
 
 impl<'a> Evidence<'a> {
@@ -81,6 +86,7 @@ impl<'a> Evidence<'a> {
             trace: trace::replay(&runtime, trace::read(root)?).confirmed,
             golden: golden::check(&runtime, &golden::read(root)?).confirmed,
             mailbox: mailbox::compare(&runtime, mailbox::read(root)?).confirmed,
+            mstflint: adb::compare(description, &adb::read(root)?).same,
             ifc: BTreeSet::new(),
         };
         if let Some(text) = header(None).and_then(|path| std::fs::read_to_string(path).ok())
@@ -101,6 +107,8 @@ impl<'a> Evidence<'a> {
             golden: self.golden.contains(&key)
                 && !sources.iter().all(|source| source.starts_with("rdma-core")),
             mailbox: self.mailbox.contains(&key),
+            mstflint: self.mstflint.contains(&key)
+                && !sources.iter().all(|source| source.starts_with("mstflint")),
         }
     }
 }
@@ -173,9 +181,22 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     ));
     problems.extend(alike.problems.iter().map(|problem| format!("mailbox: {problem}")));
 
+    let registers = adb::read(root)?;
+    let compared = adb::compare(&description, &registers);
+    say(format!(
+        "mstflint: {} registers; {} fields have a position in them, {} have another",
+        registers.structs.len(),
+        compared.same.len(),
+        compared.others.len()
+    ));
+    for other in &compared.others {
+        say(format!("        {other}"));
+    }
+
     evidence.trace = replay.confirmed;
     evidence.golden = checked.confirmed;
     evidence.mailbox = alike.confirmed;
+    evidence.mstflint = compared.same;
     out += &summary(&description, &evidence, options.list);
     super::repository::print(&out)?;
     if problems.is_empty() {
@@ -203,14 +224,16 @@ fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> St
     let by = |name| by.get(name).copied().unwrap_or(0);
     let mut out = format!(
         "\nindependent confirmations: {} fields have none, {} have 1, {} have 2 or more\n\
-         by evidence: ifc header {}, trace {}, golden {}, mailbox {}\n",
+         by evidence: ifc header {}, trace {}, golden {}, mailbox {}, \
+         mstflint {}\n",
         counts[0],
         counts[1],
         counts[2],
         by("ifc"),
         by("trace"),
         by("golden"),
-        by("mailbox")
+        by("mailbox"),
+        by("mstflint")
     );
     if list {
         out += "\nfields with none:\n";
@@ -367,8 +390,9 @@ mod tests {
         let evidence = Evidence {
             ifc: all.clone(),
             trace: all.clone(),
-            golden: all,
+            golden: all.clone(),
             mailbox: BTreeSet::new(),
+            mstflint: all,
         };
         let of = |field: &str, sources: Option<&[&str]>| {
             let field = structure.fields.iter().find(|it| it.name == field).unwrap();
@@ -376,12 +400,15 @@ mod tests {
             let confirmed = evidence.of(structure, &Field { sources, ..field.clone() });
             (confirmed.count(), confirmed.names().collect::<Vec<_>>().join(" "))
         };
-        assert_eq!(of("a", None), (2, "trace golden".into()), "the structure's is a header");
+        let names = "trace golden mstflint".to_owned();
+        assert_eq!(of("a", None), (3, names), "the structure's is a header");
         for (sources, count, names) in [
-            (&["dpdk: struct x"][..], 3, "ifc trace golden"),
-            (&["dpdk: struct x", "dpdk: mlx5_ifc_x_bits"], 2, "trace golden"),
-            (&["rdma-core: struct x"], 2, "ifc trace"),
-            (&["rdma-core: struct x", "dpdk: struct x"], 3, "ifc trace golden"),
+            (&["dpdk: struct x"][..], 4, "ifc trace golden mstflint"),
+            (&["dpdk: struct x", "dpdk: mlx5_ifc_x_bits"], 3, "trace golden mstflint"),
+            (&["rdma-core: struct x"], 3, "ifc trace mstflint"),
+            (&["rdma-core: struct x", "dpdk: struct x"], 4, "ifc trace golden mstflint"),
+            (&["mstflint: x"], 3, "ifc trace golden"),
+            (&["mstflint: x", "dpdk: struct x"], 4, "ifc trace golden mstflint"),
         ] {
             assert_eq!(of("c", Some(sources)), (count, names.into()), "{sources:?}");
         }
@@ -398,9 +425,10 @@ mod tests {
             trace: fields(&["a", "b", "c"]),
             golden: fields(&["b"]),
             mailbox: fields(&["a", "b"]),
+            mstflint: fields(&["a"]),
         };
         let text = "\nindependent confirmations: 2 fields have none, 0 have 1, 3 have 2 or more\n\
-                    by evidence: ifc header 1, trace 3, golden 1, mailbox 2\n";
+                    by evidence: ifc header 1, trace 3, golden 1, mailbox 2, mstflint 1\n";
         let some = "`--list` names the 2 with none, in 2 structures\n";
         assert_eq!(summary(&description, &evidence, false), format!("{text}{some}"));
         let names = "\nfields with none:\n  other: only\n  thing: d\n";
@@ -408,7 +436,7 @@ mod tests {
         evidence.trace.extend([("thing", "d"), ("other", "only")]);
         let all = summary(&description, &evidence, false);
         let text = "\nindependent confirmations: 0 fields have none, 2 have 1, 3 have 2 or more\n\
-                    by evidence: ifc header 1, trace 5, golden 1, mailbox 2\n";
+                    by evidence: ifc header 1, trace 5, golden 1, mailbox 2, mstflint 1\n";
         assert_eq!(all, text);
     }
 

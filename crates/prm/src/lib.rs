@@ -5,8 +5,9 @@
 //! `prm/`, which give each field's position, meaning and source. The tables are available at run
 //! time: [`reflect`] describes every structure, and [`CommandInfo`] every command.
 //!
-//! The features `dpa`, `kernel`, `packets`, `queues` and `registers` (all on by default) select
-//! families of commands, so a driver compiles only the families that it sends.
+//! Features (all on by default) select families of commands, so a driver compiles only the families
+//! that it sends. `dpa`, `kernel`, `packets`, `queues` and `registers` have what a driver and the
+//! model use; the others describe the rest of the device.
 //!
 //! [`number`] has a type for each kind of number and key, and [`access`] the rights of a key.
 //!

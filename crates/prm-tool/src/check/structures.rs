@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Check;
 use crate::at::At;
 use crate::description::{Content, Field, Structure, Word, gaps};
-use crate::generate::hot;
+use crate::generate::{hot, missing_feature};
 use crate::names::{TAKEN, is_snake};
 
 impl Check<'_> {
@@ -165,6 +165,18 @@ impl Check<'_> {
                     self.error(file, location.into(), message);
                 }
             }
+        }
+        let home = match &field.content {
+            Content::Enum(name) => self.description.enumeration(name).map(|e| &e.file),
+            Content::Struct(name) => self.description.structure(name).map(|it| &it.file),
+            Content::Number | Content::Bytes => None,
+        };
+        if let Some(feature) = home.and_then(|home| missing_feature(file, home)) {
+            let message = format!(
+                "refers to a table that only the feature {feature} compiles; move the table, or \
+                 let the field's family need {feature}"
+            );
+            self.error(file, location.into(), message);
         }
         if let Some(sources) = &field.sources
             && sources.iter().any(|source| source.trim().is_empty())

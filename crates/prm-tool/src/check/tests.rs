@@ -613,3 +613,18 @@ fn limit_cases_are_sound() {
         assert_eq!(problems(&text), [""; 0], "{to}");
     }
 }
+
+#[test]
+fn field_of_optional_family_is_rejected_in_table_that_is_always_compiled() {
+    let outer = "[outer]\nbytes = 4\ndoc = \"Outer one.\"\nsources = [\"linux\"]\n\
+                 fields.of = { at = \"0x00\", struct = \"inner\", doc = \"Inner one.\" }";
+    let inner = "[inner]\nbytes = 4\ndoc = \"Inner one.\"\nsources = [\"linux\"]\n\
+                 fields.number = { at = \"0x00\", doc = \"How many.\" }";
+    let problems = |outer_file| {
+        let files = [(outer_file, outer), ("prm/flow.toml", inner)];
+        all(&Description::parse(files)).iter().map(Problem::to_string).collect::<Vec<_>>().join("")
+    };
+    let message = "only the feature queues compiles";
+    assert!(problems("prm/cq.toml").contains(message), "{}", problems("prm/cq.toml"));
+    assert!(!problems("prm/steering.toml").contains(message));
+}

@@ -327,3 +327,29 @@ fn long_list_wraps_at_seven_items() {
     assert_eq!(lines, [0, 7, 2, 0], "{nine}");
     assert!(nine.ends_with("            (1, 23456), (3, 4),\n        "), "{nine}");
 }
+
+#[test]
+fn variant_of_optional_family_is_compiled_with_it() {
+    let command = r#"
+        [do]
+        kind = "command"
+        opcode = 1
+        input = "do_in"
+        output = "do_out"
+        devx = "none"
+        variants = [{ field = "raw", when = "op_mod", values = [1], struct = "object" }]
+        [do_in]
+        bytes = 4
+        [do_out]
+        bytes = 4
+    "#;
+    let object = "[object]\nbytes = 4";
+    let description = Description::parse([("prm/do.toml", command), ("prm/steering.toml", object)]);
+    let text = one_file(&description, "prm/do.toml");
+    let gate = "#[cfg(feature = \"steering\")]\n";
+    assert!(text.contains(&format!("{gate}use super::steering::{{Object}};")), "{text}");
+    assert!(text.contains(&format!("&[{gate}Variant {{")), "{text}");
+    assert_eq!(missing_feature("prm/steering.toml", "prm/flow.toml"), None);
+    assert_eq!(missing_feature("prm/flow.toml", "prm/steering.toml"), Some("steering"));
+    assert_eq!(missing_feature("prm/flow.toml", "prm/cq.toml"), None);
+}

@@ -290,7 +290,9 @@ fn common_command_fields_get_docs() {
 
 fn options(structures: &[&str]) -> Options {
     let structures = structures.iter().map(|&name| name.to_owned()).collect();
-    Options { from: None, new: Vec::new(), command: Vec::new(), file: None, structures }
+    let none = (None, Vec::new(), Vec::new(), None, Vec::new());
+    let (from, new, command, file, adb) = none;
+    Options { from, new, command, file, adb, structures }
 }
 
 #[test]

@@ -115,10 +115,15 @@ enumeration! {
         FLOW_TABLE = 1,
         /// A TIR, which delivers to receive queues.
         TIR = 2,
+        /// The receive tables of another function; needs forward_vhca_rx of the table type's
+        /// properties.
+        VHCA_RX = 4,
         /// A sampler, which copies some packets.
         FLOW_SAMPLER = 6,
         /// The uplink: the physical port.
         UPLINK = 8,
+        /// The first table of destination_table_type: packets enter another domain of steering.
+        TABLE_TYPE = 0xa,
     }
 }
 
@@ -147,6 +152,38 @@ enumeration! {
         DESTINATION_LIST = 4,
         /// Take the flow counters from the list after the new entry.
         FLOW_COUNTERS = 8,
+        /// Take encrypt_decrypt_type and encrypt_decrypt_obj_id from the new entry.
+        IPSEC_OBJ_ID = 0x10,
+    }
+}
+
+enumeration! {
+    /// Colour that a flow meter gives a packet.
+    ///
+    /// Source: linux: MLX5_FLOW_METER_COLOR_\*.
+    pub struct FlowMeterColor(pub u8) = "flow_meter_color", 2 bits {
+        /// Above both rates: drop it.
+        RED = 0,
+        /// Above the committed rate, below the excess rate.
+        YELLOW = 1,
+        /// Within the committed rate.
+        GREEN = 2,
+        /// No colour yet.
+        UNDEFINED = 3,
+    }
+}
+
+enumeration! {
+    /// Kind of the object by which an entry encrypts or decrypts packets.
+    ///
+    /// Source: linux: MLX5_FLOW_CONTEXT_ENCRYPT_DECRYPT_TYPE_\*.
+    pub struct EncryptDecryptType(pub u8) = "encrypt_decrypt_type", 4 bits {
+        /// An IPSEC general object (ipsec_obj).
+        IPSEC = 0,
+        /// A MACSEC general object (macsec_offload_obj).
+        MACSEC = 1,
+        /// A data encryption key for PSP, chosen by the SPI.
+        PSP = 2,
     }
 }
 
@@ -556,17 +593,17 @@ structure! {
         /// Headers of the packet, or the outer headers of a tunnel. `0x00, 64 bytes`
         outer_headers outer_headers_mut: nested(FteMatchSetLyr24, 0);
         /// Further fields: ports, tunnels, second VLAN tags. `0x40, 64 bytes`
-        misc_parameters set_misc_parameters: bytes(0x40, 512);
+        misc_parameters misc_parameters_mut: nested(FteMatchSetMisc, 512);
         /// Headers inside a tunnel. `0x80, 64 bytes`
         inner_headers inner_headers_mut: nested(FteMatchSetLyr24, 1024);
         /// Further fields: MPLS, metadata registers. `0xc0, 64 bytes`
-        misc_parameters_2 set_misc_parameters_2: bytes(0x40, 1536);
+        misc_parameters_2 misc_parameters_2_mut: nested(FteMatchSetMisc2, 1536);
         /// Further fields: ICMP, VXLAN-GPE, GTP-U. `0x100, 64 bytes`
-        misc_parameters_3 set_misc_parameters_3: bytes(0x40, 2048);
+        misc_parameters_3 misc_parameters_3_mut: nested(FteMatchSetMisc3, 2048);
         /// Further fields: programmable sample fields. `0x140, 64 bytes`
-        misc_parameters_4 set_misc_parameters_4: bytes(0x40, 2560);
+        misc_parameters_4 misc_parameters_4_mut: nested(FteMatchSetMisc4, 2560);
         /// Further fields: MACsec and tunnel header words. `0x180, 64 bytes`
-        misc_parameters_5 set_misc_parameters_5: bytes(0x40, 3072);
+        misc_parameters_5 misc_parameters_5_mut: nested(FteMatchSetMisc5, 3072);
     }
 }
 
@@ -615,8 +652,8 @@ structure! {
         uplink_hairpin_en set_uplink_hairpin_en: flag(129);
         /// Source of the packets in an E-Switch: 0 any, 1 the uplink, 2 virtual ports. `0x10.29:28`
         flow_source set_flow_source: number(u8, 130, 2);
-        /// Kind of the object of CRYPTO_\*: 1 IPsec, 2 MACsec. `0x10.27:24`
-        encrypt_decrypt_type set_encrypt_decrypt_type: number(u8, 132, 4);
+        /// Kind of the object of CRYPTO_\*. `0x10.27:24`
+        encrypt_decrypt_type set_encrypt_decrypt_type: named(EncryptDecryptType(u8), 132, 4);
         /// Number of destinations. `0x10.23:0`
         destination_list_size set_destination_list_size: number(u32, 136, 24);
         /// Number of flow counters. `0x14.23:0`
@@ -631,8 +668,8 @@ structure! {
         encrypt_decrypt_obj_id set_encrypt_decrypt_obj_id: number(u32, 288, 32);
         /// Values of the fields that the group matches. `0x40, 512 bytes`
         match_value match_value_mut: nested(FteMatchParam, 512);
-        /// Objects of EXECUTE_ASO, up to four. `0x240, 32 bytes`
-        execute_aso set_execute_aso: bytes(0x20, 4608);
+        /// Actions of EXECUTE_ASO on advanced steering objects. `0x240, 32 bytes`
+        execute_aso execute_aso_mut: nested(ExecuteAso, 4608) [4];
         /// Destinations (flow_destination), then flow counters, 8 bytes each. `0x300, 8 bytes`
         destination DESTINATION_OFFSET: tail(number(u64, 6144, 64));
     }
@@ -1230,3 +1267,344 @@ structure! {
 }
 
 impl CommandOutput for ModifyFlowTableOut {}
+
+structure! {
+    /// Match parameters outside of the L2 to L4 headers: where a packet comes from, second VLAN
+    /// tags, tunnels, the BTH. A mask, or the values to match under it.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_set_misc_bits.
+    FteMatchSetMisc, FteMatchSetMiscLayout, 0x40 bytes = "fte_match_set_misc" {
+        sources: ["linux: mlx5_ifc_fte_match_set_misc_bits"];
+        reserved: [
+            (1, 1), (100, 12), (216, 6), (224, 12), (256, 12), (288, 10), (320, 8),
+            (416, 96),
+        ];
+        /// The GRE header has a checksum. `0x00.31`
+        gre_c_present set_gre_c_present: flag(0);
+        /// The GRE header has a key. `0x00.29`
+        gre_k_present set_gre_k_present: flag(2);
+        /// The GRE header has a sequence number. `0x00.28`
+        gre_s_present set_gre_s_present: flag(3);
+        /// Native port on which the packet arrived, from 1; for devices whose functions serve
+        /// several ports. `0x00.27:24`
+        source_vhca_port set_source_vhca_port: number(u8, 4, 4);
+        /// SQ or QP that sent the packet; transmit tables only. `0x00.23:0`
+        source_sqn set_source_sqn: number(u32, 8, 24);
+        /// Function whose E-Switch source_port belongs to; matched only in a group with
+        /// source_eswitch_owner_vhca_id_valid. `0x04.31:16`
+        source_eswitch_owner_vhca_id set_source_eswitch_owner_vhca_id: number(u16, 32, 16);
+        /// Vport from which the packet entered the E-Switch (0xffff: the uplink). `0x04.15:0`
+        source_port set_source_port: number(u16, 48, 16);
+        /// Priority of the outer second VLAN tag. `0x08.31:29`
+        outer_second_prio set_outer_second_prio: number(u8, 64, 3);
+        /// DEI bit of the outer second VLAN tag. `0x08.28`
+        outer_second_cfi set_outer_second_cfi: flag(67);
+        /// VLAN ID of the outer second VLAN tag. `0x08.27:16`
+        outer_second_vid set_outer_second_vid: number(u16, 68, 12);
+        /// Priority of the second VLAN tag inside a tunnel. `0x08.15:13`
+        inner_second_prio set_inner_second_prio: number(u8, 80, 3);
+        /// DEI bit of the second VLAN tag inside a tunnel. `0x08.12`
+        inner_second_cfi set_inner_second_cfi: flag(83);
+        /// VLAN ID of the second VLAN tag inside a tunnel. `0x08.11:0`
+        inner_second_vid set_inner_second_vid: number(u16, 84, 12);
+        /// The outer second tag is a customer VLAN tag (0x8100). `0x0c.31`
+        outer_second_cvlan_tag set_outer_second_cvlan_tag: flag(96);
+        /// The second tag inside a tunnel is a customer VLAN tag (0x8100). `0x0c.30`
+        inner_second_cvlan_tag set_inner_second_cvlan_tag: flag(97);
+        /// The outer second tag is a service VLAN tag (0x88a8). `0x0c.29`
+        outer_second_svlan_tag set_outer_second_svlan_tag: flag(98);
+        /// The second tag inside a tunnel is a service VLAN tag (0x88a8). `0x0c.28`
+        inner_second_svlan_tag set_inner_second_svlan_tag: flag(99);
+        /// Protocol type of the GRE header: the EtherType of its payload. `0x0c.15:0`
+        gre_protocol set_gre_protocol: number(u16, 112, 16);
+        /// Key of the GRE header; NVGRE divides it. `0x10`
+        gre_key gre_key_mut: nested(GreKey, 128);
+        /// VXLAN network identifier. `0x14.31:8`
+        vxlan_vni set_vxlan_vni: number(u32, 160, 24);
+        /// Opcode of the InfiniBand base transport header (BTH). `0x14.7:0`
+        bth_opcode set_bth_opcode: number(u8, 184, 8);
+        /// GENEVE network identifier. `0x18.31:8`
+        geneve_vni set_geneve_vni: number(u32, 192, 24);
+        /// The packet has the GENEVE option of the general object GENEVE_TLV_OPT, whatever its
+        /// data. `0x18.1`
+        geneve_tlv_option_0_exist set_geneve_tlv_option_0_exist: flag(222);
+        /// OAM bit of the GENEVE header: a control packet. `0x18.0`
+        geneve_oam set_geneve_oam: flag(223);
+        /// Flow label of the outer IPv6 header. `0x1c.19:0`
+        outer_ipv6_flow_label set_outer_ipv6_flow_label: number(u32, 236, 20);
+        /// Flow label of the IPv6 header inside a tunnel. `0x20.19:0`
+        inner_ipv6_flow_label set_inner_ipv6_flow_label: number(u32, 268, 20);
+        /// Length of the GENEVE options in units of 4 bytes. `0x24.21:16`
+        geneve_opt_len set_geneve_opt_len: number(u8, 298, 6);
+        /// Protocol type of the GENEVE header: the EtherType of its payload. `0x24.15:0`
+        geneve_protocol_type set_geneve_protocol_type: number(u16, 304, 16);
+        /// Destination QP of the BTH. `0x28.23:0`
+        bth_dst_qp set_bth_dst_qp: number(u32, 328, 24);
+        /// SPI (security parameters index) of the ESP header inside a tunnel. `0x2c`
+        inner_esp_spi set_inner_esp_spi: number(u32, 352, 32);
+        /// SPI (security parameters index) of the outer ESP header. `0x30`
+        outer_esp_spi set_outer_esp_spi: number(u32, 384, 32);
+    }
+}
+
+structure! {
+    /// Key of a GRE header, as a whole or as NVGRE divides it.
+    ///
+    /// Source: linux: mlx5_ifc_gre_key_bits; linux: mlx5_ifc_nvgre_key_bits.
+    GreKey, GreKeyLayout, 0x4 bytes = "gre_key" {
+        sources: ["linux: mlx5_ifc_gre_key_bits", "linux: mlx5_ifc_nvgre_key_bits"];
+        reserved: [];
+        /// Virtual subnet ID of NVGRE, 24 bits; the high bits of a GRE key. `0x00.31:8`
+        ///
+        /// Source: linux: mlx5_ifc_nvgre_key_bits.
+        nvgre_hi set_nvgre_hi: number(u32, 0, 24);
+        /// Flow ID of NVGRE; the low 8 bits of a GRE key. `0x00.7:0`
+        ///
+        /// Source: linux: mlx5_ifc_nvgre_key_bits.
+        nvgre_lo set_nvgre_lo: number(u8, 24, 8);
+    }
+}
+
+structure! {
+    /// An MPLS label stack entry: a mask, or the values to match under it.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_mpls_bits.
+    FteMatchMpls, FteMatchMplsLayout, 0x4 bytes = "fte_match_mpls" {
+        sources: ["linux: mlx5_ifc_fte_match_mpls_bits"];
+        reserved: [];
+        /// Label of the entry, 20 bits. `0x00.31:12`
+        mpls_label set_mpls_label: number(u32, 0, 20);
+        /// Traffic class (EXP) bits. `0x00.11:9`
+        mpls_exp set_mpls_exp: number(u8, 20, 3);
+        /// Bottom of stack: the last label. `0x00.8`
+        mpls_s_bos set_mpls_s_bos: flag(23);
+        /// Time to live. `0x00.7:0`
+        mpls_ttl set_mpls_ttl: number(u8, 24, 8);
+    }
+}
+
+structure! {
+    /// Match parameters: MPLS, metadata registers, results of the packet's decryption.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_set_misc2_bits.
+    FteMatchSetMisc2, FteMatchSetMisc2Layout, 0x40 bytes = "fte_match_set_misc2" {
+        sources: ["linux: mlx5_ifc_fte_match_set_misc2_bits"];
+        reserved: [(448, 64)];
+        /// First MPLS label after the outer L2 header. `0x00`
+        outer_first_mpls outer_first_mpls_mut: nested(FteMatchMpls, 0);
+        /// First MPLS label inside a tunnel. `0x04`
+        inner_first_mpls inner_first_mpls_mut: nested(FteMatchMpls, 32);
+        /// First MPLS label in a GRE tunnel; needs a flex parser
+        /// (hca_cap.flex_parser_id_outer_first_mpls_over_gre). `0x08`
+        outer_first_mpls_over_gre outer_first_mpls_over_gre_mut: nested(FteMatchMpls, 64);
+        /// First MPLS label in a UDP tunnel; needs a flex parser
+        /// (hca_cap.flex_parser_id_outer_first_mpls_over_udp_label). `0x0c`
+        outer_first_mpls_over_udp outer_first_mpls_over_udp_mut: nested(FteMatchMpls, 96);
+        /// Metadata register C 7, 32 bits that earlier entries set by modify header actions and
+        /// that stay with the packet between tables. `0x10`
+        metadata_reg_c_7 set_metadata_reg_c_7: number(u32, 128, 32);
+        /// Metadata register C 6, as metadata_reg_c_7. `0x14`
+        metadata_reg_c_6 set_metadata_reg_c_6: number(u32, 160, 32);
+        /// Metadata register C 5, as metadata_reg_c_7. `0x18`
+        metadata_reg_c_5 set_metadata_reg_c_5: number(u32, 192, 32);
+        /// Metadata register C 4, as metadata_reg_c_7. `0x1c`
+        metadata_reg_c_4 set_metadata_reg_c_4: number(u32, 224, 32);
+        /// Metadata register C 3, as metadata_reg_c_7. `0x20`
+        metadata_reg_c_3 set_metadata_reg_c_3: number(u32, 256, 32);
+        /// Metadata register C 2, as metadata_reg_c_7. `0x24`
+        metadata_reg_c_2 set_metadata_reg_c_2: number(u32, 288, 32);
+        /// Metadata register C 1, as metadata_reg_c_7. `0x28`
+        metadata_reg_c_1 set_metadata_reg_c_1: number(u32, 320, 32);
+        /// Metadata register C 0, as metadata_reg_c_7; the E-Switch driver of Linux keeps the
+        /// source vport in its high half. `0x2c`
+        metadata_reg_c_0 set_metadata_reg_c_0: number(u32, 352, 32);
+        /// Metadata register A: on transmit the flow_table_metadata of the WQE's Ethernet segment.
+        /// `0x30`
+        metadata_reg_a set_metadata_reg_a: number(u32, 384, 32);
+        /// Result of the PSP decryption of the packet; 0 is success. `0x34.31:24`
+        psp_syndrome set_psp_syndrome: number(u8, 416, 8);
+        /// Result of the MACsec decryption of the packet; 0 is success. `0x34.23:16`
+        macsec_syndrome set_macsec_syndrome: number(u8, 424, 8);
+        /// Result of the IPsec decryption of the packet; 0 is success. `0x34.15:8`
+        ipsec_syndrome set_ipsec_syndrome: number(u8, 432, 8);
+        /// Next header field of the decrypted ESP trailer. `0x34.7:0`
+        ipsec_next_header set_ipsec_next_header: number(u8, 440, 8);
+    }
+}
+
+structure! {
+    /// Match parameters: TCP numbers, VXLAN-GPE, ICMP, GENEVE option, GTP-U. Those of flex parsers
+    /// need its parser in hca_cap.flex_parser_protocols.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_set_misc3_bits.
+    FteMatchSetMisc3, FteMatchSetMisc3Layout, 0x40 bytes = "fte_match_set_misc3" {
+        sources: ["linux: mlx5_ifc_fte_match_set_misc3_bits"];
+        reserved: [(128, 8), (176, 16), (368, 16), (480, 32)];
+        /// TCP sequence number inside a tunnel. `0x00`
+        inner_tcp_seq_num set_inner_tcp_seq_num: number(u32, 0, 32);
+        /// TCP sequence number of the outer header. `0x04`
+        outer_tcp_seq_num set_outer_tcp_seq_num: number(u32, 32, 32);
+        /// TCP acknowledgement number inside a tunnel. `0x08`
+        inner_tcp_ack_num set_inner_tcp_ack_num: number(u32, 64, 32);
+        /// TCP acknowledgement number of the outer header. `0x0c`
+        outer_tcp_ack_num set_outer_tcp_ack_num: number(u32, 96, 32);
+        /// VXLAN-GPE network identifier. `0x10.23:0`
+        outer_vxlan_gpe_vni set_outer_vxlan_gpe_vni: number(u32, 136, 24);
+        /// Protocol inside VXLAN-GPE: 1 IPv4, 2 IPv6, 3 Ethernet, 4 NSH (the protocol's own
+        /// numbers). `0x14.31:24`
+        outer_vxlan_gpe_next_protocol set_outer_vxlan_gpe_next_protocol: number(u8, 160, 8);
+        /// Flags of the VXLAN-GPE header, its first byte. `0x14.23:16`
+        outer_vxlan_gpe_flags set_outer_vxlan_gpe_flags: number(u8, 168, 8);
+        /// The ICMP header's second dword: identifier and sequence number of an echo. `0x18`
+        icmp_header_data set_icmp_header_data: number(u32, 192, 32);
+        /// The ICMPv6 header's second dword. `0x1c`
+        icmpv6_header_data set_icmpv6_header_data: number(u32, 224, 32);
+        /// Type of the ICMP message. `0x20.31:24`
+        icmp_type set_icmp_type: number(u8, 256, 8);
+        /// Code of the ICMP message. `0x20.23:16`
+        icmp_code set_icmp_code: number(u8, 264, 8);
+        /// Type of the ICMPv6 message. `0x20.15:8`
+        icmpv6_type set_icmpv6_type: number(u8, 272, 8);
+        /// Code of the ICMPv6 message. `0x20.7:0`
+        icmpv6_code set_icmpv6_code: number(u8, 280, 8);
+        /// First 4 bytes of data of the GENEVE option of the general object GENEVE_TLV_OPT. `0x24`
+        geneve_tlv_option_0_data set_geneve_tlv_option_0_data: number(u32, 288, 32);
+        /// Tunnel endpoint identifier (TEID) of GTP-U. `0x28`
+        gtpu_teid set_gtpu_teid: number(u32, 320, 32);
+        /// Message type of the GTP-U header; 255 is user data. `0x2c.31:24`
+        gtpu_msg_type set_gtpu_msg_type: number(u8, 352, 8);
+        /// First byte of the GTP-U header: version and flags. `0x2c.23:16`
+        gtpu_msg_flags set_gtpu_msg_flags: number(u8, 360, 8);
+        /// Third dword of the GTP-U header: sequence number, N-PDU number and type of the next
+        /// extension. `0x30`
+        gtpu_dw_2 set_gtpu_dw_2: number(u32, 384, 32);
+        /// First dword of the first GTP-U extension header. `0x34`
+        gtpu_first_ext_dw_0 set_gtpu_first_ext_dw_0: number(u32, 416, 32);
+        /// First dword of the GTP-U header. `0x38`
+        gtpu_dw_0 set_gtpu_dw_0: number(u32, 448, 32);
+    }
+}
+
+structure! {
+    /// Match parameters: fields that the program samples from packets by a flex parser (nodes of
+    /// DPDK's parse graph). hca_cap_2.max_num_prog_sample_field is the number of pairs; Linux 7.2
+    /// has four.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_set_misc4_bits.
+    FteMatchSetMisc4, FteMatchSetMisc4Layout, 0x40 bytes = "fte_match_set_misc4" {
+        sources: ["linux: mlx5_ifc_fte_match_set_misc4_bits"];
+        reserved: [(256, 256)];
+        /// 4 bytes of the packet that the sampled field of prog_sample_field_id_0 holds. `0x00`
+        prog_sample_field_value_0 set_prog_sample_field_value_0: number(u32, 0, 32);
+        /// Number of the sampled field whose value is prog_sample_field_value_0; the mask is all
+        /// ones. `0x04`
+        prog_sample_field_id_0 set_prog_sample_field_id_0: number(u32, 32, 32);
+        /// As prog_sample_field_value_0, of prog_sample_field_id_1. `0x08`
+        prog_sample_field_value_1 set_prog_sample_field_value_1: number(u32, 64, 32);
+        /// Number of the sampled field whose value is prog_sample_field_value_1. `0x0c`
+        prog_sample_field_id_1 set_prog_sample_field_id_1: number(u32, 96, 32);
+        /// As prog_sample_field_value_0, of prog_sample_field_id_2. `0x10`
+        prog_sample_field_value_2 set_prog_sample_field_value_2: number(u32, 128, 32);
+        /// Number of the sampled field whose value is prog_sample_field_value_2. `0x14`
+        prog_sample_field_id_2 set_prog_sample_field_id_2: number(u32, 160, 32);
+        /// As prog_sample_field_value_0, of prog_sample_field_id_3. `0x18`
+        prog_sample_field_value_3 set_prog_sample_field_value_3: number(u32, 192, 32);
+        /// Number of the sampled field whose value is prog_sample_field_value_3. `0x1c`
+        prog_sample_field_id_3 set_prog_sample_field_id_3: number(u32, 224, 32);
+    }
+}
+
+structure! {
+    /// Match parameters: the MACsec tag, and the first 16 bytes of a tunnel header.
+    ///
+    /// Source: linux: mlx5_ifc_fte_match_set_misc5_bits.
+    FteMatchSetMisc5, FteMatchSetMisc5Layout, 0x40 bytes = "fte_match_set_misc5" {
+        sources: ["linux: mlx5_ifc_fte_match_set_misc5_bits"];
+        reserved: [(256, 256)];
+        /// Dword 0 of the MACsec tag (EtherType, TCI, AN, short length). `0x00`
+        macsec_tag_0 set_macsec_tag_0: number(u32, 0, 32);
+        /// Dword 1 of the MACsec tag: the packet number. `0x04`
+        macsec_tag_1 set_macsec_tag_1: number(u32, 32, 32);
+        /// Dword 2 of the MACsec tag: the high half of the SCI (secure channel identifier). `0x08`
+        macsec_tag_2 set_macsec_tag_2: number(u32, 64, 32);
+        /// Dword 3 of the MACsec tag: the low half of the SCI. `0x0c`
+        macsec_tag_3 set_macsec_tag_3: number(u32, 96, 32);
+        /// Dword 0 of the tunnel header, such as the flags of VXLAN. `0x10`
+        tunnel_header_0 set_tunnel_header_0: number(u32, 128, 32);
+        /// Dword 1 of the tunnel header, such as the VNI of VXLAN. `0x14`
+        tunnel_header_1 set_tunnel_header_1: number(u32, 160, 32);
+        /// Dword 2 of the tunnel header. `0x18`
+        tunnel_header_2 set_tunnel_header_2: number(u32, 192, 32);
+        /// Dword 3 of the tunnel header. `0x1c`
+        tunnel_header_3 set_tunnel_header_3: number(u32, 224, 32);
+    }
+}
+
+structure! {
+    /// An action of an entry on an advanced steering object (ASO): a flow meter, for example. An
+    /// entry has up to four.
+    ///
+    /// Source: linux: mlx5_ifc_execute_aso_bits.
+    ExecuteAso, ExecuteAsoLayout, 0x8 bytes = "execute_aso" {
+        sources: ["linux: mlx5_ifc_execute_aso_bits"];
+        reserved: [(1, 7)];
+        /// The slot holds an action. `0x00.31`
+        valid set_valid: flag(0);
+        /// General object of the action (FLOW_METER_ASO and others); an offset into its range is
+        /// added to the number. `0x00.23:0`
+        aso_object_id set_aso_object_id: number(u32, 8, 24);
+        /// Parameters of the action; its layout depends on aso_type, and only that of flow meters
+        /// is public. `0x04`
+        exe_aso_ctrl exe_aso_ctrl_mut: nested(ExeAsoCtrlFlowMeter, 32);
+    }
+}
+
+structure! {
+    /// Parameters of the action on a flow meter.
+    ///
+    /// Source: linux: mlx5_ifc_exe_aso_ctrl_flow_meter_bits.
+    ExeAsoCtrlFlowMeter, ExeAsoCtrlFlowMeterLayout, 0x4 bytes = "exe_aso_ctrl_flow_meter" {
+        sources: ["linux: mlx5_ifc_exe_aso_ctrl_flow_meter_bits"];
+        reserved: [(8, 20)];
+        /// Register C that gets the colour of the packet: 0 is register C 0. `0x00.31:28`
+        return_reg_id set_return_reg_id: number(u8, 0, 4);
+        /// Kind of the object; a flow meter is 2 (Linux's MLX5_EXE_ASO_FLOW_METER). `0x00.27:24`
+        aso_type set_aso_type: number(u8, 4, 4);
+        /// No more is public than the name; Linux leaves it 0. `0x00.3`
+        action set_action: flag(28);
+        /// Colour of the packet before the meter; UNDEFINED takes the meter's start_color.
+        /// `0x00.2:1`
+        init_color set_init_color: named(FlowMeterColor(u8), 29, 2);
+        /// Which of the object's two meters: 0 or 1. `0x00.0`
+        meter_id set_meter_id: flag(31);
+    }
+}
+
+structure! {
+    /// A flow counter of an entry, in the list after its destinations.
+    ///
+    /// Source: linux: mlx5_ifc_flow_counter_list_bits.
+    FlowCounterList, FlowCounterListLayout, 0x8 bytes = "flow_counter_list" {
+        sources: ["linux: mlx5_ifc_flow_counter_list_bits"];
+        reserved: [(32, 32)];
+        /// Number of the counter, from ALLOC_FLOW_COUNTER; a bulk's counters have consecutive
+        /// numbers. `0x00`
+        flow_counter_id set_flow_counter_id: number(u32, 0, 32);
+    }
+}
+
+structure! {
+    /// An extended destination, in an entry with extended_destination: each destination may have
+    /// its own packet reformat.
+    ///
+    /// Source: linux: mlx5_ifc_extended_dest_format_bits.
+    ExtendedDestFormat, ExtendedDestFormatLayout, 0x10 bytes = "extended_dest_format" {
+        sources: ["linux: mlx5_ifc_extended_dest_format_bits"];
+        reserved: [(96, 32)];
+        /// The destination; its packet_reformat bit says whether packet_reformat_id counts. `0x00,
+        /// 8 bytes`
+        destination_entry destination_entry_mut: nested(FlowDestination, 0);
+        /// Packet reformat context that is applied to the copy for this destination. `0x08`
+        packet_reformat_id set_packet_reformat_id: number(u32, 64, 32);
+    }
+}

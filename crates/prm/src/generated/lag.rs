@@ -28,7 +28,7 @@ pub static QUERY_LAG: CommandInfo = CommandInfo {
     devx: Devx::General,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.lag_master"),
     statuses: &[],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_LAG", "ucx: uct_ib_mlx5_devx_query_lag"],

@@ -6,8 +6,13 @@ mod adapter;
 pub(crate) mod command;
 mod cq;
 mod cqe;
+#[cfg(feature = "offloads")]
+mod crypto;
 #[cfg(feature = "queues")]
 mod dct;
+#[cfg(feature = "offloads")]
+mod device_memory;
+mod device_registers;
 #[cfg(feature = "dpa")]
 mod dpa_event;
 #[cfg(feature = "dpa")]
@@ -20,12 +25,16 @@ mod eq;
 mod eqe;
 #[cfg(feature = "queues")]
 mod flow;
+mod fpga;
 mod general_object;
 mod hca_cap;
 pub mod hot;
 #[cfg(feature = "kernel")]
 mod init;
 mod lag;
+#[cfg(feature = "virtualization")]
+mod lag_control;
+mod management;
 mod mkey;
 #[cfg(feature = "kernel")]
 mod multicast;
@@ -36,24 +45,43 @@ mod opcode;
 mod packet;
 #[cfg(feature = "kernel")]
 mod pd;
+#[cfg(feature = "ports")]
+mod port_counters;
+#[cfg(feature = "ports")]
+mod ports;
+#[cfg(feature = "qos")]
+mod qos;
 mod qp;
 #[cfg(feature = "registers")]
 mod register;
 #[cfg(feature = "queues")]
 mod rqsq;
 mod srq;
+#[cfg(feature = "steering")]
+mod steering;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
+#[cfg(feature = "offloads")]
+mod virtio;
+#[cfg(feature = "virtualization")]
+mod virtualization;
 mod vport;
 mod wqe;
+#[cfg(feature = "offloads")]
+mod xrq;
 
 pub use adapter::*;
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
+#[cfg(feature = "offloads")]
+pub use crypto::*;
 #[cfg(feature = "queues")]
 pub use dct::*;
+#[cfg(feature = "offloads")]
+pub use device_memory::*;
+pub use device_registers::*;
 #[cfg(feature = "dpa")]
 pub use dpa_event::*;
 #[cfg(feature = "dpa")]
@@ -66,6 +94,7 @@ pub use eq::*;
 pub use eqe::*;
 #[cfg(feature = "queues")]
 pub use flow::*;
+pub use fpga::*;
 pub use general_object::*;
 pub use hca_cap::*;
 pub use hot::{
@@ -79,6 +108,9 @@ pub use hot::{Eqe, EqeCompletion};
 #[cfg(feature = "kernel")]
 pub use init::*;
 pub use lag::*;
+#[cfg(feature = "virtualization")]
+pub use lag_control::*;
+pub use management::*;
 pub use mkey::*;
 #[cfg(feature = "kernel")]
 pub use multicast::*;
@@ -89,17 +121,31 @@ pub use opcode::*;
 pub use packet::*;
 #[cfg(feature = "kernel")]
 pub use pd::*;
+#[cfg(feature = "ports")]
+pub use port_counters::*;
+#[cfg(feature = "ports")]
+pub use ports::*;
+#[cfg(feature = "qos")]
+pub use qos::*;
 pub use qp::*;
 #[cfg(feature = "registers")]
 pub use register::*;
 #[cfg(feature = "queues")]
 pub use rqsq::*;
 pub use srq::*;
+#[cfg(feature = "steering")]
+pub use steering::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
+#[cfg(feature = "offloads")]
+pub use virtio::*;
+#[cfg(feature = "virtualization")]
+pub use virtualization::*;
 pub use vport::*;
 pub use wqe::*;
+#[cfg(feature = "offloads")]
+pub use xrq::*;
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
@@ -111,16 +157,44 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AccessRegisterUserIn::INFO,
     #[cfg(feature = "registers")]
     AccessRegisterUserOut::INFO,
+    #[cfg(feature = "steering")]
+    AddActionIn::INFO,
+    AddVxlanUdpDportIn::INFO,
+    AddVxlanUdpDportOut::INFO,
     AddressPath::INFO,
+    #[cfg(feature = "steering")]
+    AdvRdmaCap::INFO,
+    #[cfg(feature = "virtualization")]
+    AdvVirtualizationCap::INFO,
     #[cfg(feature = "packets")]
     Aeth::INFO,
     AliasContext::INFO,
+    #[cfg(feature = "steering")]
+    AllocFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocFlowCounterOut::INFO,
+    #[cfg(feature = "offloads")]
+    AllocMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    AllocMemicOut::INFO,
+    #[cfg(feature = "steering")]
+    AllocModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocModifyHeaderContextOut::INFO,
+    #[cfg(feature = "steering")]
+    AllocPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    AllocPacketReformatContextOut::INFO,
     #[cfg(feature = "kernel")]
     AllocPdIn::INFO,
     #[cfg(feature = "kernel")]
     AllocPdOut::INFO,
     AllocQCounterIn::INFO,
     AllocQCounterOut::INFO,
+    #[cfg(feature = "virtualization")]
+    AllocSfIn::INFO,
+    #[cfg(feature = "virtualization")]
+    AllocSfOut::INFO,
     #[cfg(feature = "queues")]
     AllocTransportDomainIn::INFO,
     #[cfg(feature = "queues")]
@@ -137,10 +211,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmDctIn::INFO,
     #[cfg(feature = "queues")]
     ArmDctOut::INFO,
+    ArmMonitorCounterIn::INFO,
+    ArmMonitorCounterOut::INFO,
     ArmRqIn::INFO,
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    ArmXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    ArmXrqOut::INFO,
     #[cfg(feature = "packets")]
     AtomicAckEth::INFO,
     AtomicCap::INFO,
@@ -151,13 +231,34 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AttachToMcgIn::INFO,
     #[cfg(feature = "kernel")]
     AttachToMcgOut::INFO,
+    #[cfg(feature = "offloads")]
+    AvQpMapping::INFO,
+    #[cfg(feature = "ports")]
+    BinRangeLayout::INFO,
     #[cfg(feature = "packets")]
     Bth::INFO,
+    #[cfg(feature = "ports")]
+    BufferxReg::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
     CommandPas::INFO,
     CommandQueueEntry::INFO,
+    #[cfg(feature = "qos")]
+    ConfigIntModerationIn::INFO,
+    #[cfg(feature = "qos")]
+    ConfigIntModerationOut::INFO,
+    #[cfg(feature = "qos")]
+    CongControl8021qauRp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceEcnNp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceEcnRp::INFO,
+    #[cfg(feature = "qos")]
+    CongControlRRoceGeneral::INFO,
+    #[cfg(feature = "steering")]
+    CopyActionIn::INFO,
+    CoreDumpReg::INFO,
     CqArmDoorbell::INFO,
     CqContext::INFO,
     CqDoorbellRecord::INFO,
@@ -176,22 +277,52 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateDctIn::INFO,
     #[cfg(feature = "queues")]
     CreateDctOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateEncryptionKeyIn::INFO,
     #[cfg(feature = "kernel")]
     CreateEqIn::INFO,
     #[cfg(feature = "kernel")]
     CreateEqOut::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateEswVportIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateEswVportOut::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateFlowMeterAsoObjIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowTableIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowTableOut::INFO,
     CreateGeneralObjectIn::INFO,
     CreateGeneralObjectOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateGeneveTlvOptionIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIntKekObjIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIntKekObjOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateIpsecObjIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateMacsecObjIn::INFO,
+    #[cfg(feature = "steering")]
+    CreateMatchDefinerIn::INFO,
+    #[cfg(feature = "steering")]
+    CreateMatchDefinerOut::INFO,
     CreateMkeyIn::INFO,
     CreateMkeyOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateModifyHeaderArgIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreatePageTrackObjIn::INFO,
     CreatePsvIn::INFO,
     CreatePsvOut::INFO,
     CreateQpIn::INFO,
@@ -206,12 +337,20 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateRqtIn::INFO,
     #[cfg(feature = "queues")]
     CreateRqtOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateSamplerObjIn::INFO,
+    #[cfg(feature = "qos")]
+    CreateSchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    CreateSchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     CreateSqIn::INFO,
     #[cfg(feature = "queues")]
     CreateSqOut::INFO,
     CreateSrqIn::INFO,
     CreateSrqOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateSwIcmIn::INFO,
     #[cfg(feature = "queues")]
     CreateTirIn::INFO,
     #[cfg(feature = "queues")]
@@ -228,19 +367,53 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateUmemIn::INFO,
     #[cfg(feature = "kernel")]
     CreateUmemOut::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateVportLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    CreateVportLagOut::INFO,
     CreateXrcSrqIn::INFO,
     CreateXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateXrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoCap::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoLoginObj::INFO,
     CtrlSegment::INFO,
     DataSegment::INFO,
     DatagramSegment::INFO,
+    #[cfg(feature = "ports")]
+    DcbxParam::INFO,
     #[cfg(feature = "queues")]
     DctContext::INFO,
+    #[cfg(feature = "steering")]
+    DeallocFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocFlowCounterOut::INFO,
+    #[cfg(feature = "offloads")]
+    DeallocMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    DeallocMemicOut::INFO,
+    #[cfg(feature = "steering")]
+    DeallocModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocModifyHeaderContextOut::INFO,
+    #[cfg(feature = "steering")]
+    DeallocPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    DeallocPacketReformatContextOut::INFO,
     #[cfg(feature = "kernel")]
     DeallocPdIn::INFO,
     #[cfg(feature = "kernel")]
     DeallocPdOut::INFO,
     DeallocQCounterIn::INFO,
     DeallocQCounterOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DeallocSfIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DeallocSfOut::INFO,
     #[cfg(feature = "queues")]
     DeallocTransportDomainIn::INFO,
     #[cfg(feature = "queues")]
@@ -254,10 +427,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DebugCap::INFO,
     #[cfg(feature = "registers")]
     DefaultTimeout::INFO,
+    #[cfg(feature = "virtualization")]
+    DelegatedFunctionVhcaRidInfo::INFO,
     #[cfg(feature = "queues")]
     DeleteFlowTableEntryIn::INFO,
     #[cfg(feature = "queues")]
     DeleteFlowTableEntryOut::INFO,
+    DeleteL2TableEntryIn::INFO,
+    DeleteL2TableEntryOut::INFO,
+    DeleteVxlanUdpDportIn::INFO,
+    DeleteVxlanUdpDportOut::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
     #[cfg(feature = "queues")]
@@ -268,6 +447,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyEqIn::INFO,
     #[cfg(feature = "kernel")]
     DestroyEqOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyEswVportIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyEswVportOut::INFO,
     #[cfg(feature = "queues")]
     DestroyFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -278,6 +461,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyFlowTableOut::INFO,
     DestroyGeneralObjectIn::INFO,
     DestroyGeneralObjectOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyLagOut::INFO,
     DestroyMkeyIn::INFO,
     DestroyMkeyOut::INFO,
     DestroyPsvIn::INFO,
@@ -294,6 +481,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyRqtIn::INFO,
     #[cfg(feature = "queues")]
     DestroyRqtOut::INFO,
+    #[cfg(feature = "qos")]
+    DestroySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    DestroySchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     DestroySqIn::INFO,
     #[cfg(feature = "queues")]
@@ -316,8 +507,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyUmemIn::INFO,
     #[cfg(feature = "kernel")]
     DestroyUmemOut::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyVportLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    DestroyVportLagOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    DestroyXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    DestroyXrqOut::INFO,
     #[cfg(feature = "kernel")]
     DetachFromMcgIn::INFO,
     #[cfg(feature = "kernel")]
@@ -358,10 +557,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DrainDctOut::INFO,
     #[cfg(feature = "registers")]
     DtorReg::INFO,
+    #[cfg(feature = "virtualization")]
+    ESwitchCap::INFO,
+    #[cfg(feature = "qos")]
+    ElementAttributes::INFO,
     #[cfg(feature = "kernel")]
     EnableHcaIn::INFO,
     #[cfg(feature = "kernel")]
     EnableHcaOut::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyObj::INFO,
     #[cfg(feature = "kernel")]
     EqContext::INFO,
     EqDoorbell::INFO,
@@ -411,23 +616,92 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EqeVportChange::INFO,
     #[cfg(feature = "kernel")]
     EqeXrqError::INFO,
+    #[cfg(feature = "virtualization")]
+    EswCap::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportContext::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportContextFieldsSelect::INFO,
+    #[cfg(feature = "ports")]
+    Eth2819CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth2863CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth3635CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    Eth8023CntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthExtendedCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerPrioGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerTcCongestPrioGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    EthPerTcPrioGrpDataLayout::INFO,
     EthSegment::INFO,
     EthernetOffloadCap::INFO,
+    #[cfg(feature = "ports")]
+    EtsGlobalConfigReg::INFO,
+    #[cfg(feature = "ports")]
+    EtsTcnConfigReg::INFO,
     EventCap::INFO,
+    #[cfg(feature = "queues")]
+    ExeAsoCtrlFlowMeter::INFO,
+    #[cfg(feature = "queues")]
+    ExecuteAso::INFO,
+    #[cfg(feature = "queues")]
+    ExtendedDestFormat::INFO,
     #[cfg(feature = "queues")]
     FlowContext::INFO,
     #[cfg(feature = "queues")]
+    FlowCounterList::INFO,
+    #[cfg(feature = "queues")]
     FlowDestination::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterAsoObj::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterParameters::INFO,
     FlowTableCap::INFO,
     #[cfg(feature = "queues")]
     FlowTableContext::INFO,
+    #[cfg(feature = "steering")]
+    FlowTableEswitchCap::INFO,
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
+    FpgaAccessReg::INFO,
+    FpgaCap::INFO,
+    FpgaCreateQpIn::INFO,
+    FpgaCreateQpOut::INFO,
+    FpgaCtrl::INFO,
+    FpgaDestroyQpIn::INFO,
+    FpgaDestroyQpOut::INFO,
+    FpgaModifyQpIn::INFO,
+    FpgaModifyQpOut::INFO,
+    FpgaQpc::INFO,
+    FpgaQueryQpCountersIn::INFO,
+    FpgaQueryQpCountersOut::INFO,
+    FpgaQueryQpIn::INFO,
+    FpgaQueryQpOut::INFO,
+    FpgaShellCaps::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchMpls::INFO,
     #[cfg(feature = "queues")]
     FteMatchParam::INFO,
     #[cfg(feature = "queues")]
     FteMatchSetLyr24::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc2::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc3::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc4::INFO,
+    #[cfg(feature = "queues")]
+    FteMatchSetMisc5::INFO,
+    #[cfg(feature = "virtualization")]
+    FunctionVhcaRidInfoReg::INFO,
     #[cfg(feature = "kernel")]
     GenEqeIn::INFO,
     #[cfg(feature = "kernel")]
@@ -436,16 +710,32 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GeneralObjInCmdHdr::INFO,
     GeneralObjOutCmdHdr::INFO,
     GeneralObjQueryParam::INFO,
+    #[cfg(feature = "steering")]
+    GenerateWqeIn::INFO,
+    #[cfg(feature = "steering")]
+    GenerateWqeOut::INFO,
+    #[cfg(feature = "steering")]
+    GeneveTlvOption::INFO,
+    GetDroppedPacketLogIn::INFO,
+    GetDroppedPacketLogOut::INFO,
+    #[cfg(feature = "queues")]
+    GreKey::INFO,
     #[cfg(feature = "packets")]
     Grh::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
     HcaVportContext::INFO,
+    #[cfg(feature = "steering")]
+    HeaderModifyPatternIn::INFO,
     #[cfg(feature = "kernel")]
     HealthBuffer::INFO,
     #[cfg(feature = "registers")]
     HostEndiannessReg::INFO,
     HostParamsContext::INFO,
+    #[cfg(feature = "ports")]
+    IbExtPortCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    IbPortCntrsGrpDataLayout::INFO,
     #[cfg(feature = "packets")]
     Ieth::INFO,
     #[cfg(feature = "packets")]
@@ -461,16 +751,36 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "kernel")]
     InitialSegment::INFO,
     InlineHeader::INFO,
+    #[cfg(feature = "offloads")]
+    IntKekObj::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAso::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecCap::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecObj::INFO,
     #[cfg(feature = "packets")]
     Ipv4Header::INFO,
+    #[cfg(feature = "offloads")]
+    KeySpi::INFO,
     Klm::INFO,
     Ksm::INFO,
     LagContext::INFO,
     #[cfg(feature = "registers")]
     Lane2ModuleMapping::INFO,
+    #[cfg(feature = "virtualization")]
+    LoadVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    LoadVhcaStateOut::INFO,
     #[cfg(feature = "packets")]
     Lrh::INFO,
     MacAddressLayout::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecAso::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecCap::INFO,
+    #[cfg(feature = "offloads")]
+    MacsecOffloadObj::INFO,
     MadIfcIn::INFO,
     MadIfcOut::INFO,
     #[cfg(feature = "kernel")]
@@ -481,6 +791,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     MaskedAdd64Segment::INFO,
     MaskedAtomicSegment::INFO,
     MaskedSwap32Segment::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefiner::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat0::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat22::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat23::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat29::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat30::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat31::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerFormat32::INFO,
+    #[cfg(feature = "steering")]
+    MatchDefinerMatchMask::INFO,
     #[cfg(feature = "registers")]
     McamEnhancedFeatures::INFO,
     #[cfg(feature = "registers")]
@@ -491,17 +819,44 @@ pub static STRUCTURES: &[&StructInfo] = &[
     McamRegs9100To917f::INFO,
     #[cfg(feature = "registers")]
     McamRegs9180To91ff::INFO,
+    MccReg::INFO,
+    McdaReg::INFO,
     #[cfg(feature = "registers")]
     MciaReg::INFO,
+    McqiActivationMethod::INFO,
+    McqiCap::INFO,
+    McqiReg::INFO,
+    McqiVersion::INFO,
+    McqsReg::INFO,
+    #[cfg(feature = "offloads")]
+    MemPageFaultInfo::INFO,
+    MenuResourceDumpResponse::INFO,
     #[cfg(feature = "registers")]
     MfrlReg::INFO,
     MiniCqe::INFO,
     MiniCqeArray::INFO,
     MiniCqeBlock::INFO,
+    MircReg::INFO,
     MkeyContext::INFO,
+    #[cfg(feature = "ports")]
+    MlcrReg::INFO,
     MmoSegment::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongParamsOut::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongStatusIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifyCongStatusOut::INFO,
     ModifyCqIn::INFO,
     ModifyCqOut::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyEncryptionKeyIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyEswVportContextIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyEswVportContextOut::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableIn::INFO,
     #[cfg(feature = "queues")]
@@ -510,9 +865,25 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyGeneralObjectOut::INFO,
     ModifyHcaVportContextIn::INFO,
     ModifyHcaVportContextOut::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderArg::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyIpsecObjIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMacsecObjIn::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMemicIn::INFO,
+    #[cfg(feature = "offloads")]
+    ModifyMemicOut::INFO,
     ModifyNicVportContextIn::INFO,
     ModifyNicVportContextOut::INFO,
     ModifyNicVportFieldSelect::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyPageTrackObjIn::INFO,
     ModifyRmpIn::INFO,
     ModifyRmpOut::INFO,
     #[cfg(feature = "queues")]
@@ -523,6 +894,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyRqtIn::INFO,
     #[cfg(feature = "queues")]
     ModifyRqtOut::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementOut::INFO,
     #[cfg(feature = "queues")]
     ModifySqIn::INFO,
     #[cfg(feature = "queues")]
@@ -539,14 +914,30 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyTisIn::INFO,
     #[cfg(feature = "queues")]
     ModifyTisOut::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyVhcaStateOut::INFO,
     ModifyVportStateIn::INFO,
     ModifyVportStateOut::INFO,
+    MonitorCounterOutput::INFO,
+    #[cfg(feature = "ports")]
+    MpcntReg::INFO,
+    MpegcReg::INFO,
     #[cfg(feature = "registers")]
     MpeinReg::INFO,
+    MpirReg::INFO,
     #[cfg(feature = "registers")]
     MrtcReg::INFO,
+    MrtcqReg::INFO,
+    MsecqReg::INFO,
+    MseesReg::INFO,
+    MtcapReg::INFO,
     #[cfg(feature = "registers")]
     MtctrReg::INFO,
+    MtmpReg::INFO,
+    MtppsReg::INFO,
+    MtppseReg::INFO,
     #[cfg(feature = "registers")]
     MtptmReg::INFO,
     #[cfg(feature = "registers")]
@@ -563,8 +954,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Mtt::INFO,
     #[cfg(feature = "registers")]
     MtutcReg::INFO,
+    #[cfg(feature = "virtualization")]
+    NetworkFunctionParams::INFO,
     #[cfg(feature = "registers")]
     NicCapExtReg::INFO,
+    #[cfg(feature = "virtualization")]
+    NicCapReg::INFO,
     #[cfg(feature = "registers")]
     NicDpaEuPartitionReg::INFO,
     #[cfg(feature = "registers")]
@@ -577,26 +972,105 @@ pub static STRUCTURES: &[&StructInfo] = &[
     OdpCap::INFO,
     OdpPerTransportServiceCap::INFO,
     OdpSchemeCap::INFO,
+    #[cfg(feature = "steering")]
+    PacketReformatContextIn::INFO,
+    #[cfg(feature = "offloads")]
+    PageFaultResumeIn::INFO,
+    #[cfg(feature = "offloads")]
+    PageFaultResumeOut::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrack::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackRange::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackReportEntry::INFO,
     #[cfg(feature = "registers")]
     PaosReg::INFO,
+    #[cfg(feature = "ports")]
+    PbmcReg::INFO,
     #[cfg(feature = "registers")]
     PcamEnhancedFeatures::INFO,
     #[cfg(feature = "registers")]
     PcamReg::INFO,
     #[cfg(feature = "registers")]
     PcamRegs5000To507f::INFO,
+    #[cfg(feature = "ports")]
+    PcapReg::INFO,
+    PcieCongEventCmdIn::INFO,
+    PcieCongEventCmdOut::INFO,
+    PcieCongEventObj::INFO,
+    #[cfg(feature = "ports")]
+    PciePerfCntrsGrpDataLayout::INFO,
+    #[cfg(feature = "ports")]
+    PcmrReg::INFO,
+    #[cfg(feature = "ports")]
+    PddrReg::INFO,
+    #[cfg(feature = "ports")]
+    PddrTroubleshootingPage::INFO,
+    #[cfg(feature = "ports")]
+    PeirReg::INFO,
+    #[cfg(feature = "ports")]
+    PfccReg::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerRecoveryCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PhysLayerStatisticalCntrs::INFO,
+    #[cfg(feature = "ports")]
+    PifrReg::INFO,
+    #[cfg(feature = "ports")]
+    PipgReg::INFO,
     PkeyEntry::INFO,
+    #[cfg(feature = "ports")]
+    PlbfReg::INFO,
+    #[cfg(feature = "ports")]
+    PlibReg::INFO,
+    #[cfg(feature = "ports")]
+    PmaosReg::INFO,
     #[cfg(feature = "registers")]
     PmlpReg::INFO,
+    #[cfg(feature = "ports")]
+    PmpcReg::INFO,
+    #[cfg(feature = "ports")]
+    PmpeReg::INFO,
+    #[cfg(feature = "ports")]
+    PmprReg::INFO,
     #[cfg(feature = "registers")]
     PmtuReg::INFO,
     PortSelectionCap::INFO,
+    #[cfg(feature = "ports")]
+    PpadReg::INFO,
     #[cfg(feature = "registers")]
     PpcntReg::INFO,
+    #[cfg(feature = "ports")]
+    PphcrReg::INFO,
     #[cfg(feature = "registers")]
     PplmReg::INFO,
+    #[cfg(feature = "ports")]
+    PplrReg::INFO,
+    #[cfg(feature = "ports")]
+    PpscReg::INFO,
+    #[cfg(feature = "ports")]
+    PptbReg::INFO,
+    #[cfg(feature = "ports")]
+    PqdrReg::INFO,
+    #[cfg(feature = "offloads")]
+    PspCap::INFO,
+    #[cfg(feature = "offloads")]
+    PspGenSpiIn::INFO,
+    #[cfg(feature = "offloads")]
+    PspGenSpiOut::INFO,
+    #[cfg(feature = "offloads")]
+    PspRotateKeyIn::INFO,
+    #[cfg(feature = "offloads")]
+    PspRotateKeyOut::INFO,
+    #[cfg(feature = "ports")]
+    PspaReg::INFO,
     #[cfg(feature = "registers")]
     PtysReg::INFO,
+    #[cfg(feature = "ports")]
+    PudeReg::INFO,
     #[cfg(feature = "registers")]
     PvlcReg::INFO,
     #[cfg(feature = "registers")]
@@ -605,6 +1079,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QcamQosFeatureCapMask::INFO,
     #[cfg(feature = "registers")]
     QcamReg::INFO,
+    #[cfg(feature = "ports")]
+    QetcReg::INFO,
     QosCap::INFO,
     Qp2errIn::INFO,
     Qp2errOut::INFO,
@@ -613,21 +1089,53 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QpContext::INFO,
     QpContextExtension::INFO,
     QpDoorbellRecord::INFO,
+    #[cfg(feature = "ports")]
+    QpdpmDscpReg::INFO,
+    #[cfg(feature = "ports")]
+    QpdpmReg::INFO,
+    #[cfg(feature = "ports")]
+    QptsReg::INFO,
+    #[cfg(feature = "ports")]
+    QtctReg::INFO,
     QueryAdapterIn::INFO,
     QueryAdapterOut::INFO,
     QueryAdapterParamBlock::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongParamsOut::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatisticsIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatisticsOut::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatusIn::INFO,
+    #[cfg(feature = "qos")]
+    QueryCongStatusOut::INFO,
     QueryCqIn::INFO,
     QueryCqOut::INFO,
     #[cfg(feature = "queues")]
     QueryDctIn::INFO,
     #[cfg(feature = "queues")]
     QueryDctOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryDelegatedVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryDelegatedVhcaOut::INFO,
     #[cfg(feature = "kernel")]
     QueryEqIn::INFO,
     #[cfg(feature = "kernel")]
     QueryEqOut::INFO,
     QueryEswFunctionsIn::INFO,
     QueryEswFunctionsOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryEswVportContextIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryEswVportContextOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryFlowCounterIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryFlowCounterOut::INFO,
     #[cfg(feature = "queues")]
     QueryFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
@@ -650,14 +1158,32 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryHcaVportGidOut::INFO,
     QueryHcaVportPkeyIn::INFO,
     QueryHcaVportPkeyOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryIpsecObjOut::INFO,
     QueryIssiIn::INFO,
     QueryIssiOut::INFO,
+    QueryL2TableEntryIn::INFO,
+    QueryL2TableEntryOut::INFO,
     QueryLagIn::INFO,
     QueryLagOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryMacsecObjOut::INFO,
+    QueryMadDemuxIn::INFO,
+    QueryMadDemuxOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryModifyHeaderContextIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryModifyHeaderContextOut::INFO,
     QueryNicVportContextIn::INFO,
     QueryNicVportContextOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryPacketReformatContextIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryPacketReformatContextOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryPageTrackObjOut::INFO,
     #[cfg(feature = "kernel")]
     QueryPagesIn::INFO,
     #[cfg(feature = "kernel")]
@@ -678,6 +1204,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryRqtIn::INFO,
     #[cfg(feature = "queues")]
     QueryRqtOut::INFO,
+    #[cfg(feature = "steering")]
+    QuerySamplerObjOut::INFO,
+    #[cfg(feature = "qos")]
+    QuerySchedulingElementIn::INFO,
+    #[cfg(feature = "qos")]
+    QuerySchedulingElementOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QuerySfPartitionIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QuerySfPartitionOut::INFO,
     QuerySpecialContextsIn::INFO,
     QuerySpecialContextsOut::INFO,
     #[cfg(feature = "queues")]
@@ -694,17 +1230,50 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryTisIn::INFO,
     #[cfg(feature = "queues")]
     QueryTisOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaMigrationStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaMigrationStateOut::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    QueryVhcaStateOut::INFO,
+    QueryVnicEnvIn::INFO,
+    QueryVnicEnvOut::INFO,
     QueryVportCounterIn::INFO,
     QueryVportCounterOut::INFO,
     QueryVportStateIn::INFO,
     QueryVportStateOut::INFO,
     QueryVuidIn::INFO,
     QueryVuidOut::INFO,
+    QueryWolRolIn::INFO,
+    QueryWolRolOut::INFO,
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryXrqIn::INFO,
+    #[cfg(feature = "offloads")]
+    QueryXrqOut::INFO,
     RaddrSegment::INFO,
     #[cfg(feature = "packets")]
     Rdeth::INFO,
+    #[cfg(feature = "ports")]
+    RegisterLoopbackControl::INFO,
+    #[cfg(feature = "ports")]
+    RegisterPowerSettings::INFO,
+    ResourceDump::INFO,
+    ResourceDumpCommandSegment::INFO,
+    ResourceDumpErrorSegment::INFO,
+    ResourceDumpInfoSegment::INFO,
+    ResourceDumpMenuRecord::INFO,
+    ResourceDumpMenuSegment::INFO,
+    ResourceDumpResourceSegment::INFO,
+    ResourceDumpSegmentHeader::INFO,
+    ResourceDumpTerminateSegment::INFO,
+    #[cfg(feature = "virtualization")]
+    ResumeVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    ResumeVhcaOut::INFO,
     #[cfg(feature = "packets")]
     Reth::INFO,
     RmpBitmask::INFO,
@@ -716,19 +1285,47 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "queues")]
     RqNum::INFO,
     #[cfg(feature = "queues")]
+    RqVhca::INFO,
+    #[cfg(feature = "queues")]
     RqtBitmask::INFO,
     #[cfg(feature = "queues")]
     RqtContext::INFO,
+    #[cfg(feature = "ports")]
+    RsHistogramCntrs::INFO,
     Rst2initQpIn::INFO,
     Rst2initQpOut::INFO,
+    #[cfg(feature = "steering")]
+    Rtc::INFO,
+    #[cfg(feature = "steering")]
+    RtcParams::INFO,
     Rtr2rtsQpIn::INFO,
     Rtr2rtsQpOut::INFO,
     Rts2rtsQpIn::INFO,
     Rts2rtsQpOut::INFO,
     #[cfg(feature = "queues")]
     RxHashFieldSelect::INFO,
+    #[cfg(feature = "steering")]
+    SamplerObj::INFO,
+    #[cfg(feature = "virtualization")]
+    SaveVhcaStateIn::INFO,
+    #[cfg(feature = "virtualization")]
+    SaveVhcaStateOut::INFO,
+    #[cfg(feature = "ports")]
+    SbcamReg::INFO,
+    #[cfg(feature = "ports")]
+    SbcmReg::INFO,
+    #[cfg(feature = "ports")]
+    SbprReg::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingContext::INFO,
     SendDoorbell::INFO,
     SendEnableSegment::INFO,
+    #[cfg(feature = "steering")]
+    SetActionIn::INFO,
+    #[cfg(feature = "qos")]
+    SetDelayDropParamsIn::INFO,
+    #[cfg(feature = "qos")]
+    SetDelayDropParamsOut::INFO,
     SetDriverVersionIn::INFO,
     SetDriverVersionOut::INFO,
     #[cfg(feature = "queues")]
@@ -743,10 +1340,36 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetHcaCapOut::INFO,
     SetIssiIn::INFO,
     SetIssiOut::INFO,
+    SetL2TableEntryIn::INFO,
+    SetL2TableEntryOut::INFO,
+    SetMadDemuxIn::INFO,
+    SetMadDemuxOut::INFO,
+    SetMonitorCounterIn::INFO,
+    SetMonitorCounterOut::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitContext::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitIn::INFO,
+    #[cfg(feature = "qos")]
+    SetPpRateLimitOut::INFO,
     SetPsvSegment::INFO,
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
+    SetWolRolIn::INFO,
+    SetWolRolOut::INFO,
+    #[cfg(feature = "offloads")]
+    SetXrqDcParamsEntryIn::INFO,
+    #[cfg(feature = "offloads")]
+    SetXrqDcParamsEntryOut::INFO,
+    #[cfg(feature = "virtualization")]
+    SfPartition::INFO,
+    #[cfg(feature = "offloads")]
+    ShampoCap::INFO,
     SignatureSegment::INFO,
+    #[cfg(feature = "ports")]
+    SlrgReg::INFO,
+    #[cfg(feature = "ports")]
+    SltpReg::INFO,
     #[cfg(feature = "queues")]
     SqContext::INFO,
     SqdRtsQpIn::INFO,
@@ -756,7 +1379,29 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SrqContext::INFO,
     SrqDoorbellRecord::INFO,
     SrqNextSegment::INFO,
+    #[cfg(feature = "steering")]
+    Stc::INFO,
+    #[cfg(feature = "steering")]
+    Ste::INFO,
+    #[cfg(feature = "virtualization")]
+    SuspendVhcaIn::INFO,
+    #[cfg(feature = "virtualization")]
+    SuspendVhcaOut::INFO,
+    #[cfg(feature = "steering")]
+    SwIcm::INFO,
+    #[cfg(feature = "steering")]
+    SwOwnerIcmRootParams::INFO,
+    #[cfg(feature = "offloads")]
+    SyncCryptoIn::INFO,
+    #[cfg(feature = "offloads")]
+    SyncCryptoOut::INFO,
+    #[cfg(feature = "steering")]
+    SyncSteeringIn::INFO,
+    #[cfg(feature = "steering")]
+    SyncSteeringOut::INFO,
     TagMatchingSegment::INFO,
+    #[cfg(feature = "offloads")]
+    TagMatchingTopologyContext::INFO,
     #[cfg(feature = "kernel")]
     TeardownHcaIn::INFO,
     #[cfg(feature = "kernel")]
@@ -765,10 +1410,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     TirContext::INFO,
     #[cfg(feature = "queues")]
     TisContext::INFO,
+    #[cfg(feature = "offloads")]
+    TlpDevEmuCapabilities::INFO,
+    #[cfg(feature = "offloads")]
+    TlsCap::INFO,
+    #[cfg(feature = "offloads")]
+    TlsProgressParams::INFO,
+    #[cfg(feature = "offloads")]
+    TlsStaticParams::INFO,
     TrafficCounter::INFO,
+    #[cfg(feature = "offloads")]
+    TransPageFaultInfo::INFO,
+    #[cfg(feature = "qos")]
+    TsarElement::INFO,
     UarPage::INFO,
     #[cfg(feature = "kernel")]
     Uctx::INFO,
+    #[cfg(feature = "offloads")]
+    UdAdrsVector::INFO,
     #[cfg(feature = "packets")]
     UdpHeader::INFO,
     #[cfg(feature = "kernel")]
@@ -777,14 +1436,37 @@ pub static STRUCTURES: &[&StructInfo] = &[
     UmrPointerSegment::INFO,
     UmrRepeatBlockSegment::INFO,
     UmrRepeatEntry::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaIcmCtrlReg::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaStateContext::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioEmulationCap::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQ::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQ::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQCounters::INFO,
     VlanLayout::INFO,
+    VnicDiagnosticStatistics::INFO,
+    #[cfg(feature = "qos")]
+    VportElement::INFO,
+    #[cfg(feature = "qos")]
+    VportTcElement::INFO,
     WaitCqSegment::INFO,
     WaitDataSegment::INFO,
     WqContext::INFO,
+    #[cfg(feature = "steering")]
+    WqeBasedFlowTableCap::INFO,
+    #[cfg(feature = "offloads")]
+    WrappedDek::INFO,
     XrcSegment::INFO,
     XrcSrqContext::INFO,
     #[cfg(feature = "packets")]
     Xrceth::INFO,
+    #[cfg(feature = "offloads")]
+    XrqContext::INFO,
 ];
 
 /// Every enum, sorted by name.
@@ -794,12 +1476,20 @@ pub static ENUMS: &[&EnumInfo] = &[
     AtomicMode::INFO,
     AtomicOperation::INFO,
     AtomicReqEndianness::INFO,
+    #[cfg(feature = "ports")]
+    BandwidthUnits::INFO,
     #[cfg(feature = "packets")]
     BthOpcode::INFO,
     CmdifChecksum::INFO,
     CommandOwnership::INFO,
     CommandStatus::INFO,
     CommandTransport::INFO,
+    #[cfg(feature = "qos")]
+    CongNpSelect::INFO,
+    #[cfg(feature = "qos")]
+    CongProtocol::INFO,
+    #[cfg(feature = "qos")]
+    CongRpSelect::INFO,
     #[cfg(feature = "kernel")]
     CqErrorSyndrome::INFO,
     CqModifyField::INFO,
@@ -820,6 +1510,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     CqeTlsOffload::INFO,
     CqeVendorSyndrome::INFO,
     CrossVhcaReference::INFO,
+    #[cfg(feature = "ports")]
+    DcbxVersion::INFO,
     #[cfg(feature = "queues")]
     DctScatterToCqe::INFO,
     #[cfg(feature = "queues")]
@@ -831,6 +1523,14 @@ pub static ENUMS: &[&EnumInfo] = &[
     DpaFault::INFO,
     #[cfg(feature = "dpa")]
     DpaThreadState::INFO,
+    #[cfg(feature = "queues")]
+    EncryptDecryptType::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyPurpose::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeySize::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionKeyState::INFO,
     EndPaddingMode::INFO,
     #[cfg(feature = "kernel")]
     EqState::INFO,
@@ -838,15 +1538,26 @@ pub static ENUMS: &[&EnumInfo] = &[
     EqStatus::INFO,
     #[cfg(feature = "kernel")]
     EqeQueueType::INFO,
+    #[cfg(feature = "virtualization")]
+    EswVportCvlanInsert::INFO,
     #[cfg(feature = "kernel")]
     EventType::INFO,
     FlexParserProtocol::INFO,
     #[cfg(feature = "queues")]
     FlowContextAction::INFO,
+    #[cfg(feature = "ports")]
+    FlowControlBufOwnership::INFO,
     #[cfg(feature = "queues")]
     FlowDestinationType::INFO,
     #[cfg(feature = "queues")]
+    FlowMeterColor::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterMode::INFO,
+    #[cfg(feature = "queues")]
     FlowTableType::INFO,
+    FpgaCtrlOperation::INFO,
+    FpgaQpState::INFO,
+    FpgaQpType::INFO,
     FunctionIdMode::INFO,
     #[cfg(feature = "kernel")]
     GeneralEventSubtype::INFO,
@@ -868,13 +1579,22 @@ pub static ENUMS: &[&EnumInfo] = &[
     IoctlErrno::INFO,
     #[cfg(feature = "packets")]
     IpProtocol::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAsoMode::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecAsoWindow::INFO,
     LagPortSelectMode::INFO,
     #[cfg(feature = "packets")]
     LrhNextHeader::INFO,
+    MadDemuxMode::INFO,
     #[cfg(feature = "queues")]
     MatchCriteriaEnable::INFO,
     #[cfg(feature = "registers")]
     McamRegGroup::INFO,
+    MccInstruction::INFO,
+    MccState::INFO,
+    McqiInfoType::INFO,
+    McqsUpdateState::INFO,
     #[cfg(feature = "queues")]
     MemRqType::INFO,
     #[cfg(feature = "registers")]
@@ -897,12 +1617,25 @@ pub static ENUMS: &[&EnumInfo] = &[
     MmoOpMod::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableField::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderAction::INFO,
+    #[cfg(feature = "steering")]
+    ModifyHeaderField::INFO,
+    #[cfg(feature = "virtualization")]
+    ModifyLagSelect::INFO,
+    #[cfg(feature = "qos")]
+    ModifySchedulingElementSelect::INFO,
     #[cfg(feature = "kernel")]
     ModuleError::INFO,
     #[cfg(feature = "kernel")]
     ModuleStatus::INFO,
+    MonitorCounterPpcnt::INFO,
+    MonitorCounterType::INFO,
+    MseesAdminStatus::INFO,
+    MseesOperStatus::INFO,
     #[cfg(feature = "registers")]
     MtctrClock::INFO,
+    MtppsPinMode::INFO,
     #[cfg(feature = "registers")]
     MtutcFreqAdjUnits::INFO,
     #[cfg(feature = "registers")]
@@ -919,22 +1652,34 @@ pub static ENUMS: &[&EnumInfo] = &[
     OptParamMask::INFO,
     OptParamMask9532::INFO,
     OtherVhcaObject::INFO,
+    #[cfg(feature = "steering")]
+    PacketReformatType::INFO,
     #[cfg(feature = "kernel")]
     PageFaultSubtype::INFO,
+    #[cfg(feature = "virtualization")]
+    PageTrackState::INFO,
     #[cfg(feature = "kernel")]
     PagesKind::INFO,
     #[cfg(feature = "registers")]
     PaosEvent::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
+    #[cfg(feature = "virtualization")]
+    PciPfType::INFO,
     PkeyTableSize::INFO,
     #[cfg(feature = "kernel")]
     PortChangeSubtype::INFO,
+    #[cfg(feature = "ports")]
+    PortModuleStatus::INFO,
     #[cfg(feature = "registers")]
     PortStatus::INFO,
+    #[cfg(feature = "ports")]
+    PortTrustState::INFO,
     PortType::INFO,
     #[cfg(feature = "registers")]
     PpcntGroup::INFO,
+    #[cfg(feature = "offloads")]
+    PspKeySize::INFO,
     #[cfg(feature = "registers")]
     PtysAnStatus::INFO,
     #[cfg(feature = "registers")]
@@ -950,8 +1695,11 @@ pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "registers")]
     PtysProtoMask::INFO,
     QpState::INFO,
+    #[cfg(feature = "steering")]
+    ReformatAnchor::INFO,
     #[cfg(feature = "registers")]
     RegisterId::INFO,
+    ResourceDumpSegmentType::INFO,
     RmpState::INFO,
     RoceL3Type::INFO,
     RoceL3TypeCap::INFO,
@@ -963,6 +1711,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     RqType::INFO,
     #[cfg(feature = "queues")]
     RqtListType::INFO,
+    #[cfg(feature = "steering")]
+    RtcReparseMode::INFO,
+    #[cfg(feature = "steering")]
+    RtcSteFormat::INFO,
     #[cfg(feature = "queues")]
     RxHashFn::INFO,
     #[cfg(feature = "queues")]
@@ -970,6 +1722,10 @@ pub static ENUMS: &[&EnumInfo] = &[
     ScatterToCqeRequester::INFO,
     ScatterToCqeResponder::INFO,
     SchedulingElementCap::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingElementType::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingHierarchy::INFO,
     ServiceType::INFO,
     #[cfg(feature = "queues")]
     SetFteModifyEnable::INFO,
@@ -977,6 +1733,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     ShampoAlignment::INFO,
     #[cfg(feature = "queues")]
     ShampoMatch::INFO,
+    #[cfg(feature = "ports")]
+    SharedBufferDir::INFO,
     SignatureSyndrome::INFO,
     #[cfg(feature = "queues")]
     SqModifyField::INFO,
@@ -984,6 +1742,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     SqState::INFO,
     SrqState::INFO,
     StaticRate::INFO,
+    #[cfg(feature = "steering")]
+    StcActionType::INFO,
     SteeringFormat::INFO,
     #[cfg(feature = "kernel")]
     SyncFwUpdateState::INFO,
@@ -999,8 +1759,14 @@ pub static ENUMS: &[&EnumInfo] = &[
     TimestampFormatCap::INFO,
     #[cfg(feature = "queues")]
     TirDispType::INFO,
+    #[cfg(feature = "offloads")]
+    TlsAuthState::INFO,
+    #[cfg(feature = "offloads")]
+    TlsRecordTrackerState::INFO,
     #[cfg(feature = "kernel")]
     TracerSubtype::INFO,
+    #[cfg(feature = "qos")]
+    TsarType::INFO,
     TsarTypeCap::INFO,
     #[cfg(feature = "kernel")]
     UctxCap::INFO,
@@ -1009,6 +1775,18 @@ pub static ENUMS: &[&EnumInfo] = &[
     UmrFence::INFO,
     UmrMkeyMask::INFO,
     VhcaIdType::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaMigrationState::INFO,
+    #[cfg(feature = "virtualization")]
+    VhcaState::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioEventMode::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQSelect::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioNetQState::INFO,
+    #[cfg(feature = "offloads")]
+    VirtioQueueType::INFO,
     VportAdminState::INFO,
     VportListType::INFO,
     VportState::INFO,
@@ -1017,12 +1795,19 @@ pub static ENUMS: &[&EnumInfo] = &[
     WaitOpMod::INFO,
     #[cfg(feature = "kernel")]
     WcStatus::INFO,
+    WolMode::INFO,
     WqEndPaddingMode::INFO,
     WqType::INFO,
     WqeCompletion::INFO,
     WqeFence::INFO,
     WqeInlineModeCap::INFO,
     WqeOpcode::INFO,
+    #[cfg(feature = "offloads")]
+    XrqOffload::INFO,
+    #[cfg(feature = "offloads")]
+    XrqState::INFO,
+    #[cfg(feature = "offloads")]
+    XrqTopology::INFO,
 ];
 
 /// Every command, sorted by opcode.
@@ -1045,10 +1830,34 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_ISSI,
     &SET_ISSI,
     &SET_DRIVER_VERSION,
+    #[cfg(feature = "virtualization")]
+    &QUERY_SF_PARTITION,
+    #[cfg(feature = "virtualization")]
+    &ALLOC_SF,
+    #[cfg(feature = "virtualization")]
+    &DEALLOC_SF,
+    #[cfg(feature = "virtualization")]
+    &SUSPEND_VHCA,
+    #[cfg(feature = "virtualization")]
+    &RESUME_VHCA,
+    #[cfg(feature = "virtualization")]
+    &QUERY_VHCA_MIGRATION_STATE,
+    #[cfg(feature = "virtualization")]
+    &SAVE_VHCA_STATE,
+    #[cfg(feature = "virtualization")]
+    &LOAD_VHCA_STATE,
     &CREATE_MKEY,
     &QUERY_MKEY,
     &DESTROY_MKEY,
     &QUERY_SPECIAL_CONTEXTS,
+    #[cfg(feature = "offloads")]
+    &PAGE_FAULT_RESUME,
+    #[cfg(feature = "offloads")]
+    &ALLOC_MEMIC,
+    #[cfg(feature = "offloads")]
+    &DEALLOC_MEMIC,
+    #[cfg(feature = "offloads")]
+    &MODIFY_MEMIC,
     #[cfg(feature = "kernel")]
     &CREATE_EQ,
     #[cfg(feature = "kernel")]
@@ -1094,9 +1903,29 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_DCT,
     #[cfg(feature = "queues")]
     &ARM_DCT,
+    #[cfg(feature = "offloads")]
+    &CREATE_XRQ,
+    #[cfg(feature = "offloads")]
+    &DESTROY_XRQ,
+    #[cfg(feature = "offloads")]
+    &QUERY_XRQ,
+    #[cfg(feature = "offloads")]
+    &ARM_XRQ,
+    #[cfg(feature = "offloads")]
+    &SET_XRQ_DC_PARAMS_ENTRY,
+    #[cfg(feature = "virtualization")]
+    &QUERY_DELEGATED_VHCA,
+    #[cfg(feature = "virtualization")]
+    &CREATE_ESW_VPORT,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_ESW_VPORT,
     &QUERY_ESW_FUNCTIONS,
     &QUERY_VPORT_STATE,
     &MODIFY_VPORT_STATE,
+    #[cfg(feature = "virtualization")]
+    &QUERY_ESW_VPORT_CONTEXT,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_ESW_VPORT_CONTEXT,
     &QUERY_NIC_VPORT_CONTEXT,
     &MODIFY_NIC_VPORT_CONTEXT,
     &QUERY_ROCE_ADDRESS,
@@ -1105,10 +1934,23 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &MODIFY_HCA_VPORT_CONTEXT,
     &QUERY_HCA_VPORT_GID,
     &QUERY_HCA_VPORT_PKEY,
+    &QUERY_VNIC_ENV,
     &QUERY_VPORT_COUNTER,
     &ALLOC_Q_COUNTER,
     &DEALLOC_Q_COUNTER,
     &QUERY_Q_COUNTER,
+    &SET_MONITOR_COUNTER,
+    &ARM_MONITOR_COUNTER,
+    #[cfg(feature = "qos")]
+    &SET_PP_RATE_LIMIT,
+    #[cfg(feature = "qos")]
+    &CREATE_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &DESTROY_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &QUERY_SCHEDULING_ELEMENT,
+    #[cfg(feature = "qos")]
+    &MODIFY_SCHEDULING_ELEMENT,
     #[cfg(feature = "kernel")]
     &ALLOC_PD,
     #[cfg(feature = "kernel")]
@@ -1117,12 +1959,17 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_UAR,
     #[cfg(feature = "kernel")]
     &DEALLOC_UAR,
+    #[cfg(feature = "qos")]
+    &CONFIG_INT_MODERATION,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER,
     #[cfg(feature = "kernel")]
     &ATTACH_TO_MCG,
     #[cfg(feature = "kernel")]
     &DETACH_FROM_MCG,
+    &GET_DROPPED_PACKET_LOG,
+    &QUERY_MAD_DEMUX,
+    &SET_MAD_DEMUX,
     &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,
@@ -1130,7 +1977,34 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_TRANSPORT_DOMAIN,
     #[cfg(feature = "queues")]
     &DEALLOC_TRANSPORT_DOMAIN,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_STATUS,
+    #[cfg(feature = "qos")]
+    &MODIFY_CONG_STATUS,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_PARAMS,
+    #[cfg(feature = "qos")]
+    &MODIFY_CONG_PARAMS,
+    #[cfg(feature = "qos")]
+    &QUERY_CONG_STATISTICS,
+    &ADD_VXLAN_UDP_DPORT,
+    &DELETE_VXLAN_UDP_DPORT,
+    &SET_L2_TABLE_ENTRY,
+    &QUERY_L2_TABLE_ENTRY,
+    &DELETE_L2_TABLE_ENTRY,
+    &SET_WOL_ROL,
+    &QUERY_WOL_ROL,
+    #[cfg(feature = "virtualization")]
+    &CREATE_LAG,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_LAG,
     &QUERY_LAG,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_LAG,
+    #[cfg(feature = "virtualization")]
+    &CREATE_VPORT_LAG,
+    #[cfg(feature = "virtualization")]
+    &DESTROY_VPORT_LAG,
     #[cfg(feature = "queues")]
     &CREATE_TIR,
     #[cfg(feature = "queues")]
@@ -1159,6 +2033,8 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &MODIFY_RMP,
     &DESTROY_RMP,
     &QUERY_RMP,
+    #[cfg(feature = "qos")]
+    &SET_DELAY_DROP_PARAMS,
     #[cfg(feature = "queues")]
     &CREATE_TIS,
     #[cfg(feature = "queues")]
@@ -1195,8 +2071,31 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_FLOW_TABLE_ENTRY,
     #[cfg(feature = "queues")]
     &DELETE_FLOW_TABLE_ENTRY,
+    #[cfg(feature = "steering")]
+    &ALLOC_FLOW_COUNTER,
+    #[cfg(feature = "steering")]
+    &DEALLOC_FLOW_COUNTER,
+    #[cfg(feature = "steering")]
+    &QUERY_FLOW_COUNTER,
     #[cfg(feature = "queues")]
     &MODIFY_FLOW_TABLE,
+    #[cfg(feature = "steering")]
+    &ALLOC_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &DEALLOC_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &QUERY_PACKET_REFORMAT_CONTEXT,
+    #[cfg(feature = "steering")]
+    &ALLOC_MODIFY_HEADER_CONTEXT,
+    #[cfg(feature = "steering")]
+    &DEALLOC_MODIFY_HEADER_CONTEXT,
+    #[cfg(feature = "steering")]
+    &QUERY_MODIFY_HEADER_CONTEXT,
+    &FPGA_CREATE_QP,
+    &FPGA_MODIFY_QP,
+    &FPGA_QUERY_QP,
+    &FPGA_DESTROY_QP,
+    &FPGA_QUERY_QP_COUNTERS,
     &CREATE_GENERAL_OBJECT,
     &MODIFY_GENERAL_OBJECT,
     &QUERY_GENERAL_OBJECT,
@@ -1209,9 +2108,23 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &CREATE_UMEM,
     #[cfg(feature = "kernel")]
     &DESTROY_UMEM,
+    #[cfg(feature = "steering")]
+    &SYNC_STEERING,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER_USER,
+    #[cfg(feature = "virtualization")]
+    &QUERY_VHCA_STATE,
+    #[cfg(feature = "virtualization")]
+    &MODIFY_VHCA_STATE,
+    #[cfg(feature = "offloads")]
+    &PSP_GEN_SPI,
+    #[cfg(feature = "offloads")]
+    &PSP_ROTATE_KEY,
+    #[cfg(feature = "offloads")]
+    &SYNC_CRYPTO,
     &ALLOW_OTHER_VHCA_ACCESS,
+    #[cfg(feature = "steering")]
+    &GENERATE_WQE,
     &QUERY_VUID,
 ];
 

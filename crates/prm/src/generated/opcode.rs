@@ -35,21 +35,24 @@ enumeration! {
         SET_ISSI = 0x10b,
         /// Reports the driver's name and version to the device, for its tools to show.
         SET_DRIVER_VERSION = 0x10d,
-        /// Reads how subfunctions are divided between functions.
+        /// Reads how the BAR is divided among subfunctions of different sizes.
         QUERY_SF_PARTITION = 0x111,
-        /// Allocates the number of a subfunction.
+        /// Allocates a subfunction; ENABLE_HCA then makes it ACTIVE.
         ALLOC_SF = 0x113,
-        /// Frees the number of a subfunction.
+        /// Frees a subfunction, which no driver uses any more.
         DEALLOC_SF = 0x114,
-        /// Stops a function before its state is saved for live migration.
+        /// Stops another function before its state is saved for live migration: first its requests
+        /// as initiator, then its answers as responder.
         SUSPEND_VHCA = 0x115,
-        /// Resumes a suspended function.
+        /// Resumes a suspended function, in the opposite order.
         RESUME_VHCA = 0x116,
-        /// Reads the size in bytes of a function's saved state.
+        /// Reads the size of the buffer that SAVE_VHCA_STATE needs for a function, and how much is
+        /// left.
         QUERY_VHCA_MIGRATION_STATE = 0x117,
-        /// Writes a suspended function's state to memory.
+        /// Writes the state of a function into memory: once whole while it is suspended, or in
+        /// increments while it still runs.
         SAVE_VHCA_STATE = 0x118,
-        /// Loads a saved state into a suspended function.
+        /// Loads a saved state into a suspended function, in the order in which it was saved.
         LOAD_VHCA_STATE = 0x119,
         /// Creates a memory key.
         CREATE_MKEY = 0x200,
@@ -59,13 +62,16 @@ enumeration! {
         DESTROY_MKEY = 0x202,
         /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// Resumes an access that faulted: its missing pages are present, or will never be.
+        /// Ends a page fault: its pages are present now, or never will be, and then the access
+        /// fails. The event PAGE_FAULT reports faults (odp_cap).
         PAGE_FAULT_RESUME = 0x204,
-        /// Allocates a part of the device's own memory.
+        /// Allocates a part of the device's own memory (MEMIC), which a program maps and names in a
+        /// memory key with access mode MEMIC. Programs use the kernel's DM object.
         ALLOC_MEMIC = 0x205,
-        /// Frees a part of the device's own memory.
+        /// Frees a part of the device's memory.
         DEALLOC_MEMIC = 0x206,
-        /// Allocates or frees an address at which a store to device memory is an atomic operation.
+        /// Allocates or frees an address at which a store to a part of the device's memory is an
+        /// operation, such as an atomic addition, instead of a store.
         MODIFY_MEMIC = 0x207,
         /// Creates an event queue; only the kernel may send it.
         CREATE_EQ = 0x301,
@@ -145,29 +151,34 @@ enumeration! {
         QUERY_DCT = 0x713,
         /// Arms the event DCT_KEY_VIOLATION of a DCT.
         ARM_DCT = 0x714,
-        /// Creates an extended receive queue (tag matching, NVMe over Fabrics).
+        /// Creates an XRQ.
         CREATE_XRQ = 0x717,
-        /// Destroys an extended receive queue.
+        /// Destroys an XRQ.
         DESTROY_XRQ = 0x718,
-        /// Reads the context of an extended receive queue.
+        /// Reads the context of an XRQ.
         QUERY_XRQ = 0x719,
-        /// Arms the limit event of an extended receive queue.
+        /// Arms the limit event of an XRQ.
         ARM_XRQ = 0x71a,
-        /// Reads the dynamically connected transport's parameters of an extended receive queue.
+        /// Reads the DC parameters of an XRQ (SET_XRQ_DC_PARAMS_ENTRY). DevX passes it as query,
+        /// with the XRQ's number at 0x08.23:0; the rest of its layout is not public.
         QUERY_XRQ_DC_PARAMS_ENTRY = 0x725,
-        /// Writes the dynamically connected transport's parameters of an extended receive queue.
+        /// Sets how the offload of an XRQ sends over DC: rendezvous reads and their connections.
         SET_XRQ_DC_PARAMS_ENTRY = 0x726,
-        /// Reads which error stopped a QP of an extended receive queue.
+        /// Reads which error stopped a QP of an XRQ. DevX passes it as query, with the XRQ's number
+        /// at 0x08.23:0; the rest of its layout is not public.
         QUERY_XRQ_ERROR_PARAMS = 0x727,
-        /// Lets a QP of an extended receive queue continue after an error.
+        /// Lets a QP of an XRQ continue after an error. DevX passes it as modify, with the XRQ's
+        /// number at 0x08.23:0; the rest of its layout is not public.
         RELEASE_XRQ_ERROR = 0x729,
-        /// Changes an extended receive queue.
+        /// Changes an XRQ. DevX passes it as modify, with the XRQ's number at 0x08.23:0; the rest
+        /// of its layout is not public.
         MODIFY_XRQ = 0x72a,
-        /// Reads which functions are delegated to the sender.
+        /// Reads which functions are delegated to the sender: it manages their vports though they
+        /// are not its own.
         QUERY_DELEGATED_VHCA = 0x732,
-        /// Creates a vport of the embedded switch for a delegated function.
+        /// Creates a vport of this function's E-Switch for a function that is delegated to it.
         CREATE_ESW_VPORT = 0x733,
-        /// Destroys a vport of the embedded switch that was created for a delegated function.
+        /// Destroys a vport that CREATE_ESW_VPORT made.
         DESTROY_ESW_VPORT = 0x734,
         /// Reads the host function behind an embedded switch: its PCI address and its number of
         /// VFs. The switch's manager, a PF of a DPU, sends it.
@@ -176,9 +187,10 @@ enumeration! {
         QUERY_VPORT_STATE = 0x750,
         /// Sets a virtual port up or down.
         MODIFY_VPORT_STATE = 0x751,
-        /// Reads what the embedded switch does at a vport, such as VLAN stripping.
+        /// Reads what the E-Switch does at a vport, and the vport's device addresses for software
+        /// steering. DevX passes it also in contexts without a uid of their own.
         QUERY_ESW_VPORT_CONTEXT = 0x752,
-        /// Sets what the embedded switch does at a vport.
+        /// Changes what the E-Switch does at a vport.
         MODIFY_ESW_VPORT_CONTEXT = 0x753,
         /// Reads the NIC vport context, followed by one of its address lists.
         QUERY_NIC_VPORT_CONTEXT = 0x754,
@@ -197,7 +209,8 @@ enumeration! {
         QUERY_HCA_VPORT_GID = 0x764,
         /// Reads one P_Key of an InfiniBand port, or all of them.
         QUERY_HCA_VPORT_PKEY = 0x765,
-        /// Reads a vport's diagnostic counters.
+        /// Reads the diagnostic counters of a vport's environment: queues in error, overruns,
+        /// steering drops.
         QUERY_VNIC_ENV = 0x76f,
         /// Reads the traffic counters of a virtual port.
         QUERY_VPORT_COUNTER = 0x770,
@@ -207,25 +220,30 @@ enumeration! {
         DEALLOC_Q_COUNTER = 0x772,
         /// Reads a set of queue counters.
         QUERY_Q_COUNTER = 0x773,
-        /// Selects the counters whose change raises an event.
+        /// Selects the counters whose change raises the event MONITOR_COUNTER. It replaces the
+        /// earlier selection.
         SET_MONITOR_COUNTER = 0x774,
-        /// Arms one event for the next change of a monitored counter.
+        /// Arms one event MONITOR_COUNTER for the next change of a monitored counter.
         ARM_MONITOR_COUNTER = 0x775,
-        /// Sets the rate of an entry in the packet pacing table.
+        /// Sets the rate of an entry of the packet pacing table, by which SQs and QPs limit their
+        /// rate (packet_pacing_rate_limit_index). Programs use the kernel's PP object instead.
         SET_PP_RATE_LIMIT = 0x780,
-        /// Reads an entry of the packet pacing table.
+        /// Reads an entry of the packet pacing table (SET_PP_RATE_LIMIT). DevX does not pass it;
+        /// its layout is not public.
         QUERY_RATE_LIMIT = 0x781,
-        /// Creates a node in the hierarchy that divides bandwidth.
+        /// Creates a scheduling element.
         CREATE_SCHEDULING_ELEMENT = 0x782,
-        /// Destroys a node of the hierarchy that divides bandwidth.
+        /// Destroys a scheduling element.
         DESTROY_SCHEDULING_ELEMENT = 0x783,
-        /// Reads a node of the hierarchy that divides bandwidth.
+        /// Reads the context of a scheduling element.
         QUERY_SCHEDULING_ELEMENT = 0x784,
-        /// Changes a node of the hierarchy that divides bandwidth.
+        /// Changes weight or limit of a scheduling element; traffic continues.
         MODIFY_SCHEDULING_ELEMENT = 0x785,
-        /// Allocates a number for vports that share QoS parameters.
+        /// Allocates a number for vports that share QoS parameters (scheduling element
+        /// PARA_VPORT_TC). DevX does not pass it; its layout is not public.
         CREATE_QOS_PARA_VPORT = 0x786,
-        /// Frees a number for vports that share QoS parameters.
+        /// Frees a number of CREATE_QOS_PARA_VPORT. DevX does not pass it; its layout is not
+        /// public.
         DESTROY_QOS_PARA_VPORT = 0x787,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
@@ -235,7 +253,8 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
-        /// Sets or reads the interrupt moderation of a vector: how long its interrupts are delayed.
+        /// Reads or sets the moderation of an interrupt vector: how long its interrupts are held
+        /// back. No driver uses it; EQEs and CQs have their own moderation.
         CONFIG_INT_MODERATION = 0x804,
         /// Reads or writes one register. A read carries the register's layout too: its index fields
         /// select what to read. The kernel sends it with uid 0; a user context needs
@@ -245,11 +264,12 @@ enumeration! {
         ATTACH_TO_MCG = 0x806,
         /// Detaches a QP from a multicast group.
         DETACH_FROM_MCG = 0x807,
-        /// Reads the log of packets that were dropped.
+        /// Reads the log of the last dropped packet. No driver uses it; the format of both parts is
+        /// not public.
         GET_DROPPED_PACKET_LOG = 0x80a,
-        /// Reads which classes of management datagrams the device answers itself.
+        /// Reads which classes of management datagrams the device can answer itself.
         QUERY_MAD_DEMUX = 0x80b,
-        /// Selects which classes of management datagrams the device answers itself.
+        /// Selects which management datagrams software gets.
         SET_MAD_DEMUX = 0x80c,
         /// Does nothing, successfully: tests the command interface.
         NOP = 0x80d,
@@ -265,35 +285,40 @@ enumeration! {
         QUERY_CONG_STATUS = 0x822,
         /// Turns congestion control of a priority on or off.
         MODIFY_CONG_STATUS = 0x823,
-        /// Reads the parameters of congestion control.
+        /// Reads the parameters of congestion control of a port.
         QUERY_CONG_PARAMS = 0x824,
-        /// Writes the parameters of congestion control.
+        /// Changes parameters of congestion control of a port.
         MODIFY_CONG_PARAMS = 0x825,
-        /// Reads the counters of congestion control.
+        /// Reads the counters of congestion control of a port.
         QUERY_CONG_STATISTICS = 0x826,
-        /// Sets a UDP port whose packets are parsed as VXLAN.
+        /// Adds a UDP destination port whose packets are parsed as VXLAN; 4789 is always there.
+        /// DevX takes it as create and as modify; its id is vxlan_udp_port.
         ADD_VXLAN_UDP_DPORT = 0x827,
-        /// Removes a UDP port whose packets are parsed as VXLAN.
+        /// Removes a UDP port of VXLAN.
         DELETE_VXLAN_UDP_DPORT = 0x828,
-        /// Writes an entry of the table of MAC addresses that are forwarded to the function.
+        /// Writes an entry of the table of MAC addresses that the physical port forwards to this
+        /// function (multi-host and multi-PF devices). DevX takes it as create and as modify; its
+        /// id is table_index.
         SET_L2_TABLE_ENTRY = 0x829,
-        /// Reads an entry of the table of MAC addresses that are forwarded to the function.
+        /// Reads an entry of the table of MAC addresses.
         QUERY_L2_TABLE_ENTRY = 0x82a,
-        /// Empties an entry of the table of MAC addresses that are forwarded to the function.
+        /// Empties an entry of the table of MAC addresses.
         DELETE_L2_TABLE_ENTRY = 0x82b,
-        /// Selects what wakes the machine, and whether it may be reset over the network.
+        /// Selects what wakes the machine, and whether a packet may reset it.
         SET_WOL_ROL = 0x830,
-        /// Reads what wakes the machine, and whether it may be reset over the network.
+        /// Reads what wakes the machine, and whether a packet may reset it.
         QUERY_WOL_ROL = 0x831,
-        /// Bonds the ports.
+        /// Bonds the ports of the device: queues of either function can send on any port. Sent by
+        /// the function of the first port while no RDMA device uses the ports.
         CREATE_LAG = 0x840,
-        /// Changes how a bond spreads traffic over its ports.
+        /// Changes the ports on which packets of a bond leave, for example after a link went down.
         MODIFY_LAG = 0x841,
         /// Reads whether the device's ports are bonded, and how the bond spreads QPs over them.
         QUERY_LAG = 0x842,
-        /// Ends the bond of the ports.
+        /// Ends the bond: each function has its own port again.
         DESTROY_LAG = 0x843,
-        /// Bonds the vports of a bonded device, for RoCE behind the embedded switch.
+        /// Bonds the vports of the functions of a bonded device, so that one RDMA device works on
+        /// both ports.
         CREATE_VPORT_LAG = 0x844,
         /// Ends the bond of the vports.
         DESTROY_VPORT_LAG = 0x845,
@@ -329,7 +354,9 @@ enumeration! {
         DESTROY_RMP = 0x90e,
         /// Reads the context of a receive memory pool.
         QUERY_RMP = 0x90f,
-        /// Sets how long a packet without a receive WQE is held before it is dropped.
+        /// Sets how long a packet that finds no receive WQE is held before it is dropped; applies
+        /// to RQs with delay_drop_en. The event GENERAL_NOTIFICATION with sub type
+        /// DELAY_DROP_TIMEOUT reports that the time was exceeded.
         SET_DELAY_DROP_PARAMS = 0x910,
         /// Creates a TIS.
         CREATE_TIS = 0x912,
@@ -367,30 +394,34 @@ enumeration! {
         QUERY_FLOW_TABLE_ENTRY = 0x937,
         /// Removes a flow table entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
-        /// Allocates one or many flow counters (packets and bytes) for steering rules.
+        /// Allocates a flow counter, or a bulk of them with consecutive numbers. Entries count
+        /// packets and bytes in it (action COUNT).
         ALLOC_FLOW_COUNTER = 0x939,
-        /// Frees a counter of steering rules.
+        /// Frees a flow counter, or the bulk that begins with it.
         DEALLOC_FLOW_COUNTER = 0x93a,
-        /// Reads a counter of steering rules.
+        /// Reads flow counters, and may reset them. The device updates the values in intervals, not
+        /// with each packet.
         QUERY_FLOW_COUNTER = 0x93b,
         /// Changes the miss action of a flow table.
         MODIFY_FLOW_TABLE = 0x93c,
-        /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
-        /// of one.
+        /// Creates a packet reformat context: headers that an entry adds to packets, or their
+        /// removal (action PACKET_REFORMAT).
         ALLOC_PACKET_REFORMAT_CONTEXT = 0x93d,
-        /// Destroys a packet reformat of steering rules.
+        /// Destroys a packet reformat context.
         DEALLOC_PACKET_REFORMAT_CONTEXT = 0x93e,
-        /// Reads a packet reformat of steering rules.
+        /// Reads a packet reformat context.
         QUERY_PACKET_REFORMAT_CONTEXT = 0x93f,
-        /// Creates a list of changes that a steering rule makes to headers.
+        /// Creates a modify header context: a list of changes to header fields and metadata
+        /// registers that an entry makes (action MOD_HDR).
         ALLOC_MODIFY_HEADER_CONTEXT = 0x940,
-        /// Destroys a list of changes to headers.
+        /// Destroys a modify header context.
         DEALLOC_MODIFY_HEADER_CONTEXT = 0x941,
-        /// Reads a list of changes to headers.
+        /// Reads a modify header context.
         QUERY_MODIFY_HEADER_CONTEXT = 0x942,
-        /// Creates a QP between the host and the FPGA of an Innova card.
+        /// Creates a QP of the FPGA, to be connected with one of the host (RoCE v1 inside the
+        /// card).
         FPGA_CREATE_QP = 0x960,
-        /// Changes a QP of the FPGA.
+        /// Changes a QP of the FPGA: Linux connects it so.
         FPGA_MODIFY_QP = 0x961,
         /// Reads the context of a QP of the FPGA.
         FPGA_QUERY_QP = 0x962,
@@ -414,25 +445,29 @@ enumeration! {
         CREATE_UMEM = 0xa08,
         /// Destroys a UMEM.
         DESTROY_UMEM = 0xa0a,
-        /// Waits until packets see every steering rule that software wrote to device memory.
+        /// Waits until the device uses all steering entries that software wrote to its memory
+        /// (software steering), so that old ones can be freed.
         SYNC_STEERING = 0xb00,
         /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
-        /// Reads the state of another function, such as ACTIVE or IN_USE.
+        /// Reads the state of another function.
         QUERY_VHCA_STATE = 0xb0d,
-        /// Arms the event of another function's next state change, or sets the number that software
-        /// assigns to it.
+        /// Arms the event of another function's next state change, or sets its sw_function_id.
         MODIFY_VHCA_STATE = 0xb0e,
-        /// Generates PSP security associations and their keys.
+        /// Generates receive associations of PSP: numbers (SPI) and the keys that the device
+        /// derives for them from its master key.
         PSP_GEN_SPI = 0xb10,
-        /// Rotates the device's PSP master key.
+        /// Rotates the master key of PSP: new associations derive from a new key, and those from
+        /// before the last rotation stop working.
         PSP_ROTATE_KEY = 0xb11,
-        /// Waits until no packet in flight uses a destroyed encryption key.
+        /// Waits until no packet in flight uses destroyed keys, so that their numbers can be given
+        /// out again.
         SYNC_CRYPTO = 0xb12,
         /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
-        /// Executes a WQE that the command carries.
+        /// Executes a WQE that the command carries, to write an entry of hardware steering without
+        /// an SQ.
         GENERATE_WQE = 0xb17,
         /// Reads the vendor unique identifiers (VUIDs) of functions: strings that identify a
         /// function after it moved.

@@ -893,6 +893,20 @@ structure! {
 }
 
 structure! {
+    /// An entry of an RQT whose entries name the function too (rq_vhca_id_format).
+    ///
+    /// Source: linux: mlx5_ifc_rq_vhca_bits.
+    RqVhca, RqVhcaLayout, 0x8 bytes = "rq_vhca" {
+        sources: ["linux: mlx5_ifc_rq_vhca_bits"];
+        reserved: [(0, 8), (32, 16)];
+        /// RQ that gets packets. `0x00.23:0`
+        rq_num set_rq_num: number(u32, 8, 24);
+        /// Function that owns it; needs hca_cap.cross_vhca_rqt. `0x04.15:0`
+        rq_vhca_id set_rq_vhca_id: number(u16, 48, 16);
+    }
+}
+
+structure! {
     /// Fields that MODIFY_RQT changes.
     ///
     /// Source: linux: mlx5_ifc_rqt_bitmask_bits.

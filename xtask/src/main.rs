@@ -19,6 +19,7 @@ mod dpa;
 mod fuzz;
 mod hwtest;
 mod lanes;
+mod ledger;
 mod lines;
 mod mutants;
 mod outcome;
@@ -51,6 +52,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Makes small changes to the sources, and lists those that no test detects.
     Mutants(mutants::Options),
+    /// Checks and lists the fixes of other mlx5 drivers, with the tests that cover them here.
+    Ledger(ledger::Options),
     /// Builds static programs for machines without Rust.
     Dist(dist::Options),
     /// Runs every test that this machine can run.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Mutants(options) => mutants::run(&options),
+        Task::Ledger(options) => ledger::run(&options),
         Task::Dist(options) => dist::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Dpa(task) => dpa::run(&task),

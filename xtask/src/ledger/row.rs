@@ -1,0 +1,198 @@
+//! A row of the ledger: a commit of another driver that corrects a mistake, and its verdict.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::workspace::Result;
+
+/// Subjects of rows.
+const SUBJECTS: [&str; 27] = [
+    "address",
+    "atomic",
+    "barrier",
+    "build",
+    "context",
+    "cq",
+    "crypto",
+    "dc",
+    "doorbell",
+    "event",
+    "flow",
+    "memory",
+    "mr",
+    "mw",
+    "other",
+    "qp",
+    "raw",
+    "signature",
+    "srq",
+    "steering",
+    "style",
+    "tag",
+    "time",
+    "uar",
+    "ud",
+    "umr",
+    "wqe",
+];
+
+/// The project whose commit it is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    #[serde(rename = "rdma-core")]
+    RdmaCore,
+    #[serde(rename = "ucx")]
+    Ucx,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RdmaCore => "rdma-core",
+            Self::Ucx => "ucx",
+        })
+    }
+}
+
+/// A commit and its verdict, as the file has them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Row {
+    pub(super) source: Source,
+    /// The beginning of the commit's hash.
+    pub(super) id: String,
+    date: toml::value::Datetime,
+    pub(super) subject: String,
+    /// The mistake and its effect.
+    wrong: String,
+    /// The file or folder where the same mistake could be; empty if there is none.
+    #[serde(default)]
+    pub(super) here: String,
+    unconcerned: Option<String>,
+    #[serde(default)]
+    shown_by: Vec<String>,
+    hardware: Option<String>,
+    untested: Option<String>,
+}
+
+/// What a row says about this driver.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict<'a> {
+    /// It has nothing of the kind, for this reason.
+    Unconcerned(&'a str),
+    /// These tests show that it does not make the mistake.
+    Shown(&'a [String]),
+    /// Only a card can show it: the section of docs/hardware-unknowns.md that has the question.
+    Hardware(&'a str),
+    /// It does not make the mistake, and no test shows it: where, and which test would.
+    Untested(&'a str),
+}
+
+/// Reads `tests/ledger.toml`.
+pub(super) fn read(text: &str) -> Result<Vec<Row>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Ledger {
+        commit: Vec<Row>,
+    }
+    Ok(toml::from_str::<Ledger>(text)?.commit)
+}
+
+impl Row {
+    pub(super) fn verdict(&self) -> std::result::Result<Verdict<'_>, String> {
+        let shown = (!self.shown_by.is_empty()).then_some(Verdict::Shown(&self.shown_by));
+        let verdicts = [
+            self.unconcerned.as_deref().map(Verdict::Unconcerned),
+            shown,
+            self.hardware.as_deref().map(Verdict::Hardware),
+            self.untested.as_deref().map(Verdict::Untested),
+        ];
+        let mut verdicts = verdicts.into_iter().flatten();
+        match (verdicts.next(), verdicts.next()) {
+            (Some(verdict), None) => Ok(verdict),
+            (found, _) => {
+                let found = if found.is_some() { "several" } else { "none" };
+                let names = "unconcerned, shown_by, hardware and untested";
+                Err(format!("it must have one of {names}, and has {found}"))
+            }
+        }
+    }
+
+    /// Whether no test shows it, though it concerns this driver.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.verdict(), Ok(Verdict::Untested(_) | Verdict::Hardware(_)) | Err(_))
+    }
+
+    /// What is wrong with the row by itself.
+    pub(super) fn fault(&self) -> Option<String> {
+        if let Err(fault) = self.verdict() {
+            return Some(fault);
+        }
+        if self.id.len() < 9 || !self.id.bytes().all(|letter| letter.is_ascii_hexdigit()) {
+            return Some(format!("id = {:?}: not 9 or more hexadecimal digits", self.id));
+        }
+        if self.date.date.is_none() || self.date.time.is_some() {
+            return Some(format!("date = {}: not a date alone", self.date));
+        }
+        if !SUBJECTS.contains(&&*self.subject) {
+            return Some(format!("subject = {:?}: unknown", self.subject));
+        }
+        let text = match self.verdict() {
+            Ok(Verdict::Unconcerned(text) | Verdict::Untested(text)) => text,
+            _ => "-",
+        };
+        (self.wrong.trim().is_empty() || text.trim().is_empty()).then(|| "a text is empty".into())
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, id, date, subject, wrong, here, .. } = self;
+        write!(f, "{source} {id} {date} {subject}\n  {wrong}")?;
+        if !here.is_empty() {
+            write!(f, "\n  here: {here}")?;
+        }
+        match self.verdict() {
+            Ok(Verdict::Unconcerned(why)) => write!(f, "\n  unconcerned: {why}"),
+            Ok(Verdict::Shown(tests)) => write!(f, "\n  tested: {}", tests.join(", ")),
+            Ok(Verdict::Hardware(question)) => write!(f, "\n  only on hardware: {question}"),
+            Ok(Verdict::Untested(what)) => write!(f, "\n  untested: {what}"),
+            Err(fault) => write!(f, "\n  {fault}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(verdict: &str) -> Result<Row> {
+        let head = "[[commit]]\nsource = \"ucx\"\nid = \"0123456789\"\ndate = 2020-01-02\n";
+        let text = format!("{head}subject = \"cq\"\nwrong = \"It hung.\"\n{verdict}\n");
+        Ok(read(&text)?.remove(0))
+    }
+
+    #[test]
+    fn row_has_exactly_one_verdict() {
+        let none = row("").unwrap();
+        assert!(none.is_open() && none.fault().unwrap().ends_with("has none"));
+        let two = row("unconcerned = \"a\"\nshown_by = [\"b\"]").unwrap();
+        assert!(two.fault().unwrap().ends_with("has several"));
+        let one = row("shown_by = [\"b\"]").unwrap();
+        assert_eq!((one.fault(), one.is_open()), (None, false));
+        assert_eq!(one.verdict(), Ok(Verdict::Shown(&["b".to_owned()])));
+        let text = "ucx 0123456789 2020-01-02 cq\n  It hung.\n  tested: b";
+        assert_eq!(one.to_string(), text);
+    }
+
+    #[test]
+    fn row_rejects_unknown_keys_and_subjects() {
+        assert!(row("finding = \"a\"").is_err());
+        let text = row("unconcerned = \" \"").unwrap();
+        assert_eq!(text.fault().unwrap(), "a text is empty");
+        let mut unknown = row("unconcerned = \"a\"").unwrap();
+        unknown.subject = "cqs".into();
+        assert_eq!(unknown.fault().unwrap(), "subject = \"cqs\": unknown");
+    }
+}

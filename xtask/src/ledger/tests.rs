@@ -32,7 +32,7 @@ impl Tests {
         let parts = path.trim_end_matches(".rs").split('/');
         let package = path.split('/').nth(1).unwrap_or_default().replace('-', "_");
         let mut scopes: Vec<String> = parts.map(str::to_owned).collect();
-        scopes.push(format!("verbless_{package}"));
+        scopes.extend([format!("verbless_{package}"), package]);
         let mut functions = Vec::new();
         for line in text.lines().map(str::trim) {
             let name = |rest: &str| {

@@ -50,8 +50,8 @@ impl Unknown {
         if self.question.trim().is_empty() || self.source.trim().is_empty() {
             return Some("question or source is empty");
         }
-        if self.answers.len() < 2 {
-            return Some("a question has at least two answers");
+        if self.answers.is_empty() {
+            return Some("it has no answer: what would follow from it");
         }
         let unasked = self.case.is_empty() && self.ask.trim().is_empty();
         unasked.then_some("it names neither a case nor a way to ask")
@@ -124,12 +124,13 @@ mod tests {
                         case = \"rc::a\"\nsource = \"fidelity.md\"\n";
 
     #[test]
-    fn question_needs_name_answers_and_way_to_ask() {
+    fn question_needs_name_answer_and_way_to_ask() {
         let fault = |from: &str, to: &str| read(&TEXT.replace(from, to)).unwrap()[0].fault();
         assert_eq!(fault("a-1", "a-1"), None);
         assert!(fault("a-1", "A 1").unwrap().contains("name"));
         assert!(fault("rc::a", "").unwrap().contains("case"));
-        assert!(fault(", \"If not: change it.\"", "").unwrap().contains("two answers"));
+        let both = "\"If it does: right.\", \"If not: change it.\"";
+        assert!(fault(both, "").unwrap().contains("no answer"));
     }
 
     #[test]

@@ -250,8 +250,14 @@ impl Caps {
         self.general.fixed_buffer_size().then_some(least..=most)
     }
 
-    /// Maximum number of scatter/gather entries of a send: the room in the largest WQE beside its
-    /// other segments.
+    /// Maximum length of a send WQE in ds of 16 bytes, control segment included.
+    pub fn max_send_ds(&self) -> usize {
+        (usize::from(self.max_send_wqe_bytes) / 16).min(MAX_DS)
+    }
+
+    /// Maximum number of scatter/gather entries of a send of a connected queue pair: the room in
+    /// the largest WQE beside its other segments. [`Self::max_datagram_sges`] has that of a
+    /// datagram.
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
@@ -263,10 +269,23 @@ impl Caps {
         self.max_send_sges().min((512 - 32) / 16)
     }
 
-    /// Maximum bytes of inline data of a send: the room in the largest WQE beside control, remote
-    /// address and the inline header.
+    /// Maximum bytes of inline data of a send of a connected queue pair: the room in the largest
+    /// WQE beside control, remote address and the inline header. [`Self::max_datagram_inline`] has
+    /// that of a datagram.
     pub fn max_inline(&self) -> usize {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
+    }
+
+    /// Maximum number of scatter/gather entries of a datagram: its WQE begins with control and an
+    /// address vector of 48 bytes.
+    pub fn max_datagram_sges(&self) -> usize {
+        self.max_send_ds().saturating_sub(4).min(self.max_send_sges())
+    }
+
+    /// Maximum bytes of inline data of a datagram: the room in the largest WQE beside control,
+    /// address vector and the inline header.
+    pub fn max_datagram_inline(&self) -> usize {
+        (self.max_send_ds() * 16).saturating_sub(64 + 4).min(self.max_inline())
     }
 
     /// Maximum number of scatter/gather entries of a receive.
@@ -298,5 +317,8 @@ pub(crate) fn query_hca_cap(
     Ok(Box::new(*output.capability()))
 }
 
-/// The `ds` field of a control segment counts up to 63; the last of 16 wqebbs is not whole.
+/// The `ds` field of a control segment counts up to 63.
+const MAX_DS: usize = 63;
+
+/// Of the 63 ds of a WQE, the last of 16 wqebbs is not whole.
 const MAX_SEND_WQE_BYTES: usize = 61 * 16;

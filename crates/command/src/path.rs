@@ -211,6 +211,18 @@ mod tests {
     }
 
     #[test]
+    fn service_level_has_4_bits() {
+        for sl in 0..=15 {
+            let path = Path::InfiniBand { dlid: 1, sl, source_path_bits: 0, grh: None };
+            let mut context = AddressPath::zeroed();
+            path.emit(1, &mut context);
+            let vector = path.address_vector().expect("a path");
+            assert_eq!((context.sl(), vector.sl()), (sl, sl));
+            assert_eq!(vector.as_bytes()[12], sl, "`stat_rate_sl` of libmlx5: the lower half");
+        }
+    }
+
+    #[test]
     fn loopback_path_sets_force_loopback_only() {
         let mut context = AddressPath::zeroed();
         Path::Loopback.emit(1, &mut context);

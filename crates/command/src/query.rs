@@ -119,12 +119,8 @@ impl Device {
     pub fn forces_loopback(&self) -> Result<bool, Error> {
         let caps = self.caps();
         let Some(roce) = &caps.roce else { return Ok(caps.general.fl_rc_qp_when_roce_disabled()) };
-        Ok(match self.query_nic_vport_context()?.roce_en() {
-            true => roce.fl_rc_qp_when_roce_enabled(),
-            false => {
-                caps.general.fl_rc_qp_when_roce_disabled() || roce.fl_rc_qp_when_roce_disabled()
-            }
-        })
+        let enabled = self.query_nic_vport_context()?.roce_en();
+        Ok(allows_force_loopback(&caps.general, roce, enabled))
     }
 
     /// QUERY_HCA_VPORT_CONTEXT of our own vport at `port`: LID, GUIDs, states of an InfiniBand
@@ -213,6 +209,14 @@ impl Device {
     }
 }
 
+/// Whether a function with a RoCE page allows force loopback, `enabled` in its vport context or not.
+fn allows_force_loopback(general: &prm::HcaCap, roce: &prm::RoceCap, enabled: bool) -> bool {
+    match enabled {
+        true => roce.fl_rc_qp_when_roce_enabled(),
+        false => general.fl_rc_qp_when_roce_disabled() || roce.fl_rc_qp_when_roce_disabled(),
+    }
+}
+
 /// The host's PF behind an embedded switch: its PCI address in the host, and its enabled VFs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPf {
@@ -228,3 +232,26 @@ pub struct HostPf {
 
 /// Bytes of a VUID in the output of QUERY_VUID.
 const VUID_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No page of RoCE says whether RoCE is on: the vport context does.
+    #[test]
+    fn force_loopback_follows_caps_of_vport_roce_state() {
+        let allows = |general_off, roce_off, roce_on, enabled| {
+            let (mut general, mut roce) = (prm::HcaCap::zeroed(), prm::RoceCap::zeroed());
+            general.set_fl_rc_qp_when_roce_disabled(general_off);
+            roce.set_fl_rc_qp_when_roce_disabled(roce_off);
+            roce.set_fl_rc_qp_when_roce_enabled(roce_on);
+            allows_force_loopback(&general, &roce, enabled)
+        };
+        for bits in 0..8 {
+            let [general_off, roce_off, roce_on] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let of = |enabled| allows(general_off, roce_off, roce_on, enabled);
+            assert_eq!(of(true), roce_on, "{bits:#b}");
+            assert_eq!(of(false), general_off || roce_off, "{bits:#b}");
+        }
+    }
+}

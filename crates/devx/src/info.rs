@@ -9,6 +9,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Name of its character device, such as `uverbs0`.
     pub node: String,
+    /// Whether the character device exists. Without it the device cannot be opened: a container
+    /// sees all devices of its host in sysfs, but has only the nodes that it was given.
+    pub has_node: bool,
     /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a
     /// sub-function.
     pub pci_address: Option<String>,
@@ -179,6 +182,14 @@ impl Gid {
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
+
+    /// Whether the interface id, the last 8 bytes, is 0. No InfiniBand port has such a GID: an
+    /// unused entry of its table reads as zero, or as the subnet's prefix alone. A RoCE port may
+    /// have it, because a GID there is an IP address.
+    #[must_use]
+    pub fn lacks_interface_id(self) -> bool {
+        self.0[8..] == [0; 8]
+    }
 }
 
 impl fmt::Display for Gid {
@@ -207,7 +218,9 @@ mod tests {
         let gid = Gid::parse(text).unwrap();
         assert_eq!(gid.0[..2], [0xfe, 0x80]);
         assert_eq!(gid.to_string(), text);
-        assert!(!gid.is_zero());
+        assert!(!gid.is_zero() && !gid.lacks_interface_id());
+        let prefix = Gid::parse("fe80:0000:0000:0000:0000:0000:0000:0000").unwrap();
+        assert!(!prefix.is_zero() && prefix.lacks_interface_id());
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Context {
         Ok(PortAttributes { raw })
     }
 
-    /// The GIDs in use of all ports.
+    /// The GIDs in use of all ports. An InfiniBand entry without an interface id is not in use.
     ///
     /// # Errors
     /// Those of [`query_port`](Self::query_port), which gives the tables' lengths; EINVAL if the
@@ -134,7 +134,10 @@ fn gids(entries: &[GidEntry], count: u64) -> Result<Vec<GidTableEntry>> {
             let what = format_args!("{count} entries in a table of {}", entries.len());
             Error::answer(method::QUERY_GID_TABLE, what)
         })?;
-    Ok(used.iter().map(|&entry| entry.into()).collect())
+    let entries = used.iter().map(|&entry| GidTableEntry::from(entry));
+    let unused =
+        |entry: &GidTableEntry| entry.kind == GidType::InfiniBand && entry.gid.lacks_interface_id();
+    Ok(entries.filter(|entry| !unused(entry)).collect())
 }
 
 #[cfg(test)]
@@ -151,6 +154,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn infiniband_entry_without_interface_id_is_unused() {
+        let entry = |gid_index, gid_type, last| {
+            let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            gid[15] = last;
+            GidEntry { gid, gid_index, port_num: 1, gid_type, ..Default::default() }
+        };
+        let [ib, roce] = [core::gid_type::IB, core::gid_type::ROCE_V2];
+        let entries = [entry(0, ib, 1), entry(1, ib, 0), entry(2, roce, 0), entry(3, ib, 2)];
+        let indexes: Vec<_> = gids(&entries, 4).unwrap().iter().map(|it| it.index).collect();
+        assert_eq!(indexes, [0, 2, 3]);
+    }
+
     proptest! {
         #[test]
         fn random_gid_table_is_parsed_or_rejected(
@@ -163,6 +179,7 @@ mod tests {
                 .map(|entry| zerocopy::FromBytes::read_from_bytes(entry).unwrap())
                 .collect();
             match gids(&entries, count) {
+                // Random bytes have an interface id.
                 Ok(table) => prop_assert_eq!(table.len() as u64, count),
                 Err(_) => prop_assert!(count > entries.len() as u64),
             }

@@ -109,12 +109,20 @@ impl ClockPage {
     /// Writes the page with separate system calls, so that readers of the mapping see the stores in
     /// this order.
     fn write(&self, time: &CycleCounter) -> Result<(), Errno> {
+        self.store(time, |at, bytes| pwrite(&*self.file, bytes, self.offset + at).map(drop))
+    }
+
+    /// The stores of an update, in order: `put` takes an offset in the page and bytes.
+    fn store(
+        &self,
+        time: &CycleCounter,
+        mut put: impl FnMut(i64, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
-        let put = |value: u32| pwrite(&*self.file, &value.to_ne_bytes(), self.offset);
-        put(sign.wrapping_add(1))?;
-        pwrite(&*self.file, &time.page(), self.offset + 4)?;
+        put(0, &sign.wrapping_add(1).to_ne_bytes())?;
+        put(4, &time.page())?;
         *sign = sign.wrapping_add(2);
-        put(*sign).map(drop)
+        put(0, &sign.to_ne_bytes())
     }
 }
 
@@ -240,6 +248,44 @@ mod tests {
         let error = nanoseconds(&bytes, stamp).abs_diff(1_000_000 + 100_000 * 1_000_000_000);
         assert!(error < 100_000, "{error} ns after a day and more, and many wraps of the counter");
         assert_eq!(bytes[..4], 4_u32.to_ne_bytes(), "the sign is even, and another");
+    }
+
+    /// A reader of the mapped page that looks at `sign` before and after, as libmlx5 does, at any
+    /// time between the stores of an update.
+    #[test]
+    fn reader_that_checks_sign_sees_one_update() {
+        let page = ClockPage::alone().expect("a page");
+        let mut time = CycleCounter::new(1_000_000, 5, 5).expect("a clock");
+        page.write(&time).expect("it exists");
+        time.advance(77);
+        let mut states = vec![read(&page)];
+        page.store(&time, |at, bytes| {
+            // A store of many bytes becomes visible in parts.
+            for (at, part) in (at..).step_by(4).zip(bytes.chunks(4)) {
+                pwrite(page.file(), part, page.offset + at)?;
+                states.push(read(&page));
+            }
+            Ok(())
+        })
+        .expect("it exists");
+        let long = |state: &[u8; 56], at: usize| {
+            u64::from_ne_bytes(*state[at..].first_chunk().expect("8 bytes"))
+        };
+        let sign = |state: &[u8; 56]| long(state, 0) as u32;
+        let mut seen = [0; 2];
+        for (first, before) in states.iter().enumerate().filter(|(_, state)| sign(state) & 1 == 0) {
+            for (second, then) in states.iter().enumerate().skip(first) {
+                for (third, later) in states.iter().enumerate().skip(second) {
+                    let after = &states[third..];
+                    if after.iter().any(|after| sign(after) == sign(before)) {
+                        let (nanoseconds, cycles) = (long(then, 8), long(later, 16));
+                        assert_eq!(nanoseconds, cycles, "of one update: 1 GHz");
+                        seen[usize::from(cycles == 77)] += 1;
+                    }
+                }
+            }
+        }
+        assert!(seen[0] > 0 && seen[1] > 0, "each update is seen: {seen:?}");
     }
 
     #[test]

@@ -280,7 +280,7 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE_BYTES] {
     let mut bytes = [0; RESPONSE_BYTES];
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(0, 1 << caps.log_max_qp());
-    put(4, 1 << caps.log_bf_reg_size());
+    put(4, if kernel.has_write_combining() { 1 << caps.log_bf_reg_size() } else { 0 });
     put(8, pages * REGISTERS_PER_PAGE);
     put(12, CACHE_LINE);
     put(16, u32::from(caps.max_wqe_sz_sq()) | u32::from(caps.max_wqe_sz_rq()) << 16);

@@ -494,6 +494,7 @@ fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     DeviceInfo {
         name: name(number),
         node: format!("uverbs{number}"),
+        has_node: true,
         pci_address: topology::pci_address(&on_card),
         function: topology::kind(&on_card),
         vendor_id: numbers.vendor_id,

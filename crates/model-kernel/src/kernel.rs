@@ -319,6 +319,12 @@ impl Kernel {
         self.completion_queues.contains(&number)
     }
 
+    /// Whether clients may map UAR pages with write combining: never without capability `bf` (Linux
+    /// `mlx5_ib_test_wc`).
+    pub(super) fn has_write_combining(&self) -> bool {
+        self.caps.bf()
+    }
+
     /// True once the device died. Verbs' async event files report DEVICE_FATAL at once. DevX files
     /// report nothing, because Linux's `devx_event_notifier` gets only EQEs; they end when the
     /// device is removed or reset (`devx_async_event_destroy_uobj`).

@@ -35,6 +35,10 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let kernel = &self.file.kernel;
+        if kind == TYPE_BLUEFLAME && !kernel.has_write_combining() {
+            let words = "UAR type BF needs write combining, which Linux uses with capability bf";
+            return Err(refused(Errno::EOPNOTSUPP, words));
+        }
         let full = || refused(Errno::ENOMEM, "the file has reached its limit of UARs");
         let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
         let mappings = self.file.charge_mappings()?;

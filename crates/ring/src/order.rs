@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use verbless_prm::{self as prm, CqeOpcode, WqeOpcode};
 
-use crate::cq::{CompletionQueue, CompletionQueueParts, Notify};
+use crate::cq::{CollapsedCompletionQueue, CompletionQueue, CompletionQueueParts, Notify};
 use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
 use crate::ring::{RecordMemory, RingMemory, SharedMemory};
 use crate::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
@@ -245,6 +245,30 @@ fn cqe_is_read_owner_bit_first_and_freed_last() {
 
     assert_eq!(queue.drain(5).count(), 0);
     assert_eq!(take(), [Event::Owner], "no CQE taken, no consumer index written");
+}
+
+/// The WQE counter and the opcode come from one load, so they are of one CQE; the rest follows the
+/// barrier.
+#[test]
+fn collapsed_cqe_is_read_tail_first_and_once() {
+    let entry = memory(64);
+    let queue = CollapsedCompletionQueue::new(ring_of(&entry), record_of(&memory(8))).unwrap();
+    take();
+    assert!(queue.newest().is_none());
+    assert_eq!(take(), [Event::Owner], "nothing but the owner bit of an empty entry is read");
+    let mut cqe = prm::Cqe::zeroed();
+    cqe.set_wqe_opcode(WqeOpcode::WRITE).set_qpn(1).set_opcode(CqeOpcode::REQUESTER);
+    entry.write_at(0, cqe.as_bytes()).unwrap();
+    assert!(queue.newest().is_some());
+    // Bytes 0x34: syndromes; 0x38: opcode and QPN; 0x3c: WQE counter, signature, opcode and owner.
+    let expected = [
+        Event::Owner,
+        Event::Cqe(0x3c),
+        Event::Barrier("after_owner_bit"),
+        Event::Cqe(0x34),
+        Event::Cqe(0x38),
+    ];
+    assert_eq!(take(), expected);
 }
 
 #[test]

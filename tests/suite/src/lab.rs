@@ -549,8 +549,9 @@ fn has_gid(port: &PortInfo) -> bool {
     port.link_layer != LinkLayer::Ethernet || !port.gids.is_empty()
 }
 
-/// The device of that name; for `auto`, the first one whose first port the cases can use. Also the
-/// devices before it, each with its defect.
+/// The device of that name; for `auto`, the first one whose first port the cases can use: one with
+/// a node if there is any, because those come first. Also the devices before it, each with its
+/// defect.
 fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, Vec<String>) {
     if name != "auto" {
         return (found.iter().find(|info| info.name == name), Vec::new());

@@ -85,6 +85,21 @@ fn qp_without_sq_sets_no_sq() {
     }
 }
 
+/// Without a RoCE page, the format of send queues counts.
+#[test]
+fn qp_timestamps_follow_sq_ts_format_without_roce() {
+    for (format, expected) in [
+        ("REAL_TIME", TimestampFormat::DEFAULT),
+        ("FREE_RUNNING_AND_REAL_TIME", TimestampFormat::FREE_RUNNING),
+    ] {
+        let lines = format!("[ethernet.caps.general]\nroce = false\nsq_ts_format = \"{format}\"\n");
+        let (_model, device) = based_on("connectx6dx-realtime", &lines);
+        assert!(device.caps().roce.is_none());
+        let made = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
+        assert_eq!(made.query().expect("its context").ts_format(), expected, "{format}");
+    }
+}
+
 #[test]
 fn qp_has_own_rq_or_rmp() {
     let (_model, device) = connectx6dx(Link::Infiniband);
@@ -513,6 +528,14 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
         assert_eq!((caps.max_send_sges(), caps.max_inline()), (sges, inline), "{bytes} bytes");
         // A READ WQE has at most 512 bytes, with control and remote address.
         assert_eq!(caps.max_read_sges(), sges.min(30), "{bytes} bytes");
+    }
+    // Control and address vector take 64 bytes, and the inline header 4.
+    for (bytes, sges, inline) in [(64, 0, 0), (80, 1, 12), (512, 28, 444), (1024, 58, 940)] {
+        let to = format!("max_wqe_sz_sq = {bytes}\n");
+        let (_model, device) = with_caps(&[("max_wqe_sz_sq = 1024\n", &to)]);
+        let caps = device.caps();
+        let found = (caps.max_datagram_sges(), caps.max_datagram_inline());
+        assert_eq!(found, (sges, inline), "a datagram of {bytes} bytes");
     }
     for (bytes, sges) in [(0, 0), (15, 0), (16, 1), (512, 32)] {
         let to = format!("max_wqe_sz_rq = {bytes}\n");

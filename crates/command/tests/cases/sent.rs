@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use verbless_command::{
-    CapMode, CapPage, CqAttr, FlowAttr, InitAttr, QpAttr, QueueMemory, RemoteAccess, SelfLoopback,
-    ServiceType,
+    CapMode, CapPage, CqAttr, DatagramAttr, Error, FlowAttr, InitAttr, QKey, QpAttr, QueueMemory,
+    RemoteAccess, SelfLoopback, ServiceType,
 };
 use verbless_model::{Link, Model};
 use verbless_prm::{CommandStatus, Init2initQpIn, Opcode, PathMigrationState, Rst2initQpIn};
@@ -47,6 +47,9 @@ fn to_init_enables_mmo_for_memory_copies_only() {
             assert_eq!((input.qpn(), input.qpc().st()), (qp.qpn().0, ServiceType::RC));
             assert_eq!(input.qpc().pm_state(), PathMigrationState::MIGRATED);
         }
+        // The header, the context, the upper masks, and an extension of 192 bytes.
+        let lengths: Vec<_> = inputs.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [0x1d0][..usize::from(dma_mmo)]);
     }
     // A device with `dma_mmo_sq` only has no bit to set in the QP context.
     let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
@@ -76,6 +79,25 @@ fn transitions_repeat_service_and_pm_state() {
         let input = Init2initQpIn::from_prefix(&inputs[0]).expect("a whole command");
         let context = (input.qpc().st(), input.qpc().pm_state());
         assert_eq!(context, (service, PathMigrationState::MIGRATED));
+    }
+}
+
+/// The model has one P_Key, so it refuses the index.
+#[test]
+fn rst2init_has_pkey_index() {
+    let (model, device) = connectx6dx(Link::Infiniband);
+    let index = |act: &mut dyn FnMut() -> Result<(), Error>| {
+        let (inputs, _) = sent(&model, Opcode::RST2INIT_QP, act);
+        let input = Rst2initQpIn::from_prefix(&inputs[0]).expect("a whole command");
+        input.qpc().primary_address_path().pkey_index()
+    };
+    for pkey_index in [0, 1, 127] {
+        let mut rc = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
+        let to = InitAttr { pkey_index, ..init() };
+        assert_eq!(index(&mut || rc.to_init(&to)), pkey_index);
+        let mut ud = device.create_qp(qp_attr(&device, ServiceType::UD)).expect("a queue pair");
+        let to = DatagramAttr { port: 1, pkey_index, q_key: QKey(1) };
+        assert_eq!(index(&mut || ud.to_init_datagram(&to)), pkey_index);
     }
 }
 

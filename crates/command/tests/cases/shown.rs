@@ -6,7 +6,7 @@ use verbless_command::{
 use verbless_model::Link;
 use verbless_prm::ServiceType;
 
-use crate::support::{connectx6dx, qp_attr, with_caps};
+use crate::support::{based_on, connectx6dx, qp_attr, with_caps};
 
 #[test]
 fn dpa_status_display_gives_text_and_number() {
@@ -98,6 +98,14 @@ fn forces_loopback_follows_fl_rc_qp_caps() {
     }
     let (_model, device) = connectx6dx(Link::Infiniband);
     assert!(!device.forces_loopback().expect("an answer"), "InfiniBand");
+    for disabled in [false, true] {
+        let lines = format!(
+            "[ethernet.caps.general]\nroce = false\nfl_rc_qp_when_roce_disabled = {disabled}\n"
+        );
+        let (_model, device) = based_on("connectx6dx", &lines);
+        assert!(device.caps().roce.is_none());
+        assert_eq!(device.forces_loopback().expect("an answer"), disabled, "without RoCE");
+    }
 }
 
 #[test]

@@ -14,19 +14,21 @@ use crate::info::{DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, Po
 /// PCI vendor of mlx5 functions.
 const VENDOR: u16 = 0x15b3;
 
-/// The mlx5 devices with a uverbs node, in the order of the nodes.
-pub(super) fn devices(sysfs: &Path) -> Result<Vec<DeviceInfo>> {
+/// The mlx5 devices that sysfs shows, in the order of their uverbs numbers; those whose node is in
+/// `dev` come first.
+pub(super) fn devices(sysfs: &Path, dev: &Path) -> Result<Vec<DeviceInfo>> {
     let class = sysfs.join("class/infiniband_verbs");
-    let found: Vec<_> = names(&class)
+    let mut found: Vec<_> = names(&class)
         .into_iter()
         .filter(|node| node.starts_with("uverbs"))
-        .filter_map(|node| device(sysfs, &class.join(&node), node))
+        .filter_map(|node| device(sysfs, dev, &class.join(&node), node))
         .collect();
+    found.sort_by_key(|info| !info.has_node);
     if found.is_empty() { Err(none(sysfs)) } else { Ok(found) }
 }
 
 /// Describes the device of a uverbs node; `None` if it is not an mlx5 device.
-fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
+fn device(sysfs: &Path, dev: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
     let name = text(entry.join("ibdev"))?;
     let parent = resolved(entry.join("device"));
     // A sub-function's parent is an auxiliary device, somewhere below its PCI function.
@@ -50,6 +52,8 @@ fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
     let rdma = sysfs.join("class/infiniband").join(&name);
     let attribute = |file: &str| text(rdma.join(file)).unwrap_or_default();
     Some(DeviceInfo {
+        // What cannot be examined is not missing: opening says why.
+        has_node: dev.join(&node).try_exists().unwrap_or(true),
         node,
         pci_address: function
             .file_name()
@@ -101,8 +105,10 @@ fn gids(port: &Path, link_layer: LinkLayer) -> Vec<GidInfo> {
     names(port.join("gids"))
         .into_iter()
         .filter_map(|name| {
-            let gid =
-                Gid::parse(&text(port.join("gids").join(&name))?).filter(|gid| !gid.is_zero())?;
+            let gid = Gid::parse(&text(port.join("gids").join(&name))?)?;
+            if gid.is_zero() || (link_layer == LinkLayer::InfiniBand && gid.lacks_interface_id()) {
+                return None;
+            }
             let kind = match text(port.join("gid_attrs/types").join(&name)).as_deref() {
                 Some("RoCE v2") => GidType::RoceV2,
                 // "IB/RoCE v1", or nothing on InfiniBand.
@@ -212,9 +218,10 @@ fn none(sysfs: &Path) -> Error {
     }
 }
 
-/// Whether a PCI device id is one of mlx5: Connect-IB and later ConnectX, and BlueField.
+/// Whether a PCI device id is one of mlx5: Connect-IB and later ConnectX (0x2101 is ConnectX-10
+/// NVLink-C2C), and BlueField.
 fn is_mlx5_id(id: u16) -> bool {
-    matches!(id, 0x1011..=0x10ff | 0xa2d2..=0xa2ff)
+    matches!(id, 0x1011..=0x10ff | 0x2101 | 0xa2d2..=0xa2ff)
 }
 
 #[cfg(test)]
@@ -223,10 +230,10 @@ mod tests {
 
     #[test]
     fn mlx5_ids_are_connect_ib_and_later_or_bluefield() {
-        for id in [0x1011, 0x101d, 0x1021, 0x10ff, 0xa2d2, 0xa2dc, 0xa2ff] {
+        for id in [0x1011, 0x1014, 0x101d, 0x1021, 0x10ff, 0x2101, 0xa2d2, 0xa2dc, 0xa2ff] {
             assert!(is_mlx5_id(id), "{id:#x}");
         }
-        for id in [0, 0x1003, 0x1010, 0x1100, 0xa2d1, 0xa300, u16::MAX] {
+        for id in [0, 0x1003, 0x1010, 0x1100, 0x2100, 0x2102, 0xa2d1, 0xa300, u16::MAX] {
             assert!(!is_mlx5_id(id), "{id:#x}");
         }
     }

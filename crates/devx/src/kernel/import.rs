@@ -49,7 +49,7 @@ impl Kernel {
         }
         let text = format!("{}:{}", libc::major(number), libc::minor(number));
         let class = self.sysfs.join("class/infiniband_verbs");
-        let found = discover::devices(&self.sysfs)?.into_iter().find(|info| {
+        let found = discover::devices(&self.sysfs, &self.dev)?.into_iter().find(|info| {
             sysfs::text(class.join(&info.node).join("dev")).as_deref() == Some(text.as_str())
         });
         found.ok_or_else(|| {

@@ -60,7 +60,7 @@ impl Backend for Kernel {
     }
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>> {
-        discover::devices(&self.sysfs)
+        discover::devices(&self.sysfs, &self.dev)
     }
 
     fn representors(&self, device: &DeviceInfo) -> Result<Vec<RepresentorInfo>> {

@@ -13,7 +13,9 @@ pub trait Backend: Send + Sync {
     /// Short name for messages: `kernel`, `model`.
     fn name(&self) -> &str;
 
-    /// The devices that can be opened, in a stable order; never an empty list.
+    /// The devices, in a stable order; never an empty list. Those that have a node
+    /// ([`DeviceInfo::has_node`]) come first, so that a program that takes the first device gets
+    /// one that it can open, if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) or

@@ -60,6 +60,44 @@ fn enumerate_sorts_by_node_number() {
     assert_eq!(nodes, ["uverbs0", "uverbs9", "uverbs10"]);
 }
 
+/// A container sees all of its host's devices in sysfs.
+#[test]
+fn devices_without_node_come_last() {
+    let tree = Tree::new();
+    for at in 0..3 {
+        let (address, node) = (format!("0000:0{at}:00.0"), format!("uverbs{at}"));
+        let parent = format!("pci0000:00/{address}");
+        tree.function(&address, Some("mlx5_core")).rdma(&format!("mlx5_{at}"), &node, &parent);
+    }
+    let seen = || {
+        let devices = tree.kernel().enumerate().unwrap();
+        devices.into_iter().map(|it| (it.name, it.has_node)).collect::<Vec<_>>()
+    };
+    let [zero, one, two] = ["mlx5_0", "mlx5_1", "mlx5_2"].map(str::to_owned);
+    let found = [(zero.clone(), false), (one.clone(), false), (two.clone(), false)];
+    assert_eq!(seen(), found, "the error of opening one says what is missing");
+    tree.file("dev/uverbs1", "");
+    assert_eq!(seen(), [(one, true), (zero, false), (two, false)]);
+    assert_eq!(tree.kernel().find("mlx5_0").unwrap().node, "uverbs0", "a name finds any of them");
+}
+
+#[test]
+fn infiniband_gid_without_interface_id_is_not_listed() {
+    let tree = Tree::new();
+    let parent = "pci0000:00/0000:08:00.0";
+    tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", parent);
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    let prefix = "fe80:0000:0000:0000:0000:0000:0000:0000";
+    tree.file(format!("{port}/gids/1"), prefix);
+    let indexes = || -> Vec<_> {
+        let device = tree.kernel().enumerate().unwrap().remove(0);
+        device.ports[0].gids.iter().map(|gid| gid.index).collect()
+    };
+    assert_eq!(indexes(), [0, 1, 10], "an IP address of RoCE may end in zeros");
+    tree.file(format!("{port}/link_layer"), "InfiniBand");
+    assert_eq!(indexes(), [0, 10]);
+}
+
 #[test]
 fn invalid_sysfs_attributes_leave_fields_empty() {
     let tree = Tree::new();
@@ -81,7 +119,7 @@ fn invalid_sysfs_attributes_leave_fields_empty() {
 fn enumerate_error_names_cause_of_missing_device() {
     const FUNCTION: &str = "0000:08:00.0";
     type Make = fn(&Tree);
-    let rows: [(Make, ErrorKind, &[&str]); 8] = [
+    let rows: [(Make, ErrorKind, &[&str]); 9] = [
         (|_| (), ErrorKind::NoDevice, &["none on the PCI bus", "software model"]),
         (|tree| _ = tree.rdma("rxe0", "uverbs0", "virtual/rxe0"), ErrorKind::NoDevice, &["rxe0"]),
         (
@@ -93,6 +131,15 @@ fn enumerate_error_names_cause_of_missing_device() {
             |tree| _ = tree.function(FUNCTION, None),
             ErrorKind::ModuleMissing,
             &["modprobe mlx5_core", "\"disagrees about version\"", "mokutil"],
+        ),
+        (
+            |tree| {
+                // ConnectX-10 NVLink-C2C.
+                let device = "sys/devices/pci0000:00/0000:08:00.0/device";
+                tree.function(FUNCTION, None).file(device, "0x2101");
+            },
+            ErrorKind::ModuleMissing,
+            &["modprobe mlx5_core"],
         ),
         (
             |tree| _ = tree.function(FUNCTION, Some("mlx5_core")),

@@ -58,7 +58,7 @@ fn open_two(name: Option<&str>) -> Result<(Device, Device)> {
     let peer = std::env::args().nth(3);
     let other = kernel.enumerate()?.into_iter().find(|info| match &peer {
         Some(peer) => info.name == *peer,
-        None => info.name != name,
+        None => info.name != name && info.has_node,
     });
     let other = other.ok_or("this machine has no second mlx5 device")?;
     Ok((open(Some(name))?, Device::open(&kernel, &other)?))

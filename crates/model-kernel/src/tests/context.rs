@@ -49,6 +49,8 @@ fn alloc_ucontext_reports_device_sizes() {
     assert_eq!((word(&reply, 40), word(&reply, 56), word(&reply, 60)), (72, 12, 3));
     let reply = response(|caps| _ = caps.set_num_of_uars_per_page(3), 0, 0);
     assert_eq!(word(&reply, 60), 1, "the device has no UAR pages of 4 KiB");
+    let reply = response(|caps| _ = caps.set_log_bf_reg_size(9).set_bf(false), 0, 0);
+    assert_eq!(word(&reply, 4), 0, "bytes of a BlueFlame register");
 }
 
 #[test]

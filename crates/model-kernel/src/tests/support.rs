@@ -72,6 +72,7 @@ impl Device {
         caps.set_num_ports(1);
         caps.set_log_max_qp(17);
         caps.set_cqe_version(1);
+        caps.set_bf(true);
         Arc::new(Self::with(caps, false))
     }
 

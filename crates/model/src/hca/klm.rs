@@ -108,6 +108,18 @@ mod tests {
     use crate::hca::budget::Budget;
 
     #[test]
+    fn interleaved_layout_covers_more_than_4_gib() {
+        let mut header = UmrRepeatBlockSegment::zeroed();
+        header.set_byte_count(0x8000).set_op(0x400).set_repeat_count(0x3_0000).set_num_ent(1);
+        let mut entry = UmrRepeatEntry::zeroed();
+        entry.set_byte_count(0x8000).set_memkey(7);
+        let limits = Limits { repeated_mkey: 0x400, ..Limits::default() };
+        let list = [&header.as_bytes()[..], &entry.as_bytes()[..]].concat();
+        let made = translation(&Budget::default(), &list, None, &limits);
+        assert_eq!(made.expect("it adds up").covers(), 0x1_8000_0000);
+    }
+
+    #[test]
     fn empty_klm_is_refused_before_others() {
         let list = |lengths: &[u32]| -> Vec<u8> {
             let entry = |&length: &u32| *prm::Klm::zeroed().set_byte_count(length).set_mkey(7);

@@ -319,6 +319,42 @@ fn structure_hex_is_decoded_by_name() {
 }
 
 #[test]
+fn masked_atomic_has_segments_of_its_operand_size() {
+    let description = load_sound(&root()).unwrap();
+    let runtime = Runtime::new(&description);
+    let shown = |opcode: u8, op_mod: u8, ds: u8| {
+        let mut wqe = vec![0; 16 * usize::from(ds)];
+        wqe[..8].copy_from_slice(&[op_mod, 0, 1, opcode, 0, 1, 0x23, ds]);
+        // The remote address and its key; the data segment ends the WQE.
+        wqe[16..28].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x70, 0, 0, 0, 0x0a, 0xbc]);
+        let end = wqe.len() - 16;
+        wqe[end..end + 8].copy_from_slice(&[0, 0, 0, 8, 0, 0, 0x0d, 0xef]);
+        let shown = wqe::show(&runtime, &wqe, false, false);
+        assert!(shown.contains("+0x10 raddr_segment"), "{shown}");
+        shown
+    };
+    let (swap, add) = (0x14, 0x15);
+    for (opcode, op_mod, ds, operands, data) in [
+        (swap, 8, 4, "+0x20 masked_swap_32_segment\n", "+0x30 data_segment\n"),
+        (swap, 9, 5, "+0x20 masked_atomic_segment\n", "+0x40 data_segment\n"),
+        (add, 8, 4, "+0x20 masked_add_32_segment\n", "+0x30 data_segment\n"),
+        (add, 9, 4, "+0x20 masked_add_64_segment\n", "+0x30 data_segment\n"),
+    ] {
+        let shown = shown(opcode, op_mod, ds);
+        let (_, after) = shown.split_once(operands).unwrap_or_else(|| panic!("{shown}"));
+        assert!(after.contains(data) && after.contains("lkey = 0xdef"), "{shown}");
+    }
+    for opcode in [swap, add] {
+        let shown = shown(opcode, 10, 5);
+        assert!(
+            shown.contains("+0x20 operands of more than 8 bytes, and what follows:"),
+            "{shown}"
+        );
+        assert!(!shown.contains("masked_") && !shown.contains("data_segment"), "{shown}");
+    }
+}
+
+#[test]
 fn unknown_opcode_and_non_hex_are_reported() {
     assert!(decoded(None, "ffff 0000", None).unwrap().contains("opcode 0xffff is unknown"));
     assert!(decoded(None, "this is not hex", None).is_err());

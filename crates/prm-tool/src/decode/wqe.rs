@@ -190,11 +190,18 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Pa
         opcode::MASKED_COMPARE_SWAP | opcode::MASKED_FETCH_ADD => {
             let is_swap = control.opcode == opcode::MASKED_COMPARE_SWAP;
             parts.push(Part::Named("raddr_segment", 16));
+            // The lower bits of op_mod are the size of an operand: 4 bytes, 8, 16 and so on.
             parts.push(match (is_swap, control.op_mod & 7) {
                 (true, 0) => Part::Named("masked_swap_32_segment", 16),
-                (true, _) => Part::Named("masked_atomic_segment", 32),
+                (true, 1) => Part::Named("masked_atomic_segment", 32),
                 (false, 0) => Part::Named("masked_add_32_segment", 16),
-                (false, _) => Part::Named("masked_add_64_segment", 16),
+                (false, 1) => Part::Named("masked_add_64_segment", 16),
+                _ => {
+                    let at = parts.iter().map(Part::length).sum::<usize>();
+                    let what = "operands of more than 8 bytes, and what follows";
+                    parts.push(Part::Bytes(what, body.len().saturating_sub(at)));
+                    return (service, parts);
+                }
             });
         }
         opcode::WAIT if control.op_mod == 0 => parts.push(Part::Named("wait_cq_segment", 16)),

@@ -117,6 +117,10 @@ impl Domain {
     /// accept packets of the old one. A peer that connects with an older address receives nothing
     /// and gets no error. [`Domain::connect`] therefore refuses a queue pair that was reset after
     /// its address was taken, unless [`ConnectOptions::psn`] is set.
+    ///
+    /// # Errors
+    /// The port or the GID of the options does not exist; an Ethernet port has no GID; the path MTU
+    /// exceeds the port's.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,
@@ -127,6 +131,9 @@ impl Domain {
 
     /// The address by which a peer reaches `qp`, a queue pair whose rings are outside this process,
     /// for example in the memory of a DPA.
+    ///
+    /// # Errors
+    /// As [`Domain::address`].
     pub fn address_of(
         &self,
         qp: &QpObject,
@@ -136,10 +143,7 @@ impl Domain {
         let ethernet = port.link_layer() == LinkLayer::Ethernet;
         let gid = match ethernet {
             true => Some(self.roce_gid(options)?.0),
-            false => {
-                let index = options.gid_index.unwrap_or(0).into();
-                self.device.gid_entry(options.port.into(), index).ok().map(|entry| entry.gid)
-            }
+            false => self.infiniband_gid(options)?,
         };
         Ok(PeerAddress {
             qpn: qp.qpn(),
@@ -161,10 +165,9 @@ impl Domain {
     pub fn check_options(&self, options: &ConnectOptions) -> Result<(), Error> {
         let port = self.device.query_port(options.port)?;
         path_mtu(&port, options)?;
-        match (port.link_layer(), options.gid_index) {
-            (LinkLayer::Ethernet, _) => self.roce_gid(options).map(drop),
-            (_, Some(index)) => self.device.gid_entry(options.port.into(), index.into()).map(drop),
-            (_, None) => Ok(()),
+        match port.link_layer() {
+            LinkLayer::Ethernet => self.roce_gid(options).map(drop),
+            _ => self.infiniband_gid(options).map(drop),
         }
     }
 

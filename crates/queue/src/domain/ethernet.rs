@@ -47,12 +47,12 @@ use verbless_ring::wr::MIN_INLINE_HEADER;
 /// Raw Ethernet send queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqConfig {
-    /// Minimum number of frames that can be outstanding; 0 counts as 1.
+    /// Minimum number of frames that can be outstanding; 0 counts as 1. A frame with 1 to 13 bytes
+    /// of header and an inline payload may take one wqebb more than the ring counts for it.
     pub sends: u32,
     /// Maximum number of scatter/gather entries of a frame after its header.
     pub sges: u32,
-    /// Maximum inline bytes of a frame, header and payload together; at least the
-    /// device's minimum.
+    /// Maximum inline bytes of a frame, header and payload together; at least the device's minimum.
     pub inline: u32,
     /// Every frame gets a completion, signaled or not.
     pub signal_all: bool,
@@ -79,10 +79,29 @@ impl SqConfig {
         }
     }
 
-    /// Wqebbs of a frame with the longest possible header.
-    const fn wqebbs_per_send(&self) -> u32 {
-        let header = self.inline.saturating_sub(2).next_multiple_of(16);
-        (32 + header + 16 * self.sges).div_ceil(64)
+    /// Wqebbs of the longest frame whose header is empty, or has at least an Ethernet header's
+    /// bytes; `least` is the queue's minimum of inline bytes.
+    fn wqebbs_per_send(&self, least: u32) -> u32 {
+        const ETHERNET_HEADER: u32 = 14;
+        let none = (least == 0).then_some(0);
+        self.longest_ds((least.max(ETHERNET_HEADER)..=self.inline).chain(none)).div_ceil(4)
+    }
+
+    /// The ds of the longest WQE of frames with these bytes of header: the rest of the inline bytes
+    /// is payload. A frame with the longest header may have all SGEs.
+    fn longest_ds(&self, headers: impl Iterator<Item = u32>) -> u32 {
+        // Control and Ethernet segment, which has the first 2 bytes of the header.
+        const HEAD: u32 = 2;
+        let header_ds = |bytes: u32| bytes.saturating_sub(2).div_ceil(16);
+        let inlined = headers.map(|header| {
+            let body = match self.inline - header {
+                0 => 0,
+                bytes => (4 + bytes).div_ceil(16),
+            };
+            header_ds(header) + body
+        });
+        let gathered = header_ds(self.inline) + self.sges;
+        HEAD + gathered.max(inlined.max().unwrap_or(0))
     }
 }
 
@@ -149,7 +168,19 @@ impl Domain {
         check_limit(WHAT, "sges", config.sges, caps.max_send_sges())?;
         check_limit(WHAT, "inline", config.inline, caps.max_inline())?;
         check_limit(WHAT, "priority", config.priority.into(), 7)?;
-        let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send());
+        let ds = config.longest_ds(least..=config.inline);
+        if ds as usize > caps.max_send_ds() {
+            let hint = format!(
+                "the longest WQE, of {} inline bytes and {} SGEs, has {} bytes; this device \
+                 supports at most {}: choose a smaller inline or sges",
+                config.inline,
+                config.sges,
+                16 * ds,
+                16 * caps.max_send_ds()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
+        }
+        let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send(least));
         let most = caps.general.log_max_wq_sz().min(15);
         let wqebbs = checked_power_of_two("wqebbs of a send ring of frames", wqebbs, most)?;
         let tis = self.tis(config.priority)?;
@@ -536,22 +567,30 @@ mod tests {
     use super::SqConfig;
 
     #[test]
-    fn wqebbs_per_send_fit_header_and_sges() {
-        // Control and Ethernet segment take 32 bytes, with the first 2 of the header in them.
-        for (inline, sges, wqebbs) in [
-            (0, 2, 1),
-            (0, 3, 2),
-            (18, 1, 1),
-            (18, 2, 2),
-            (18, 5, 2),
-            (18, 6, 3),
-            (19, 1, 2),
-            (34, 2, 2),
-            (82, 1, 2),
-            (83, 1, 3),
+    fn wqebbs_per_send_fit_header_and_sges_or_inline_payload() {
+        // Control and Ethernet segment take 32 bytes, with the first 2 of the header in them; an
+        // inline payload begins with a word of its own.
+        for (least, inline, sges, wqebbs) in [
+            (0, 0, 2, 1),
+            (0, 0, 3, 2),
+            (18, 18, 1, 1),
+            (0, 18, 1, 1),
+            (18, 18, 2, 2),
+            (18, 18, 5, 2),
+            (18, 18, 6, 3),
+            // A header of 19 bytes, or of 18 and an inline payload of 1.
+            (18, 19, 0, 1),
+            (18, 20, 0, 2),
+            (18, 19, 1, 2),
+            (18, 34, 2, 2),
+            (18, 66, 1, 2),
+            // A header of 19 and a payload of 61 bytes: 2 + 2 + 5 ds.
+            (18, 80, 0, 3),
+            (18, 83, 1, 3),
         ] {
             let config = SqConfig { inline, sges, ..SqConfig::new(1) };
-            assert_eq!(config.wqebbs_per_send(), wqebbs, "{inline} bytes and {sges} entries");
+            let shape = format!("{inline} bytes, at least {least}, and {sges} entries");
+            assert_eq!(config.wqebbs_per_send(least), wqebbs, "{shape}");
         }
     }
 }

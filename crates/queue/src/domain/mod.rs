@@ -51,6 +51,8 @@ pub(crate) mod queues;
 mod raw;
 mod requirements;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod transitions;
 
 pub use builder::DomainBuilder;

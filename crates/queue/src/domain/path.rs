@@ -82,8 +82,9 @@ impl Domain {
         }
         let router = self.router_towards(peer, options)?;
         let grh = needs_grh(port) || peer.grh_required || router.is_some();
-        if grh && peer.gid == Gid::default() {
-            let hint = "the port requires a global route (GRH), and the peer's address has no GID";
+        if grh && peer.gid.lacks_interface_id() {
+            let hint = "the path needs a global route (GRH), and the peer's address has no GID: \
+                        take one of the peer's port that has an interface id";
             return Err(Error::new(ErrorKind::InvalidInput, "resolving the path to a peer", hint));
         }
         Ok(Path::InfiniBand {
@@ -103,14 +104,28 @@ impl Domain {
         if peer.gid == Gid::default() {
             return Ok(None);
         }
+        // A port without a GID has no subnet prefix to compare.
+        let Some(own) = self.infiniband_gid(options)? else { return Ok(None) };
+        router(own, peer.gid, options)
+    }
+
+    /// Our GID on an InfiniBand port; `None` if the options name no index and the first entry is not
+    /// in use.
+    ///
+    /// # Errors
+    /// The index of the options is not in use.
+    pub(super) fn infiniband_gid(&self, options: &ConnectOptions) -> Result<Option<Gid>, Error> {
+        let table = self.device.gid_table()?;
         let index = options.gid_index.unwrap_or(0).into();
-        let own = match (self.device.gid_entry(options.port.into(), index), options.gid_index) {
-            (Ok(own), _) => own,
-            // A port without a GID has no subnet prefix to compare.
-            (Err(_), None) => return Ok(None),
-            (Err(error), Some(_)) => return Err(error),
-        };
-        router(own.gid, peer.gid, options)
+        let port = options.port.into();
+        match table.iter().find(|entry| entry.port == port && entry.index == index) {
+            Some(entry) => Ok(Some(entry.gid)),
+            None if options.gid_index.is_none() => Ok(None),
+            None => {
+                let none = "the port has no GID: is there a subnet manager?";
+                Err(no_such_gid(&table, options, none))
+            }
+        }
     }
 
     /// Our source GID for RoCE packets, and its index.
@@ -119,10 +134,10 @@ impl Domain {
         options: &ConnectOptions,
     ) -> Result<(Gid, u8, RoceVersion), Error> {
         let table = self.device.gid_table()?;
-        let ours = table.iter().filter(|entry| entry.port == options.port.into());
+        let mut ours = table.iter().filter(|entry| entry.port == options.port.into());
         let found = match options.gid_index {
-            Some(index) => ours.clone().find(|entry| entry.index == index.into()),
-            None => ours.clone().min_by_key(|entry| rank(entry)),
+            Some(index) => ours.find(|entry| entry.index == index.into()),
+            None => ours.min_by_key(|entry| rank(entry)),
         };
         let usable = found.and_then(|entry| {
             let version = match entry.kind {
@@ -132,20 +147,9 @@ impl Domain {
             Some((entry.gid, u8::try_from(entry.index).ok()?, version))
         });
         usable.ok_or_else(|| {
-            let attempted = match options.gid_index {
-                Some(index) => format!("choosing GID {index} of port {}", options.port),
-                None => format!("choosing a GID of port {}", options.port),
-            };
-            let hint = match ours.count() {
-                0 => "the port has no GID: bring its network interface up, and give it an address"
-                    .into(),
-                _ => {
-                    let indexes = table.iter().filter(|entry| entry.port == options.port.into());
-                    let indexes: Vec<_> = indexes.map(|entry| entry.index.to_string()).collect();
-                    format!("the port has GIDs at {}", indexes.join(", "))
-                }
-            };
-            Error::new(ErrorKind::InvalidInput, attempted, hint)
+            let none =
+                "the port has no GID: bring its network interface up, and give it an address";
+            no_such_gid(&table, options, none)
         })
     }
 
@@ -195,6 +199,21 @@ impl Domain {
         let udp_source_port = options.source_port(local, peer.qpn);
         Ok(Path::Roce { version, route, destination_mac, udp_source_port, priority })
     }
+}
+
+/// The error for a GID that is not in the port's table; `none` is its hint if the table is empty.
+fn no_such_gid(table: &[GidTableEntry], options: &ConnectOptions, none: &str) -> Error {
+    let attempted = match options.gid_index {
+        Some(index) => format!("choosing GID {index} of port {}", options.port),
+        None => format!("choosing a GID of port {}", options.port),
+    };
+    let ours = table.iter().filter(|entry| entry.port == options.port.into());
+    let indexes: Vec<_> = ours.map(|entry| entry.index.to_string()).collect();
+    let hint = match indexes.as_slice() {
+        [] => none.to_owned(),
+        _ => format!("the port has GIDs at {}", indexes.join(", ")),
+    };
+    Error::new(ErrorKind::InvalidInput, attempted, hint)
 }
 
 /// The LID of the router from the subnet of GID `own` to that of `peer`; `None` if it is the same.

@@ -102,6 +102,12 @@ impl PeerAddress {
         if gid.0[0] == 0xff {
             return Err(refuse(format!("its GID {gid} is a multicast one")));
         }
+        if !ethernet && !gid.is_zero() && gid.lacks_interface_id() {
+            return Err(refuse(format!(
+                "its GID {gid} has interface id 0, which no InfiniBand port has: it is an unused \
+                 entry of the port's table"
+            )));
+        }
         if (ethernet || grh_required) && gid.is_zero() {
             return Err(refuse("it has no GID, which its port needs".into()));
         }
@@ -195,6 +201,14 @@ mod tests {
             let error = PeerAddress::from_bytes(&bytes).expect_err(reason).to_string();
             assert!(error.contains(reason), "{error:?} does not say {reason:?}");
         }
+        let mut bytes = address().to_bytes();
+        bytes[20..].fill(0);
+        let error = PeerAddress::from_bytes(&bytes).expect_err("a prefix alone").to_string();
+        assert!(error.contains("2020:0000:0000:0000:0000 has interface id 0"), "{error}");
+        let over_ip = PeerAddress { ethernet: true, grh_required: false, lid: 0, ..address() };
+        let mut bytes = over_ip.to_bytes();
+        bytes[20..].fill(0);
+        PeerAddress::from_bytes(&bytes).expect("an IPv6 address may end in zeros");
         let mut bytes = address().to_bytes();
         bytes[12..].fill(0);
         let error = PeerAddress::from_bytes(&bytes).expect_err("no GID").to_string();

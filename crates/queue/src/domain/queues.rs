@@ -71,7 +71,11 @@ impl CqConfig {
 /// Queue pair configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Minimum number of sends that can be outstanding; 0 counts as 1.
+    /// Minimum number of sends that can be outstanding; 0 counts as 1. The ring has room for this
+    /// many sends, READs and atomics of the limits below. A
+    /// [`LocalInvalidate`](crate::wr::LocalInvalidate) takes 2 wqebbs of 64 bytes, and a
+    /// [`Umr`](crate::wr::Umr) 2 or 3, or with its KLMs inline up to 15: a queue pair that posts
+    /// them needs more `sends` ([`QpConfig::send_cqes`] is the length of the ring in wqebbs).
     pub sends: u32,
     /// Minimum number of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
@@ -259,7 +263,7 @@ impl Domain {
         send_cq: &CqTarget,
         receive_cq: &CqTarget,
     ) -> Result<Qp<S>, Error> {
-        self.check(config)?;
+        self.check::<S>(config)?;
         let stride = config.receive_stride();
         let most = self.device.caps().log_max_qp_wqebbs;
         let least = config.receives.max(config.min_receives());
@@ -312,7 +316,7 @@ impl Domain {
         receive_cq: &CqTarget,
         receives: ReceiveSource,
     ) -> Result<QpParts<S>, Error> {
-        self.check(config)?;
+        self.check::<S>(config)?;
         if S::TYPE == Eth::TYPE {
             let hint = "raw Ethernet has no queue pairs: create a send queue and a receive queue";
             return Err(Error::new(ErrorKind::InvalidInput, "making a queue pair", hint));
@@ -370,17 +374,23 @@ impl Domain {
         checked_power_of_two("wqebbs of a send ring", least, self.device.caps().log_max_qp_wqebbs)
     }
 
-    fn check(&self, config: &QpConfig) -> Result<(), Error> {
+    /// Checks the lengths of WQEs: a datagram's begins with a longer head than those of connected
+    /// queue pairs.
+    fn check<S: Service>(&self, config: &QpConfig) -> Result<(), Error> {
         const WHAT: &str = "making a queue pair";
         let caps = self.device.caps();
-        check_limit(WHAT, "send_sges", config.send_sges, caps.max_send_sges())?;
+        let (sges, inline) = match S::ADDRESS_DS {
+            0 => (caps.max_send_sges(), caps.max_inline()),
+            _ => (caps.max_datagram_sges(), caps.max_datagram_inline()),
+        };
+        check_limit(WHAT, "send_sges", config.send_sges, sges)?;
         check_limit(
             WHAT,
             "receive_sges",
             config.receive_sges,
             caps.max_receive_sges().min(512 / 16),
         )?;
-        check_limit(WHAT, "inline", config.inline, caps.max_inline())
+        check_limit(WHAT, "inline", config.inline, inline)
     }
 }
 

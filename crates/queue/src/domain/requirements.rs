@@ -31,7 +31,9 @@ pub(crate) fn umr_rules(caps: &Caps) -> UmrRules {
         _ => Fence::Strong,
     };
     // The sizes come from a word of 16 bits.
-    UmrRules { fence, max_atomic_bytes: caps.max_atomic_bytes() as u32 }
+    let max_atomic_bytes = caps.max_atomic_bytes() as u32;
+    UmrRules { fence, max_atomic_bytes, ..UmrRules::STRICT }
+        .with_max_wqe_bytes(caps.max_send_wqe_bytes.into())
 }
 
 #[cfg(test)]
@@ -42,15 +44,30 @@ mod tests {
     use verbless_model_kernel::InProcess;
     use verbless_ring::wr::Capability;
 
+    /// A device of this profile with additional lines.
+    fn open(name: &str, lines: &str) -> (Model, Device) {
+        let text = format!("base = \"{name}\"\n{lines}");
+        let profile = Profile::from_toml(&text).expect("a profile");
+        let model = Model::builder().device(profile).stepped().build();
+        let backend = InProcess::of(&model);
+        let info = backend.enumerate().expect("the model has devices").remove(0);
+        let device = Device::open(&backend, &info).expect("the model opens");
+        (model, device)
+    }
+
+    #[test]
+    fn max_klms_follow_max_wqe_sz_sq() {
+        for (bytes, klms) in [(1024, 52), (512, 24)] {
+            let lines = format!("[caps.general]\nmax_wqe_sz_sq = {bytes}\n");
+            let (_model, device) = open("connectx6dx", &lines);
+            assert_eq!(super::umr_rules(device.caps()).max_klms, klms, "{bytes} bytes");
+        }
+    }
+
     #[test]
     fn capabilities_follow_hca_cap_bits() {
         let has = |name, lines: &str| {
-            let text = format!("base = \"{name}\"\n{lines}");
-            let profile = Profile::from_toml(&text).expect("a profile");
-            let model = Model::builder().device(profile).stepped().build();
-            let backend = InProcess::of(&model);
-            let info = backend.enumerate().expect("the model has devices").remove(0);
-            let device = Device::open(&backend, &info).expect("the model opens");
+            let (_model, device) = open(name, lines);
             let has = |capability: &Capability| super::has(device.caps(), *capability);
             Capability::ALL.into_iter().filter(has).collect::<Vec<_>>()
         };

@@ -153,3 +153,38 @@ impl Memory {
         &self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flags of this process's mapping that has `address` (`VmFlags` of /proc/self/smaps).
+    fn vm_flags(address: u64) -> Vec<String> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+        let mut is_inside = false;
+        for line in maps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((from, to)) = range {
+                let number = |text| u64::from_str_radix(text, 16).expect("an address");
+                is_inside = (number(from)..number(to)).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_inside) {
+                return flags.split_whitespace().map(str::to_owned).collect();
+            }
+        }
+        panic!("no mapping has {address:#x}");
+    }
+
+    /// A kernel that copies no pinned pages at a fork would move the parent's pages away from the
+    /// device.
+    #[test]
+    fn memory_is_not_inherited_by_fork() {
+        // Rings, doorbell records and regions are such memory; the longest has huge pages.
+        for length in [64, 4096, 3 << 20] {
+            let memory = Memory::allocate(length).expect("there is room");
+            for address in [memory.address(), memory.address() + length as u64 - 1] {
+                let flags = vm_flags(address);
+                assert!(flags.iter().any(|flag| flag == "dc"), "{length} bytes: {flags:?}");
+            }
+        }
+    }
+}

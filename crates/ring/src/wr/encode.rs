@@ -24,7 +24,7 @@ pub enum PostError {
     /// More SGEs than the queue was created for, or than a READ WQE can have: 30, because it has at
     /// most 512 bytes (32 ds).
     TooManySges,
-    /// More inline data than the queue was created for.
+    /// More inline data than the queue was created for; of a frame, header and payload together.
     InlineTooLong,
     /// An SGE of more than 0x7fff_ffff bytes.
     SgeTooLong,
@@ -40,7 +40,7 @@ pub enum PostError {
     UmrAtomicAccess,
     /// A KLM of no bytes, or of more than 2 GiB.
     KlmLength,
-    /// More KLMs than a UMR can hold.
+    /// More KLMs than a UMR can hold ([`UmrRules::max_klms`]).
     TooManyKlms,
     /// A key for atomics whose start or length is not a multiple of the largest atomic
     /// ([`UmrRules::max_atomic_bytes`]).
@@ -76,7 +76,10 @@ impl fmt::Display for PostError {
             Self::TooManySges => {
                 "more SGEs than the queue was created for, or than a READ can have (30)"
             }
-            Self::InlineTooLong => "more inline data than the queue was created for",
+            Self::InlineTooLong => {
+                "more inline data than the queue was created for (of a frame: header and payload \
+                 together)"
+            }
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
             Self::DmaMmoLength => {
@@ -100,7 +103,8 @@ impl fmt::Display for PostError {
                 "a KLM entry has 1 byte to 2 GiB: leave out empty ones, split longer ones"
             }
             Self::TooManyKlms => {
-                "more than 52 KLM entries in one request: put the list into memory"
+                "more KLM entries than a request holds (52, or fewer if the device's longest WQE \
+                 has less than 960 bytes): put the list into memory"
             }
             Self::BadKlmList => {
                 "a list of KLM entries in memory must begin at a multiple of 2048 and have a \
@@ -174,11 +178,22 @@ pub struct UmrRules {
     /// Bytes of the largest operand of an atomic, a power of two: start and length of a key that is
     /// mapped for atomics are multiples of it.
     pub max_atomic_bytes: u32,
+    /// Maximum KLMs of a list in the request itself: [`Umr::MAX_INLINE`](super::Umr::MAX_INLINE),
+    /// or fewer on a device whose longest WQE is shorter.
+    pub max_klms: usize,
 }
 
 impl UmrRules {
-    /// The rules that suit every device with atomics of 8 bytes.
-    pub const STRICT: Self = Self { fence: Fence::Strong, max_atomic_bytes: 8 };
+    /// The rules that suit every device with atomics of 8 bytes and WQEs of 960 bytes.
+    pub const STRICT: Self =
+        Self { fence: Fence::Strong, max_atomic_bytes: 8, max_klms: super::Umr::MAX_INLINE };
+
+    /// The same rules for a device whose send WQEs have at most `bytes` bytes (`max_wqe_sz_sq`).
+    #[must_use]
+    pub const fn with_max_wqe_bytes(mut self, bytes: usize) -> Self {
+        self.max_klms = super::Umr::max_inline(bytes);
+        self
+    }
 }
 
 /// A queue's limits for a request, and the capabilities of its device.

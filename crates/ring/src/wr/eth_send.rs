@@ -103,6 +103,13 @@ impl<'a, P: Payload> EthSend<'a, P> {
         self.header.len().saturating_sub(START).div_ceil(16) as u32
     }
 
+    /// The limits of the body: header and inline body share the limit of inline bytes, which the
+    /// header does not exceed.
+    #[inline(always)]
+    fn body_limits(&self, limits: &Limits) -> Limits {
+        Limits { inline: limits.inline - self.header.len() as u32, ..*limits }
+    }
+
     /// Checks that the device has the frame's offloads.
     #[inline(always)]
     fn check_offloads(&self, limits: &Limits) -> Result<(), PostError> {
@@ -136,7 +143,7 @@ impl<P: Payload> Encode for EthSend<'_, P> {
             return Err(PostError::InlineTooLong);
         }
         self.check_offloads(limits)?;
-        let body = self.body.ds(limits)?;
+        let body = self.body.ds(&self.body_limits(limits))?;
         if length == 0 && body == 0 {
             return Err(PostError::HeaderTooShort);
         }
@@ -158,7 +165,7 @@ impl<P: Payload> Encode for EthSend<'_, P> {
         if !usual || (self.checksums != 0 && !limits.has(Capability::FrameChecksums)) {
             return None;
         }
-        let ds = HEAD + self.header_ds() + self.body.fast_ds(limits)?;
+        let ds = HEAD + self.header_ds() + self.body.fast_ds(&self.body_limits(limits))?;
         (ds <= const { <Self as Request>::INFO.max_ds() }).then_some(ds)
     }
 

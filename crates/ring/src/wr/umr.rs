@@ -63,7 +63,8 @@ enum KlmSource<'a> {
 }
 
 impl<'a> Umr<'a> {
-    /// Maximum KLMs of a list in the request itself.
+    /// Maximum KLMs of a list in the request itself, if the device's longest WQE has 960 bytes or
+    /// more.
     pub const MAX_INLINE: usize = 52;
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
@@ -109,6 +110,13 @@ impl<'a> Umr<'a> {
         transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
     }
 
+    /// Maximum KLMs of a list in a WQE of at most `wqe_bytes` bytes. A list is padded to a multiple
+    /// of four entries.
+    pub(super) const fn max_inline(wqe_bytes: usize) -> usize {
+        let room = (wqe_bytes / OCTOWORD).saturating_sub(HEAD as usize) / GRANULE * GRANULE;
+        if room < Self::MAX_INLINE { room } else { Self::MAX_INLINE }
+    }
+
     /// The number of list entries, rounded up, and the bytes of the KLMs.
     #[inline]
     fn extent(&self) -> (u64, u64) {
@@ -146,7 +154,7 @@ impl Encode for Umr<'_> {
         }
         match self.list {
             KlmSource::Unchanged => Ok(HEAD),
-            KlmSource::Inline(klms) if klms.len() <= Self::MAX_INLINE => {
+            KlmSource::Inline(klms) if klms.len() <= limits.umr.max_klms => {
                 // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
                 match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= Klm::MAX_BYTES) {
                     true => Err(PostError::KlmLength),

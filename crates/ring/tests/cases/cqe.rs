@@ -108,6 +108,20 @@ fn inline_data_never_exceeds_cqe() {
 }
 
 #[test]
+fn inline_32_is_in_cqe_proper_of_any_entry_size() {
+    let data: [u8; 32] = std::array::from_fn(|i| 0x40 + i as u8);
+    for entry_size in [64, 128] {
+        let mut device = Completer::with(9, 4, entry_size);
+        let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode::READ, 0);
+        cqe.set_format(CqeFormat::INLINE_32).set_byte_cnt(32);
+        cqe.as_bytes_mut()[..32].copy_from_slice(&data);
+        device.push_with(&vec![0xa5; entry_size - 64], cqe);
+        device.queue.poll().unwrap();
+        assert_eq!(device.queue.inline_data(), data, "entries of {entry_size} bytes");
+    }
+}
+
+#[test]
 fn owner_bit_toggles_every_lap() {
     let mut device = Completer::with(9, 4, 64);
     for _ in 0..11 {

@@ -152,6 +152,12 @@ fn unsupported_frame_is_rejected_without_change() {
     refuses(41, &[BODY], PostError::InlineTooLong);
     refuses(18, &[BODY; 3], PostError::TooManySges);
     refuses(18, &[Sge { length: 1 << 31, ..BODY }], PostError::SgeTooLong);
+    // Header and inline body share the limit.
+    let header = &HEADER[..18];
+    let beyond = EthSend::new(header, Inline(&HEADER[18..41]));
+    assert_eq!(queue.post(&beyond, 0), Err(PostError::InlineTooLong), "41 bytes");
+    assert_eq!(queue.free(), free);
+    queue.post(&EthSend::new(header, Inline(&HEADER[18..40])), 0).expect("40 bytes");
     assert!(PostError::HeaderTooShort.to_string().contains("min_inline_header"));
     assert!(queue.set_min_inline_header(41).unwrap_err().to_string().contains("0x29"));
     queue.set_min_inline_header(0).unwrap();

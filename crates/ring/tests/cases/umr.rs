@@ -167,3 +167,27 @@ fn umr_with_atomics_needs_aligned_range() {
         assert_eq!(sender.queue.post(&from, 0).err(), expected, "in memory: {start}, {unit}");
     }
 }
+
+#[test]
+fn umr_map_length_exceeds_32_bits() {
+    let mut sender = Sender::new(Settings::default());
+    let klms = [sge(0x8000_0000); 3];
+    sender.queue.post(&Umr::map(Rkey(1), KeyAccess::LOCAL, &klms), 0).unwrap();
+    // After control (16 bytes) and UMR control (48).
+    let mkey = unwrapped(&sender.ring, 64, 64);
+    assert_eq!(MkeyContext::from_prefix(&mkey).unwrap().len(), 0x1_8000_0000);
+}
+
+#[test]
+fn inline_klms_fit_longest_wqe_of_device() {
+    for (limit, most) in [(512, 24), (575, 24), (576, 28), (959, 48), (960, 52), (1024, 52)] {
+        let mut sender = Sender::new(Settings { wqebbs: 32, ..Settings::default() });
+        sender.queue.set_umr_rules(UmrRules::STRICT.with_max_wqe_bytes(limit));
+        let klms = vec![sge(1); most + 1];
+        let map = |count| Umr::map(Rkey(1), KeyAccess::LOCAL, &klms[..count]);
+        assert_eq!(sender.queue.post(&map(most + 1), 0), Err(PostError::TooManyKlms), "{limit}");
+        sender.queue.post(&map(most), 0).unwrap();
+        let length = usize::from(bytes(&sender.ring)[7]) * 16;
+        assert!(length <= limit && length == 128 + 16 * most, "{length} of {limit} bytes");
+    }
+}

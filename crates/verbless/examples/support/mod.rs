@@ -29,14 +29,19 @@ impl Found {
     }
 }
 
-/// Finds `wanted`: `auto` is every device of the kernel, or the model if there is none; `model` is
-/// the model.
+/// Finds `wanted`: `auto` is every device of the kernel that has a node, or the model if there is no
+/// device; `model` is the model.
 pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::error::Error>> {
     if wanted != "model" {
         let kernel = Kernel::new();
         match kernel.enumerate() {
             Ok(mut devices) => {
-                devices.retain(|info| wanted == "auto" || wanted == info.name);
+                // If no device has a node, opening the first one says what is missing.
+                let any = devices.iter().any(|info| info.has_node);
+                devices.retain(|info| match wanted {
+                    "auto" => info.has_node || !any,
+                    name => info.name == name,
+                });
                 if let Some(first) = devices.first() {
                     let description = format!("On {} ({}).", first.name, first.board_id);
                     return Ok(Found { backend: Box::new(kernel), devices, description });

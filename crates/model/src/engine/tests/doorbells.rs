@@ -292,12 +292,25 @@ fn word_without_matching_queue_is_a_stray() {
 #[test]
 fn trapped_arm_word_arms_only_its_named_cq() {
     let mut rig = Rig::new();
-    let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
-    let register = u64::from(PAGE) * UAR_PAGE + 0x20;
-    engine::mmio_write(&mut rig.locked, 0, register, &u64::from(a).to_be_bytes());
-    rig.run();
+    let (a, b, elsewhere) = (rig.cq(0, 4), rig.cq(0, 4), rig.cq(0, 4));
+    rig.cq_mut(0, elsewhere).uar_page = PAGE + 1;
+    rig.locked.functions[0].hca.objects.index_again();
+    let register = |page: u32| u64::from(page) * UAR_PAGE + 0x20;
+    let arm = |rig: &mut Rig, page, cqn: u32| {
+        engine::mmio_write(&mut rig.locked, 0, register(page), &u64::from(cqn).to_be_bytes());
+        rig.run();
+    };
+    arm(&mut rig, PAGE, a);
     assert_ne!(rig.cq_mut(0, a).arm, Arm::Idle);
     assert_eq!(rig.cq_mut(0, b).arm, Arm::Idle);
+    assert_eq!(strays(&rig), 0);
+    // The page of the CQ's context counts.
+    arm(&mut rig, PAGE, elsewhere);
+    assert_eq!(rig.cq_mut(0, elsewhere).arm, Arm::Idle);
+    assert_eq!(strays(&rig), 1);
+    arm(&mut rig, PAGE + 1, elsewhere);
+    assert_ne!(rig.cq_mut(0, elsewhere).arm, Arm::Idle);
+    assert_eq!(strays(&rig), 1);
 }
 
 #[test]

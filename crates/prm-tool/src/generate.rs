@@ -44,7 +44,7 @@ const FEATURES: &[Feature] = &[
     Feature { name: "qos", files: &["qos"], needs: &[] },
     Feature { name: "queues", files: &["dct", "flow", "rqsq"], needs: &[] },
     Feature { name: "registers", files: &["register"], needs: &[] },
-    Feature { name: "steering", files: &["steering"], needs: &["queues"] },
+    Feature { name: "steering", files: &["ste", "steering"], needs: &["queues"] },
     Feature { name: "virtualization", files: &["lag_control", "virtualization"], needs: &[] },
 ];
 

@@ -416,7 +416,7 @@ structure! {
         mtr set_mtr: flag(65);
         /// Largest temperature since mtr, with mte. `0x08.15:0`
         max_temperature set_max_temperature: number(u16, 80, 16);
-        /// Event TEMP_WARN_EVENT: 0 none, 1 at each warning, 2 at the next one. `0x0c.31:30`
+        /// Event TEMPERATURE_WARNING: 0 none, 1 at each warning, 2 at the next one. `0x0c.31:30`
         tee set_tee: number(u8, 96, 2);
         /// Temperature at which the warning begins. `0x0c.15:0`
         temp_threshold_hi set_temp_threshold_hi: number(u16, 112, 16);
@@ -508,7 +508,7 @@ structure! {
         pin set_pin: number(u8, 24, 8);
         /// Take event_generation_mode in this write. `0x04.31`
         event_arm set_event_arm: flag(32);
-        /// Event PPS_EVENT: 0 none, 1 at each pulse, 2 at the next one. `0x04.3:0`
+        /// Event PPS: 0 none, 1 at each pulse, 2 at the next one. `0x04.3:0`
         event_generation_mode set_event_generation_mode: number(u8, 60, 4);
     }
 }

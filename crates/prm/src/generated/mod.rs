@@ -58,6 +58,8 @@ mod register;
 mod rqsq;
 mod srq;
 #[cfg(feature = "steering")]
+mod ste;
+#[cfg(feature = "steering")]
 mod steering;
 mod uar;
 #[cfg(feature = "kernel")]
@@ -133,6 +135,8 @@ pub use register::*;
 #[cfg(feature = "queues")]
 pub use rqsq::*;
 pub use srq::*;
+#[cfg(feature = "steering")]
+pub use ste::*;
 #[cfg(feature = "steering")]
 pub use steering::*;
 pub use uar::*;
@@ -1383,6 +1387,112 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Stc::INFO,
     #[cfg(feature = "steering")]
     Ste::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionAcceleratedModifyActionListV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionAddV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionAsoV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionCopyV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionInsertWithInlineV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionInsertWithPtrV1::INFO,
+    #[cfg(feature = "steering")]
+    SteDoubleActionSetV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2Dst::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2DstV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2Src::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2SrcDst::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2SrcDstV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2SrcV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2Tnl::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL2TnlV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv45Tuple::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv45TupleV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv4Misc::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv4MiscV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv6Dst::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL3Ipv6Src::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL4::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL4Misc::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL4MiscV1::INFO,
+    #[cfg(feature = "steering")]
+    SteEthL4V1::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParser0::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParser1::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParserOk::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParserTnlGeneve::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParserTnlGtpu::INFO,
+    #[cfg(feature = "steering")]
+    SteFlexParserTnlVxlanGpe::INFO,
+    #[cfg(feature = "steering")]
+    SteGeneral::INFO,
+    #[cfg(feature = "steering")]
+    SteGre::INFO,
+    #[cfg(feature = "steering")]
+    SteGreV1::INFO,
+    #[cfg(feature = "steering")]
+    SteIbL4::INFO,
+    #[cfg(feature = "steering")]
+    SteIcmpV1::INFO,
+    #[cfg(feature = "steering")]
+    SteMaskAndMatchV1::INFO,
+    #[cfg(feature = "steering")]
+    SteMatchBwcV1::INFO,
+    #[cfg(feature = "steering")]
+    SteModifyPacket::INFO,
+    #[cfg(feature = "steering")]
+    SteMpls::INFO,
+    #[cfg(feature = "steering")]
+    SteMplsV1::INFO,
+    #[cfg(feature = "steering")]
+    SteRegister0::INFO,
+    #[cfg(feature = "steering")]
+    SteRegister1::INFO,
+    #[cfg(feature = "steering")]
+    SteRxSteeringMult::INFO,
+    #[cfg(feature = "steering")]
+    SteSingleActionFlowTagV1::INFO,
+    #[cfg(feature = "steering")]
+    SteSingleActionModifyListV1::INFO,
+    #[cfg(feature = "steering")]
+    SteSingleActionRemoveHeaderSizeV1::INFO,
+    #[cfg(feature = "steering")]
+    SteSingleActionRemoveHeaderV1::INFO,
+    #[cfg(feature = "steering")]
+    SteSrcGvmiQp::INFO,
+    #[cfg(feature = "steering")]
+    SteSrcGvmiQpV1::INFO,
+    #[cfg(feature = "steering")]
+    SteSxTransmit::INFO,
+    #[cfg(feature = "steering")]
+    SteTunnelHeader::INFO,
+    #[cfg(feature = "steering")]
+    SteTunnelHeaderV1::INFO,
     #[cfg(feature = "virtualization")]
     SuspendVhcaIn::INFO,
     #[cfg(feature = "virtualization")]

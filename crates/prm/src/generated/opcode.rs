@@ -355,8 +355,8 @@ enumeration! {
         /// Reads the context of a receive memory pool.
         QUERY_RMP = 0x90f,
         /// Sets how long a packet that finds no receive WQE is held before it is dropped; applies
-        /// to RQs with delay_drop_en. The event GENERAL_NOTIFICATION with sub type
-        /// DELAY_DROP_TIMEOUT reports that the time was exceeded.
+        /// to RQs with delay_drop_en. The event GENERAL with sub type DELAY_DROP_TIMEOUT reports
+        /// that the time was exceeded.
         SET_DELAY_DROP_PARAMS = 0x910,
         /// Creates a TIS.
         CREATE_TIS = 0x912,

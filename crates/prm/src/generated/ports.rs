@@ -738,7 +738,7 @@ structure! {
         ase set_ase: flag(32);
         /// Take e in this write. `0x04.30`
         ee set_ee: flag(33);
-        /// Event PORT_MODULE_EVENT at the next changes: 0 none, 1 all, 2 one. `0x04.1:0`
+        /// Event PORT_MODULE at the next changes: 0 none, 1 all, 2 one. `0x04.1:0`
         e set_e: number(u8, 62, 2);
     }
 }

@@ -440,8 +440,8 @@ pub static CONFIG_INT_MODERATION: CommandInfo = CommandInfo {
 command!(ConfigIntModerationIn -> ConfigIntModerationOut, CONFIG_INT_MODERATION);
 
 /// Sets how long a packet that finds no receive WQE is held before it is dropped; applies to RQs
-/// with delay_drop_en. The event GENERAL_NOTIFICATION with sub type DELAY_DROP_TIMEOUT reports that
-/// the time was exceeded.
+/// with delay_drop_en. The event GENERAL with sub type DELAY_DROP_TIMEOUT reports that the time was
+/// exceeded.
 ///
 /// Source: linux: MLX5_CMD_OP_SET_DELAY_DROP_PARAMS; linux: mlx5_core_set_delay_drop.
 pub static SET_DELAY_DROP_PARAMS: CommandInfo = CommandInfo {

@@ -356,7 +356,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// XRQ to arm. `0x08.23:0`
         xrqn set_xrqn: number(u32, 72, 24);
-        /// Limit water mark: the event SRQ_RQ_LIMIT is raised when fewer receive WQEs are left; it
+        /// Limit water mark: the event SRQ_LIMIT is raised when fewer receive WQEs are left; it
         /// then has to be armed again. `0x0c.15:0`
         lwm set_lwm: number(u16, 112, 16);
     }

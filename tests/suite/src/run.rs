@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use verbless_model::Arrivals;
 
 use crate::failed_commands::FailedCommand;
+use crate::recording::Section;
 use crate::{Case, Lab, Outcome, Row, Stop, ways};
 
 /// A case hangs after this many seconds, in a usual run and in a long one. Its thread is abandoned.
@@ -30,10 +31,18 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Outcome::Skipped(format!("it needs {}", missing.join(", ")))
         }
-        found => match found.and_then(|_| run(lab, case, &mut failed_commands)) {
-            Ok(()) => Outcome::Passed,
-            Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
-        },
+        found => {
+            let section = lab.recording().map(|recording| recording.case(&case.id()));
+            let ended = found.and_then(|_| run(lab, case, section.as_ref(), &mut failed_commands));
+            let outcome = match ended {
+                Ok(()) => Outcome::Passed,
+                Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
+            };
+            if let Some(section) = section {
+                section.end(&outcome, start.elapsed().as_secs_f64());
+            }
+            outcome
+        }
     };
     if !matches!(outcome, Outcome::Failed(_)) {
         failed_commands.clear();
@@ -58,6 +67,7 @@ fn unsuitable(lab: &Lab, case: &Case) -> Option<Outcome> {
 fn run(
     lab: &Lab,
     case: &'static Case,
+    section: Option<&Arc<Section>>,
     failed_commands: &mut Vec<FailedCommand>,
 ) -> Result<(), Stop> {
     let mut supervise = |lab: Lab| {
@@ -67,7 +77,11 @@ fn run(
         ended
     };
     if !lab.both_ways() {
-        return supervise(lab.fresh()?);
+        let fresh = lab.fresh()?;
+        return supervise(match section {
+            Some(section) => fresh.into_section(section),
+            None => fresh,
+        });
     }
     let mut arrivals = |packets: bool| -> Result<Arrivals, Stop> {
         let fresh = lab.fresh_one_way(packets)?;
@@ -79,7 +93,7 @@ fn run(
     ways::compare(case, &arrivals(false)?, &arrivals(true)?)
 }
 
-fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
+pub(crate) fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
     let lab = Arc::new(lab);
     let (done, ended) = mpsc::channel();
     let inside = lab.clone();

@@ -36,6 +36,19 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     /// Writes a profile of the model from a report, so that the model is the reported card.
     Profile(ReportOptions),
+    /// Runs the cases of a recording (`hwtest --record`) on its answers instead of a device. Exits
+    /// with 1 if a case asks or ends otherwise: the request and its fields are named.
+    Replay(ReplayOptions),
+}
+
+/// A recording, and which of its cases run.
+#[derive(Args)]
+pub(crate) struct ReplayOptions {
+    /// The recording: a file of `hwtest --record`.
+    pub(crate) recording: PathBuf,
+    /// Only cases whose name contains this, or one of these if it is given several times.
+    #[arg(long, value_name = "PART")]
+    pub(crate) filter: Vec<String>,
 }
 
 /// A report, and what is made of it.
@@ -118,7 +131,7 @@ impl DoctorOptions {
 
 /// What a run of the suite is on, which cases it has and what it writes.
 #[derive(Args)]
-#[command(group(ArgGroup::new("results").args(["json", "junit"]).multiple(true)))]
+#[command(group(ArgGroup::new("results").args(["json", "junit", "record"]).multiple(true)))]
 pub(crate) struct SuiteOptions {
     #[command(flatten)]
     pub(crate) on: DeviceOptions,
@@ -155,7 +168,15 @@ pub(crate) struct SuiteOptions {
     /// docs/report.md says what it has.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices.
+    /// Record what the cases ask and what the device answers to this file, for `hwtest replay`;
+    /// docs/report.md says what it has. One case runs at a time.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "both_ways", "jobs"])]
+    pub(crate) record: Option<PathBuf>,
+    /// The largest size of the recording in MiB; the case that reaches it is cut short.
+    #[arg(long, value_name = "MIB", default_value = "256", requires = "record")]
+    pub(crate) record_limit: u16,
+    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices. In a recording, other
+    /// addresses stand for them without this.
     #[arg(long, requires = "results")]
     pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).

@@ -24,7 +24,7 @@ const HARMLESS: [&str; 3] = ["vsd_contd_psid", "gid_table_size", "valid"];
 const WHOLE_NAMES: [&str; 3] = ["vuid", "mad", "driver_version"];
 
 /// Whether a field identifies a device, a port or a network.
-pub(super) fn identifies(leaf: &Leaf) -> bool {
+pub(crate) fn identifies(leaf: &Leaf) -> bool {
     // A capability bit of the same name says only that the device knows the field.
     if leaf.field.width > 1 && WHOLE_NAMES.contains(&leaf.field.name) {
         return true;
@@ -158,6 +158,11 @@ impl Known {
         let netdevs = identities().flat_map(|it| it.netdevs.clone()).chain(of_gids);
         Self { numbers: texts.filter(|text| text.len() > 6).collect(), netdevs: netdevs.collect() }
     }
+}
+
+/// The text without any GID, GUID, MAC and IP address and LID.
+pub(crate) fn scrub_text(text: &str) -> String {
+    scrub(text, &Known { numbers: Vec::new(), netdevs: Vec::new() })
 }
 
 /// The text without the `known` identifiers, and without any GID, GUID, MAC and IP address and LID.

@@ -1,0 +1,140 @@
+//! Recordings of cases on the model, read and replayed.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+
+use super::document::Document;
+use super::{RecordLimits, Recording, Replayed};
+use crate::{Choice, Lab, Outcome, cases, run_case};
+
+const LIMITS: RecordLimits = RecordLimits { bytes: 1 << 24, identity: false };
+
+/// The recording of the cases whose names contain `part`, and its closing sentence.
+fn record(part: &str, limits: RecordLimits) -> (String, String) {
+    let name = format!("verbless-recording-{}-{:?}", std::process::id(), std::thread::current());
+    let file: PathBuf =
+        std::env::temp_dir().join(name.replace(|c: char| !c.is_alphanumeric(), "-"));
+    let recording = Recording::create(&file, limits).expect("a folder for temporary files");
+    let lab = Lab::open(&Choice::default()).expect("the model");
+    recording.describe(&lab, "a test", "the model");
+    let lab = lab.recorded_in(recording.clone());
+    for case in cases().filter(|case| case.id().contains(part)) {
+        assert_eq!(run_case(&lab, case).outcome, Outcome::Passed);
+    }
+    let closing = recording.finish();
+    let text = std::fs::read_to_string(&file).expect("it was written");
+    std::fs::remove_file(&file).expect("it is there");
+    (text, closing)
+}
+
+/// What becomes of the cases of a recording.
+fn replay(text: &str) -> Vec<(String, Outcome)> {
+    let document = Document::parse(text).expect("a recording");
+    let mut ended = Vec::new();
+    let done = |row: crate::Row| {
+        ended.push((row.case, row.outcome));
+        Ok::<_, ()>(())
+    };
+    Replayed::of(document).expect("devices").run(|_| true, done).expect("no error");
+    ended
+}
+
+const PART: &str = "memory::mkey_query";
+
+/// A short recording.
+fn short() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| record(PART, LIMITS).0)
+}
+
+#[test]
+fn recorded_cases_replay_without_a_difference() {
+    let ended = replay(short());
+    assert!(!ended.is_empty());
+    for (case, outcome) in ended {
+        assert_eq!(outcome, Outcome::Passed, "{case}");
+    }
+}
+
+#[test]
+fn changed_byte_is_named_by_its_field() {
+    let at = short().find("CREATE_MKEY(0x200) INPUT").expect("the case makes a key");
+    let (before, rest) = short().split_at(at);
+    // The protection domain, in the last word of the second line.
+    let line = rest.find("\n010: ").expect("a line") + "\n010: ".len() + 35;
+    let mut changed = rest.to_owned();
+    changed.replace_range(line - 1..line, if &rest[line - 1..line] == "f" { "e" } else { "f" });
+    let ended = replay(&format!("{before}{changed}"));
+    let differs = |(_, outcome): &(String, Outcome)| match outcome {
+        Outcome::Failed(why) => why.contains("CREATE_MKEY): ") && why.contains("recorded"),
+        _ => false,
+    };
+    assert!(ended.iter().any(differs), "{ended:#?}");
+}
+
+#[test]
+fn case_that_asks_less_differs() {
+    // The answer to the last request of the case is asked for, but the request is gone.
+    let at = short().rfind("UAR_OBJ_DESTROY").expect("a request");
+    let start = short()[..at].rfind('\n').expect("a line") + 1;
+    let end = at + short()[at..].find('\n').expect("a line") + 1;
+    let ended = replay(&format!("{}{}", &short()[..start], &short()[end..]));
+    let last = &ended.last().expect("a case").1;
+    assert!(
+        matches!(last, Outcome::Failed(why) if why.contains("is not in the recording")),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn recording_is_cut_at_its_limit() {
+    let (text, closing) = record(PART, RecordLimits { bytes: 30_000, ..LIMITS });
+    assert!(text.len() <= 30_000, "{}", text.len());
+    assert!(closing.contains("the limit of 0 MiB was reached in memory::mkey_query"), "{closing}");
+    let ended = replay(&text);
+    let cut = |outcome: &Outcome| matches!(outcome, Outcome::Skipped(why) if why.contains("the recording ends within it"));
+    assert!(ended.last().is_some_and(|(_, outcome)| cut(outcome)), "{ended:?}");
+}
+
+#[test]
+fn recording_has_no_address_of_the_device_unless_asked() {
+    let lab = Lab::open(&Choice::default()).expect("the model");
+    let guid = format!("{:016x}", lab.info().node_guid);
+    let gid: String =
+        lab.info().ports[0].gids[0].gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    // Mailboxes have a space after four bytes.
+    let plain = |text: &str| text.replace([' ', '\n'], "");
+    let part = "open::gid_table";
+    let (hidden, _) = record(part, LIMITS);
+    let (shown, _) = record(part, RecordLimits { identity: true, ..LIMITS });
+    // Zeros at the end are left out.
+    for id in [&guid, &gid].map(|id| id.trim_end_matches("00")) {
+        assert!(!plain(&hidden).contains(id), "{id}");
+        assert!(plain(&shown).contains(id), "{id}");
+    }
+    for text in [hidden, shown] {
+        assert!(replay(&text).iter().all(|(_, outcome)| *outcome == Outcome::Passed));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_recording_is_refused_or_replayed(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0x20_u8..0x7f), 1..6),
+    ) {
+        let mut bytes = short().as_bytes().to_vec();
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes) = byte;
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Ok(document) = Document::parse(&text)
+            && let Ok(replayed) = Replayed::of(document)
+        {
+            // A panic of a case is its failure; one of the replay is one of this test.
+            replayed.run(|_| true, |_| Ok::<_, ()>(())).expect("no error");
+        }
+    }
+}

@@ -72,7 +72,8 @@ impl FailedCommand {
         text += ")";
         if self.output.is_empty() {
             let errno = Errno::from_raw(self.errno);
-            text += &format!(": the kernel returned {errno:?} and no output\n");
+            text += &format!(": the kernel returned {errno:?} and no output");
+            text += "; Linux before 5.18 logs the status (mlx5_cmd_check)\n";
         } else {
             let status = CommandStatus(self.status);
             let status = status.name().unwrap_or("unknown status");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use verbless_model::Arrivals;
 
+use crate::doctor::KernelLog;
 use crate::failed_commands::FailedCommand;
 use crate::recording::Section;
 use crate::{Case, Lab, Outcome, Row, Stop, ways};
@@ -20,6 +21,8 @@ const PATIENCE: [u64; 2] = [60, 3600];
 pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     let start = Instant::now();
     let mut failed_commands = Vec::new();
+    // A model in this process has no part of the kernel's log.
+    let log = if lab.is_private() { None } else { KernelLog::end() };
     let blocked = lab.blockage().and_then(|blockage| blockage.before(case));
     let missing = match blocked {
         Some(_) => Ok(Vec::new()),
@@ -44,10 +47,13 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
             outcome
         }
     };
-    if !matches!(outcome, Outcome::Failed(_)) {
+    let failed = matches!(outcome, Outcome::Failed(_));
+    if !failed {
         failed_commands.clear();
     }
-    Row { case: case.id(), outcome, seconds: start.elapsed().as_secs_f64(), failed_commands }
+    let kernel_log = log.filter(|_| failed).map_or_else(Vec::new, KernelLog::lines);
+    let seconds = start.elapsed().as_secs_f64();
+    Row { case: case.id(), outcome, seconds, failed_commands, kernel_log }
 }
 
 /// Why a failed case could not pass here, if so: a link of the chain has failed, or the device is

@@ -82,8 +82,8 @@ pub(crate) struct DeviceOptions {
     /// several; else none), `none` (the port loops back), or a device's name.
     #[arg(long, default_value = "auto")]
     pub(crate) peer: String,
-    /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf,
-    /// bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
+    /// The model's profile: connectx5, connectx6dx, connectx6dx-bond, connectx6dx-realtime,
+    /// connectx6vf, connectx7, bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
     #[arg(long, default_value = "connectx6dx")]
     pub(crate) profile: String,
     /// The model's port type: infiniband or ethernet; the profile's own if not given.

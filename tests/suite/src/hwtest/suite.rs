@@ -73,7 +73,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     };
     let lab = match (lab, &recording) {
         (Some(lab), Some(recording)) => {
-            recording.describe(&lab, &versions::line(), &run.device);
+            recording.describe(&lab, versions::line(), &run.device);
             Some(lab.recorded_in(recording.clone()))
         }
         (lab, _) => lab,
@@ -102,6 +102,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
                 outcome: Outcome::Blocked(reason.clone()),
                 seconds: 0.0,
                 failed_commands: Vec::new(),
+                kernel_log: Vec::new(),
             }));
             0
         }

@@ -90,7 +90,8 @@ impl Replayed {
             let name = case.name.clone();
             let outcome = run_again(&self.header, &self.devices, case);
             let seconds = begun.elapsed().as_secs_f64();
-            done(Row { case: name, outcome, seconds, failed_commands: Vec::new() })?;
+            let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
+            done(Row { case: name, outcome, seconds, failed_commands, kernel_log })?;
         }
         Ok(())
     }

@@ -77,6 +77,9 @@ impl Document {
     }
 }
 
+/// The input and the output of a command.
+type Mailboxes = (Arc<[u8]>, Arc<[u8]>);
+
 /// Commands of the recording.
 #[derive(Default)]
 struct Commands {
@@ -84,12 +87,12 @@ struct Commands {
     text: String,
     lines: usize,
     /// The mailboxes of those with a number.
-    numbered: Vec<(Arc<[u8]>, Arc<[u8]>)>,
+    numbered: Vec<Mailboxes>,
 }
 
 impl Commands {
     /// The mailboxes of the command before an ioctl.
-    fn take(&mut self, number: Option<u32>) -> Result<(Arc<[u8]>, Arc<[u8]>), String> {
+    fn take(&mut self, number: Option<u32>) -> Result<Mailboxes, String> {
         let number = number.map(|number| number as usize);
         if self.lines == 0 {
             return match number {

@@ -88,6 +88,7 @@ impl Report {
         self.preconditions.iter_mut().for_each(scrub);
         for case in &mut self.cases {
             case.reason.iter_mut().for_each(scrub);
+            case.kernel_log.iter_mut().for_each(scrub);
             for failed in &mut case.failed_commands {
                 mask_both(&mut failed.input, &mut failed.output);
             }
@@ -113,6 +114,7 @@ impl Run {
                 scrub(reason);
             }
             row.failed_commands.clear();
+            row.kernel_log.iter_mut().for_each(scrub);
         }
         self
     }
@@ -390,6 +392,7 @@ mod tests {
             outcome,
             seconds: 0.0,
             failed_commands: Vec::new(),
+            kernel_log: Vec::new(),
         };
         let run = Run {
             device: format!("hardware rocex{guid}"),

@@ -113,7 +113,7 @@ fn run_again(header: &Header, devices: &[DeviceInfo], recorded: RecordedCase) ->
         return skip(why);
     }
     if uses_queues(&recorded) {
-        return skip("its queues work, and queues are not recorded");
+        return skip("its queues work, and a replay writes no CQEs");
     }
     let choice = Choice { destructive: header.destructive, long: header.long, ..Choice::default() };
     let script = Script::new(recorded);

@@ -170,6 +170,9 @@ fn parse_line(
         "ioctl" => Entry::Ioctl(serde_json::from_str::<Ioctl>(json).map_err(wrong)?),
         "map" => Entry::Map(serde_json::from_str(json).map_err(wrong)?),
         "control" => Entry::Control(serde_json::from_str(json).map_err(wrong)?),
+        "wqe" => Entry::Wqe(serde_json::from_str(json).map_err(wrong)?),
+        "cqe" => Entry::Cqe(serde_json::from_str(json).map_err(wrong)?),
+        "unseen" => Entry::Unseen(serde_json::from_str(json).map_err(wrong)?),
         other => return Err(format!("{other:?} is unknown")),
     };
     let (input, output) = match &entry {

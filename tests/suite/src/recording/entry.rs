@@ -115,6 +115,51 @@ pub(super) enum Entry {
     Ioctl(Ioctl),
     Map(Map),
     Control(Control),
+    Wqe(Wqe),
+    Cqe(Cqe),
+    Unseen(Unseen),
+}
+
+/// A request that was posted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wqe {
+    pub file: u32,
+    /// `sq` or `rq`.
+    pub queue: String,
+    /// The QP.
+    pub number: u32,
+    /// Its index, as in the CQE's `wqe_counter`.
+    pub index: u32,
+    /// The WQE without data that it carries.
+    pub bytes: Bytes,
+}
+
+/// A completion.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cqe {
+    pub file: u32,
+    /// The CQ.
+    pub number: u32,
+    /// How many CQEs the CQ had before, modulo 2^24.
+    pub index: u32,
+    /// The 64 bytes of the CQE, without data that it carries.
+    pub bytes: Bytes,
+}
+
+/// What a queue had and the recording has not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unseen {
+    pub file: u32,
+    /// `sq`, `rq` or `cq`.
+    pub queue: String,
+    pub number: u32,
+    /// How many entries; 0 if they were not counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub count: u32,
+    pub why: String,
 }
 
 /// A device was opened.

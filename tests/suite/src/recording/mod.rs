@@ -3,7 +3,7 @@
 //!
 //! - `entry`, `bytes`: the lines of the file; `attributes`: what the attributes of requests are.
 //! - `writer`: the file while it is written; `pseudonyms`: other bytes for what identifies devices.
-//! - `recorder`: the backend that records; `devices`: what a recording says of its devices.
+//! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a recording says of its devices.
 //! - `document`: the file that is read; `compare`: a request beside a recorded one; `replay`: the
 //!   backend that answers; `cases`: the cases on it.
 
@@ -17,8 +17,10 @@ mod entry;
 mod pseudonyms;
 mod recorder;
 mod replay;
+mod rings;
 #[cfg(test)]
 mod tests;
+mod wqe;
 mod writer;
 
 pub use cases::Replayed;

@@ -8,7 +8,7 @@
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
-use super::entry::{Entry, RecordedDevice};
+use super::entry::{Cqe, Entry, RecordedDevice, Wqe};
 use crate::report::privacy::{identifies, scrub_text};
 
 /// A value of fewer bytes is too common to be looked for.
@@ -175,7 +175,10 @@ impl Pseudonyms {
                     *error = self.rename_text(error);
                 }
             }
-            Entry::Map(_) | Entry::Control(_) => {}
+            Entry::Wqe(Wqe { bytes, .. }) | Entry::Cqe(Cqe { bytes, .. }) => {
+                self.rename_bytes(&mut bytes.0);
+            }
+            Entry::Map(_) | Entry::Control(_) | Entry::Unseen(_) => {}
         }
     }
 

@@ -1,18 +1,21 @@
 //! The backend that records what passes through it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::abi::request::{INLINE_BYTES, MANDATORY, VALID_OUTPUT};
-use verbless_devx::abi::{Attribute, Header as IoctlHeader};
+use verbless_devx::abi::{Attribute, Header as IoctlHeader, method};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection, RepresentorInfo,
 };
+use verbless_prm::Opcode;
 use zerocopy::IntoBytes;
 
 use super::attributes::{Kind, kind};
 use super::bytes::Bytes;
+use super::compare::method_of;
 use super::entry::{Attr, Control, Entry, Ioctl, Mailbox, Map, OPEN_ERRORS, Open};
+use super::rings::{Rings, watch};
 use super::writer::Section;
 use crate::own_memory;
 
@@ -48,7 +51,9 @@ impl Backend for RecordingBackend {
                 let open = Open { file: Some(file), device: name, kind, error: None };
                 self.section.add(Entry::Open(open));
                 let section = self.section.clone();
-                Ok(Arc::new(RecordedDevice { device, section, file, channels: Mutex::default() }))
+                let rings = Rings::new(section.clone(), file);
+                let channels = Mutex::default();
+                Ok(Arc::new(RecordedDevice { device, section, file, channels, rings }))
             }
             Err(error) => {
                 let kind = OPEN_ERRORS.iter().find(|(kind, _)| *kind == error.kind());
@@ -69,17 +74,29 @@ struct RecordedDevice {
     /// The numbers of channels by descriptor. A descriptor is used again after it is closed: the
     /// newest channel has it.
     channels: Mutex<HashMap<u64, u32>>,
+    rings: Arc<Mutex<Rings>>,
+}
+
+impl Drop for RecordedDevice {
+    fn drop(&mut self) {
+        self.rings().look();
+    }
 }
 
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it forwards the promise")]
 // SAFETY: requests and answers are those of the device inside; it only reads where they point.
 unsafe impl OpenDevice for RecordedDevice {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        // What was posted and completed before it.
+        self.rings().look();
         let mut noted = self.before(request);
         // SAFETY: as the caller promises.
         let result = unsafe { self.device.ioctl(request) };
         self.after(&mut noted, request, result);
         noted.ioctl.errno = result.err().map_or(0, |errno| errno as i32);
+        if result.is_ok() {
+            self.follow(&noted);
+        }
         match noted.input {
             Some(input) => self.section.add_command(noted.ioctl, input, noted.output),
             None => self.section.add(Entry::Ioctl(noted.ioctl)),
@@ -121,6 +138,37 @@ impl RecordedDevice {
             note_request(self.file, request, |descriptor| self.channel(descriptor));
         let ioctl = Ioctl { thread: self.section.thread(), ..ioctl };
         Noted { ioctl, input, output: Vec::new() }
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the queues of the device.
+    fn follow(&self, noted: &Noted) {
+        let ioctl = &noted.ioctl;
+        let handle = |new: bool| {
+            let of = |attr: &Attr| if new { attr.new_handle } else { attr.handle };
+            ioctl.attributes.iter().find_map(of)
+        };
+        let input = noted.input.as_deref().unwrap_or_default();
+        match (method_of(ioctl), handle(true), handle(false)) {
+            (method::DEVX_UMEM_REG, ..) => self.rings().register(ioctl),
+            (method::DEVX_UMEM_DEREG, _, Some(handle)) => self.rings().deregister(handle),
+            (method::DEVX_OBJ_CREATE, Some(handle), _) => {
+                let first = self.rings().create(handle, input, &noted.output);
+                if first {
+                    watch(&self.rings);
+                }
+            }
+            (method::DEVX_OBJ_DESTROY, _, Some(handle)) => self.rings().destroy(handle),
+            (method::DEVX_OBJ_MODIFY, _, Some(handle))
+                if input.get(..2) == Some(&Opcode::QP_2RST.0.to_be_bytes()) =>
+            {
+                self.rings().reset(handle);
+            }
+            _ => {}
+        }
     }
 
     /// The number of a channel; -1 for any other file.

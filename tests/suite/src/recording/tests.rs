@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 
 use super::document::Document;
+use super::entry::Entry;
 use super::{RecordLimits, Recording, Replayed};
 use crate::{Choice, Lab, Outcome, cases, run_case};
 
@@ -86,6 +87,41 @@ fn case_that_asks_less_differs() {
         matches!(last, Outcome::Failed(why) if why.contains("is not in the recording")),
         "{last:?}"
     );
+}
+
+#[test]
+fn wqes_and_cqes_are_recorded_without_data() {
+    let (text, _) = record("memory::mkey_may_start_at_address_zero", LIMITS);
+    let document = Document::parse(&text).expect("a recording");
+    let entries: Vec<_> = document.cases.iter().flat_map(|case| &case.entries).collect();
+    let wqes: Vec<_> = entries
+        .iter()
+        .filter_map(|it| match &it.entry {
+            Entry::Wqe(wqe) if wqe.queue == "sq" => Some(wqe),
+            _ => None,
+        })
+        .collect();
+    let cqes: Vec<_> = entries
+        .iter()
+        .filter_map(|it| match &it.entry {
+            Entry::Cqe(cqe) => Some(cqe),
+            _ => None,
+        })
+        .collect();
+    assert!(!wqes.is_empty() && !cqes.is_empty(), "{} and {}", wqes.len(), cqes.len());
+    for wqe in wqes {
+        // The control segment names the index and the queue (`mlx5_wqe_ctrl_seg`).
+        let bytes = &wqe.bytes.0;
+        assert_eq!(u32::from(u16::from_be_bytes([bytes[1], bytes[2]])), wqe.index, "{wqe:?}");
+        assert_eq!(bytes[4..7], wqe.number.to_be_bytes()[1..], "{wqe:?}");
+    }
+    assert!(cqes.iter().all(|cqe| cqe.bytes.0.len() == 64));
+    assert!(
+        cqes.windows(2)
+            .all(|two| two[1].number != two[0].number || two[1].index == two[0].index + 1)
+    );
+    let ended = replay(&text);
+    assert!(matches!(&ended[0].1, Outcome::Skipped(why) if why.contains("writes no CQEs")));
 }
 
 #[test]

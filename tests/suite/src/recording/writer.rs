@@ -214,6 +214,9 @@ impl Section {
             Entry::Ioctl(it) => serde_json::to_string(it).map(|json| ("ioctl", json)),
             Entry::Map(it) => serde_json::to_string(it).map(|json| ("map", json)),
             Entry::Control(it) => serde_json::to_string(it).map(|json| ("control", json)),
+            Entry::Wqe(it) => serde_json::to_string(it).map(|json| ("wqe", json)),
+            Entry::Cqe(it) => serde_json::to_string(it).map(|json| ("cqe", json)),
+            Entry::Unseen(it) => serde_json::to_string(it).map(|json| ("unseen", json)),
         };
         match json {
             Ok((word, json)) => text += &format!("{word} {json}\n"),

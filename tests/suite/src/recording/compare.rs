@@ -1,12 +1,12 @@
 //! Compares a request with a recorded one, field by field.
 //!
 //! Addresses and memory keys differ from run to run. A recorded address equals the sent one if both
-//! have the same place in the same registered memory; a recorded key equals the sent one if the
-//! same CREATE_MKEY made both. PSNs and user indexes, which a program chooses, may be others, but
+//! have the same place in the same registered memory; a recorded key equals the sent one if both
+//! have the index that the same CREATE_MKEY made. PSNs and user indexes, which a program chooses, may be others, but
 //! the same ones throughout a case. The variants of keys (`mkey_7_0`) and the pages that suit an
 //! address are not compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use verbless_prm::{CommandInfo, Opcode, bits};
 
@@ -21,6 +21,8 @@ pub(super) struct Translation {
     /// Recorded address, address here, and bytes; the newest last.
     memory: Vec<(u64, u64, u64)>,
     keys: HashMap<u32, u32>,
+    /// The indexes of keys that the case made.
+    indexes: HashSet<u32>,
     /// Numbers that programs choose, by the kind of number.
     chosen: HashMap<(usize, u32), u32>,
 }
@@ -36,12 +38,38 @@ impl Translation {
     }
 
     fn is_same(&self, recorded: u64, sent: u64, width: usize) -> bool {
-        let key = |recorded| self.keys.get(&recorded).copied();
         match width {
             _ if recorded == sent => true,
-            32 => key(recorded as u32) == Some(sent as u32),
-            64 => self.address(recorded) == Some(sent),
+            32 => self.is_same_key(recorded as u32, sent as u32),
+            // An address, or an entry of a KLM list, which begins with a length and a key.
+            64 => {
+                let is_same_entry =
+                    recorded >> 32 == sent >> 32 && self.is_same_key(recorded as u32, sent as u32);
+                self.address(recorded) == Some(sent) || is_same_entry
+            }
             _ => false,
+        }
+    }
+
+    /// Whether two keys have the same index, of a key that the case made: each UMR may give it
+    /// another variant. A UMR names no index with it, but a QP, mostly any (0xffffff).
+    fn is_same_key(&self, recorded: u32, sent: u32) -> bool {
+        let index = recorded >> 8;
+        index == sent >> 8 && (index == 0xff_ffff || self.indexes.contains(&index))
+    }
+
+    /// The key here of a recorded one.
+    pub(super) fn key(&self, recorded: u32) -> u32 {
+        self.keys.get(&recorded).copied().unwrap_or(recorded)
+    }
+
+    /// Learns the variants of keys from WQEs that are the same.
+    pub(super) fn learn_keys(&mut self, recorded: &[u8], sent: &[u8]) {
+        for (recorded, sent) in recorded.chunks_exact(4).zip(sent.chunks_exact(4)) {
+            let [recorded, sent] = [recorded, sent].map(|word| bits::get(word, 0, 32) as u32);
+            if recorded != sent && self.is_same_key(recorded, sent) {
+                self.keys.insert(recorded, sent);
+            }
         }
     }
 
@@ -121,6 +149,7 @@ impl Translation {
         };
         if let (Some(recorded), Some(sent)) = (key(recorded), key(sent)) {
             self.keys.insert(recorded, sent);
+            self.indexes.insert(recorded >> 8);
         }
     }
 }
@@ -291,6 +320,35 @@ pub(super) fn named_differences(
         ));
     }
     found
+}
+
+/// How two WQEs differ: word by word, as each segment has addresses and keys of its own.
+pub(super) fn wqe_difference(
+    recorded: &[u8],
+    sent: &[u8],
+    translation: &Translation,
+) -> Option<String> {
+    let word = |bytes: &[u8], at: usize| bits::get(bytes, at * 8, 32);
+    let long = |bytes: &[u8], at: usize| bits::get(bytes, at * 8, 64);
+    let mut at = 0;
+    while at + 4 <= recorded.len().min(sent.len()) {
+        let is_long = at + 8 <= recorded.len().min(sent.len()) && at.is_multiple_of(8);
+        if is_long && translation.is_same(long(recorded, at), long(sent, at), 64) {
+            at += 8;
+        } else if translation.is_same(word(recorded, at), word(sent, at), 32) {
+            at += 4;
+        } else {
+            let (segment, at) = (at / 16, at / 16 * 16);
+            let of = |bytes: &[u8]| shown(&bytes[at..bytes.len().min(at + 16)]);
+            return Some(format!(
+                "segment {segment} (byte {at:#x}): recorded {}, sent {}",
+                of(recorded),
+                of(sent)
+            ));
+        }
+    }
+    (recorded.len() != sent.len())
+        .then(|| format!("recorded {} bytes, sent {}", recorded.len(), sent.len()))
 }
 
 /// Bytes in hexadecimal, the first few.

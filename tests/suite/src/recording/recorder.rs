@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::abi::request::{INLINE_BYTES, MANDATORY, VALID_OUTPUT};
-use verbless_devx::abi::{Attribute, Header as IoctlHeader, method};
+use verbless_devx::abi::{Attribute, Header as IoctlHeader};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection, RepresentorInfo,
 };
-use verbless_prm::Opcode;
 use zerocopy::IntoBytes;
 
 use super::attributes::{Kind, kind};
 use super::bytes::Bytes;
-use super::compare::method_of;
 use super::entry::{Attr, Control, Entry, Ioctl, Mailbox, Map, OPEN_ERRORS, Open};
 use super::rings::{Rings, watch};
 use super::writer::Section;
@@ -51,7 +49,8 @@ impl Backend for RecordingBackend {
                 let open = Open { file: Some(file), device: name, kind, error: None };
                 self.section.add(Entry::Open(open));
                 let section = self.section.clone();
-                let rings = Rings::new(section.clone(), file);
+                let rings = Rings::new(Some(section.clone()), file);
+                let rings = Arc::new(Mutex::new(rings));
                 let channels = Mutex::default();
                 Ok(Arc::new(RecordedDevice { device, section, file, channels, rings }))
             }
@@ -146,28 +145,10 @@ impl RecordedDevice {
 
     /// Follows the queues of the device.
     fn follow(&self, noted: &Noted) {
-        let ioctl = &noted.ioctl;
-        let handle = |new: bool| {
-            let of = |attr: &Attr| if new { attr.new_handle } else { attr.handle };
-            ioctl.attributes.iter().find_map(of)
-        };
         let input = noted.input.as_deref().unwrap_or_default();
-        match (method_of(ioctl), handle(true), handle(false)) {
-            (method::DEVX_UMEM_REG, ..) => self.rings().register(ioctl),
-            (method::DEVX_UMEM_DEREG, _, Some(handle)) => self.rings().deregister(handle),
-            (method::DEVX_OBJ_CREATE, Some(handle), _) => {
-                let first = self.rings().create(handle, input, &noted.output);
-                if first {
-                    watch(&self.rings);
-                }
-            }
-            (method::DEVX_OBJ_DESTROY, _, Some(handle)) => self.rings().destroy(handle),
-            (method::DEVX_OBJ_MODIFY, _, Some(handle))
-                if input.get(..2) == Some(&Opcode::QP_2RST.0.to_be_bytes()) =>
-            {
-                self.rings().reset(handle);
-            }
-            _ => {}
+        let first = self.rings().follow(&noted.ioctl, input, &noted.output);
+        if first {
+            watch(&self.rings);
         }
     }
 

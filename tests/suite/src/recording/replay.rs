@@ -4,10 +4,14 @@
 //! must be the same, unless the case sent requests from several threads: their order is chance. A
 //! query may be repeated, as cases wait with queries. A request that differs gets the answer of the
 //! recorded one, so that the case goes on; one that is not in the recording is refused (EPROTO).
+//!
+//! A thread plays the queues: it compares each WQE that is posted with the recorded one, and writes
+//! the recorded CQEs once the WQEs before them are posted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -20,10 +24,11 @@ use verbless_devx::{
 use verbless_prm::CommandInfo;
 
 use super::attributes::{Kind, kind};
-use super::compare::{Translation, differences, method_of, name};
+use super::compare::{Translation, differences, method_of, name, wqe_difference};
 use super::document::{Recorded, RecordedCase};
-use super::entry::{Entry, Ioctl, OPEN_ERRORS};
+use super::entry::{Cqe, Entry, Ioctl, OPEN_ERRORS, Wqe};
 use super::recorder::note_request;
+use super::rings::Rings;
 use crate::own_memory;
 
 /// Differences that are kept of a case.
@@ -54,6 +59,10 @@ struct State {
     descriptors: HashMap<u64, u32>,
     /// The control file was wanted.
     control: bool,
+    /// The rings of each open file.
+    rings: HashMap<u32, Rings>,
+    /// A request or WQE contradicted the recording, other than by its place in it.
+    contradicted: bool,
 }
 
 impl Script {
@@ -96,13 +105,138 @@ impl Script {
         found
     }
 
+    /// Whether a request or WQE has other bytes than in the recording, or is not in it.
+    pub(super) fn was_contradicted(&self) -> bool {
+        self.state().contradicted
+    }
+
+    /// Writes the recorded CQEs as their WQEs are posted, until the case ends.
+    pub(super) fn play_queues(self: &Arc<Self>) {
+        let script = Arc::downgrade(self);
+        let play = move || {
+            let mut player = Player::default();
+            while let Some(script) = script.upgrade() {
+                player.step(&script);
+                drop(script);
+                std::thread::sleep(PAUSE);
+            }
+        };
+        // Without the thread the case gets no CQE, and fails.
+        let _ = std::thread::Builder::new().name("replay".into()).spawn(play);
+    }
+
     /// Whether the case wanted the control file, which recordings do not have.
     pub(super) fn wanted_control(&self) -> bool {
         self.state().control
     }
 }
 
+/// Time between two looks at the queues.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Looks without progress, after which CQEs may overtake WQEs that the recording has before them:
+/// it does not know the order of two queues within a look.
+const PATIENT: u32 = 200;
+/// Entries that CQEs may overtake.
+const AHEAD: usize = 256;
+
+/// The place of a replay in the WQEs and CQEs of a recording.
+#[derive(Default)]
+struct Player {
+    /// The first entry that has not happened.
+    next: usize,
+    /// CQEs after it that were written.
+    early: HashSet<usize>,
+    /// Looks without progress.
+    idle: u32,
+}
+
+impl Player {
+    /// Goes on as far as the posted WQEs allow.
+    fn step(&mut self, script: &Script) {
+        let mut state = script.state();
+        let entries = &script.case.entries;
+        while let Some(recorded) = entries.get(self.next) {
+            let happened = match &recorded.entry {
+                Entry::Wqe(wqe) => posted(&mut state, wqe),
+                Entry::Cqe(cqe) => self.early.remove(&self.next) || complete(&state, cqe),
+                _ => true,
+            };
+            if !happened {
+                break;
+            }
+            self.next += 1;
+            self.idle = 0;
+        }
+        self.idle += 1;
+        if self.idle < PATIENT {
+            return;
+        }
+        let mut blocked: HashSet<(u32, u32)> = HashSet::new();
+        for (at, recorded) in entries.iter().enumerate().skip(self.next).take(AHEAD) {
+            let Entry::Cqe(cqe) = &recorded.entry else { continue };
+            if self.early.contains(&at) {
+                continue;
+            }
+            let cq = (cqe.file, cqe.number);
+            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) && complete(&state, cqe) {
+                self.early.insert(at);
+                self.idle = 0;
+                return;
+            }
+            // The CQEs of a CQ come in order.
+            blocked.insert(cq);
+        }
+    }
+}
+
+/// Whether a WQE is posted; if it is another one than in the recording, says so.
+fn posted(state: &mut State, wqe: &Wqe) -> bool {
+    let recorded = &wqe.bytes.0;
+    let rings = state.rings.get(&wqe.file);
+    let sent = rings.and_then(|it| it.wqe(&wqe.queue, wqe.number, wqe.index, recorded.len()));
+    let Some(sent) = sent else { return false };
+    if let Some(what) = wqe_difference(recorded, &sent, &state.translation) {
+        let (queue, number, index) = (&wqe.queue, wqe.number, wqe.index);
+        state.contradicts(format!("WQE {index:#x} of {queue} {number:#x}: {what}"));
+    }
+    state.translation.learn_keys(recorded, &sent);
+    true
+}
+
+/// Whether the WQE that a CQE names is posted.
+fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
+    let bytes = &cqe.bytes.0;
+    let (Some(&[_, a, b, c]), Some(&[high, low, _, owner])) =
+        (bytes.get(56..60).and_then(|it| it.first_chunk()), bytes.last_chunk())
+    else {
+        return false;
+    };
+    // A requester's CQE, or its error (0xd).
+    let queue = if matches!(owner >> 4, 0x0 | 0xd) { "sq" } else { "rq" };
+    let (number, index) = (u32::from_be_bytes([0, a, b, c]), u16::from_be_bytes([high, low]));
+    let rings = state.rings.get(&cqe.file);
+    rings.is_some_and(|rings| rings.wqe(queue, number, index.into(), 0).is_some())
+}
+
+fn complete(state: &State, cqe: &Cqe) -> bool {
+    let rings = state.rings.get(&cqe.file);
+    let mut bytes = cqe.bytes.0.clone();
+    // The key that a message has invalidated (RESP_SEND_INV, 0x4).
+    if bytes.last().is_some_and(|owner| owner >> 4 == 0x4)
+        && let Some(key) = bytes.get_mut(36..40).and_then(|it| it.first_chunk_mut::<4>())
+    {
+        *key = state.translation.key(u32::from_be_bytes(*key)).to_be_bytes();
+    }
+    rings.is_some_and(|rings| rings.complete(cqe.number, cqe.index, &bytes))
+}
+
 impl State {
+    /// Notes a difference that a case's early end does not explain.
+    fn contradicts(&mut self, what: String) {
+        self.contradicted = true;
+        self.differs(what);
+    }
+
     fn differs(&mut self, what: String) {
         match self.differences.len() {
             MOST.. => self.more += 1,
@@ -207,7 +341,14 @@ unsafe impl OpenDevice for Replayed {
         let output = state.translation.output(&recorded.input, &recorded.output);
         answer(&mut state, ioctl, &output, request)?;
         match ioctl.errno {
-            0 => Ok(()),
+            0 => {
+                let made = made(&sent, ioctl);
+                let rings = state.rings.entry(self.file);
+                let rings = rings.or_insert_with(|| Rings::new(None, self.file));
+                // A replay needs no thread for each device.
+                let _ = rings.follow(&made, &input, &output);
+                Ok(())
+            }
             errno => Err(Errno::from_raw(errno)),
         }
     }
@@ -320,14 +461,26 @@ impl Replayed {
                 },
             );
             let name = name(sent, input);
-            state.differs(format!("a request ({name}) is not in the recording: {expected}"));
+            state.contradicts(format!("a request ({name}) is not in the recording: {expected}"));
             return None;
         };
         for what in differences_of(state, at) {
-            state.differs(format!("request {at} ({}): {what}", name(sent, input)));
+            state.contradicts(format!("request {at} ({}): {what}", name(sent, input)));
         }
         Some(at)
     }
+}
+
+/// A request of this run with what the recorded answer made.
+fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
+    let mut made = sent.clone();
+    for attr in &mut made.attributes {
+        if let Some(answered) = recorded.attributes.iter().find(|it| it.id == attr.id) {
+            attr.new_handle = answered.new_handle;
+            attr.output.clone_from(&answered.output);
+        }
+    }
+    made
 }
 
 /// Writes the recorded answer into a request.

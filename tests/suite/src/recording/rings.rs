@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use verbless_devx::abi::attr;
+use verbless_devx::abi::{attr, method};
 use verbless_prm::{
-    CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, Opcode, ServiceType,
+    CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, Opcode, RqType, ServiceType,
 };
 
 use super::bytes::Bytes;
+use super::compare::method_of;
 use super::entry::{Cqe, Entry, Ioctl, Unseen, Wqe};
 use super::wqe::{without_data_of_cqe, without_data_of_wqe};
 use super::writer::Section;
@@ -25,9 +26,13 @@ const PAUSE: Duration = Duration::from_micros(20);
 const LONG_PAUSE: Duration = Duration::from_micros(200);
 /// Looks that found nothing, after which the pause is long.
 const IDLE: u32 = 100;
+/// Rings of a device that are looked at: each look takes two system calls for each.
+const MOST_RINGS: usize = 128;
 /// Bytes of a WQEBB, and of what is read of a CQE.
 const WQEBB: u64 = 64;
 const CQE: usize = 64;
+/// Bytes of a doorbell record: two counters.
+const RECORD: u64 = 8;
 /// Receive queues have strides of at least this many bytes.
 const LEAST_STRIDE: u64 = 16;
 
@@ -64,42 +69,126 @@ impl Kind {
     }
 }
 
+/// Registered memory: the id that commands have, the address and the bytes.
+struct Memory {
+    id: u32,
+    address: u64,
+    len: u64,
+}
+
 /// The rings of one open device.
 pub(super) struct Rings {
-    section: Arc<Section>,
+    /// Where what is new goes; a replay has none.
+    section: Option<Arc<Section>>,
     file: u32,
-    /// Registered memory: ids and addresses, by handle.
-    memory: HashMap<u64, (u32, u64)>,
+    /// Registered memory by handle.
+    memory: HashMap<u64, Memory>,
     rings: Vec<Ring>,
     watched: bool,
 }
 
 impl Rings {
-    pub(super) fn new(section: Arc<Section>, file: u32) -> Arc<Mutex<Self>> {
-        let (memory, rings) = (HashMap::new(), Vec::new());
-        Arc::new(Mutex::new(Self { section, file, memory, rings, watched: false }))
+    pub(super) fn new(section: Option<Arc<Section>>, file: u32) -> Self {
+        Self { section, file, memory: HashMap::new(), rings: Vec::new(), watched: false }
+    }
+
+    fn add(&self, entry: Entry) {
+        if let Some(section) = &self.section {
+            section.add(entry);
+        }
+    }
+
+    fn ring(&self, queue: &str, number: u32) -> Option<&Ring> {
+        self.rings.iter().find(|ring| ring.kind.name() == queue && ring.number == number)
+    }
+
+    /// The WQE at an index of a queue, `len` bytes of it without data; `None`: it is not posted.
+    pub(super) fn wqe(&self, queue: &str, number: u32, index: u32, len: usize) -> Option<Vec<u8>> {
+        let ring = self.ring(queue, number)?;
+        let after = Self::counter(ring)?.wrapping_sub(index) & 0xffff;
+        if after == 0 || after > 0x7fff {
+            return None;
+        }
+        let most = (ring.stride << ring.log_entries).min(len as u64);
+        let mut bytes = Self::read(ring, index, most);
+        if let Kind::Send { datagrams } = ring.kind {
+            without_data_of_wqe(&mut bytes, datagrams);
+        }
+        Some(bytes)
+    }
+
+    /// Writes a CQE as a device does: the owner byte last. False if there is no such CQ, or no room
+    /// before its consumer's index.
+    pub(super) fn complete(&self, number: u32, index: u32, cqe: &[u8]) -> bool {
+        let Some(ring) = self.ring(Kind::Completion.name(), number) else { return false };
+        let consumed = Self::counter(ring).unwrap_or(0) & 0xff_ffff;
+        let ahead = index.wrapping_sub(consumed) & 0xff_ffff;
+        let Some((owner, body)) = cqe.split_last().filter(|_| cqe.len() == CQE) else {
+            return false;
+        };
+        if ahead >= 1 << ring.log_entries && ahead < 1 << 23 {
+            return false;
+        }
+        let entry = index & ((1 << ring.log_entries) - 1);
+        let at = ring.address + u64::from(entry) * ring.stride + ring.stride - CQE as u64;
+        let body = own_memory::write(at, body);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        body && own_memory::write(at + CQE as u64 - 1, &[*owner])
+    }
+
+    /// Follows a request that succeeded; whether it made the first ring.
+    pub(super) fn follow(&mut self, ioctl: &Ioctl, input: &[u8], output: &[u8]) -> bool {
+        let new = ioctl.attributes.iter().find_map(|attr| attr.new_handle);
+        let old = ioctl.attributes.iter().find_map(|attr| attr.handle);
+        match (method_of(ioctl), new, old) {
+            (method::DEVX_UMEM_REG, ..) => self.register(ioctl),
+            (method::DEVX_UMEM_DEREG, _, Some(handle)) => self.deregister(handle),
+            (method::DEVX_OBJ_CREATE, Some(handle), _) => {
+                return self.create(handle, input, output);
+            }
+            (method::DEVX_OBJ_DESTROY, _, Some(handle)) => self.destroy(handle),
+            (method::DEVX_OBJ_MODIFY, _, Some(handle))
+                if input.get(..2) == Some(&Opcode::QP_2RST.0.to_be_bytes()) =>
+            {
+                self.reset(handle);
+            }
+            _ => {}
+        }
+        false
     }
 
     /// Learns registered memory.
-    pub(super) fn register(&mut self, ioctl: &Ioctl) {
-        use attr::devx_umem_reg::{ADDR, HANDLE, OUT_ID};
+    fn register(&mut self, ioctl: &Ioctl) {
+        use attr::devx_umem_reg::{ADDR, HANDLE, LEN, OUT_ID};
         let of = |id| ioctl.attributes.iter().find(|attr| attr.id == id);
         let id = of(OUT_ID).and_then(|attr| attr.output.as_ref());
         let id = id.and_then(|bytes| bytes.0.first_chunk()).map(|it| u32::from_ne_bytes(*it));
         let handle = of(HANDLE).and_then(|attr| attr.new_handle);
         let address = of(ADDR).and_then(|attr| attr.address);
-        if let (Some(id), Some(handle), Some(address)) = (id, handle, address) {
-            self.memory.insert(handle, (id, address));
+        let len = of(LEN).and_then(|attr| attr.input.as_ref());
+        let len = len.and_then(|bytes| bytes.0.first_chunk()).map(|it| u64::from_ne_bytes(*it));
+        if let (Some(id), Some(handle), Some(address), Some(len)) = (id, handle, address, len) {
+            self.memory.insert(handle, Memory { id, address, len });
         }
     }
 
-    fn address(&self, id: u32, offset: u64) -> Option<u64> {
-        let &(_, start) = self.memory.values().find(|(known, _)| *known == id)?;
-        start.checked_add(offset)
+    /// Forgets registered memory and what is in it: the program may use it for something else.
+    fn deregister(&mut self, handle: u64) {
+        let Some(memory) = self.memory.remove(&handle) else { return };
+        let within = |address: u64| address.wrapping_sub(memory.address) < memory.len;
+        self.rings.retain(|ring| !within(ring.address) && !within(ring.record));
+    }
+
+    /// The address of `bytes` bytes in registered memory. A recording's ids are a stranger's: what
+    /// is not whole within one registration has no address.
+    fn address(&self, id: u32, offset: u64, bytes: u64) -> Option<u64> {
+        let memory = self.memory.values().find(|memory| memory.id == id)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= memory.len).then(|| memory.address.checked_add(offset)).flatten()
     }
 
     /// Learns the rings of an object that was made; whether its first one was.
-    pub(super) fn create(&mut self, handle: u64, input: &[u8], output: &[u8]) -> bool {
+    fn create(&mut self, handle: u64, input: &[u8], output: &[u8]) -> bool {
         let opcode = input.first_chunk().map(|bytes| Opcode(u16::from_be_bytes(*bytes)));
         let made = match opcode {
             Some(Opcode::CREATE_CQ) => self.cq(handle, input, output),
@@ -118,22 +207,36 @@ impl Rings {
             return None;
         }
         let number = output.cqn();
+        if self.is_full(Kind::Completion, number) {
+            return None;
+        }
         if context.cc() {
             self.unseen(Kind::Completion, number, 0, "it is collapsed: its CQEs have one place");
             return None;
         }
+        let stride = if context.cqe_sz() == CqeSize::BYTES_128 { 128 } else { 64 };
+        let (offset, bytes) = (input.cq_umem_offset(), stride << context.log_cq_size());
         let ring = Ring {
             kind: Kind::Completion,
             number,
             handle,
-            address: self.address(input.cq_umem_id(), input.cq_umem_offset())?,
+            address: self.address(input.cq_umem_id(), offset, bytes)?,
             log_entries: context.log_cq_size().into(),
-            stride: if context.cqe_sz() == CqeSize::BYTES_128 { 128 } else { 64 },
-            record: self.address(context.dbr_umem_id(), context.dbr_addr())?,
+            stride,
+            record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
             next: 0,
         };
         self.rings.push(ring);
         Some(())
+    }
+
+    /// Whether there are too many rings to look at another queue's.
+    fn is_full(&self, kind: Kind, number: u32) -> bool {
+        let full = self.section.is_some() && self.rings.len() >= MOST_RINGS;
+        if full {
+            self.unseen(kind, number, 0, "the device has more queues than the recorder looks at");
+        }
+        full
     }
 
     fn qp(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
@@ -142,29 +245,33 @@ impl Rings {
         if !input.wq_umem_valid() || !context.dbr_umem_valid() {
             return None;
         }
-        let address = self.address(input.wq_umem_id(), input.wq_umem_offset())?;
-        let record = self.address(context.dbr_umem_id(), context.dbr_addr())?;
+        if self.is_full(Kind::Send { datagrams: false }, output.qpn()) {
+            return None;
+        }
+        let stride = LEAST_STRIDE << context.log_rq_stride();
+        // The receive queue comes first, if the QP has one of its own.
+        let receives = match context.rq_type() {
+            RqType::REGULAR => stride << context.log_rq_size(),
+            _ => 0,
+        };
+        let sends = if context.no_sq() { 0 } else { WQEBB << context.log_sq_size() };
+        let offset = input.wq_umem_offset();
         let mut ring = Ring {
             kind: Kind::Receive,
             number: output.qpn(),
             handle,
-            address,
+            address: self.address(input.wq_umem_id(), offset, receives + sends)?,
             log_entries: context.log_rq_size().into(),
-            stride: LEAST_STRIDE << context.log_rq_stride(),
-            record,
+            stride,
+            record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
             next: 0,
-        };
-        // The receive queue comes first, if the QP has one of its own.
-        let receives = match context.rq_type() {
-            verbless_prm::RqType::REGULAR => ring.stride << ring.log_entries,
-            _ => 0,
         };
         if receives > 0 {
             self.rings.push(Ring { ..ring });
         }
         if !context.no_sq() {
             ring.kind = Kind::Send { datagrams: context.st() == ServiceType::UD };
-            (ring.address, ring.record) = (address.checked_add(receives)?, record.checked_add(4)?);
+            (ring.address, ring.record) = (ring.address + receives, ring.record + RECORD / 2);
             (ring.log_entries, ring.stride) = (context.log_sq_size().into(), WQEBB);
             self.rings.push(ring);
         }
@@ -172,23 +279,18 @@ impl Rings {
     }
 
     /// A QP that is reset begins at the start of its rings.
-    pub(super) fn reset(&mut self, handle: u64) {
+    fn reset(&mut self, handle: u64) {
         self.rings.iter_mut().filter(|ring| ring.handle == handle).for_each(|ring| ring.next = 0);
     }
 
-    /// Forgets an object or registered memory.
-    pub(super) fn destroy(&mut self, handle: u64) {
+    /// Forgets an object.
+    fn destroy(&mut self, handle: u64) {
         self.rings.retain(|ring| ring.handle != handle);
-    }
-
-    /// Forgets registered memory.
-    pub(super) fn deregister(&mut self, handle: u64) {
-        self.memory.remove(&handle);
     }
 
     fn unseen(&self, kind: Kind, number: u32, count: u32, why: &str) {
         let (file, queue, why) = (self.file, kind.name().into(), why.into());
-        self.section.add(Entry::Unseen(Unseen { file, queue, number, count, why }));
+        self.add(Entry::Unseen(Unseen { file, queue, number, count, why }));
     }
 
     /// Records what is new in the rings: WQEs, then CQEs. Returns whether there was something.
@@ -213,7 +315,7 @@ impl Rings {
     /// Bytes from an entry on, round the end of the ring.
     fn read(ring: &Ring, entry: u32, len: u64) -> Vec<u8> {
         let size = ring.stride << ring.log_entries;
-        let at = u64::from(entry) * ring.stride & (size - 1);
+        let at = (u64::from(entry) * ring.stride) & (size - 1);
         let first = len.min(size - at);
         let mut bytes = own_memory::read(ring.address + at, first as usize);
         bytes.extend(own_memory::read(ring.address, (len - first) as usize));
@@ -243,7 +345,7 @@ impl Rings {
             if let Kind::Send { datagrams } = ring.kind {
                 without_data_of_wqe(&mut bytes, datagrams);
             }
-            self.section.add(Entry::Wqe(Wqe {
+            self.add(Entry::Wqe(Wqe {
                 file: self.file,
                 queue: ring.kind.name().into(),
                 number: ring.number,
@@ -274,7 +376,7 @@ impl Rings {
                 return;
             }
             without_data_of_cqe(&mut bytes);
-            self.section.add(Entry::Cqe(Cqe {
+            self.add(Entry::Cqe(Cqe {
                 file: self.file,
                 number: ring.number,
                 index: ring.next,

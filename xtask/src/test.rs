@@ -409,7 +409,7 @@ fn format() -> Result<Outcome> {
 
 /// The oldest kernel that the driver runs on.
 const OLDEST_KERNEL: Hwtest =
-    ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model ethernet");
+    ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model linux 5.10");
 
 /// Devices with fewer capabilities than those of `tests`.
 const REDUCED_DEVICES: [Hwtest; 2] = [

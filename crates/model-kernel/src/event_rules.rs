@@ -11,6 +11,7 @@ use verbless_prm::{
     EqeQueueType, EqeXrqError, Opcode, Structure,
 };
 
+use super::release::KernelRelease;
 use super::rules::ObjectId;
 
 /// The events that a device lets users subscribe to, from its event capabilities. `None`: the
@@ -66,10 +67,11 @@ pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_objec
 }
 
 /// The object type in the key of a subscription to event `kind` of an object.
-pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
+pub(super) fn subscribed_type(object: ObjectId, kind: u16, release: KernelRelease) -> u16 {
     if is_old_affiliated(kind) {
         let queue = match object.opcode {
-            Opcode::CREATE_RQ | Opcode::CREATE_RMP => EqeQueueType::RQ,
+            Opcode::CREATE_RQ => EqeQueueType::RQ,
+            Opcode::CREATE_RMP if release.knows_rmp_events() => EqeQueueType::RQ,
             Opcode::CREATE_SQ => EqeQueueType::SQ,
             Opcode::CREATE_DCT => EqeQueueType::DCT,
             _ => EqeQueueType::QP,
@@ -161,6 +163,8 @@ pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32
 mod tests {
     use super::*;
 
+    const NEWEST: KernelRelease = KernelRelease::Newest;
+
     fn object(opcode: Opcode, number: u32) -> ObjectId {
         ObjectId { number, opcode, general_type: 0x1c }
     }
@@ -191,9 +195,25 @@ mod tests {
             (Opcode::CREATE_TIR, 0x27, eqe(0x27, &[(0, 0xff08), (1, 77)])),
         ];
         for (opcode, kind, eqe) in cases {
-            let key =
-                u32::from(kind) | u32::from(subscribed_type(object(opcode, 77), kind.into())) << 16;
+            let key = u32::from(kind)
+                | u32::from(subscribed_type(object(opcode, 77), kind.into(), NEWEST)) << 16;
             assert_eq!(keys(None, &eqe), (key, Some(77)), "event {kind:#x} of {opcode:?}");
+        }
+    }
+
+    #[test]
+    fn srq_events_miss_their_subscription_on_linux_5_10() {
+        let limit = eqe(event::SRQ_LIMIT, &[(5, 1 << 24), (6, 77)]);
+        let (key, _) = keys(None, &limit);
+        for (release, opcode, delivered) in [
+            (KernelRelease::V5_10, Opcode::CREATE_RMP, false),
+            (KernelRelease::V5_10, Opcode::CREATE_RQ, true),
+            (NEWEST, Opcode::CREATE_RMP, true),
+        ] {
+            let kind = u16::from(event::SRQ_LIMIT);
+            let subscribed = subscribed_type(object(opcode, 77), kind, release);
+            let subscribed = u32::from(kind) | u32::from(subscribed) << 16;
+            assert_eq!(subscribed == key, delivered, "{release} {opcode:?}");
         }
     }
 
@@ -240,7 +260,8 @@ mod tests {
             (Opcode::CREATE_QP, EqeQueueType::QP),
         ];
         for (opcode, kind) in old {
-            let subscribed = subscribed_type(object(opcode, 1), event::WQ_ACCESS_ERROR.into());
+            let subscribed =
+                subscribed_type(object(opcode, 1), event::WQ_ACCESS_ERROR.into(), NEWEST);
             assert_eq!(subscribed, kind.0.into(), "{opcode:?}");
         }
         let types = [
@@ -261,7 +282,7 @@ mod tests {
             (Opcode::CREATE_MKEY, 0),
         ];
         for (opcode, expected) in types {
-            assert_eq!(subscribed_type(object(opcode, 1), 0x27), expected, "{opcode:?}");
+            assert_eq!(subscribed_type(object(opcode, 1), 0x27, NEWEST), expected, "{opcode:?}");
         }
         let xrq = eqe(event::XRQ_ERROR, &[(5, 0xff00_0000), (6, 0x1234)]);
         let (key, number) = keys(None, &xrq);

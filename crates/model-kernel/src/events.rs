@@ -101,7 +101,9 @@ impl Method<'_> {
         })?;
         let mut subscriptions = Vec::new();
         for (&kind, claim) in kinds.iter().zip(claims) {
-            let kind_of_object = object.map_or(0, |object| subscribed_type(object.id, kind));
+            let release = self.file.kernel.release;
+            let kind_of_object =
+                object.map_or(0, |object| subscribed_type(object.id, kind, release));
             subscriptions.push(Subscription {
                 key: u32::from(kind) + (u32::from(kind_of_object) << 16),
                 number: object.map(|object| object.id.number),

@@ -23,6 +23,8 @@ pub enum KernelRelease {
     /// - DevX does not pass QUERY_ESW_FUNCTIONS, and creates no CQ of the DPA: it looks for the
     ///   EQ of its DPA thread's number.
     /// - Flow matchers and rules take 512 bytes of match parameters.
+    /// - DevX delivers no event of an SRQ (85fe9f565d2d): a subscription of an RMP has the object
+    ///   type of a QP, and the EQE that of an RQ.
     /// - A context does not offer SQD2RTS, real-time timestamps and the variant byte of mkeys.
     V5_10,
     /// The newest release that is modelled.
@@ -69,6 +71,13 @@ impl KernelRelease {
 
     /// Whether DevX knows that a CQ of the DPA has no EQ (`is_apu_cq`).
     pub(super) const fn knows_apu_cqs(self) -> bool {
+        !matches!(self, Self::V5_10)
+    }
+
+    /// Whether DevX delivers events of an RMP, as a limit event of an SRQ: whether it knows an RMP's
+    /// type in them (`get_legacy_obj_type`).
+    #[must_use]
+    pub const fn knows_rmp_events(self) -> bool {
         !matches!(self, Self::V5_10)
     }
 

@@ -109,7 +109,8 @@ fn all(options: &Options) -> Result<bool, Stop> {
         let outcome = director::outcome(&options.on, options.agent.as_deref(), &lab, case);
         let seconds = start.elapsed().as_secs_f64();
         let case = format!("process::{}", case.name);
-        let row = Row { case, outcome, seconds, failed_commands: Vec::new() };
+        let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
+        let row = Row { case, outcome, seconds, failed_commands, kernel_log };
         println!("{}", row.line());
         run.cases.push(row);
     }

@@ -12,10 +12,13 @@ use crate::{Lab, Need, Stop};
 const LIST: &str = include_str!("../expected-skips.toml");
 
 /// The features that an environment lacks.
-#[derive(Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Environment {
+    /// An environment whose entries belong to this one too.
+    like: Option<String>,
     /// Needs that are missing there.
+    #[serde(default)]
     lacks: BTreeSet<String>,
     /// Needs that depend on the machine.
     #[serde(default)]
@@ -29,7 +32,10 @@ pub fn environments() -> Result<Vec<String>, Stop> {
 
 fn list() -> Result<Vec<(String, Environment)>, Stop> {
     let table: toml::Table = LIST.parse()?;
-    table.into_iter().map(|(name, entry)| Ok((name, entry.try_into()?))).collect()
+    let read = |(name, entry): (String, toml::Value)| Ok::<_, Stop>((name, entry.try_into()?));
+    let listed: Vec<(String, Environment)> =
+        table.into_iter().map(read).collect::<Result<_, Stop>>()?;
+    listed.iter().map(|(name, own)| Ok((name.clone(), own.with_base(&listed)?))).collect()
 }
 
 /// Compares the skips in this lab with the list's entry for `environment`: one line for each
@@ -64,6 +70,20 @@ pub fn unexpected_skips<'a>(
 }
 
 impl Environment {
+    /// The entry with those of the environment that it is like. What it lacks is not perhaps there.
+    fn with_base(&self, listed: &[(String, Self)]) -> Result<Self, Stop> {
+        let mut whole = self.clone();
+        if let Some(like) = &self.like {
+            let base = listed.iter().find(|(name, base)| name == like && base.like.is_none());
+            let (_, base) =
+                base.ok_or_else(|| Stop::fail(format!("there is no environment {like:?}")))?;
+            whole.lacks.extend(base.lacks.iter().cloned());
+            whole.perhaps.extend(base.perhaps.iter().cloned());
+            whole.perhaps.retain(|need| !whole.lacks.contains(need));
+        }
+        Ok(whole)
+    }
+
     fn explains(&self, need: &str) -> bool {
         self.lacks.contains(need) || self.perhaps.contains(need)
     }
@@ -110,7 +130,7 @@ mod tests {
 
     #[test]
     fn entry_without_matching_skip_is_stale() {
-        let entry = Environment { lacks: set(&["a bond"]), perhaps: set(&["a limit"]) };
+        let entry = Environment { like: None, lacks: set(&["a bond"]), perhaps: set(&["a limit"]) };
         assert!(entry.explains("a bond") && entry.explains("a limit"));
         assert!(!entry.explains("a peer"));
         let needed = set(&["a bond", "a limit"]);
@@ -119,6 +139,21 @@ mod tests {
         assert!(stale.len() == 1 && stale[0].contains("lack a bond"), "{stale:?}");
         let unknown = entry.mistakes("here", &set(&["a bond"]), &set(&["a bond"]));
         assert!(unknown.len() == 1 && unknown[0].contains("a limit"), "{unknown:?}");
+    }
+
+    #[test]
+    fn card_lacks_what_every_card_lacks() {
+        let listed = list().expect("the list is well-formed");
+        let of = |name: &str| listed.iter().find(|(it, _)| it == name).expect(name).1.clone();
+        for card in ["connectx5", "connectx6dx", "connectx7", "bluefield2", "bluefield3"] {
+            let (card, all) = (of(card), of("hardware"));
+            assert!(card.lacks.is_superset(&all.lacks) && !all.lacks.is_empty());
+            assert!(card.lacks.is_disjoint(&card.perhaps));
+            assert!(all.perhaps.iter().all(|need| card.explains(need)));
+        }
+        assert!(of("connectx5").lacks.contains("hca_cap.apu"));
+        let lost = Environment { like: Some("nothing".into()), ..Environment::default() };
+        assert!(lost.with_base(&listed).is_err_and(|Stop(why)| why.contains("\"nothing\"")));
     }
 
     #[test]

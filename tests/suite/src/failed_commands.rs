@@ -4,18 +4,15 @@
 //! carry a command, so queues and doorbells do not pass through it.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::IoSliceMut;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 use verbless_devx::abi::{Attribute, Header, Method, attr, method};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection, RepresentorInfo,
 };
 use verbless_prm::{CommandInfo, CommandStatus};
+
+use crate::own_memory;
 
 /// Commands that are kept of each case: the last ones.
 const KEPT: usize = 4;
@@ -75,7 +72,8 @@ impl FailedCommand {
         text += ")";
         if self.output.is_empty() {
             let errno = Errno::from_raw(self.errno);
-            text += &format!(": the kernel returned {errno:?} and no output\n");
+            text += &format!(": the kernel returned {errno:?} and no output");
+            text += "; Linux before 5.18 logs the status (mlx5_cmd_check)\n";
         } else {
             let status = CommandStatus(self.status);
             let status = status.name().unwrap_or("unknown status");
@@ -202,29 +200,9 @@ fn command_of(request: &mut [u64], errno: Errno) -> Option<FailedCommand> {
     FailedCommand::new(of(input)?, output, errno)
 }
 
-/// The bytes of a mailbox, up to [`KEPT_BYTES`]. Cases also send wild pointers: the kernel copies
-/// the bytes, and such a mailbox is empty.
+/// The bytes of a mailbox, up to [`KEPT_BYTES`]; a mailbox behind a wild pointer is empty.
 fn bytes_of(attribute: &Attribute) -> Vec<u8> {
-    let mut bytes = vec![0; usize::from(attribute.len).min(KEPT_BYTES)];
-    let read = match by_call(&mut bytes, attribute.data) {
-        // QEMU's user mode lacks the call, and a sandbox may refuse it.
-        Err(Errno::ENOSYS | Errno::EPERM) => by_file(&mut bytes, attribute.data),
-        read => read.ok(),
-    };
-    bytes.truncate(read.unwrap_or(0));
-    bytes
-}
-
-/// Copies this process's bytes from an address; returns the number of bytes up to an unmapped one.
-fn by_call(bytes: &mut [u8], address: u64) -> Result<usize, Errno> {
-    let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
-    let from = [RemoteIoVec { base, len: bytes.len() }];
-    process_vm_readv(Pid::this(), &mut [IoSliceMut::new(bytes)], &from)
-}
-
-/// The same through `/proc/self/mem`.
-fn by_file(bytes: &mut [u8], address: u64) -> Option<usize> {
-    File::open("/proc/self/mem").ok()?.read_at(bytes, address).ok()
+    own_memory::read(attribute.data, usize::from(attribute.len).min(KEPT_BYTES))
 }
 
 #[cfg(test)]
@@ -293,19 +271,6 @@ mod tests {
     fn mailbox_behind_wild_pointer_is_empty() {
         let attribute = Attribute { len: 64, data: 8, ..Default::default() };
         assert!(bytes_of(&attribute).is_empty());
-        assert_eq!(by_file(&mut [0; 64], 8), None);
-    }
-
-    #[test]
-    fn mailbox_read_by_file_equals_the_one_read_by_call() {
-        let mailbox: Vec<u8> = (0..=255).collect();
-        let address = mailbox.as_ptr().expose_provenance() as u64;
-        let (mut call, mut file) = ([0; 256], [0; 256]);
-        let read = by_call(&mut call, address).ok();
-        assert!(matches!(read, Some(256) | None), "{read:?}");
-        assert_eq!(by_file(&mut file, address), Some(256));
-        assert_eq!(file[..], mailbox[..]);
-        assert!(read.is_none() || call == file);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::doctor::{self, Blockage};
 use crate::failed_commands::{FailedCommands, Recorder};
 use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
+use crate::recording::{Recording, RecordingBackend, Section};
 use crate::{Need, Stop};
 
 /// The user's choice of environment; by default the model of a ConnectX-6 Dx.
@@ -77,6 +78,8 @@ pub struct Lab {
     backend: Arc<dyn Backend>,
     /// The last failed commands, in the lab of one case.
     failed: FailedCommands,
+    /// The recording that the cases are part of.
+    recording: Option<Arc<Recording>>,
     /// The link of the doctor's chain that failed: the cases that need it are blocked.
     blockage: Option<Blockage>,
     /// The model, if the lab is one: cases inspect it and break it.
@@ -120,6 +123,7 @@ impl Lab {
                             profile: None,
                             backend: Arc::new(kernel),
                             failed: FailedCommands::default(),
+                            recording: None,
                             blockage: None,
                             model: None,
                             fault_counts: None,
@@ -217,6 +221,7 @@ impl Lab {
             profile,
             backend,
             failed: FailedCommands::default(),
+            recording: None,
             blockage: None,
             model,
             fault_counts,
@@ -232,6 +237,33 @@ impl Lab {
         })
     }
 
+    /// The lab of one case on a recording: a backend that answers from it, and its devices.
+    pub(crate) fn on_recording(
+        backend: Arc<dyn Backend>,
+        devices: Vec<DeviceInfo>,
+        choice: Choice,
+    ) -> Self {
+        Self {
+            choice,
+            profile: None,
+            backend,
+            failed: FailedCommands::default(),
+            recording: None,
+            blockage: None,
+            model: None,
+            fault_counts: None,
+            devices,
+            before: None,
+            why_model: None,
+            left_out: Vec::new(),
+            excused: AtomicU64::new(0),
+            strays: AtomicBool::new(false),
+            facts: OnceLock::new(),
+            two_processes: false,
+            dpu_elsewhere: false,
+        }
+    }
+
     /// The lab for one case: a new model, so that no case can affect the next. Its backend records
     /// failed commands.
     pub fn fresh(&self) -> Result<Self, Stop> {
@@ -245,6 +277,7 @@ impl Lab {
                 profile: None,
                 backend: self.backend.clone(),
                 failed: FailedCommands::default(),
+                recording: None,
                 blockage: None,
                 model: None,
                 fault_counts: None,
@@ -267,6 +300,23 @@ impl Lab {
         let failed = FailedCommands::default();
         let backend = Recorder { backend: self.backend, failed: failed.clone() };
         Self { backend: Arc::new(backend), failed, ..self }
+    }
+
+    /// The lab whose cases are recorded.
+    #[must_use]
+    pub fn recorded_in(self, recording: Arc<Recording>) -> Self {
+        Self { recording: Some(recording), ..self }
+    }
+
+    /// The recording that the cases are part of.
+    pub(crate) fn recording(&self) -> Option<&Arc<Recording>> {
+        self.recording.as_ref()
+    }
+
+    /// The lab of one case, whose requests go into its section of a recording.
+    pub(crate) fn into_section(self, section: &Arc<Section>) -> Self {
+        let backend = RecordingBackend { backend: self.backend, section: section.clone() };
+        Self { backend: Arc::new(backend), ..self }
     }
 
     /// The commands of this lab that failed: the last few, also those that a case expects to fail.
@@ -361,6 +411,11 @@ impl Lab {
         self.choice.destructive
     }
 
+    /// Whether cases that repeat something run for minutes.
+    pub(crate) fn is_long(&self) -> bool {
+        self.choice.long
+    }
+
     /// How often a case repeats something: `usual`, or in a long run `long`.
     pub fn times(&self, usual: u64, long: u64) -> u64 {
         if self.choice.long { long } else { usual }
@@ -376,6 +431,10 @@ impl Lab {
                     facts.with_destructive(self.destructive(), &*self.backend, &self.devices)
                 })
                 .map(|facts| if self.dpu_elsewhere { facts.with_sides() } else { facts })
+                .map(|facts| match self.choice.model_kernel {
+                    Some(release) if model => facts.with_srq_events(release.knows_rmp_events()),
+                    _ => facts,
+                })
                 .map_err(|Stop(why)| why)
         };
         self.facts.get_or_init(find).as_ref().map_err(Stop::fail)

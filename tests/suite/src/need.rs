@@ -136,6 +136,8 @@ pub enum Need {
     DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
     BlueFlame,
+    /// DevX delivers events of SRQs: the kernel knows the type of an RMP in them (85fe9f565d2d).
+    SrqEvents,
     /// The device reuses the number of a destroyed queue pair for one of the next 64.
     NumberReuse,
     /// The process may pin this many bytes.
@@ -243,6 +245,9 @@ impl fmt::Display for Need {
                  to each that the run has",
             ),
             Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
+            Self::SrqEvents => {
+                f.write_str("events of SRQs on DevX channels (Linux 6.17 and updates)")
+            }
             Self::NumberReuse => f.write_str("numbers of queue pairs that are used again soon"),
             Self::Memlock(bytes) => write!(f, "{} MiB of memory that may be pinned", bytes >> 20),
             Self::MemlockLimit => f.write_str("a memlock limit of at most 1 GiB"),
@@ -274,6 +279,7 @@ pub(crate) struct Facts {
     model: bool,
     model_device: bool,
     blue_flame: bool,
+    srq_events: bool,
     number_reuse: bool,
     /// The two devices are functions of one card, one of them on its DPU.
     one_card: bool,
@@ -328,6 +334,8 @@ impl Facts {
             model,
             model_device: device.adapter().is_model(),
             blue_flame,
+            // Nothing but a missing event shows it, and stable updates of older releases have it.
+            srq_events: true,
             number_reuse: number_reuse(&device)?,
             one_card: devices.len() > 1
                 && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid)
@@ -357,6 +365,11 @@ impl Facts {
         let dpa_partitions =
             (destructive || self.model_device) && makes_partitions(backend, devices);
         Self { destructive, dpa_partitions, ..self }
+    }
+
+    /// The kernel that the model is behind delivers events of SRQs, or does not.
+    pub(crate) fn with_srq_events(self, srq_events: bool) -> Self {
+        Self { srq_events, ..self }
     }
 
     /// A host and its DPU are there, though in another process.
@@ -409,6 +422,7 @@ impl Facts {
             Need::Destructive => self.model_device || self.destructive,
             Need::DpaPartitions => self.dpa_partitions,
             Need::BlueFlame => self.blue_flame,
+            Need::SrqEvents => self.srq_events,
             Need::NumberReuse => self.number_reuse,
             Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),
             Need::MemlockLimit => self.memlock <= 1 << 30,

@@ -6,10 +6,11 @@ use toml::{Table, Value};
 use crate::Stop;
 
 /// The built-in profiles by name.
-pub(crate) const PROFILES: [(&str, &str); 7] = [
+pub(crate) const PROFILES: [(&str, &str); 9] = [
     ("bluefield3", include_str!("../../../crates/model/profiles/bluefield3.toml")),
     ("bluefield3-fwctl", include_str!("../../../crates/model/profiles/bluefield3-fwctl.toml")),
     ("bluefield3-relaxed", include_str!("../../../crates/model/profiles/bluefield3-relaxed.toml")),
+    ("connectx5", include_str!("../../../crates/model/profiles/connectx5.toml")),
     ("connectx6dx", include_str!("../../../crates/model/profiles/connectx6dx.toml")),
     ("connectx6dx-bond", include_str!("../../../crates/model/profiles/connectx6dx-bond.toml")),
     (
@@ -17,6 +18,7 @@ pub(crate) const PROFILES: [(&str, &str); 7] = [
         include_str!("../../../crates/model/profiles/connectx6dx-realtime.toml"),
     ),
     ("connectx6vf", include_str!("../../../crates/model/profiles/connectx6vf.toml")),
+    ("connectx7", include_str!("../../../crates/model/profiles/connectx7.toml")),
 ];
 
 /// A built-in profile as a whole, without `base`.

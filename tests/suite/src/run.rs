@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use verbless_model::Arrivals;
 
+use crate::doctor::KernelLog;
 use crate::failed_commands::FailedCommand;
+use crate::recording::Section;
 use crate::{Case, Lab, Outcome, Row, Stop, ways};
 
 /// Seconds after which a case counts as hung, in a usual run and in a long one. Its thread is
@@ -20,6 +22,8 @@ const CASE_TIMEOUT_SECONDS: [u64; 2] = [60, 3600];
 pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     let start = Instant::now();
     let mut failed_commands = Vec::new();
+    // A model in this process has no part of the kernel's log.
+    let log = if lab.is_private() { None } else { KernelLog::end() };
     let blocked = lab.blockage().and_then(|blockage| blockage.before(case));
     let missing = match blocked {
         Some(_) => Ok(Vec::new()),
@@ -31,15 +35,26 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Outcome::Skipped(format!("it needs {}", missing.join(", ")))
         }
-        found => match found.and_then(|_| run(lab, case, &mut failed_commands)) {
-            Ok(()) => Outcome::Passed,
-            Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
-        },
+        found => {
+            let section = lab.recording().map(|recording| recording.case(&case.id()));
+            let ended = found.and_then(|_| run(lab, case, section.as_ref(), &mut failed_commands));
+            let outcome = match ended {
+                Ok(()) => Outcome::Passed,
+                Err(Stop(reason)) => unsuitable(lab, case).unwrap_or(Outcome::Failed(reason)),
+            };
+            if let Some(section) = section {
+                section.end(&outcome, start.elapsed().as_secs_f64());
+            }
+            outcome
+        }
     };
-    if !matches!(outcome, Outcome::Failed(_)) {
+    let failed = matches!(outcome, Outcome::Failed(_));
+    if !failed {
         failed_commands.clear();
     }
-    Row { case: case.id(), outcome, seconds: start.elapsed().as_secs_f64(), failed_commands }
+    let kernel_log = log.filter(|_| failed).map_or_else(Vec::new, KernelLog::lines);
+    let seconds = start.elapsed().as_secs_f64();
+    Row { case: case.id(), outcome, seconds, failed_commands, kernel_log }
 }
 
 /// Why a failed case could not pass here, if so: a link of the chain has failed, or the device is
@@ -59,6 +74,7 @@ fn unsuitable(lab: &Lab, case: &Case) -> Option<Outcome> {
 fn run(
     lab: &Lab,
     case: &'static Case,
+    section: Option<&Arc<Section>>,
     failed_commands: &mut Vec<FailedCommand>,
 ) -> Result<(), Stop> {
     let mut supervise = |lab: Lab| {
@@ -68,7 +84,11 @@ fn run(
         ended
     };
     if !lab.both_ways() {
-        return supervise(lab.fresh()?);
+        let fresh = lab.fresh()?;
+        return supervise(match section {
+            Some(section) => fresh.into_section(section),
+            None => fresh,
+        });
     }
     let mut arrivals = |packets: bool| -> Result<Arrivals, Stop> {
         let fresh = lab.fresh_one_way(packets)?;
@@ -80,7 +100,7 @@ fn run(
     ways::compare(case, &arrivals(false)?, &arrivals(true)?)
 }
 
-fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
+pub(crate) fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
     let lab = Arc::new(lab);
     let (done, ended) = mpsc::channel();
     let inside = lab.clone();

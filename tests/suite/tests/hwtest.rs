@@ -182,3 +182,29 @@ fn report_becomes_page_difference_and_profile() {
     assert_eq!(output.status.code(), Some(2));
     assert!(error.contains("it.html is no report of `hwtest --json`: expected value"), "{error}");
 }
+
+#[test]
+fn recording_replays_and_a_changed_one_names_the_field() {
+    let recording = Scratch::new("recording", "");
+    let filters = ["--filter", "refusal::", "--filter", "memory::mkey"];
+    let run = [&["--device", "model", "--record", recording.path()], &filters[..]].concat();
+    let output = hwtest(&run);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("\nRecorded "), "{}", text(&output));
+    let output = hwtest(&["replay", recording.path()]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains(" as recorded, 0 differ, "), "{said}");
+    assert!(!said.contains("\n0 as recorded"), "{said}");
+    // The protection domain of a key, in the last word of the command's second line.
+    let whole = std::fs::read_to_string(recording.path()).expect("it was written");
+    let key = whole.find("CREATE_MKEY(0x200) INPUT").expect("a key is made");
+    let word = whole[key..].find("\n010: ").expect("a line") + key + "\n010: ".len() + 27;
+    let other = if whole[word + 7..].starts_with('0') { "1" } else { "0" };
+    let changed = [&whole[..word + 7], other, &whole[word + 8..]].concat();
+    let changed = Scratch::new("changed", &changed);
+    let output = hwtest(&["replay", changed.path()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("(DEVX_OBJ_CREATE, CREATE_MKEY): "), "{}", text(&output));
+    assert!(text(&output).contains(", 1 differ, "), "{}", text(&output));
+}

@@ -27,7 +27,7 @@ const KINDS: &[Kind] = &[
 ];
 
 /// Environments of `hwtest`, in the step "hwtest on the model".
-const OF_HWTEST: [&str; 2] = ["model realtime", "model vf"];
+const OF_HWTEST: [&str; 3] = ["model realtime", "model vf", "model linux 5.10"];
 
 /// The cases of DOCA RDMA run between all sides that can be connected.
 fn connects(case: &Case) -> bool {

@@ -41,9 +41,10 @@ fn device(sysfs: &Path, dev: &Path, entry: &Path, node: String) -> Option<Device
     if !is_mlx5 {
         return None;
     }
+    let device_id = hex16(function.join("device")).unwrap_or(0);
     let kind = if function != parent {
         FunctionKind::Sub
-    } else if function.join("physfn").exists() {
+    } else if function.join("physfn").exists() || is_virtual_id(vendor_id, device_id) {
         FunctionKind::Virtual
     } else {
         FunctionKind::Physical
@@ -62,7 +63,7 @@ fn device(sysfs: &Path, dev: &Path, entry: &Path, node: String) -> Option<Device
             .map(str::to_owned),
         function: kind,
         vendor_id,
-        device_id: hex16(function.join("device")).unwrap_or(0),
+        device_id,
         board_id: attribute("board_id"),
         firmware: attribute("fw_ver"),
         node_guid: guid(rdma.join("node_guid")).unwrap_or(0),
@@ -224,6 +225,13 @@ fn is_mlx5_id(id: u16) -> bool {
     matches!(id, 0x1011..=0x10ff | 0x2101 | 0xa2d2..=0xa2ff)
 }
 
+/// Whether mlx5_core takes the function for a virtual one by its PCI ids (MLX5_PCI_DEV_IS_VF in
+/// `mlx5_core_pci_table`). In a guest, a virtual function has no link to its physical one.
+fn is_virtual_id(vendor: u16, device: u16) -> bool {
+    let of_connect_ib_to_connectx_6 = matches!(device, 0x1012 | 0x1014 | 0x1016 | 0x1018 | 0x101a);
+    vendor == VENDOR && (of_connect_ib_to_connectx_6 || matches!(device, 0x101c | 0x101e | 0xa2d3))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +243,16 @@ mod tests {
         }
         for id in [0, 0x1003, 0x1010, 0x1100, 0x2100, 0x2102, 0xa2d1, 0xa300, u16::MAX] {
             assert!(!is_mlx5_id(id), "{id:#x}");
+        }
+    }
+
+    #[test]
+    fn virtual_ids_are_those_of_mlx5_core() {
+        for id in [0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3] {
+            assert!(is_virtual_id(VENDOR, id) && !is_virtual_id(0x8086, id), "{id:#x}");
+        }
+        for id in [0x1011, 0x101b, 0x101d, 0x1021, 0x2101, 0xa2d2, 0xa2d6, 0xa2dc] {
+            assert!(!is_virtual_id(VENDOR, id), "{id:#x}");
         }
     }
 

@@ -402,10 +402,11 @@ struct Function {
 }
 
 impl Function {
-    /// Whether the device id is one of mlx5: Connect-IB and later ConnectX, and BlueField.
+    /// Whether the device id is one of mlx5: Connect-IB and later ConnectX, ConnectX-10 on
+    /// NVLink-C2C, and BlueField.
     fn is_mlx5(&self) -> bool {
         let id = u16::from_str_radix(self.id.trim_start_matches("15b3:"), 16);
-        matches!(id, Ok(0x1011..=0x10ff | 0xa2d2..=0xa2ff))
+        matches!(id, Ok(0x1011..=0x10ff | 0x2101 | 0xa2d2..=0xa2ff))
     }
 }
 

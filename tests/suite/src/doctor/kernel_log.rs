@@ -3,8 +3,8 @@
 //! Sources of the words: Linux `drivers/net/ethernet/mellanox/mlx5/core/{main,cmd}.c`,
 //! `drivers/infiniband/hw/mlx5/main.c` and `drivers/base/dd.c`.
 
-use std::fs::OpenOptions;
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -73,9 +73,49 @@ pub(super) fn read(root: &Path) -> Result<Vec<String>, String> {
     }
 }
 
+/// A place in the kernel's log: what is logged from here on.
+pub(crate) struct KernelLog(File);
+
+/// Lines that are kept of a case: the last ones.
+const KEPT: usize = 16;
+
+impl KernelLog {
+    /// The end of the log; `None` if it may not be read.
+    pub(crate) fn end() -> Option<Self> {
+        Self::end_of(Path::new("/dev/kmsg")).ok()
+    }
+
+    fn end_of(path: &Path) -> std::io::Result<Self> {
+        let mut file = open(path)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self(file))
+    }
+
+    /// The lines of mlx5 since then, the last few.
+    pub(crate) fn lines(mut self) -> Vec<String> {
+        let text = read_all(&mut self.0).unwrap_or_default();
+        let lines = text.lines().filter_map(message).filter(|line| is_about_mlx5(line));
+        let lines: Vec<_> = lines.collect();
+        lines[lines.len().saturating_sub(KEPT)..].to_vec()
+    }
+}
+
+/// Whether a line is one of mlx5_core, mlx5_ib or of an RDMA device.
+fn is_about_mlx5(line: &str) -> bool {
+    line.contains("mlx5") || line.starts_with("infiniband ")
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// The records that are in the log now.
 fn read_records(path: &Path) -> std::io::Result<String> {
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    read_all(&mut open(path)?)
+}
+
+/// The records from the file's position on.
+fn read_all(file: &mut File) -> std::io::Result<String> {
     let mut text = Vec::new();
     let mut buffer = vec![0; 16 << 10];
     while text.len() < MAX_LOG_BYTES {
@@ -185,6 +225,23 @@ mod tests {
         assert!(line.is_some_and(|line| line.ends_with("init hca failed")), "{line:?}");
         let lines = [String::from("mlx5_core: probe of 0000:08:00.0 failed with error -5")];
         assert_eq!(failure(&lines, "mlx5_core", "0000:08:00.0"), Some(&*lines[0]));
+    }
+
+    #[test]
+    fn lines_of_a_case_are_those_of_mlx5_after_its_start() {
+        let path = std::env::temp_dir().join(format!("verbless-kmsg-{}", std::process::id()));
+        let record = |text: &str| format!("3,339,5140900,-;{text}\n");
+        std::fs::write(&path, record("mlx5_core 0000:08:00.0: before")).expect("a file");
+        let log = KernelLog::end_of(&path).expect("it is there");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
+        let refused = "mlx5_core 0000:08:00.0: mlx5_cmd_check:782: CREATE_QP(0x500) op_mod(0x0) \
+                       failed, status bad parameter(0x3)";
+        for line in ["usb 1-1: new device", refused, "infiniband mlx5_0: an error"] {
+            std::io::Write::write_all(&mut file, record(line).as_bytes()).expect("room");
+        }
+        assert_eq!(log.lines(), [refused, "infiniband mlx5_0: an error"]);
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(KernelLog::end_of(&path).is_err());
     }
 
     #[test]

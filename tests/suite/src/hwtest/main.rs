@@ -4,10 +4,12 @@
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
 //! - `summary`: what a run closes with.
 //! - `reports`: what is made of a report.
+//! - `replay`: the cases of a recording again.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
 mod doctor;
 mod options;
+mod replay;
 mod reports;
 mod sink;
 mod suite;
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Some(Command::Report(options)) => reports::page(options),
         Some(Command::Diff(options)) => reports::diff(options),
         Some(Command::Profile(options)) => reports::profile(options),
+        Some(Command::Replay(options)) => replay::run(options),
         None => suite::run(&options.suite),
     };
     match ended {

@@ -36,6 +36,19 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     /// Writes a profile of the model from a report, so that the model is the reported card.
     Profile(ReportOptions),
+    /// Runs the cases of a recording (`hwtest --record`) on its answers instead of a device. Exits
+    /// with 1 if a case asks or ends otherwise: the request and its fields are named.
+    Replay(ReplayOptions),
+}
+
+/// A recording, and which of its cases run.
+#[derive(Args)]
+pub(crate) struct ReplayOptions {
+    /// The recording: a file of `hwtest --record`.
+    pub(crate) recording: PathBuf,
+    /// Only cases whose name contains this, or one of these if it is given several times.
+    #[arg(long, value_name = "PART")]
+    pub(crate) filter: Vec<String>,
 }
 
 /// A report, and what is made of it.
@@ -69,8 +82,8 @@ pub(crate) struct DeviceOptions {
     /// several; else none), `none` (the port loops back), or a device's name.
     #[arg(long, default_value = "auto")]
     pub(crate) peer: String,
-    /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf,
-    /// bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
+    /// The model's profile: connectx5, connectx6dx, connectx6dx-bond, connectx6dx-realtime,
+    /// connectx6vf, connectx7, bluefield3, bluefield3-fwctl, bluefield3-relaxed, or a TOML file.
     #[arg(long, default_value = "connectx6dx")]
     pub(crate) profile: String,
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
@@ -118,7 +131,7 @@ impl DoctorOptions {
 
 /// What a run of the suite is on, which cases it has and what it writes.
 #[derive(Args)]
-#[command(group(ArgGroup::new("results").args(["json", "junit"]).multiple(true)))]
+#[command(group(ArgGroup::new("results").args(["json", "junit", "record"]).multiple(true)))]
 pub(crate) struct SuiteOptions {
     #[command(flatten)]
     pub(crate) on: DeviceOptions,
@@ -155,7 +168,15 @@ pub(crate) struct SuiteOptions {
     /// docs/report.md says what it has.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices.
+    /// Record what the cases ask and what the device answers to this file, for `hwtest replay`;
+    /// docs/report.md says what it has. One case runs at a time.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "both_ways", "jobs"])]
+    pub(crate) record: Option<PathBuf>,
+    /// The largest size of the recording in MiB; the case that reaches it is cut short.
+    #[arg(long, value_name = "MIB", default_value = "256", requires = "record")]
+    pub(crate) record_limit: u16,
+    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices. In a recording, other
+    /// addresses stand for them without this.
     #[arg(long, requires = "results")]
     pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).

@@ -2,8 +2,11 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
+use verbless_conformance::recording::{RecordLimits, Recording};
 use verbless_conformance::report::{DeviceFacts, Report, facts};
 use verbless_conformance::{
     Case, Examination, Host, Lab, Link, Outcome, Row, Run, Stop, default_jobs, examine, groups,
@@ -33,6 +36,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     // Created before any case runs, so that a mistyped name loses no results.
     let json = options.json.as_deref().map(Sink::create).transpose()?;
     let junit = options.junit.as_deref().map(Sink::create).transpose()?;
+    let recording = options.record.as_deref().map(|file| record(file, options)).transpose()?;
     let Examination { chain, lab } =
         examine(&options.choice(), &Host::new()).map_err(|Stop(what)| what)?;
     let described = lab.as_ref().map_or_else(|| "no device".into(), Lab::describe);
@@ -67,6 +71,13 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         }
         _ => Vec::new(),
     };
+    let lab = match (lab, &recording) {
+        (Some(lab), Some(recording)) => {
+            recording.describe(&lab, versions::line(), &run.device);
+            Some(lab.recorded_in(recording.clone()))
+        }
+        (lab, _) => lab,
+    };
     let begun = Instant::now();
     let not_run = match (&lab, failed_link) {
         (Some(lab), _) => {
@@ -91,6 +102,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
                 outcome: Outcome::Blocked(reason.clone()),
                 seconds: 0.0,
                 failed_commands: Vec::new(),
+                kernel_log: Vec::new(),
             }));
             0
         }
@@ -102,6 +114,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     let skipped = skipped + not_run;
     let rate = (passed + failed) as f64 / seconds;
     summary::write(&mut table, &run, options)?;
+    if let Some(recording) = &recording {
+        writeln!(table, "\n{}", recording.finish())?;
+    }
     if not_run > 0 {
         writeln!(
             table,
@@ -131,6 +146,13 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     }
     writeln!(table, "\n{counts} in {seconds:.1} s ({rate:.0} cases/s)")?;
     Ok(failed == 0)
+}
+
+/// Creates the recording of a run.
+fn record(file: &Path, options: &SuiteOptions) -> io::Result<Arc<Recording>> {
+    let limits =
+        RecordLimits { bytes: u64::from(options.record_limit) << 20, identity: options.identify };
+    Recording::create(file, limits)
 }
 
 /// Writes the report and the JUnit file of a run, where they are wanted.
@@ -164,7 +186,8 @@ fn cases(
     run: &mut Run,
     table: &mut dyn Write,
 ) -> io::Result<usize> {
-    let jobs = options.jobs.unwrap_or_else(|| default_jobs(lab));
+    let one = options.record.is_some().then_some(1);
+    let jobs = one.or(options.jobs).unwrap_or_else(|| default_jobs(lab));
     let ran = run_cases(lab, selected, jobs, |row| {
         writeln!(table, "{}", row.line()).map_err(Ended::Io)?;
         run.cases.push(row);

@@ -35,6 +35,9 @@ fn failures(out: &mut dyn Write, run: &Run, options: &SuiteOptions) -> io::Resul
         writeln!(out, "      {reason}")?;
         let row = run.cases.iter().find(|row| row.case == *first);
         commands(out, row.map_or(&[][..], |row| &row.failed_commands))?;
+        for line in row.map_or(&[][..], |row| &row.kernel_log) {
+            writeln!(out, "      the kernel logged: {line}")?;
+        }
         for case in more.iter().take(NAMED) {
             writeln!(out, "      also {case}")?;
         }

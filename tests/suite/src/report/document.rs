@@ -326,6 +326,9 @@ pub struct CaseResult {
     /// The last commands that failed before the case did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_commands: Vec<CommandFailure>,
+    /// Lines of mlx5 that the kernel logged while the case failed, if its log may be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_log: Vec<String>,
 }
 
 /// A command that the kernel or the device refused.
@@ -373,7 +376,14 @@ impl From<&Row> for CaseResult {
             Outcome::Blocked(reason) => (Ending::Blocked, Some(reason.clone())),
         };
         let failed_commands = row.failed_commands.iter().map(CommandFailure::from).collect();
-        Self { case: row.case.clone(), outcome, reason, seconds: row.seconds, failed_commands }
+        Self {
+            case: row.case.clone(),
+            outcome,
+            reason,
+            seconds: row.seconds,
+            failed_commands,
+            kernel_log: row.kernel_log.clone(),
+        }
     }
 }
 
@@ -502,6 +512,7 @@ impl Report {
         within(self.cases.len(), MAX_CASES, "cases", "the report")?;
         for case in &self.cases {
             within(case.failed_commands.len(), MAX_PARTS, "failed commands", &case.case)?;
+            within(case.kernel_log.len(), MAX_PARTS, "lines of the kernel's log", &case.case)?;
         }
         for device in &self.devices {
             let parts = [

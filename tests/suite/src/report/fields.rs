@@ -21,7 +21,7 @@ pub(super) fn page_name(number: u16) -> Option<&'static str> {
 
 /// A number or a run of bytes within a structure.
 #[derive(Clone, PartialEq)]
-pub(super) struct Leaf {
+pub(crate) struct Leaf {
     /// The names from the structure to the field, with the index of an array's element.
     pub path: String,
     /// The structure that has the field.
@@ -34,7 +34,7 @@ pub(super) struct Leaf {
 
 impl Leaf {
     /// Its value in the outermost structure's bytes.
-    pub(super) fn value(&self, bytes: &[u8]) -> Value {
+    pub(crate) fn value(&self, bytes: &[u8]) -> Value {
         let width = self.field.width as usize;
         match self.field.kind {
             Kind::Number => Value::Number(bits::get(bytes, self.bit, width)),
@@ -46,14 +46,14 @@ impl Leaf {
 
 /// The value of a [`Leaf`].
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Number(u64),
     Enum(&'static EnumInfo, u64),
     Bytes(Box<[u8]>),
 }
 
 impl Value {
-    pub(super) fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Enum(_, number) => *number == 0,
             Self::Bytes(bytes) => bytes.iter().all(|&byte| byte == 0),
@@ -85,7 +85,7 @@ pub(super) fn leaves(info: &'static StructInfo, len: usize) -> Vec<Leaf> {
 }
 
 /// All leaves of a view.
-pub(super) fn of_view(view: &View<'_>) -> Vec<Leaf> {
+pub(crate) fn of_view(view: &View<'_>) -> Vec<Leaf> {
     let mut found = Vec::new();
     view.leaves(&mut |path, leaf| {
         let (owner, field, index) = (path.info, leaf.field, path.index);

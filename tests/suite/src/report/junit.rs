@@ -79,6 +79,7 @@ mod tests {
             outcome,
             seconds: 0.25,
             failed_commands: Vec::new(),
+            kernel_log: Vec::new(),
         };
         let run = Run {
             device: "the model".into(),

@@ -10,11 +10,11 @@ mod diff;
 mod docs;
 mod document;
 mod facts;
-mod fields;
+pub(crate) mod fields;
 mod hex;
 mod html;
 mod junit;
-mod privacy;
+pub(crate) mod privacy;
 mod profile;
 mod run;
 #[cfg(test)]

@@ -24,7 +24,7 @@ const HARMLESS: [&str; 3] = ["vsd_contd_psid", "gid_table_size", "valid"];
 const WHOLE_NAMES: [&str; 3] = ["vuid", "mad", "driver_version"];
 
 /// Whether a field identifies a device, a port or a network.
-pub(super) fn identifies(leaf: &Leaf) -> bool {
+pub(crate) fn identifies(leaf: &Leaf) -> bool {
     // A capability bit of the same name says only that the device knows the field.
     if leaf.field.width > 1 && WHOLE_NAMES.contains(&leaf.field.name) {
         return true;
@@ -88,6 +88,7 @@ impl Report {
         self.preconditions.iter_mut().for_each(scrub);
         for case in &mut self.cases {
             case.reason.iter_mut().for_each(scrub);
+            case.kernel_log.iter_mut().for_each(scrub);
             for failed in &mut case.failed_commands {
                 mask_both(&mut failed.input, &mut failed.output);
             }
@@ -113,6 +114,7 @@ impl Run {
                 scrub(reason);
             }
             row.failed_commands.clear();
+            row.kernel_log.iter_mut().for_each(scrub);
         }
         self
     }
@@ -158,6 +160,11 @@ impl Known {
         let netdevs = identities().flat_map(|it| it.netdevs.clone()).chain(of_gids);
         Self { numbers: texts.filter(|text| text.len() > 6).collect(), netdevs: netdevs.collect() }
     }
+}
+
+/// The text without any GID, GUID, MAC and IP address and LID.
+pub(crate) fn scrub_text(text: &str) -> String {
+    scrub(text, &Known { numbers: Vec::new(), netdevs: Vec::new() })
 }
 
 /// The text without the `known` identifiers, and without any GID, GUID, MAC and IP address and LID.
@@ -385,6 +392,7 @@ mod tests {
             outcome,
             seconds: 0.0,
             failed_commands: Vec::new(),
+            kernel_log: Vec::new(),
         };
         let run = Run {
             device: format!("hardware rocex{guid}"),

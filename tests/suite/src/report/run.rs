@@ -26,6 +26,8 @@ pub struct Row {
     pub seconds: f64,
     /// The last commands that failed before the case did.
     pub failed_commands: Vec<FailedCommand>,
+    /// Lines of mlx5 that the kernel logged while the case failed, if its log may be read.
+    pub kernel_log: Vec<String>,
 }
 
 /// A whole run.
@@ -135,6 +137,7 @@ mod tests {
             outcome: outcome.clone(),
             seconds: 0.0,
             failed_commands: Vec::new(),
+            kernel_log: Vec::new(),
         };
         let cases = rows.iter().map(row).collect();
         Run { device: "the model".into(), preconditions: Vec::new(), cases }

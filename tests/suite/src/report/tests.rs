@@ -32,6 +32,7 @@ pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Repor
     let row = |case: &str, outcome| Row {
         case: case.into(),
         failed_commands: vec![refused.clone(); usize::from(matches!(outcome, Outcome::Failed(_)))],
+        kernel_log: Vec::new(),
         outcome,
         seconds: 0.25,
     };

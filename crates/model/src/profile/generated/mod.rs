@@ -3,10 +3,12 @@
 mod bluefield3;
 mod bluefield3_fwctl;
 mod bluefield3_relaxed;
+mod connectx5;
 mod connectx6dx;
 mod connectx6dx_bond;
 mod connectx6dx_realtime;
 mod connectx6vf;
+mod connectx7;
 
 use super::file::File;
 
@@ -15,10 +17,12 @@ pub(super) const NAMES: &[&str] = &[
     "bluefield3",
     "bluefield3-fwctl",
     "bluefield3-relaxed",
+    "connectx5",
     "connectx6dx",
     "connectx6dx-bond",
     "connectx6dx-realtime",
     "connectx6vf",
+    "connectx7",
 ];
 
 /// A profile by name.
@@ -27,10 +31,12 @@ pub(super) fn profile(name: &str) -> Option<File> {
         "bluefield3" => bluefield3::profile(),
         "bluefield3-fwctl" => bluefield3_fwctl::profile(),
         "bluefield3-relaxed" => bluefield3_relaxed::profile(),
+        "connectx5" => connectx5::profile(),
         "connectx6dx" => connectx6dx::profile(),
         "connectx6dx-bond" => connectx6dx_bond::profile(),
         "connectx6dx-realtime" => connectx6dx_realtime::profile(),
         "connectx6vf" => connectx6vf::profile(),
+        "connectx7" => connectx7::profile(),
         _ => return None,
     })
 }

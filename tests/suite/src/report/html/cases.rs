@@ -23,6 +23,12 @@ pub(super) fn failed(report: &Report) -> Markup {
                             " Again: " code { "hwtest --filter " (case.case) }
                         }
                     }
+                    @if !case.kernel_log.is_empty() {
+                        details {
+                            summary { "What the kernel logged meanwhile" }
+                            pre { (plain_lines(&case.kernel_log.join("\n"))) }
+                        }
+                    }
                     @if !case.failed_commands.is_empty() {
                         details {
                             summary { "The last commands that failed before it" }

@@ -135,6 +135,7 @@ fn page_shows_odd_numbers() {
             };
             1
         ],
+        kernel_log: vec!["mlx5_core 0000:08:00.0: <b>bold</b>".into()],
     };
     report.cases = [0.0, 1e300, 1e-300].map(case).to_vec();
     report.devices[0].pages[0].number = 0x3f;

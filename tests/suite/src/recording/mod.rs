@@ -1,0 +1,30 @@
+//! `hwtest --record FILE`: what the cases ask of a device and what it answers; `hwtest replay FILE`:
+//! the cases on the answers of such a file.
+//!
+//! - `entry`, `bytes`: the lines of the file; `attributes`: what the attributes of requests are.
+//! - `writer`: the file while it is written; `pseudonyms`: other bytes for what identifies devices.
+//! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a recording says of its devices.
+//! - `document`: the file that is read; `compare`: a request beside a recorded one; `replay`: the
+//!   backend that answers; `cases`: the cases on it.
+
+mod attributes;
+mod bytes;
+mod cases;
+mod compare;
+mod devices;
+mod document;
+mod entry;
+mod pseudonyms;
+mod recorder;
+mod replay;
+mod rings;
+#[cfg(test)]
+mod tests;
+mod wqe;
+mod writer;
+
+pub use cases::Replayed;
+
+pub(crate) use recorder::RecordingBackend;
+pub(crate) use writer::Section;
+pub use writer::{RecordLimits, Recording};

@@ -1,0 +1,532 @@
+//! The backend that answers from a recording.
+//!
+//! Each request is compared with the recorded ones of its file. The first that is not yet answered
+//! must be the same, unless the case sent requests from several threads: their order is chance. A
+//! query may be repeated, as cases wait with queries. A request that differs gets the answer of the
+//! recorded one, so that the case goes on; one that is not in the recording is refused (EPROTO).
+//!
+//! A thread plays the queues: it compares each WQE that is posted with the recorded one, and writes
+//! the recorded CQEs once the WQEs before them are posted.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::ftruncate;
+use verbless_devx::abi::request::VALID_OUTPUT;
+use verbless_devx::abi::{Header as IoctlHeader, method};
+use verbless_devx::{
+    Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection,
+};
+use verbless_prm::CommandInfo;
+
+use super::attributes::{Kind, kind};
+use super::compare::{Translation, differences, method_of, name, wqe_difference};
+use super::document::{Recorded, RecordedCase};
+use super::entry::{Cqe, Entry, Ioctl, OPEN_ERRORS, Wqe};
+use super::recorder::note_request;
+use super::rings::Rings;
+use crate::own_memory;
+
+/// Differences that are kept of a case.
+const MOST: usize = 20;
+/// Recorded requests that are looked through for one that was sent.
+const WINDOW: usize = 256;
+
+/// What a case asked, while it asks again.
+pub(super) struct Script {
+    case: RecordedCase,
+    /// The requests of each open file, by their numbers in the case.
+    requests: HashMap<u32, Vec<usize>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Which entries were used.
+    used: Vec<bool>,
+    /// The first request of each file that was not used, as a position in its list.
+    next: HashMap<u32, usize>,
+    differences: Vec<String>,
+    /// Further differences, beyond the kept ones.
+    more: usize,
+    translation: Translation,
+    /// Our ends of the channels, and the numbers of channels by the case's descriptors.
+    channels: Vec<(u32, OwnedFd)>,
+    descriptors: HashMap<u64, u32>,
+    /// The control file was wanted.
+    control: bool,
+    /// The rings of each open file.
+    rings: HashMap<u32, Rings>,
+    /// A request or WQE contradicted the recording, other than by its place in it.
+    contradicted: bool,
+}
+
+impl Script {
+    pub(super) fn new(case: RecordedCase) -> Arc<Self> {
+        let used = vec![false; case.entries.len()];
+        let state = Mutex::new(State { used, ..State::default() });
+        let mut requests: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (at, recorded) in case.entries.iter().enumerate() {
+            if let Entry::Ioctl(ioctl) = &recorded.entry {
+                requests.entry(ioctl.file).or_default().push(at);
+            }
+        }
+        Arc::new(Self { case, requests, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The differences, and a line for recorded requests that were not sent again.
+    pub(super) fn finish(&self) -> Vec<String> {
+        let state = self.state();
+        let mut found = state.differences.clone();
+        if state.more > 0 {
+            found.push(format!("and {} more differences", state.more));
+        }
+        let missing = |(at, recorded): &(usize, &Recorded)| match &recorded.entry {
+            Entry::Ioctl(ioctl) => !state.used[*at] && !is_query(ioctl, &recorded.input),
+            _ => false,
+        };
+        let mut left = self.case.entries.iter().enumerate().filter(missing);
+        if let Some((at, recorded)) = left.next()
+            && let Entry::Ioctl(ioctl) = &recorded.entry
+        {
+            let more = left.count();
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+            let name = name(ioctl, &recorded.input);
+            found.push(format!("request {at} ({name}) was not sent again{more}"));
+        }
+        found
+    }
+
+    /// Whether a request or WQE has other bytes than in the recording, or is not in it.
+    pub(super) fn was_contradicted(&self) -> bool {
+        self.state().contradicted
+    }
+
+    /// Writes the recorded CQEs as their WQEs are posted, until the case ends.
+    pub(super) fn play_queues(self: &Arc<Self>) {
+        let script = Arc::downgrade(self);
+        let play = move || {
+            let mut player = Player::default();
+            while let Some(script) = script.upgrade() {
+                player.step(&script);
+                drop(script);
+                std::thread::sleep(PAUSE);
+            }
+        };
+        // Without the thread the case gets no CQE, and fails.
+        let _ = std::thread::Builder::new().name("replay".into()).spawn(play);
+    }
+
+    /// Whether the case wanted the control file, which recordings do not have.
+    pub(super) fn wanted_control(&self) -> bool {
+        self.state().control
+    }
+}
+
+/// Time between two looks at the queues.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Looks without progress, after which CQEs may overtake WQEs that the recording has before them:
+/// it does not know the order of two queues within a look.
+const PATIENT: u32 = 200;
+/// Entries that CQEs may overtake.
+const AHEAD: usize = 256;
+
+/// The place of a replay in the WQEs and CQEs of a recording.
+#[derive(Default)]
+struct Player {
+    /// The first entry that has not happened.
+    next: usize,
+    /// CQEs after it that were written.
+    early: HashSet<usize>,
+    /// Looks without progress.
+    idle: u32,
+}
+
+impl Player {
+    /// Goes on as far as the posted WQEs allow.
+    fn step(&mut self, script: &Script) {
+        let mut state = script.state();
+        let entries = &script.case.entries;
+        while let Some(recorded) = entries.get(self.next) {
+            let happened = match &recorded.entry {
+                Entry::Wqe(wqe) => posted(&mut state, wqe),
+                Entry::Cqe(cqe) => self.early.remove(&self.next) || complete(&state, cqe),
+                _ => true,
+            };
+            if !happened {
+                break;
+            }
+            self.next += 1;
+            self.idle = 0;
+        }
+        self.idle += 1;
+        if self.idle < PATIENT {
+            return;
+        }
+        let mut blocked: HashSet<(u32, u32)> = HashSet::new();
+        for (at, recorded) in entries.iter().enumerate().skip(self.next).take(AHEAD) {
+            let Entry::Cqe(cqe) = &recorded.entry else { continue };
+            if self.early.contains(&at) {
+                continue;
+            }
+            let cq = (cqe.file, cqe.number);
+            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) && complete(&state, cqe) {
+                self.early.insert(at);
+                self.idle = 0;
+                return;
+            }
+            // The CQEs of a CQ come in order.
+            blocked.insert(cq);
+        }
+    }
+}
+
+/// Whether a WQE is posted; if it is another one than in the recording, says so.
+fn posted(state: &mut State, wqe: &Wqe) -> bool {
+    let recorded = &wqe.bytes.0;
+    let rings = state.rings.get(&wqe.file);
+    let sent = rings.and_then(|it| it.wqe(&wqe.queue, wqe.number, wqe.index, recorded.len()));
+    let Some(sent) = sent else { return false };
+    if let Some(what) = wqe_difference(recorded, &sent, &state.translation) {
+        let (queue, number, index) = (&wqe.queue, wqe.number, wqe.index);
+        state.contradicts(format!("WQE {index:#x} of {queue} {number:#x}: {what}"));
+    }
+    state.translation.learn_keys(recorded, &sent);
+    true
+}
+
+/// Whether the WQE that a CQE names is posted.
+fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
+    let bytes = &cqe.bytes.0;
+    let (Some(&[_, a, b, c]), Some(&[high, low, _, owner])) =
+        (bytes.get(56..60).and_then(|it| it.first_chunk()), bytes.last_chunk())
+    else {
+        return false;
+    };
+    // A requester's CQE, or its error (0xd).
+    let queue = if matches!(owner >> 4, 0x0 | 0xd) { "sq" } else { "rq" };
+    let (number, index) = (u32::from_be_bytes([0, a, b, c]), u16::from_be_bytes([high, low]));
+    let rings = state.rings.get(&cqe.file);
+    rings.is_some_and(|rings| rings.wqe(queue, number, index.into(), 0).is_some())
+}
+
+fn complete(state: &State, cqe: &Cqe) -> bool {
+    let rings = state.rings.get(&cqe.file);
+    let mut bytes = cqe.bytes.0.clone();
+    // The key that a message has invalidated (RESP_SEND_INV, 0x4).
+    if bytes.last().is_some_and(|owner| owner >> 4 == 0x4)
+        && let Some(key) = bytes.get_mut(36..40).and_then(|it| it.first_chunk_mut::<4>())
+    {
+        *key = state.translation.key(u32::from_be_bytes(*key)).to_be_bytes();
+    }
+    rings.is_some_and(|rings| rings.complete(cqe.number, cqe.index, &bytes))
+}
+
+impl State {
+    /// Notes a difference that a case's early end does not explain.
+    fn contradicts(&mut self, what: String) {
+        self.contradicted = true;
+        self.differs(what);
+    }
+
+    fn differs(&mut self, what: String) {
+        match self.differences.len() {
+            MOST.. => self.more += 1,
+            _ => self.differences.push(what),
+        }
+    }
+}
+
+/// Whether a request only asks, so that it may be repeated.
+fn is_query(ioctl: &Ioctl, input: &[u8]) -> bool {
+    match method_of(ioctl) {
+        method::QUERY_PORT
+        | method::QUERY_GID_TABLE
+        | method::QUERY_GID_ENTRY
+        | method::QUERY_CONTEXT
+        | method::DEVX_QUERY_EQN
+        | method::DEVX_OBJ_QUERY => true,
+        method::DEVX_OTHER => {
+            CommandInfo::of_input(input).is_some_and(|info| info.name.starts_with("QUERY_"))
+        }
+        _ => false,
+    }
+}
+
+/// A backend whose devices answer as one case was answered.
+pub(super) struct Replay {
+    pub(super) devices: Vec<DeviceInfo>,
+    pub(super) script: Arc<Script>,
+}
+
+impl Backend for Replay {
+    fn name(&self) -> &str {
+        "recording"
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
+        Ok(self.devices.clone())
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
+        let mut state = self.script.state();
+        let refused = |kind: &str, why: &str| {
+            let kind = OPEN_ERRORS.iter().find(|(_, name)| *name == kind);
+            let kind = kind.unwrap_or(&OPEN_ERRORS[0]).0;
+            Error::new(kind, format!("opening {}", device.name), why.to_owned())
+        };
+        for (at, recorded) in self.script.case.entries.iter().enumerate() {
+            let Entry::Open(open) = &recorded.entry else { continue };
+            if state.used[at] || open.device != device.name {
+                continue;
+            }
+            state.used[at] = true;
+            return match open.file {
+                Some(file) => {
+                    let threads = several_threads(&self.script.case, file);
+                    Ok(Arc::new(Replayed { script: self.script.clone(), file, threads }))
+                }
+                None => Err(refused(&open.kind, open.error.as_deref().unwrap_or_default())),
+            };
+        }
+        let what = format!("{} was opened more often than in the recording", device.name);
+        state.differs(what.clone());
+        Err(refused("", &what))
+    }
+}
+
+/// Whether the requests of a file came from several threads.
+fn several_threads(case: &RecordedCase, file: u32) -> bool {
+    let mut threads = case.entries.iter().filter_map(|recorded| match &recorded.entry {
+        Entry::Ioctl(ioctl) if ioctl.file == file => Some(ioctl.thread),
+        _ => None,
+    });
+    let first = threads.next();
+    threads.any(|thread| Some(thread) != first)
+}
+
+/// An open device of a recording.
+struct Replayed {
+    script: Arc<Script>,
+    file: u32,
+    threads: bool,
+}
+
+#[allow(unsafe_code, reason = "the trait's method is unsafe to call; it follows no pointer itself")]
+// SAFETY: answers are written by `own_memory`, within the lengths of the outputs; it registers and
+// maps no memory of the caller; descriptors are new.
+unsafe impl OpenDevice for Replayed {
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        let mut state = self.script.state();
+        let channel = |descriptor| state.descriptors.get(&descriptor).map_or(-1, |&it| it.into());
+        let (sent, input) = note_request(self.file, request, channel);
+        let input = input.unwrap_or_default();
+        let Some(at) = self.find(&mut state, &sent, &input) else { return Err(Errno::EPROTO) };
+        state.used[at] = true;
+        let recorded = &self.script.case.entries[at];
+        let Entry::Ioctl(ioctl) = &recorded.entry else { return Err(Errno::EPROTO) };
+        state.translation.learn_memory(ioctl, &sent);
+        state.translation.learn_chosen(&recorded.input, &input);
+        if ioctl.errno == 0 {
+            state.translation.learn_key(&recorded.input, &input, &recorded.output);
+        }
+        let output = state.translation.output(&recorded.input, &recorded.output);
+        answer(&mut state, ioctl, &output, request)?;
+        match ioctl.errno {
+            0 => {
+                let made = made(&sent, ioctl);
+                let rings = state.rings.entry(self.file);
+                let rings = rings.or_insert_with(|| Rings::new(None, self.file));
+                // A replay needs no thread for each device.
+                let _ = rings.follow(&made, &input, &output);
+                Ok(())
+            }
+            errno => Err(Errno::from_raw(errno)),
+        }
+    }
+
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        let mut state = self.script.state();
+        for (at, recorded) in self.script.case.entries.iter().enumerate() {
+            let Entry::Map(map) = &recorded.entry else { continue };
+            let same = (map.file, map.offset, map.length) == (self.file, offset, length as u64);
+            if state.used[at] || !same {
+                continue;
+            }
+            state.used[at] = true;
+            if map.errno != 0 {
+                return Err(Errno::from_raw(map.errno));
+            }
+            let memory = memfd_create(c"recorded device", MFdFlags::MFD_CLOEXEC)?;
+            ftruncate(&memory, length.try_into().map_err(|_| Errno::EINVAL)?)?;
+            return Mapping::shared(memory.as_fd(), 0, length, protection);
+        }
+        state.differs(format!("mmap of {length:#x} bytes at {offset:#x} is not in the recording"));
+        Err(Errno::EINVAL)
+    }
+
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
+        let mut state = self.script.state();
+        let found = self.script.case.entries.iter().any(|recorded| match &recorded.entry {
+            Entry::Control(control) => control.file == self.file && control.found,
+            _ => false,
+        });
+        state.control |= found;
+        Ok(None)
+    }
+}
+
+impl Replayed {
+    /// The recorded request that was sent, or the one in its place.
+    fn find(&self, state: &mut State, sent: &Ioctl, input: &[u8]) -> Option<usize> {
+        let all = self.script.requests.get(&self.file).map_or(&[][..], |it| it);
+        let mut from = state.next.get(&self.file).copied().unwrap_or(0);
+        while all.get(from).is_some_and(|&at| state.used[at]) {
+            from += 1;
+        }
+        state.next.insert(self.file, from);
+        let differences_of = |state: &State, at: usize| {
+            let recorded = &self.script.case.entries[at];
+            match &recorded.entry {
+                Entry::Ioctl(ioctl) => {
+                    differences((ioctl, &recorded.input), (sent, input), &state.translation)
+                }
+                _ => vec!["it is no request".into()],
+            }
+        };
+        let asks = is_query(sent, input);
+        let unused = all[from..].iter().copied().filter(|&at| !state.used[at]);
+        let next: Vec<usize> = unused.take(WINDOW).collect();
+        let is_asked = |&&at: &&usize| {
+            let recorded = &self.script.case.entries[at];
+            matches!(&recorded.entry, Entry::Ioctl(it) if is_query(it, &recorded.input))
+        };
+        let like = |&&at: &&usize| {
+            let recorded = &self.script.case.entries[at];
+            matches!(&recorded.entry, Entry::Ioctl(it)
+                if method_of(it) == method_of(sent)
+                    && recorded.input.get(..2) == input.get(..2))
+        };
+        // One thread sends its requests in order: the next of the same kind is this one.
+        let in_order = (!self.threads && !asks)
+            .then(|| next.iter().find(|at| !is_asked(at)).filter(like).copied())
+            .flatten();
+        let same = match in_order {
+            Some(at) => Some(at).filter(|&at| differences_of(state, at).is_empty()),
+            None => next.iter().find(|&&at| differences_of(state, at).is_empty()).copied(),
+        };
+        let first = next.first().copied();
+        if let Some(at) = same {
+            // Queries that a case repeated until something happened may be skipped.
+            let skips = |at: &&usize| !is_asked(at);
+            let skipped = next.iter().take_while(|&&before| before < at).find(skips);
+            if let Some(&skipped) = skipped
+                && !self.threads
+                && !asks
+            {
+                let before = &self.script.case.entries[skipped];
+                if let Entry::Ioctl(ioctl) = &before.entry {
+                    let (name, before) = (name(sent, input), name(ioctl, &before.input));
+                    state.differs(format!(
+                        "request {at} ({name}) was sent before request {skipped} ({before})"
+                    ));
+                }
+            }
+            return Some(at);
+        }
+        if asks {
+            let mut before = all.iter().rev().filter(|&&at| state.used[at]).take(WINDOW);
+            if let Some(&at) = before.find(|&&at| differences_of(state, at).is_empty()) {
+                return Some(at);
+            }
+        }
+        // One of the same kind, which differs.
+        let Some(at) = in_order.or_else(|| next.iter().find(like).copied()) else {
+            let expected = first.map_or_else(
+                || "its requests are at an end".to_owned(),
+                |at| {
+                    let recorded = &self.script.case.entries[at];
+                    match &recorded.entry {
+                        Entry::Ioctl(it) => format!("the next is {}", name(it, &recorded.input)),
+                        _ => String::new(),
+                    }
+                },
+            );
+            let name = name(sent, input);
+            state.contradicts(format!("a request ({name}) is not in the recording: {expected}"));
+            return None;
+        };
+        for what in differences_of(state, at) {
+            state.contradicts(format!("request {at} ({}): {what}", name(sent, input)));
+        }
+        Some(at)
+    }
+}
+
+/// A request of this run with what the recorded answer made.
+fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
+    let mut made = sent.clone();
+    for attr in &mut made.attributes {
+        if let Some(answered) = recorded.attributes.iter().find(|it| it.id == attr.id) {
+            attr.new_handle = answered.new_handle;
+            attr.output.clone_from(&answered.output);
+        }
+    }
+    made
+}
+
+/// Writes the recorded answer into a request.
+fn answer(
+    state: &mut State,
+    recorded: &Ioctl,
+    output: &[u8],
+    request: &mut [u64],
+) -> Result<(), Errno> {
+    let Some((header, attributes)) = IoctlHeader::split(request) else { return Ok(()) };
+    let method = header.method();
+    for attribute in attributes {
+        let Some(attr) = recorded.attributes.iter().find(|it| it.id == attribute.attr_id) else {
+            continue;
+        };
+        if attr.filled {
+            attribute.flags |= VALID_OUTPUT;
+        }
+        let empty = Vec::new();
+        let bytes = match kind(method, attribute) {
+            Kind::Output => attr.output.as_ref().map_or(&empty, |bytes| &bytes.0),
+            Kind::OutputMailbox => output,
+            Kind::NewHandle => {
+                attribute.data = attr.new_handle.unwrap_or(attribute.data);
+                continue;
+            }
+            Kind::NewFile => {
+                if let Some(number) = attr.new_channel {
+                    let (ours, theirs) = socketpair(
+                        AddressFamily::Unix,
+                        SockType::SeqPacket,
+                        None,
+                        SockFlag::SOCK_CLOEXEC,
+                    )?;
+                    state.channels.push((number, ours));
+                    attribute.data = theirs.into_raw_fd() as u64;
+                    state.descriptors.insert(attribute.data, number);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        let end = bytes.len().min(attribute.len.into());
+        if !own_memory::write(attribute.data, &bytes[..end]) {
+            return Err(Errno::EFAULT);
+        }
+    }
+    Ok(())
+}

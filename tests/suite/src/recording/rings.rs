@@ -1,0 +1,404 @@
+//! The queues of a recorded device: where their rings are, and what is new in them.
+//!
+//! A queue is memory of the program, which no request passes through. A thread reads the doorbell
+//! records and the rings some thousand times a second: the program's own post and poll are as
+//! without a recording. What was overwritten between two looks is counted as unseen. The thread
+//! reads by system calls, so memory that is gone is an error and no crash.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use verbless_devx::abi::{attr, method};
+use verbless_prm::{
+    CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, Opcode, RqType, ServiceType,
+};
+
+use super::bytes::Bytes;
+use super::compare::method_of;
+use super::entry::{Cqe, Entry, Ioctl, Unseen, Wqe};
+use super::wqe::{without_data_of_cqe, without_data_of_wqe};
+use super::writer::Section;
+use crate::own_memory;
+
+/// Time between two looks at the rings, and between those at rings where nothing happens.
+const PAUSE: Duration = Duration::from_micros(20);
+const LONG_PAUSE: Duration = Duration::from_micros(200);
+/// Looks that found nothing, after which the pause is long.
+const IDLE: u32 = 100;
+/// Rings of a device that are looked at: each look takes two system calls for each.
+const MOST_RINGS: usize = 128;
+/// Bytes of a WQEBB, and of what is read of a CQE.
+const WQEBB: u64 = 64;
+const CQE: usize = 64;
+/// Bytes of a doorbell record: two counters.
+const RECORD: u64 = 8;
+/// Receive queues have strides of at least this many bytes.
+const LEAST_STRIDE: u64 = 16;
+
+/// A queue's ring.
+struct Ring {
+    kind: Kind,
+    number: u32,
+    /// The handle of the queue's object.
+    handle: u64,
+    address: u64,
+    log_entries: u32,
+    stride: u64,
+    /// Address of its counter in the doorbell record.
+    record: u64,
+    /// Index of the next entry.
+    next: u32,
+}
+
+/// What a ring has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Send { datagrams: bool },
+    Receive,
+    Completion,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Send { .. } => "sq",
+            Self::Receive => "rq",
+            Self::Completion => "cq",
+        }
+    }
+}
+
+/// Registered memory: the id that commands have, the address and the bytes.
+struct Memory {
+    id: u32,
+    address: u64,
+    len: u64,
+}
+
+/// The rings of one open device.
+pub(super) struct Rings {
+    /// Where what is new goes; a replay has none.
+    section: Option<Arc<Section>>,
+    file: u32,
+    /// Registered memory by handle.
+    memory: HashMap<u64, Memory>,
+    rings: Vec<Ring>,
+    watched: bool,
+}
+
+impl Rings {
+    pub(super) fn new(section: Option<Arc<Section>>, file: u32) -> Self {
+        Self { section, file, memory: HashMap::new(), rings: Vec::new(), watched: false }
+    }
+
+    fn add(&self, entry: Entry) {
+        if let Some(section) = &self.section {
+            section.add(entry);
+        }
+    }
+
+    fn ring(&self, queue: &str, number: u32) -> Option<&Ring> {
+        self.rings.iter().find(|ring| ring.kind.name() == queue && ring.number == number)
+    }
+
+    /// The WQE at an index of a queue, `len` bytes of it without data; `None`: it is not posted.
+    pub(super) fn wqe(&self, queue: &str, number: u32, index: u32, len: usize) -> Option<Vec<u8>> {
+        let ring = self.ring(queue, number)?;
+        let after = Self::counter(ring)?.wrapping_sub(index) & 0xffff;
+        if after == 0 || after > 0x7fff {
+            return None;
+        }
+        let most = (ring.stride << ring.log_entries).min(len as u64);
+        let mut bytes = Self::read(ring, index, most);
+        if let Kind::Send { datagrams } = ring.kind {
+            without_data_of_wqe(&mut bytes, datagrams);
+        }
+        Some(bytes)
+    }
+
+    /// Writes a CQE as a device does: the owner byte last. False if there is no such CQ, or no room
+    /// before its consumer's index.
+    pub(super) fn complete(&self, number: u32, index: u32, cqe: &[u8]) -> bool {
+        let Some(ring) = self.ring(Kind::Completion.name(), number) else { return false };
+        let consumed = Self::counter(ring).unwrap_or(0) & 0xff_ffff;
+        let ahead = index.wrapping_sub(consumed) & 0xff_ffff;
+        let Some((owner, body)) = cqe.split_last().filter(|_| cqe.len() == CQE) else {
+            return false;
+        };
+        if ahead >= 1 << ring.log_entries && ahead < 1 << 23 {
+            return false;
+        }
+        let entry = index & ((1 << ring.log_entries) - 1);
+        let at = ring.address + u64::from(entry) * ring.stride + ring.stride - CQE as u64;
+        let body = own_memory::write(at, body);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        body && own_memory::write(at + CQE as u64 - 1, &[*owner])
+    }
+
+    /// Follows a request that succeeded; whether it made the first ring.
+    pub(super) fn follow(&mut self, ioctl: &Ioctl, input: &[u8], output: &[u8]) -> bool {
+        let new = ioctl.attributes.iter().find_map(|attr| attr.new_handle);
+        let old = ioctl.attributes.iter().find_map(|attr| attr.handle);
+        match (method_of(ioctl), new, old) {
+            (method::DEVX_UMEM_REG, ..) => self.register(ioctl),
+            (method::DEVX_UMEM_DEREG, _, Some(handle)) => self.deregister(handle),
+            (method::DEVX_OBJ_CREATE, Some(handle), _) => {
+                return self.create(handle, input, output);
+            }
+            (method::DEVX_OBJ_DESTROY, _, Some(handle)) => self.destroy(handle),
+            (method::DEVX_OBJ_MODIFY, _, Some(handle))
+                if input.get(..2) == Some(&Opcode::QP_2RST.0.to_be_bytes()) =>
+            {
+                self.reset(handle);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Learns registered memory.
+    fn register(&mut self, ioctl: &Ioctl) {
+        use attr::devx_umem_reg::{ADDR, HANDLE, LEN, OUT_ID};
+        let of = |id| ioctl.attributes.iter().find(|attr| attr.id == id);
+        let id = of(OUT_ID).and_then(|attr| attr.output.as_ref());
+        let id = id.and_then(|bytes| bytes.0.first_chunk()).map(|it| u32::from_ne_bytes(*it));
+        let handle = of(HANDLE).and_then(|attr| attr.new_handle);
+        let address = of(ADDR).and_then(|attr| attr.address);
+        let len = of(LEN).and_then(|attr| attr.input.as_ref());
+        let len = len.and_then(|bytes| bytes.0.first_chunk()).map(|it| u64::from_ne_bytes(*it));
+        if let (Some(id), Some(handle), Some(address), Some(len)) = (id, handle, address, len) {
+            self.memory.insert(handle, Memory { id, address, len });
+        }
+    }
+
+    /// Forgets registered memory and what is in it: the program may use it for something else.
+    fn deregister(&mut self, handle: u64) {
+        let Some(memory) = self.memory.remove(&handle) else { return };
+        let within = |address: u64| address.wrapping_sub(memory.address) < memory.len;
+        self.rings.retain(|ring| !within(ring.address) && !within(ring.record));
+    }
+
+    /// The address of `bytes` bytes in registered memory. A recording's ids are a stranger's: what
+    /// is not whole within one registration has no address.
+    fn address(&self, id: u32, offset: u64, bytes: u64) -> Option<u64> {
+        let memory = self.memory.values().find(|memory| memory.id == id)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= memory.len).then(|| memory.address.checked_add(offset)).flatten()
+    }
+
+    /// Learns the rings of an object that was made; whether its first one was.
+    fn create(&mut self, handle: u64, input: &[u8], output: &[u8]) -> bool {
+        let opcode = input.first_chunk().map(|bytes| Opcode(u16::from_be_bytes(*bytes)));
+        let made = match opcode {
+            Some(Opcode::CREATE_CQ) => self.cq(handle, input, output),
+            Some(Opcode::CREATE_QP) => self.qp(handle, input, output),
+            _ => None,
+        };
+        let first = made.is_some() && !self.watched;
+        self.watched |= first;
+        first
+    }
+
+    fn cq(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
+        let (input, output) = (CreateCqIn::from_prefix(input)?, CreateCqOut::from_prefix(output)?);
+        let context = input.cq_context();
+        if !input.cq_umem_valid() || !context.dbr_umem_valid() {
+            return None;
+        }
+        let number = output.cqn();
+        if self.is_full(Kind::Completion, number) {
+            return None;
+        }
+        if context.cc() {
+            self.unseen(Kind::Completion, number, 0, "it is collapsed: its CQEs have one place");
+            return None;
+        }
+        let stride = if context.cqe_sz() == CqeSize::BYTES_128 { 128 } else { 64 };
+        let (offset, bytes) = (input.cq_umem_offset(), stride << context.log_cq_size());
+        let ring = Ring {
+            kind: Kind::Completion,
+            number,
+            handle,
+            address: self.address(input.cq_umem_id(), offset, bytes)?,
+            log_entries: context.log_cq_size().into(),
+            stride,
+            record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
+            next: 0,
+        };
+        self.rings.push(ring);
+        Some(())
+    }
+
+    /// Whether there are too many rings to look at another queue's.
+    fn is_full(&self, kind: Kind, number: u32) -> bool {
+        let full = self.section.is_some() && self.rings.len() >= MOST_RINGS;
+        if full {
+            self.unseen(kind, number, 0, "the device has more queues than the recorder looks at");
+        }
+        full
+    }
+
+    fn qp(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
+        let (input, output) = (CreateQpIn::from_prefix(input)?, CreateQpOut::from_prefix(output)?);
+        let context = input.qpc();
+        if !input.wq_umem_valid() || !context.dbr_umem_valid() {
+            return None;
+        }
+        if self.is_full(Kind::Send { datagrams: false }, output.qpn()) {
+            return None;
+        }
+        let stride = LEAST_STRIDE << context.log_rq_stride();
+        // The receive queue comes first, if the QP has one of its own.
+        let receives = match context.rq_type() {
+            RqType::REGULAR => stride << context.log_rq_size(),
+            _ => 0,
+        };
+        let sends = if context.no_sq() { 0 } else { WQEBB << context.log_sq_size() };
+        let offset = input.wq_umem_offset();
+        let mut ring = Ring {
+            kind: Kind::Receive,
+            number: output.qpn(),
+            handle,
+            address: self.address(input.wq_umem_id(), offset, receives + sends)?,
+            log_entries: context.log_rq_size().into(),
+            stride,
+            record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
+            next: 0,
+        };
+        if receives > 0 {
+            self.rings.push(Ring { ..ring });
+        }
+        if !context.no_sq() {
+            ring.kind = Kind::Send { datagrams: context.st() == ServiceType::UD };
+            (ring.address, ring.record) = (ring.address + receives, ring.record + RECORD / 2);
+            (ring.log_entries, ring.stride) = (context.log_sq_size().into(), WQEBB);
+            self.rings.push(ring);
+        }
+        Some(())
+    }
+
+    /// A QP that is reset begins at the start of its rings.
+    fn reset(&mut self, handle: u64) {
+        self.rings.iter_mut().filter(|ring| ring.handle == handle).for_each(|ring| ring.next = 0);
+    }
+
+    /// Forgets an object.
+    fn destroy(&mut self, handle: u64) {
+        self.rings.retain(|ring| ring.handle != handle);
+    }
+
+    fn unseen(&self, kind: Kind, number: u32, count: u32, why: &str) {
+        let (file, queue, why) = (self.file, kind.name().into(), why.into());
+        self.add(Entry::Unseen(Unseen { file, queue, number, count, why }));
+    }
+
+    /// Records what is new in the rings: WQEs, then CQEs. Returns whether there was something.
+    pub(super) fn look(&mut self) -> bool {
+        let mut rings = std::mem::take(&mut self.rings);
+        let sum = |rings: &[Ring]| rings.iter().fold(0, |sum: u32, it| sum.wrapping_add(it.next));
+        let before = sum(&rings);
+        for ring in rings.iter_mut().filter(|ring| ring.kind != Kind::Completion) {
+            self.posted(ring);
+        }
+        for ring in rings.iter_mut().filter(|ring| ring.kind == Kind::Completion) {
+            self.completed(ring);
+        }
+        self.rings = rings;
+        sum(&self.rings) != before
+    }
+
+    fn counter(ring: &Ring) -> Option<u32> {
+        own_memory::read(ring.record, 4).first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+    }
+
+    /// Bytes from an entry on, round the end of the ring.
+    fn read(ring: &Ring, entry: u32, len: u64) -> Vec<u8> {
+        let size = ring.stride << ring.log_entries;
+        let at = (u64::from(entry) * ring.stride) & (size - 1);
+        let first = len.min(size - at);
+        let mut bytes = own_memory::read(ring.address + at, first as usize);
+        bytes.extend(own_memory::read(ring.address, (len - first) as usize));
+        bytes
+    }
+
+    fn posted(&self, ring: &mut Ring) {
+        let Some(counter) = Self::counter(ring) else { return };
+        let counter = counter & 0xffff;
+        let entries = 1_u32 << ring.log_entries;
+        let posted = counter.wrapping_sub(ring.next) & 0xffff;
+        if posted > entries {
+            let lost = posted - entries;
+            self.unseen(ring.kind, ring.number, lost, "WQEBBs were overwritten between two looks");
+            ring.next = counter.wrapping_sub(entries) & 0xffff;
+        }
+        while ring.next != counter {
+            let (mut bytes, taken) = match ring.kind {
+                Kind::Send { .. } => {
+                    let control = Self::read(ring, ring.next, 8);
+                    let ds = control.get(7).map_or(0, |byte| u64::from(byte & 0x3f));
+                    let len = (ds * 16).max(16);
+                    (Self::read(ring, ring.next, len), len.div_ceil(WQEBB) as u32)
+                }
+                _ => (Self::read(ring, ring.next, ring.stride), 1),
+            };
+            if let Kind::Send { datagrams } = ring.kind {
+                without_data_of_wqe(&mut bytes, datagrams);
+            }
+            self.add(Entry::Wqe(Wqe {
+                file: self.file,
+                queue: ring.kind.name().into(),
+                number: ring.number,
+                index: ring.next,
+                bytes: Bytes(bytes),
+            }));
+            let left = counter.wrapping_sub(ring.next) & 0xffff;
+            ring.next = ring.next.wrapping_add(taken.min(left)) & 0xffff;
+        }
+    }
+
+    fn completed(&self, ring: &mut Ring) {
+        // The consumer has read CQEs that were not seen here: they were overwritten.
+        let consumed = Self::counter(ring).unwrap_or(0) & 0xff_ffff;
+        let ahead = consumed.wrapping_sub(ring.next) & 0xff_ffff;
+        if ahead < 1 << 23 && ahead > 1 << ring.log_entries {
+            self.unseen(ring.kind, ring.number, ahead, "CQEs were overwritten between two looks");
+            ring.next = consumed;
+        }
+        loop {
+            let entry = ring.next & ((1 << ring.log_entries) - 1);
+            let at = u64::from(entry) * ring.stride + ring.stride - CQE as u64;
+            let mut bytes = own_memory::read(ring.address + at, CQE);
+            let Some(&owner) = bytes.get(CQE - 1) else { return };
+            let round = ring.next >> ring.log_entries & 1;
+            // An opcode of 0xf is a place that the device has never written.
+            if owner >> 4 == 0xf || u32::from(owner & 1) != round {
+                return;
+            }
+            without_data_of_cqe(&mut bytes);
+            self.add(Entry::Cqe(Cqe {
+                file: self.file,
+                number: ring.number,
+                index: ring.next,
+                bytes: Bytes(bytes),
+            }));
+            ring.next = (ring.next + 1) & 0xff_ffff;
+        }
+    }
+}
+
+/// Looks at the rings until the device is closed.
+pub(super) fn watch(rings: &Arc<Mutex<Rings>>) {
+    let rings: Weak<Mutex<Rings>> = Arc::downgrade(rings);
+    let look = move || {
+        let mut idle = 0;
+        while let Some(rings) = rings.upgrade() {
+            let found = rings.lock().unwrap_or_else(PoisonError::into_inner).look();
+            drop(rings);
+            idle = if found { 0 } else { idle + 1 };
+            std::thread::sleep(if idle < IDLE { PAUSE } else { LONG_PAUSE });
+        }
+    };
+    // Without the thread, requests look at the rings.
+    let _ = std::thread::Builder::new().name("recorder".into()).spawn(look);
+}

@@ -1,0 +1,198 @@
+//! Recordings of cases on the model, read and replayed.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+
+use super::document::Document;
+use super::entry::Entry;
+use super::{RecordLimits, Recording, Replayed};
+use crate::{Choice, Lab, Outcome, cases, run_case};
+
+const LIMITS: RecordLimits = RecordLimits { bytes: 1 << 24, identity: false };
+
+/// The recording of the cases whose names contain `part`, and its closing sentence.
+fn record(part: &str, limits: RecordLimits) -> (String, String) {
+    let name = format!("verbless-recording-{}-{:?}", std::process::id(), std::thread::current());
+    let file: PathBuf =
+        std::env::temp_dir().join(name.replace(|c: char| !c.is_alphanumeric(), "-"));
+    let recording = Recording::create(&file, limits).expect("a folder for temporary files");
+    let lab = Lab::open(&Choice::default()).expect("the model");
+    recording.describe(&lab, "a test", "the model");
+    let lab = lab.recorded_in(recording.clone());
+    for case in cases().filter(|case| case.id().contains(part)) {
+        assert_eq!(run_case(&lab, case).outcome, Outcome::Passed);
+    }
+    let closing = recording.finish();
+    let text = std::fs::read_to_string(&file).expect("it was written");
+    std::fs::remove_file(&file).expect("it is there");
+    (text, closing)
+}
+
+/// What becomes of the cases of a recording.
+fn replay(text: &str) -> Vec<(String, Outcome)> {
+    let document = Document::parse(text).expect("a recording");
+    let mut ended = Vec::new();
+    let done = |row: crate::Row| {
+        ended.push((row.case, row.outcome));
+        Ok::<_, ()>(())
+    };
+    Replayed::of(document).expect("devices").run(|_| true, done).expect("no error");
+    ended
+}
+
+const PART: &str = "memory::mkey_query";
+
+/// A short recording.
+fn short() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| record(PART, LIMITS).0)
+}
+
+#[test]
+fn recorded_cases_replay_without_a_difference() {
+    let ended = replay(short());
+    assert!(!ended.is_empty());
+    for (case, outcome) in ended {
+        assert_eq!(outcome, Outcome::Passed, "{case}");
+    }
+}
+
+#[test]
+fn changed_byte_is_named_by_its_field() {
+    let at = short().find("CREATE_MKEY(0x200) INPUT").expect("the case makes a key");
+    let (before, rest) = short().split_at(at);
+    // The protection domain, in the last word of the second line.
+    let line = rest.find("\n010: ").expect("a line") + "\n010: ".len() + 35;
+    let mut changed = rest.to_owned();
+    changed.replace_range(line - 1..line, if &rest[line - 1..line] == "f" { "e" } else { "f" });
+    let ended = replay(&format!("{before}{changed}"));
+    let differs = |(_, outcome): &(String, Outcome)| match outcome {
+        Outcome::Failed(why) => why.contains("CREATE_MKEY): ") && why.contains("recorded"),
+        _ => false,
+    };
+    assert!(ended.iter().any(differs), "{ended:#?}");
+}
+
+#[test]
+fn case_that_asks_less_differs() {
+    // The answer to the last request of the case is asked for, but the request is gone.
+    let at = short().rfind("UAR_OBJ_DESTROY").expect("a request");
+    let start = short()[..at].rfind('\n').expect("a line") + 1;
+    let end = at + short()[at..].find('\n').expect("a line") + 1;
+    let ended = replay(&format!("{}{}", &short()[..start], &short()[end..]));
+    let last = &ended.last().expect("a case").1;
+    assert!(
+        matches!(last, Outcome::Failed(why) if why.contains("is not in the recording")),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn wqes_and_cqes_are_recorded_without_data() {
+    let (text, _) = record("memory::mkey_may_start_at_address_zero", LIMITS);
+    let document = Document::parse(&text).expect("a recording");
+    let entries: Vec<_> = document.cases.iter().flat_map(|case| &case.entries).collect();
+    let wqes: Vec<_> = entries
+        .iter()
+        .filter_map(|it| match &it.entry {
+            Entry::Wqe(wqe) if wqe.queue == "sq" => Some(wqe),
+            _ => None,
+        })
+        .collect();
+    let cqes: Vec<_> = entries
+        .iter()
+        .filter_map(|it| match &it.entry {
+            Entry::Cqe(cqe) => Some(cqe),
+            _ => None,
+        })
+        .collect();
+    assert!(!wqes.is_empty() && !cqes.is_empty(), "{} and {}", wqes.len(), cqes.len());
+    for wqe in wqes {
+        // The control segment names the index and the queue (`mlx5_wqe_ctrl_seg`).
+        let bytes = &wqe.bytes.0;
+        assert_eq!(u32::from(u16::from_be_bytes([bytes[1], bytes[2]])), wqe.index, "{wqe:?}");
+        assert_eq!(bytes[4..7], wqe.number.to_be_bytes()[1..], "{wqe:?}");
+    }
+    assert!(cqes.iter().all(|cqe| cqe.bytes.0.len() == 64));
+    assert!(
+        cqes.windows(2)
+            .all(|two| two[1].number != two[0].number || two[1].index == two[0].index + 1)
+    );
+}
+
+/// Cases with queues that read no memory of messages, and one that does.
+#[test]
+fn queues_replay_with_their_cqes() {
+    let (text, _) = record("failure::wqe", LIMITS);
+    let ended = replay(&text);
+    assert!(ended.iter().any(|(_, outcome)| *outcome == Outcome::Passed), "{ended:#?}");
+    let differs = |(_, outcome): &&(String, Outcome)| matches!(outcome, Outcome::Failed(_));
+    assert_eq!(ended.iter().find(differs), None);
+}
+
+#[test]
+fn changed_wqe_is_named() {
+    let (text, _) = record("failure::wqe", LIMITS);
+    // The opcode of the first send WQE.
+    let at = text.find("] wqe {\"file\":0,\"queue\":\"sq\"").expect("a WQE");
+    let bytes = at + text[at..].find("\"bytes\":\"").expect("its bytes") + "\"bytes\":\"".len();
+    let mut changed = text.clone();
+    let digit = bytes + 7;
+    changed.replace_range(digit..=digit, if &text[digit..=digit] == "1" { "2" } else { "1" });
+    let named = |(_, outcome): &(String, Outcome)| matches!(outcome, Outcome::Failed(why) if why.contains("WQE ") && why.contains("segment 0"));
+    let ended = replay(&changed);
+    assert!(ended.iter().any(named), "{ended:#?}");
+}
+
+#[test]
+fn recording_is_cut_at_its_limit() {
+    let (text, closing) = record(PART, RecordLimits { bytes: 30_000, ..LIMITS });
+    assert!(text.len() <= 30_000, "{}", text.len());
+    assert!(closing.contains("the limit of 0 MiB was reached in memory::mkey_query"), "{closing}");
+    let ended = replay(&text);
+    let cut = |outcome: &Outcome| matches!(outcome, Outcome::Skipped(why) if why.contains("the recording ends within it"));
+    assert!(ended.last().is_some_and(|(_, outcome)| cut(outcome)), "{ended:?}");
+}
+
+#[test]
+fn recording_has_no_address_of_the_device_unless_asked() {
+    let lab = Lab::open(&Choice::default()).expect("the model");
+    let guid = format!("{:016x}", lab.info().node_guid);
+    let gid: String =
+        lab.info().ports[0].gids[0].gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    // Mailboxes have a space after four bytes.
+    let plain = |text: &str| text.replace([' ', '\n'], "");
+    let part = "open::gid_table";
+    let (hidden, _) = record(part, LIMITS);
+    let (shown, _) = record(part, RecordLimits { identity: true, ..LIMITS });
+    // Zeros at the end are left out.
+    for id in [&guid, &gid].map(|id| id.trim_end_matches("00")) {
+        assert!(!plain(&hidden).contains(id), "{id}");
+        assert!(plain(&shown).contains(id), "{id}");
+    }
+    for text in [hidden, shown] {
+        assert!(replay(&text).iter().all(|(_, outcome)| *outcome == Outcome::Passed));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_recording_is_refused_or_replayed(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0x20_u8..0x7f), 1..6),
+    ) {
+        let mut bytes = short().as_bytes().to_vec();
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes) = byte;
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Ok(document) = Document::parse(&text)
+            && let Ok(replayed) = Replayed::of(document)
+        {
+            // A panic of a case is its failure; one of the replay is one of this test.
+            replayed.run(|_| true, |_| Ok::<_, ()>(())).expect("no error");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! WQEs and CQEs without the data that they carry: a recording has no bytes of messages.
+
+/// Bytes of a segment's unit (`ds`), and of a datagram's address vector.
+const UNIT: usize = 16;
+const ADDRESS_VECTOR: usize = 48;
+/// The data segment holds its data itself (`mlx5_wqe_inline_seg`).
+const INLINE: u8 = 0x80;
+
+/// How a WQE continues after its control segment.
+enum Form {
+    /// After this many bytes come segments of data.
+    Data(usize),
+    /// A remote address, then operands of an atomic.
+    Atomic,
+    /// It describes memory and has no data.
+    Whole,
+    /// Unknown, or its headers are part of a message.
+    Control,
+}
+
+fn form(opcode: u8, datagrams: bool) -> Form {
+    match opcode {
+        // SEND_INVAL, SEND, SEND_IMM.
+        0x01 | 0x0a | 0x0b => Form::Data(if datagrams { ADDRESS_VECTOR } else { 0 }),
+        // RDMA_WRITE, RDMA_WRITE_IMM, RDMA_READ: a remote address.
+        0x08..=0x10 if !matches!(opcode, 0x0c..=0x0f) => Form::Data(UNIT),
+        // ATOMIC_CS, ATOMIC_FA, and with masks.
+        0x11 | 0x12 | 0x14 | 0x15 => Form::Atomic,
+        // NOP, WAIT, UMR.
+        0x00 | 0x0f | 0x25 => Form::Whole,
+        _ => Form::Control,
+    }
+}
+
+/// Zeroes inline data and the operands of atomics. Of a WQE whose opcode is not known, the control
+/// segment remains.
+pub(super) fn without_data_of_wqe(wqe: &mut [u8], datagrams: bool) {
+    let Some(&opcode) = wqe.get(3) else { return };
+    match form(opcode, datagrams) {
+        Form::Whole => {}
+        Form::Control => zero_from(wqe, UNIT),
+        Form::Atomic => zero_from(wqe, 2 * UNIT),
+        Form::Data(headers) => {
+            let mut at = UNIT + headers;
+            while let Some(&first) = wqe.get(at) {
+                if first & INLINE != 0 {
+                    zero_from(wqe, at + 4);
+                    return;
+                }
+                at += UNIT;
+            }
+        }
+    }
+}
+
+/// Zeroes data that the device put into the CQE (`MLX5_INLINE_SCATTER_32`).
+pub(super) fn without_data_of_cqe(cqe: &mut [u8]) {
+    const SCATTERED: u8 = 0x4;
+    if cqe.last().is_some_and(|owner| owner & SCATTERED != 0) {
+        cqe.iter_mut().take(32).for_each(|byte| *byte = 0);
+    }
+}
+
+fn zero_from(bytes: &mut [u8], at: usize) {
+    bytes.iter_mut().skip(at).for_each(|byte| *byte = 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A WQE of 64 bytes, all of them 0x7f but the opcode.
+    fn wqe(opcode: u8) -> Vec<u8> {
+        let mut bytes = vec![0x7f; 64];
+        bytes[3] = opcode;
+        bytes
+    }
+
+    fn kept(mut bytes: Vec<u8>, datagrams: bool) -> usize {
+        without_data_of_wqe(&mut bytes, datagrams);
+        bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
+    }
+
+    #[test]
+    fn inline_data_and_operands_are_zeroed() {
+        assert_eq!(kept(wqe(0x0a), false), 64, "pointers to data");
+        let inline = |opcode, at: usize| {
+            let mut bytes = wqe(opcode);
+            bytes[at] = 0x80;
+            bytes
+        };
+        assert_eq!(kept(inline(0x0a, 16), false), 20);
+        assert_eq!(kept(inline(0x08, 32), false), 36);
+        assert_eq!(kept(inline(0x08, 16), false), 64, "a remote address is no data");
+        assert_eq!(kept([inline(0x0a, 16), vec![0x80; 64]].concat(), true), 68);
+        assert_eq!(kept(wqe(0x11), false), 32);
+        assert_eq!(kept(wqe(0x25), false), 64);
+        assert_eq!(kept(wqe(0x77), false), 16);
+        without_data_of_wqe(&mut [], false);
+    }
+
+    #[test]
+    fn data_in_a_cqe_is_zeroed() {
+        let mut cqe = [0x11; 64];
+        without_data_of_cqe(&mut cqe);
+        assert_eq!(cqe, [0x11; 64]);
+        cqe[63] = 0x24;
+        without_data_of_cqe(&mut cqe);
+        assert_eq!((cqe[..32].iter().max(), cqe[32]), (Some(&0), 0x11));
+    }
+}

@@ -18,6 +18,7 @@ mod pool;
 mod profiles;
 mod raw;
 pub mod report;
+pub mod roles;
 mod run;
 mod sweep;
 mod ways;

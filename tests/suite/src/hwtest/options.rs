@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
+use verbless_conformance::roles::Side;
 use verbless_conformance::{Case, Choice, cases};
 use verbless_model_kernel::KernelRelease;
 
@@ -36,6 +38,35 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     /// Writes a profile of the model from a report, so that the model is the reported card.
     Profile(ReportOptions),
+    /// Plays the other end of `hwtest --connect` on another machine, until SIGINT.
+    Serve(ServeOptions),
+    /// Plays one role of a case of two machines; its director is on standard input.
+    #[command(hide = true)]
+    Role(RoleOptions),
+}
+
+/// Where `hwtest serve` listens, and on which device.
+#[derive(Args)]
+pub(crate) struct ServeOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every address of
+    /// this machine: whoever reaches the port can run the cases, and nothing else.
+    #[arg(default_value = "0.0.0.0")]
+    pub(crate) address: String,
+    /// End after one client.
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// A role of a case, and its device.
+#[derive(Args)]
+pub(crate) struct RoleOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    pub(crate) case: String,
+    pub(crate) side: Side,
+    pub(crate) life: u32,
 }
 
 /// A report, and what is made of it.
@@ -87,7 +118,22 @@ pub(crate) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    fn choice(&self) -> Choice {
+    /// The choice for one of two machines: the device behind a kernel, without a second one.
+    pub(crate) fn one_end(&self) -> Choice {
+        Choice { peer: "none".into(), ..self.choice() }
+    }
+
+    /// The arguments with which this program plays a role on the same device.
+    pub(crate) fn of_role(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["role".into(), "--device".into()];
+        words.push(self.device.clone().into());
+        if let Some(faults) = &self.faults {
+            words.extend(["--faults".into(), faults.clone().into()]);
+        }
+        words
+    }
+
+    pub(crate) fn choice(&self) -> Choice {
         Choice {
             device: self.device.clone(),
             peer: self.peer.clone(),
@@ -133,6 +179,11 @@ pub(crate) struct SuiteOptions {
     /// packets, and its queues must get the same CQEs and data.
     #[arg(long, conflicts_with_all = ["packets", "faults"])]
     pub(crate) both_ways: bool,
+    /// Run the cases of two machines, with `hwtest serve` at this address, HOST or HOST:PORT, as
+    /// the other end.
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(conflicts_with_all = ["packets", "both_ways", "sweep", "expect", "jobs", "peer"])]
+    pub(crate) connect: Option<String>,
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
@@ -215,7 +266,7 @@ impl SuiteOptions {
         }
     }
 
-    fn chooses(&self, id: &str) -> bool {
+    pub(crate) fn chooses(&self, id: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
     }
 

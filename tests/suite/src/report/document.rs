@@ -40,6 +40,9 @@ pub struct Report {
     pub program: Program,
     /// The machine that it ran on.
     pub machine: Machine,
+    /// The machine of the second device, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Machine>,
     /// The device in one line: hardware or the model, its name, and what it talks to.
     pub device: String,
     /// What was checked before the run: port states, limits and privileges of the process.

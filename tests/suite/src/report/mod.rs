@@ -31,3 +31,4 @@ pub(crate) use facts::FIRST_PERSON;
 pub use facts::facts;
 pub use hex::Hex;
 pub use run::{Outcome, Row, Run};
+pub(crate) use text::plain;

@@ -25,6 +25,7 @@ mod mutants;
 mod outcome;
 mod packages;
 mod peers;
+mod perftest;
 mod phrases;
 mod pyverbs;
 mod run;

@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 
 pub use case::{Case, Group, Proof, Stop};
 pub use cases::{cases, groups};
-pub use doctor::{Chain, Check, Examination, Finding, Host, Link, examine};
+pub use doctor::{Chain, Check, Examination, Finding, Host, Link, examine, gigabits};
 pub use endpoint::{
     Endpoint, Pair, SMALL_MTU, TIMEOUT, failed, pattern, quiet, ready_to_receive, to_receive, until,
 };

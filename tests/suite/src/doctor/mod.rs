@@ -23,6 +23,7 @@ use verbless_devx::{Backend, DeviceInfo, ErrorKind};
 pub(crate) use blocked::Blockage;
 pub use chain::{Chain, Check, Finding, Link};
 pub use host::Host;
+pub use port::gigabits;
 
 use crate::lab::is_usable;
 use crate::{Choice, Lab, Stop};

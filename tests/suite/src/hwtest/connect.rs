@@ -8,7 +8,7 @@ use verbless_conformance::report::{FactLink, FactSide};
 use verbless_conformance::roles::{self, About, Case, Peer, Program};
 use verbless_conformance::{Lab, Row, Run, Stop};
 
-use crate::options::SuiteOptions;
+use crate::options::{DeviceOptions, SuiteOptions};
 use crate::results::{Closing, Results};
 use crate::{serve, versions};
 
@@ -28,14 +28,11 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         return list(&selected);
     }
     let mut results = Results::create(options)?;
-    let Some((lab, here)) = serve::end(&options.on.one_end())? else { return Ok(false) };
-    let address = roles::with_port(options.connect.as_deref().unwrap_or_default());
-    let peer = Peer::connect(&address, versions::line()).map_err(|Stop(why)| why)?;
+    let address = options.connect.as_deref().unwrap_or_default();
+    let Some((lab, here, peer)) = ends(&options.on, address)? else { return Ok(false) };
     let there = peer.about();
-    is_possible(&here, there)?;
-    let lab = if on_one_card(&here, there) { lab.with_remote_dpu() } else { lab };
     let device = roles::describe(&here, peer.address(), there);
-    let mut run = Run { device, preconditions: both(&here, there), cases: Vec::new() };
+    let mut run = Run { device, preconditions: preconditions(&here, there), cases: Vec::new() };
     results.open(&run)?;
     let program = Program::this(options.on.of_role())?;
     let begun = Instant::now();
@@ -49,6 +46,20 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         ..Closing::default()
     };
     results.close(&run, closing)
+}
+
+/// Both ends: the lab here, what it says of itself, and the peer; `None` if the device here is not
+/// usable, which is then shown.
+pub(crate) fn ends(
+    on: &DeviceOptions,
+    address: &str,
+) -> Result<Option<(Lab, About, Peer)>, Box<dyn Error>> {
+    let Some((lab, here)) = serve::end(&on.one_end())? else { return Ok(None) };
+    let peer = Peer::connect(&roles::with_port(address), versions::line());
+    let peer = peer.map_err(|Stop(why)| why)?;
+    is_possible(&here, peer.about())?;
+    let lab = if on_one_card(&here, peer.about()) { lab.with_remote_dpu() } else { lab };
+    Ok(Some((lab, here, peer)))
 }
 
 /// Fails unless both ends can exchange packets, as far as they know their ports.
@@ -80,7 +91,7 @@ fn on_one_card(here: &About, there: &About) -> bool {
 }
 
 /// The preconditions of both ends.
-fn both(here: &About, there: &About) -> Vec<String> {
+pub(crate) fn preconditions(here: &About, there: &About) -> Vec<String> {
     let theirs = there.preconditions.iter().map(|line| format!("peer: {line}"));
     here.preconditions.iter().cloned().chain(theirs).collect()
 }

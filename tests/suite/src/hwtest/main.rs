@@ -3,6 +3,7 @@
 //! - `options`: the command line.
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
 //! - `connect`: the cases of two machines; `serve`: the other machine.
+//! - `perf`: bandwidths and latencies.
 //! - `results`: where a run's results go, and its end; `summary`: what a run closes with.
 //! - `reports`: what is made of a report.
 //! - `sink`: the files that they write; `versions`: what this program is.
@@ -10,6 +11,7 @@
 mod connect;
 mod doctor;
 mod options;
+mod perf;
 mod reports;
 mod results;
 mod serve;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Some(Command::Report(options)) => reports::page(options),
         Some(Command::Diff(options)) => reports::diff(options),
         Some(Command::Profile(options)) => reports::profile(options),
+        Some(Command::Perf(options)) => perf::run(options),
         Some(Command::Serve(options)) => serve::run(options),
         Some(Command::Role(options)) => serve::role(options),
         None if options.suite.connect.is_some() => connect::run(&options.suite),

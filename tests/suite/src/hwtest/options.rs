@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     /// Writes a profile of the model from a report, so that the model is the reported card.
     Profile(ReportOptions),
+    /// Measures bandwidths, message rates and latencies, in the columns of perftest.
+    Perf(PerfOptions),
     /// Plays the other end of `hwtest --connect` on another machine, until SIGINT.
     Serve(ServeOptions),
     /// Plays one role of a case of two machines; its director is on standard input.
@@ -57,6 +59,46 @@ pub(crate) struct ServeOptions {
     /// End after one client.
     #[arg(long)]
     pub(crate) once: bool,
+}
+
+/// What `hwtest perf` measures, and where.
+#[derive(Args)]
+#[command(group(ArgGroup::new("perf_results").args(["json"])))]
+pub(crate) struct PerfOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    /// What to measure: an operation (write, read, send, fetch_add, compare_swap, ud_send) with
+    /// _bw or _lat [default: write_bw read_bw send_bw ud_send_bw write_lat read_lat send_lat
+    /// ud_send_lat fetch_add_lat].
+    pub(crate) tests: Vec<String>,
+    /// The other end: `hwtest serve` at this address, HOST or HOST:PORT. Without it, the device
+    /// talks to itself, or to that of --peer.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer")]
+    pub(crate) connect: Option<String>,
+    /// Bytes of a message; several are possible [default: some from 8 to 1 MiB].
+    #[arg(long, short, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    /// All powers of two from 2 bytes to 8 MiB.
+    #[arg(long, short, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Messages of each queue pair [default: 5000; 1000 of a latency].
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub(crate) iterations: Option<u32>,
+    /// Requests in flight of each queue pair, where bandwidth is measured.
+    #[arg(long, value_name = "COUNT", default_value = "128")]
+    pub(crate) depth: u32,
+    /// Queue pairs, where bandwidth is measured.
+    #[arg(long, short, value_name = "COUNT", default_value = "1")]
+    pub(crate) qps: u32,
+    /// Requests per doorbell, where bandwidth is measured.
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    pub(crate) batch: u32,
+    /// Write a report as JSON to this file (`-`: standard output); docs/report.md says what it has.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The report also has GIDs, GUIDs, MAC and IP addresses of the devices.
+    #[arg(long, requires = "perf_results")]
+    pub(crate) identify: bool,
 }
 
 /// A role of a case, and its device.

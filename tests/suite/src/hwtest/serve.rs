@@ -67,6 +67,6 @@ pub(crate) fn role(options: &RoleOptions) -> Result<bool, Box<dyn Error>> {
 }
 
 /// A line for whoever watches the server. It serves all the same if nobody does.
-fn show(line: &str) {
+pub(crate) fn show(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::hex::Hex;
+use super::performance::{MAX_MEASUREMENTS, Measurement};
 use super::run::{Outcome, Row};
 use super::text::plain;
 use crate::FailedCommand;
@@ -59,6 +60,9 @@ pub struct Report {
     pub blocked: usize,
     /// The cases, in the order in which they ended.
     pub cases: Vec<CaseResult>,
+    /// What `hwtest perf` has measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub performance: Vec<Measurement>,
 }
 
 /// The program that made a report.
@@ -503,6 +507,8 @@ impl Report {
     fn check(&self) -> Result<(), String> {
         within(self.devices.len(), MAX_DEVICES, "devices", "the report")?;
         within(self.cases.len(), MAX_CASES, "cases", "the report")?;
+        within(self.performance.len(), MAX_MEASUREMENTS, "measurements", "the report")?;
+        self.performance.iter().try_for_each(Measurement::check)?;
         for case in &self.cases {
             within(case.failed_commands.len(), MAX_PARTS, "failed commands", &case.case)?;
         }

@@ -43,6 +43,7 @@ impl Report {
             skipped,
             blocked: run.blocked(),
             cases: run.cases.iter().map(CaseResult::from).collect(),
+            performance: Vec::new(),
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::{Stop, ensure};
 
 /// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The same while the other role measures.
+pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(110);
 /// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
@@ -58,6 +60,11 @@ impl Channel {
         Ok(Self(stream))
     }
 
+    /// Sets how long a read waits.
+    pub(crate) fn set_patience(&self, patience: Duration) -> Result<(), Stop> {
+        Ok(self.0.set_read_timeout(Some(patience))?)
+    }
+
     /// Another handle of the same end.
     pub(crate) fn clone(&self) -> Result<Self, Stop> {
         Ok(Self(self.0.try_clone()?))
@@ -79,9 +86,7 @@ impl Channel {
 
     fn read(&mut self) -> Result<Frame, Stop> {
         frame::read(&mut self.0, MAX_BYTES).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => {
-                Stop::fail(format!("nothing arrived for {} s", PATIENCE.as_secs()))
-            }
+            ErrorKind::WouldBlock => Stop::fail("the other program says nothing"),
             _ => error.into(),
         })
     }
@@ -174,6 +179,6 @@ mod tests {
         let patience = Some(Duration::from_millis(10));
         let mut channel = Channel::new(one, patience).expect("a channel");
         let Stop(why) = channel.receive_instruction().expect_err("no instruction");
-        assert!(why.contains("nothing arrived"), "{why}");
+        assert!(why.contains("says nothing"), "{why}");
     }
 }

@@ -10,6 +10,7 @@
 //! - `files`: the device files of a role, which close with it.
 //! - `frame`: frames over a stream; `channel`: the messages between roles and their director.
 //! - `director`: starts roles, carries messages between them, kills, and judges.
+//! - `perf`: a measurement between two roles.
 //! - `wire`: what two machines say first; `server` plays roles for another machine, `remote` is
 //!   the connection to it.
 
@@ -19,6 +20,7 @@ mod channel;
 mod director;
 mod files;
 mod frame;
+mod perf;
 mod process;
 mod remote;
 mod role;
@@ -29,6 +31,7 @@ mod wire;
 
 pub use case::{Case, Side};
 pub use director::outcome;
+pub use perf::measure;
 pub use process::{Program, lab, play};
 pub use remote::Peer;
 pub use server::Server;

@@ -2,6 +2,7 @@
 //! points.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use verbless_command::Device;
@@ -63,6 +64,11 @@ impl<'a> Role<'a> {
             Side::A => self.lab.info(),
             Side::B => self.lab.other_info(),
         }
+    }
+
+    /// Sets how long it waits for the other role.
+    pub(crate) fn set_patience(&self, patience: Duration) -> Result<(), Stop> {
+        self.channel.set_patience(patience)
     }
 
     /// 1, or more after a restart.

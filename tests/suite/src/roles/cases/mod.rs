@@ -7,6 +7,7 @@ mod faults;
 mod fork;
 mod kills;
 mod link;
+pub(super) mod perf;
 mod rdma;
 mod restart;
 mod services;
@@ -37,7 +38,7 @@ pub(super) fn all() -> Vec<Case> {
     GROUPS.into_iter().flat_map(of).collect()
 }
 
-/// The case with this id.
+/// The case with this id, or the responding end of a measurement.
 pub(super) fn find(id: &str) -> Option<Case> {
-    all().into_iter().find(|case| case.id() == id)
+    all().into_iter().chain([perf::case()]).find(|case| case.id() == id)
 }

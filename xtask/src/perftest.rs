@@ -1,7 +1,7 @@
 //! `hwtest perf` beside perftest, on the same model in the same run. A part of the step `run:
 //! rdma-core` of `cargo xtask test`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::run::{Checks, program};
@@ -46,7 +46,7 @@ const ROWS: [Row; 6] = [
 
 /// Measures each row; a check passes if ours is not slower. A latency is only printed: both wait
 /// for the model, and its thread for the scheduler.
-pub(crate) fn check(model: &PathBuf, checks: &mut Checks) -> Result<()> {
+pub(crate) fn check(model: &Path, checks: &mut Checks) -> Result<()> {
     let hwtest = program("hwtest")?;
     for row in &ROWS {
         let (mut theirs, mut ours) = (None, None);
@@ -99,7 +99,7 @@ impl Row {
              wait $server; sed 's/^/ours /' <<<\"$said\"\n"
         );
         // The first one changes each round, so that the order favours neither.
-        let script = if round % 2 == 0 { theirs + &ours } else { ours + &theirs };
+        let script = if round.is_multiple_of(2) { theirs + &ours } else { ours + &theirs };
         let output = Command::new("timeout")
             .args(["--kill-after=5", "120"])
             .arg(model)
@@ -113,8 +113,8 @@ impl Row {
 
     /// The number of the last row of numbers among these lines.
     fn number(&self, report: &str, of: &str) -> Option<f64> {
-        let rows = report.lines().filter_map(|line| line.strip_prefix(of)).filter_map(numbers);
-        rows.last()?.get(self.column.0).copied()
+        let lines = report.lines().filter_map(|line| line.strip_prefix(of));
+        lines.filter_map(numbers).next_back()?.get(self.column.0).copied()
     }
 
     fn better(&self, one: Option<f64>, other: Option<f64>) -> Option<f64> {

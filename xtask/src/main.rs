@@ -25,7 +25,6 @@ mod mutants;
 mod outcome;
 mod packages;
 mod peers;
-mod perftest;
 mod phrases;
 mod pyverbs;
 mod run;

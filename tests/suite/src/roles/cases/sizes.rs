@@ -8,19 +8,18 @@ use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 use super::link::{connect, connect_qp, endpoint, meet};
 use crate::roles::case::Case;
 use crate::roles::role::Role;
-use crate::{Endpoint, Need, Stop, ensure, ensure_eq, pattern, until};
+use crate::{Endpoint, Stop, ensure, ensure_eq, pattern, until};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::new("messages_of_8_mib_arrive_whole", sends_long, receives_long)
-            .needs(Need::Memlock(20 << 20)),
+        Case::new("messages_of_3_mib_arrive_whole", sends_long, receives_long),
         Case::new("messages_around_packet_lengths_arrive_whole", sends_each, receives_each),
         Case::new("each_of_64_qps_writes_to_its_slot", writes_by_many, has_slots),
     ]
 }
 
-/// Bytes of a long message.
-const LONG: usize = 8 << 20;
+/// Bytes of a long message. Twice as many are pinned: fewer than the 8 MiB that many machines allow.
+const LONG: usize = 3 << 20;
 
 fn long_end(role: &Role) -> Result<Endpoint, Stop> {
     Endpoint::new(role.device()?, &QpConfig::new(8, 8), 2 * LONG)

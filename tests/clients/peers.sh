@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# In a guest, on each of its devices: the example verbs_peer and rdma_peer.c, which is on libibverbs, do all operations to each
-# other, and the samples of RDMA meet. A row for each, then "N passed, N failed".
+# In a guest, on each of its devices: the example verbs_peer and rdma_peer.c, which is on libibverbs, do all operations
+# to each other, and the samples of RDMA meet; hwtest is at both ends of two devices. A row for each, then "N passed, N
+# failed".
 passed=0 failed=0 port=18620
 cd /tmp || exit 2
 set -- $(ls /sys/class/infiniband)
@@ -37,5 +38,11 @@ for device in "$@"; do
         "/program/rdma_send_imm_sender -d $device --listen 127.0.0.1:%" \
         "/program/rdma_send_imm_receiver -d $device --connect 127.0.0.1:%"
 done
+# The cases of two machines, with a machine's own address between the two ends.
+if [ $# -gt 1 ]; then
+    both "hwtest at both ends, $1 and $2" "/program/hwtest serve 127.0.0.1:% --once --device $1" \
+        "/program/hwtest --connect 127.0.0.1:% --device $2 --filter exchange:: --filter services:: --filter errors:: \
+            --filter restart:: --filter that_is_killed"
+fi
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

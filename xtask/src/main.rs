@@ -16,6 +16,7 @@ mod dependencies;
 mod device;
 mod dist;
 mod dpa;
+mod ends;
 mod fuzz;
 mod hwtest;
 mod lanes;

@@ -175,7 +175,8 @@ pub(crate) fn in_a_guest() -> Result<std::result::Result<Vec<String>, String>> {
     for name in examples.chain(["verbs_peer"]) {
         words.extend(["--carry".to_owned(), example(name)?]);
     }
-    words.extend(["--carry".to_owned(), peer, "--".to_owned()]);
+    let hwtest = program("hwtest")?.display().to_string();
+    words.extend(["--carry".to_owned(), hwtest, "--carry".to_owned(), peer, "--".to_owned()]);
     words.push(workspace_root().join("tests/clients/peers.sh").display().to_string());
     Ok(Ok(words))
 }

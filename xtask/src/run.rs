@@ -101,7 +101,7 @@ pub(crate) fn chaos() -> Result<Outcome> {
 }
 
 /// Cases of two programs on one model, on both kinds of port, over perfect links and over links
-/// that lose, duplicate and delay one frame in a hundred, and of a host and its DPU; the example
+/// that lose, duplicate and delay one frame in a hundred; cases of two machines; the example
 /// `kv` with its server and clients as processes; and the examples `graph` and `representors`.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
@@ -116,10 +116,9 @@ pub(crate) fn process() -> Result<Outcome> {
         let counts = crate::commands::count(lossy_process(&model, &process, link))?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
-    let counts = crate::commands::count(on_both_sides(&model, &process))?;
-    (passed, failed) = (passed + counts.passed, failed + counts.failed);
     let kv = program("examples/kv")?;
     let mut checks = Checks::default();
+    crate::ends::check(&model, &mut checks)?;
     checks.run(
         &model,
         &[],
@@ -213,19 +212,6 @@ fn on_a_terminal(host: &str, dpu: &str) -> String {
     )
 }
 
-/// The cases of a host and its DPU, with the second role of each on the DPU's side.
-fn on_both_sides(model: &Path, process: &Path) -> Command {
-    let socket = target().join(format!("xtask-{}-agent", std::process::id()));
-    let (process, socket) = (process.display(), socket.display());
-    let mut command = Command::new(model);
-    command.args(["run", "--profile", "bluefield3"]);
-    command.args(["--dpu", &format!("'{process}' agent '{socket}'"), "--", "sh", "-c"]);
-    command.arg(format!(
-        "'{process}' --device mlx5_0 --filter dpu --agent '{socket}' --expect 'process dpu'"
-    ));
-    command
-}
-
 /// The cases over links that lose, duplicate and delay frames. It fails unless each fault has
 /// happened.
 fn lossy_process(model: &Path, process: &Path, link: &str) -> Command {
@@ -292,7 +278,7 @@ impl Checks {
     }
 
     /// Runs a script that starts the model itself, as `$MODEL`.
-    fn join(&mut self, model: &PathBuf, name: &str, script: &str) {
+    pub(crate) fn join(&mut self, model: &PathBuf, name: &str, script: &str) {
         let mut command = within_limit();
         command.args(["bash", "-c", script]).env("MODEL", model);
         self.check(name, command);
@@ -359,13 +345,14 @@ const PACKAGES: [&str; 9] = [
     "verbless-flexio",
 ];
 /// The examples among them, with those that [`dpa::examples`](crate::dpa::examples) names.
-const EXAMPLES: [&str; 18] = [
+const EXAMPLES: [&str; 19] = [
     "bridge",
     "busy",
     "dma_copy_dpu",
     "dma_copy_host",
     "graph",
     "kv",
+    "perf",
     "rdma_get",
     "rdma_send_imm_receiver",
     "rdma_send_imm_sender",

@@ -1,35 +1,13 @@
-//! `process`: cases of two programs that talk to each other over a device.
-//!
-//! A case has two roles. If the device is behind a kernel (under `verbless-model run`, in a VM, on
-//! hardware), each role is a process of its own, this program again, and a signal kills it. On the
-//! model in this process each role is a thread: closing its device files kills it, and links and
-//! commands can fail meanwhile.
-//!
-//! - `case`: a case: its roles, its kill point, its fault and when it happens.
-//! - `channel`: the messages between roles and their director, always with a time limit.
-//! - `role`: the interface of a role; `single_role`: a role in its own process; `on`: the devices.
-//! - `files`: the device files of a role, which close with it.
-//! - `director`: starts roles, carries messages between them, kills, and judges.
-//! - `cases`: the cases.
-
-mod agent;
-mod case;
-mod cases;
-mod channel;
-mod director;
-mod files;
-mod on;
-mod role;
-mod single_role;
+//! `process`: the conformance suite's cases of two programs that talk to each other over a device
+//! (`verbless_conformance::roles`): in this process, under `verbless-model run`, in a VM, on
+//! hardware.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use verbless_conformance::{Outcome, Row, Run, Stop, unexpected_skips};
-
-use case::{Case, Side};
-use on::On;
+use clap::{Args, Parser, Subcommand};
+use verbless_conformance::roles::{self, Case, Program, Side};
+use verbless_conformance::{Choice, Outcome, Row, Run, Stop, unexpected_skips};
 
 /// Runs cases of two programs on an mlx5 device, or on the model where there is none.
 #[derive(Parser)]
@@ -40,10 +18,6 @@ struct Options {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
-    /// The second role is on the DPU's side of `verbless-model run --dpu`, and the `agent` that
-    /// listens at this socket starts it.
-    #[arg(long, value_name = "SOCKET")]
-    agent: Option<PathBuf>,
     /// List the cases with their needs, and stop.
     #[arg(long)]
     list: bool,
@@ -60,17 +34,49 @@ enum Task {
     /// One role of a case; its director is on standard input.
     #[command(hide = true)]
     Role { case: String, side: Side, life: u32 },
-    /// Starts second roles for a director in another process: `--agent` names the same socket.
-    Agent { socket: PathBuf },
+}
+
+/// The devices that the roles use.
+#[derive(Args)]
+struct On {
+    /// `auto`, `model`, or the name of the first role's device (mlx5_0).
+    #[arg(long, default_value = "auto", global = true)]
+    device: String,
+    /// The second role's device: `auto`, `none` (the first one's port loops back), or a name.
+    #[arg(long, default_value = "auto", global = true)]
+    peer: String,
+    /// The model's profile.
+    #[arg(long, default_value = "connectx6dx", global = true)]
+    profile: String,
+    /// The model's port type: infiniband or ethernet; the profile's own if not given.
+    #[arg(long, global = true)]
+    link: Option<String>,
+    /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
+    /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
+    /// --faults FILE` this option only declares that links lose messages of the cases.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+}
+
+impl On {
+    fn choice(&self) -> Choice {
+        Choice {
+            device: self.device.clone(),
+            peer: self.peer.clone(),
+            profile: self.profile.clone(),
+            link: self.link.clone(),
+            faults: self.faults.clone(),
+            ..Choice::default()
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     let result = match &options.role {
         Some(Task::Role { case, side, life }) => {
-            single_role::in_this_process(&options.on, case, *side, *life)
+            roles::play(&options.on.choice(), case, *side, *life).map(|()| true)
         }
-        Some(Task::Agent { socket }) => agent::run(&options.on, socket),
         None => all(&options),
     };
     match result {
@@ -85,41 +91,36 @@ fn main() -> ExitCode {
 
 /// Runs the cases; returns whether all succeeded.
 fn all(options: &Options) -> Result<bool, Stop> {
-    let cases = cases::all();
+    let cases = roles::all();
     let selected: Vec<&Case> =
-        cases.iter().filter(|case| case.name.contains(&options.filter)).collect();
+        cases.iter().filter(|case| case.id().contains(&options.filter)).collect();
     if selected.is_empty() {
         return Err(Stop::fail(format!("no case contains {:?}; see --list", options.filter)));
     }
     if options.list {
         for case in selected {
             let needs: Vec<_> = case.needs.iter().map(ToString::to_string).collect();
-            println!("process::{}  (needs {})", case.name, needs.join(", "));
+            println!("{}  (needs {})", case.id(), needs.join(", "));
         }
         return Ok(true);
     }
-    let mut lab = options.on.lab()?;
-    if options.agent.is_some() {
-        lab = lab.with_remote_dpu();
-    }
+    let lab = roles::lab(&options.on.choice())?;
+    let On { device, peer, .. } = &options.on;
+    let program = Program::this(["--device", device, "--peer", peer, "role"])?;
     println!("Running on {}", lab.describe());
     let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };
     for case in &selected {
         let start = std::time::Instant::now();
-        let outcome = director::outcome(&options.on, options.agent.as_deref(), &lab, case);
+        let outcome = roles::outcome(&program, None, &lab, case);
         let seconds = start.elapsed().as_secs_f64();
-        let case = format!("process::{}", case.name);
         let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
-        let row = Row { case, outcome, seconds, failed_commands, kernel_log };
+        let row = Row { case: case.id(), outcome, seconds, failed_commands, kernel_log };
         println!("{}", row.line());
         run.cases.push(row);
     }
-    if let Some(socket) = &options.agent {
-        agent::end(socket)?;
-    }
     let unexpected = match &options.expect {
         Some(environment) => {
-            let needs = selected.iter().map(|case| (case.name.clone(), &case.needs[..]));
+            let needs = selected.iter().map(|case| (case.id(), &case.needs[..]));
             unexpected_skips(&lab, environment, needs)?
         }
         None => Vec::new(),

@@ -20,6 +20,7 @@ mod profiles;
 mod raw;
 pub mod recording;
 pub mod report;
+pub mod roles;
 mod run;
 mod sweep;
 mod ways;
@@ -29,7 +30,7 @@ use std::sync::OnceLock;
 
 pub use case::{Case, CaseFunction, Group, Stop};
 pub use cases::{cases, groups};
-pub use doctor::{Chain, Check, Examination, Finding, Host, Link, examine};
+pub use doctor::{Chain, Check, Examination, Finding, Host, Link, examine, gigabits};
 pub use endpoint::{
     Endpoint, Pair, SMALL_MTU, TIMEOUT, failed, pattern, quiet, ready_to_receive, to_receive, until,
 };

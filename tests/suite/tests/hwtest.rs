@@ -208,3 +208,49 @@ fn recording_replays_and_a_changed_one_names_the_field() {
     assert!(text(&output).contains("(DEVX_OBJ_CREATE, CREATE_MKEY): "), "{}", text(&output));
     assert!(text(&output).contains(", 1 differ, "), "{}", text(&output));
 }
+
+#[test]
+fn perf_on_the_model_says_so_and_makes_a_report() {
+    let (json, page) = (Scratch::new("perf.json", ""), Scratch::new("perf.html", ""));
+    let run = ["perf", "write_bw", "send_lat", "--size", "64,4096", "-n", "100"];
+    let output = hwtest(&[&run[..], &["--device", "model", "--json", json.path()]].concat());
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("numbers of the software model") && !said.contains("hardware"), "{said}");
+    assert!(
+        said.contains("MsgRate[Mpps]   port[%]") && said.contains("99.9% percentile"),
+        "{said}"
+    );
+    let report = std::fs::read_to_string(&json.0).expect("it was written");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let rows = report["performance"].as_array().expect("measurements");
+    assert_eq!(rows.len(), 4);
+    assert!(rows[1]["bandwidth"]["average"].as_f64().is_some_and(|it| it > 0.0), "{}", rows[1]);
+    assert!(rows[2]["latency"]["percentile_99"].as_f64().is_some_and(|it| it > 0.0), "{}", rows[2]);
+    assert!(hwtest(&["report", json.path(), "-o", page.path()]).status.success());
+    let page = std::fs::read_to_string(&page.0).expect("it was written");
+    assert!(page.contains("<polyline") && page.contains("these are numbers of the model"));
+}
+
+#[test]
+fn perf_that_fails_says_why_and_goes_on() {
+    let run = ["perf", "ud_send_bw", "write_lat", "--size", "8192", "-n", "20"];
+    let output = hwtest(&[&run[..], &["--device", "model"]].concat());
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("FAIL 8192 bytes: "), "{said}");
+    assert!(said.contains("a datagram of 8192 bytes: "), "{said}");
+    assert!(said.contains("t_typical"), "the next one is measured: {said}");
+    let refused = hwtest(&["perf", "write_xx", "--device", "model"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn model_in_process_is_no_end_of_two_machines() {
+    for command in [&["serve"][..], &["--connect", "127.0.0.1:1"]] {
+        let output = hwtest(&[command, &["--device", "model"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(why.contains("verbless-model run"), "{why}");
+    }
+}

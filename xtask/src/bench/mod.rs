@@ -7,8 +7,8 @@
 //! lock, and memory accesses in the right order. Then it counts the instructions of a modelled
 //! WRITE ([`mod@write`]) and of a DOCA Core job ([`jobs`]). Last, it measures copies into
 //! registered memory ([`copies`]), a DPA core ([`dpa`]), the model's rates ([`speed`]) and its
-//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), and the
-//! conformance suite on the model ([`suite`]).
+//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), `hwtest perf`
+//! beside perftest ([`perftest`]), and the conformance suite on the model ([`suite`]).
 
 pub(crate) mod aarch64;
 mod busy;
@@ -17,6 +17,7 @@ mod copies;
 mod dpa;
 mod jobs;
 mod kernel_copies;
+mod perftest;
 mod run;
 mod speed;
 mod suite;
@@ -183,6 +184,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         speed::check(options.filter.as_deref(), &mut tally)?;
         busy::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;
+        perftest::check(options.filter.as_deref(), &mut tally)?;
         suite::check(options.filter.as_deref(), &mut tally)?;
     }
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);

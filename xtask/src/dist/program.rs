@@ -36,4 +36,5 @@ pub(super) const PROGRAMS: &[Program] = &[
     MODEL,
     Program { name: "devinfo", package: "verbless", kind: Kind::Example },
     Program { name: "kv", package: "verbless", kind: Kind::Example },
+    Program { name: "perf", package: "verbless", kind: Kind::Example },
 ];

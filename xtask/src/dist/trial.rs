@@ -34,7 +34,9 @@ const fn trial(program: &'static str, arguments: &'static str, expected: &'stati
 const TRIALS: &[Trial] = &[
     trial("hwtest", "--version", "PRM "),
     trial("hwtest", "--filter open:: --jobs 1 --json /tmp/a.json --junit /tmp/a.xml", " 0 failed"),
+    trial("hwtest", "perf write_lat --size 8 -n 100", "t_typical"),
     trial("kv", "", "changes by"),
+    trial("perf", "write_bw 4096", "MsgRate"),
     trial("devinfo", "--caps", "mlx5_0"),
     trial("verbless-model", "explain 12", "12"),
     Trial {

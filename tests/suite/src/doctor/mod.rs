@@ -24,6 +24,7 @@ pub(crate) use blocked::Blockage;
 pub use chain::{Chain, Check, Finding, Link};
 pub use host::Host;
 pub(crate) use kernel_log::KernelLog;
+pub use port::gigabits;
 
 use crate::lab::is_usable;
 use crate::{Choice, Lab, Stop};

@@ -126,19 +126,38 @@ fn physical(state: u8) -> String {
 
 /// Lanes and speed of a lane, and their product in Gb/s.
 fn speed(raw: &QueryPortResponse) -> String {
-    let lanes = match raw.active_width {
+    let code = match raw.active_speed_ex {
+        0 => u32::from(raw.active_speed),
+        more => more,
+    };
+    match (lanes(raw.active_width), lane(code)) {
+        (None, _) => format!("width code {}, which has no name", raw.active_width),
+        (Some(lanes), None) => format!("{lanes}X, speed code {code}, which has no name"),
+        (Some(lanes), Some((name, rate))) => {
+            format!("{lanes}X {name} ({} Gb/s)", f64::from(lanes) * rate)
+        }
+    }
+}
+
+/// The speed of a port in Gb/s, from the codes of its active width and speed.
+pub fn gigabits(active_width: u8, active_speed: u32) -> Option<f64> {
+    Some(f64::from(lanes(active_width)?) * lane(active_speed)?.1)
+}
+
+fn lanes(active_width: u8) -> Option<u8> {
+    Some(match active_width {
         1 => 1,
         2 => 4,
         4 => 8,
         8 => 12,
         16 => 2,
-        other => return format!("width code {other}, which has no name"),
-    };
-    let code = match raw.active_speed_ex {
-        0 => u32::from(raw.active_speed),
-        more => more,
-    };
-    let (name, rate) = match code {
+        _ => return None,
+    })
+}
+
+/// The name of a lane's speed, and Gb/s.
+fn lane(active_speed: u32) -> Option<(&'static str, f64)> {
+    Some(match active_speed {
         1 => ("SDR", 2.5),
         2 => ("DDR", 5.0),
         4 => ("QDR", 10.0),
@@ -148,9 +167,8 @@ fn speed(raw: &QueryPortResponse) -> String {
         64 => ("HDR", 50.0),
         128 => ("NDR", 100.0),
         256 => ("XDR", 200.0),
-        other => return format!("{lanes}X, speed code {other}, which has no name"),
-    };
-    format!("{lanes}X {name} ({} Gb/s)", f64::from(lanes) * rate)
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -2,15 +2,21 @@
 //!
 //! - `options`: the command line.
 //! - `suite`, `sweep`: runs of the cases; `doctor`: the chain of checks alone.
-//! - `summary`: what a run closes with.
+//! - `connect`: the cases of two machines; `serve`: the other machine.
+//! - `perf`: bandwidths and latencies.
+//! - `results`: where a run's results go, and its end; `summary`: what a run closes with.
 //! - `reports`: what is made of a report.
 //! - `replay`: the cases of a recording again.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
+mod connect;
 mod doctor;
 mod options;
+mod perf;
 mod replay;
 mod reports;
+mod results;
+mod serve;
 mod sink;
 mod suite;
 mod summary;
@@ -33,6 +39,10 @@ fn main() -> ExitCode {
         Some(Command::Diff(options)) => reports::diff(options),
         Some(Command::Profile(options)) => reports::profile(options),
         Some(Command::Replay(options)) => replay::run(options),
+        Some(Command::Perf(options)) => perf::run(options),
+        Some(Command::Serve(options)) => serve::run(options),
+        Some(Command::Role(options)) => serve::role(options),
+        None if options.suite.connect.is_some() => connect::run(&options.suite),
         None => suite::run(&options.suite),
     };
     match ended {

@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
+use verbless_conformance::roles::Side;
 use verbless_conformance::{Case, Choice, cases};
 use verbless_model_kernel::KernelRelease;
 
@@ -39,6 +41,13 @@ pub(crate) enum Command {
     /// Runs the cases of a recording (`hwtest --record`) on its answers instead of a device. Exits
     /// with 1 if a case asks or ends otherwise: the request and its fields are named.
     Replay(ReplayOptions),
+    /// Measures bandwidths, message rates and latencies, in the columns of perftest.
+    Perf(PerfOptions),
+    /// Plays the other end of `hwtest --connect` on another machine, until SIGINT.
+    Serve(ServeOptions),
+    /// Plays one role of a case of two machines; its director is on standard input.
+    #[command(hide = true)]
+    Role(RoleOptions),
 }
 
 /// A recording, and which of its cases run.
@@ -49,6 +58,70 @@ pub(crate) struct ReplayOptions {
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
+}
+
+/// Where `hwtest serve` listens, and on which device.
+#[derive(Args)]
+pub(crate) struct ServeOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every address of
+    /// this machine: whoever reaches the port can run the cases, and nothing else.
+    #[arg(default_value = "0.0.0.0")]
+    pub(crate) address: String,
+    /// End after one client.
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// What `hwtest perf` measures, and where.
+#[derive(Args)]
+#[command(group(ArgGroup::new("perf_results").args(["json"])))]
+pub(crate) struct PerfOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    /// What to measure: an operation (write, read, send, fetch_add, compare_swap, ud_send) with
+    /// _bw or _lat [default: write_bw read_bw send_bw ud_send_bw write_lat read_lat send_lat
+    /// ud_send_lat fetch_add_lat].
+    pub(crate) tests: Vec<String>,
+    /// The other end: `hwtest serve` at this address, HOST or HOST:PORT. Without it, the device
+    /// talks to itself, or to that of --peer.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer")]
+    pub(crate) connect: Option<String>,
+    /// Bytes of a message; several are possible [default: some from 8 to 1 MiB].
+    #[arg(long, short, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) size: Vec<u32>,
+    /// All powers of two from 2 bytes to 8 MiB.
+    #[arg(long, short, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Messages of each queue pair [default: 5000; 1000 of a latency].
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub(crate) iterations: Option<u32>,
+    /// Requests in flight of each queue pair, where bandwidth is measured.
+    #[arg(long, value_name = "COUNT", default_value = "128")]
+    pub(crate) depth: u32,
+    /// Queue pairs, where bandwidth is measured.
+    #[arg(long, short, value_name = "COUNT", default_value = "1")]
+    pub(crate) qps: u32,
+    /// Requests per doorbell, where bandwidth is measured.
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    pub(crate) batch: u32,
+    /// Write a report as JSON to this file (`-`: standard output); docs/report.md says what it has.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The report also has GIDs, GUIDs, MAC and IP addresses of the devices.
+    #[arg(long, requires = "perf_results")]
+    pub(crate) identify: bool,
+}
+
+/// A role of a case, and its device.
+#[derive(Args)]
+pub(crate) struct RoleOptions {
+    #[command(flatten)]
+    pub(crate) on: DeviceOptions,
+    pub(crate) case: String,
+    pub(crate) side: Side,
+    pub(crate) life: u32,
 }
 
 /// A report, and what is made of it.
@@ -100,7 +173,22 @@ pub(crate) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    fn choice(&self) -> Choice {
+    /// The choice for one of two machines: the device behind a kernel, without a second one.
+    pub(crate) fn one_end(&self) -> Choice {
+        Choice { peer: "none".into(), ..self.choice() }
+    }
+
+    /// The arguments with which this program plays a role on the same device.
+    pub(crate) fn of_role(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["role".into(), "--device".into()];
+        words.push(self.device.clone().into());
+        if let Some(faults) = &self.faults {
+            words.extend(["--faults".into(), faults.clone().into()]);
+        }
+        words
+    }
+
+    pub(crate) fn choice(&self) -> Choice {
         Choice {
             device: self.device.clone(),
             peer: self.peer.clone(),
@@ -146,6 +234,11 @@ pub(crate) struct SuiteOptions {
     /// packets, and its queues must get the same CQEs and data.
     #[arg(long, conflicts_with_all = ["packets", "faults"])]
     pub(crate) both_ways: bool,
+    /// Run the cases of two machines, with `hwtest serve` at this address, HOST or HOST:PORT, as
+    /// the other end.
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(conflicts_with_all = ["packets", "both_ways", "sweep", "expect", "jobs", "peer"])]
+    pub(crate) connect: Option<String>,
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
@@ -236,7 +329,7 @@ impl SuiteOptions {
         }
     }
 
-    fn chooses(&self, id: &str) -> bool {
+    pub(crate) fn chooses(&self, id: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|part| id.contains(part.as_str()))
     }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use verbless_conformance::recording::{RecordLimits, Recording};
-use verbless_conformance::report::{DeviceFacts, Report, facts};
+use verbless_conformance::report::facts;
 use verbless_conformance::{
     Case, Examination, Host, Lab, Link, Outcome, Row, Run, Stop, default_jobs, examine, groups,
     run_cases, unexpected_skips,
 };
 
 use crate::options::SuiteOptions;
-use crate::sink::Sink;
-use crate::{summary, versions};
+use crate::results::{Closing, Results};
+use crate::versions;
 
 /// Runs the selected cases; returns whether no case failed.
 pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
@@ -33,9 +33,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     if let Some(part) = options.sweep {
         return crate::sweep::run(options, part, &selected);
     }
-    // Created before any case runs, so that a mistyped name loses no results.
-    let json = options.json.as_deref().map(Sink::create).transpose()?;
-    let junit = options.junit.as_deref().map(Sink::create).transpose()?;
+    let mut results = Results::create(options)?;
     let recording = options.record.as_deref().map(|file| record(file, options)).transpose()?;
     let Examination { chain, lab } =
         examine(&options.choice(), &Host::new()).map_err(|Stop(what)| what)?;
@@ -43,16 +41,9 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     let preconditions = lab.as_ref().map_or_else(Vec::new, Lab::preconditions);
     let mut run = Run { device: described, preconditions, cases: Vec::new() };
     run.preconditions.extend(chain.brief().lines().map(|line| line.trim().to_string()));
-    // Results on standard output are for a program: the table goes to standard error.
-    let for_program = [&json, &junit].iter().any(|sink| matches!(sink, Some(Sink::Stdout)));
-    let mut table: Box<dyn Write> =
-        if for_program { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
-    writeln!(table, "Running on {}", run.device)?;
-    for line in &run.preconditions {
-        writeln!(table, "  {line}")?;
-    }
+    results.open(&run)?;
     if options.verbose {
-        write!(table, "{}", chain.table())?;
+        write!(results.table, "{}", chain.table())?;
     }
     let failed_link = chain.failure().map(|(link, _)| link);
     let lab = match (lab, failed_link) {
@@ -60,8 +51,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         (lab, _) => lab,
     };
     // Before the cases: one of them may break the device. JUnit needs them to leave them out.
-    let devices =
-        lab.as_ref().filter(|_| json.is_some() || junit.is_some()).map(facts).unwrap_or_default();
+    let devices = lab.as_ref().filter(|_| results.wants_facts()).map(facts).unwrap_or_default();
     // A link that blocks every case leaves no device to ask.
     let lab = lab.filter(|_| failed_link.is_none_or(|link| !link.blocks_all()));
     let unexpected = match (&options.expect, &lab) {
@@ -86,14 +76,14 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
             {
                 let left = selected.len();
                 writeln!(
-                    table,
+                    results.table,
                     "FAIL  no case can run: {why}\n0 passed, 1 failed, {left} skipped"
                 )?;
                 run.preconditions.push(format!("no case can run: {why}"));
-                write_results((json, junit), devices, &run, options)?;
+                results.write(&run, devices, None)?;
                 return Ok(false);
             }
-            cases(lab, &selected, options, &mut run, &mut table)?
+            cases(lab, &selected, options, &mut run, &mut results.table)?
         }
         (None, link) => {
             let reason = link.map_or_else(String::new, Link::blocked);
@@ -107,45 +97,17 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
             0
         }
     };
-    let seconds = begun.elapsed().as_secs_f64();
-    write_results((json, junit), devices, &run, options)?;
-    let (passed, failed, skipped) = run.counts();
-    let blocked = run.blocked();
-    let skipped = skipped + not_run;
-    let rate = (passed + failed) as f64 / seconds;
-    summary::write(&mut table, &run, options)?;
-    if let Some(recording) = &recording {
-        writeln!(table, "\n{}", recording.finish())?;
-    }
-    if not_run > 0 {
-        writeln!(
-            table,
-            "\nStopped after {SOLE_CAUSE} failures for one cause; {not_run} cases were not run"
-        )?;
-    }
-    for line in &unexpected {
-        writeln!(table, "\nUnexpected: {line}")?;
-    }
-    // A few cases may end before a fault happens by chance.
-    let all = options.filter.is_empty();
-    let mut idle = 0;
-    if let Some((happened, never)) = lab.as_ref().and_then(Lab::faults) {
-        writeln!(table, "\n{happened}")?;
-        for line in &never {
-            writeln!(table, "{}: {line}", if all { "FAIL" } else { "note" })?;
-        }
-        idle = if all { never.len() } else { 0 };
-    }
-    // An unexpected skip, a fault that never happened and a link that blocked cases count as
-    // failures: the last line shows them too.
-    let failed = failed + unexpected.len() + idle + usize::from(blocked > 0);
-    let mut counts = format!("{passed} passed, {failed} failed, {skipped} skipped");
-    if blocked > 0 {
-        writeln!(table, "\n{}", chain.verdict())?;
-        counts += &format!(", {blocked} blocked");
-    }
-    writeln!(table, "\n{counts} in {seconds:.1} s ({rate:.0} cases/s)")?;
-    Ok(failed == 0)
+    let closing = Closing {
+        devices,
+        peer: None,
+        seconds: begun.elapsed().as_secs_f64(),
+        not_run,
+        unexpected,
+        faults: lab.as_ref().and_then(Lab::faults),
+        verdict: chain.verdict(),
+        recorded: recording.as_ref().map(|recording| recording.finish()),
+    };
+    results.close(&run, closing)
 }
 
 /// Creates the recording of a run.
@@ -153,28 +115,6 @@ fn record(file: &Path, options: &SuiteOptions) -> io::Result<Arc<Recording>> {
     let limits =
         RecordLimits { bytes: u64::from(options.record_limit) << 20, identity: options.identify };
     Recording::create(file, limits)
-}
-
-/// Writes the report and the JUnit file of a run, where they are wanted.
-fn write_results(
-    (json, junit): (Option<Sink>, Option<Sink>),
-    devices: Vec<DeviceFacts>,
-    run: &Run,
-    options: &SuiteOptions,
-) -> Result<(), Box<dyn Error>> {
-    if let Some(sink) = junit {
-        let xml = match options.identify {
-            true => run.junit()?,
-            false => run.clone().without_identity(&devices).junit()?,
-        };
-        sink.write(&xml)?;
-    }
-    if let Some(sink) = json {
-        let report = Report::of(versions::program(), devices, run);
-        let report = if options.identify { report } else { report.without_identity() };
-        sink.write(&report.json()?)?;
-    }
-    Ok(())
 }
 
 /// Runs the cases on a lab and shows each; returns how many were left out after failures for one

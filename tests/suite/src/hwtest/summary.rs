@@ -79,6 +79,7 @@ fn repeat(options: &SuiteOptions, case: &str) -> String {
         ("--model-kernel", on.model_kernel.map(|it| it.to_string())),
         ("--faults", path(&on.faults)),
         ("--between", options.between.clone()),
+        ("--connect", options.connect.clone()),
         ("--dpa-program", path(&options.dpa_program)),
     ];
     for (option, value) in given {
@@ -171,6 +172,8 @@ mod tests {
             assert_eq!(again.dpa_program, given.dpa_program, "{line}");
             assert_eq!(again.filter, ["rc::write"]);
         }
+        let line = repeat(&of(&["hwtest", "--connect", "lab2", "--device", "mlx5_1"]), "kills::a");
+        assert_eq!(line, "hwtest --device mlx5_1 --connect lab2 --filter kills::a");
         assert_eq!(repeat(&of(&["hwtest"]), "rc::write"), "hwtest --filter rc::write");
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::hex::Hex;
+use super::performance::{MAX_MEASUREMENTS, Measurement};
 use super::run::{Outcome, Row};
 use super::text::plain;
 use crate::FailedCommand;
@@ -40,6 +41,9 @@ pub struct Report {
     pub program: Program,
     /// The machine that it ran on.
     pub machine: Machine,
+    /// The machine of the second device, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Machine>,
     /// The device in one line: hardware or the model, its name, and what it talks to.
     pub device: String,
     /// What was checked before the run: port states, limits and privileges of the process.
@@ -56,6 +60,9 @@ pub struct Report {
     pub blocked: usize,
     /// The cases, in the order in which they ended.
     pub cases: Vec<CaseResult>,
+    /// What `hwtest perf` has measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub performance: Vec<Measurement>,
 }
 
 /// The program that made a report.
@@ -510,6 +517,8 @@ impl Report {
     fn check(&self) -> Result<(), String> {
         within(self.devices.len(), MAX_DEVICES, "devices", "the report")?;
         within(self.cases.len(), MAX_CASES, "cases", "the report")?;
+        within(self.performance.len(), MAX_MEASUREMENTS, "measurements", "the report")?;
+        self.performance.iter().try_for_each(Measurement::check)?;
         for case in &self.cases {
             within(case.failed_commands.len(), MAX_PARTS, "failed commands", &case.case)?;
             within(case.kernel_log.len(), MAX_PARTS, "lines of the kernel's log", &case.case)?;

@@ -33,7 +33,8 @@ impl Report {
         Self {
             format: FORMAT,
             program,
-            machine: machine(),
+            machine: Machine::of_this(),
+            peer: None,
             device: run.device.clone(),
             preconditions: run.preconditions.clone(),
             devices,
@@ -42,6 +43,7 @@ impl Report {
             skipped,
             blocked: run.blocked(),
             cases: run.cases.iter().map(CaseResult::from).collect(),
+            performance: Vec::new(),
         }
     }
 }
@@ -51,12 +53,15 @@ pub fn facts(lab: &Lab) -> Vec<DeviceFacts> {
     lab.devices().iter().map(|info| of_device(lab, info)).collect()
 }
 
-fn machine() -> Machine {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
-    Machine {
-        kernel: release.map(|release| release.trim().to_owned()),
-        architecture: std::env::consts::ARCH.into(),
-        page_bytes: page_size() as u64,
+impl Machine {
+    /// The machine that this program runs on.
+    pub fn of_this() -> Self {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Self {
+            kernel: release.map(|release| release.trim().to_owned()),
+            architecture: std::env::consts::ARCH.into(),
+            page_bytes: page_size() as u64,
+        }
     }
 }
 

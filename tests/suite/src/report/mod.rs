@@ -2,6 +2,7 @@
 //!
 //! - `run`: the results of the cases; `junit`: the same for CI.
 //! - `document`: the report as JSON; `hex`: bytes in it; `fields`: capability pages as fields.
+//! - `performance`: bandwidths and latencies.
 //! - `facts`: what a report says of devices; `privacy`: what it leaves out.
 //! - `profile`: a profile of the model from a report; `diff`: two reports compared.
 //! - `html`: the report as a page; `docs`: what the PRM says of a field; `text`: texts for people.
@@ -14,6 +15,7 @@ pub(crate) mod fields;
 mod hex;
 mod html;
 mod junit;
+mod performance;
 pub(crate) mod privacy;
 mod profile;
 mod run;
@@ -30,4 +32,6 @@ pub use document::{
 pub(crate) use facts::FIRST_PERSON;
 pub use facts::facts;
 pub use hex::Hex;
+pub use performance::{BandwidthNumbers, LatencyNumbers, Measurement};
 pub use run::{Outcome, Row, Run};
+pub(crate) use text::plain;

@@ -93,6 +93,7 @@ impl Report {
                 mask_both(&mut failed.input, &mut failed.output);
             }
         }
+        self.performance.iter_mut().filter_map(|it| it.error.as_mut()).for_each(scrub);
         self.devices.iter_mut().for_each(|facts| facts.leave_out(&known));
         self
     }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use schemars::generate::SchemaSettings;
 
+use verbless_perf::{Bandwidth, Latency, Measured, Plan};
+
 use super::*;
 use crate::{Choice, FailedCommand, Lab, Stop};
 use verbless_prm::Init2rtrQpIn;
@@ -47,8 +49,40 @@ pub(super) fn report(profile: &str, link: Option<&str>, identify: bool) -> Repor
     };
     let program =
         Program { version: "0.1.0".into(), commit: None, prm: format!("{:016x}", 0x1234) };
-    let report = Report::of(program, facts(&lab), &run);
+    let peer = Some(Machine { architecture: "aarch64".into(), ..Machine::of_this() });
+    let report =
+        Report { peer, performance: performance(), ..Report::of(program, facts(&lab), &run) };
     if identify { report } else { report.without_identity() }
+}
+
+/// A bandwidth, a latency, and what could not be measured.
+fn performance() -> Vec<Measurement> {
+    let bandwidth =
+        Bandwidth { peak: 9180.25, average: 9110.5, message_rate: 0.145768, arrived: 1.0 };
+    let latency = Latency {
+        min: 1.5,
+        max: 99.25,
+        typical: 2.0,
+        average: 2.25,
+        deviation: 0.5,
+        percentile_99: 3.0,
+        percentile_99_9: 50.0,
+    };
+    let of = |name: &str, result: Result<Measured, &str>| {
+        let plan = Plan::named(name).expect("it is known");
+        Measurement::of(&plan, result.map_err(str::to_owned), Some(100.0))
+    };
+    vec![
+        of("write_bw", Ok(Measured::Bandwidth(bandwidth))),
+        of("write_lat", Ok(Measured::Latency(latency))),
+        of("ud_send_bw", Err("no <b>room</b>")),
+    ]
+}
+
+#[test]
+fn bandwidth_has_its_share_of_the_port() {
+    let share = performance()[0].bandwidth.and_then(|it| it.port_share).expect("a speed");
+    assert!((share - 9110.5 * 1048576.0 * 8.0 / 100e9).abs() < 1e-9, "{share}");
 }
 
 /// With `VERBLESS_WRITE_SCHEMA` set, the file is written instead.
@@ -188,6 +222,12 @@ fn reader_limits_devices_their_parts_and_cases() {
         ("257 failed commands", &|it: &mut Report| {
             let refused = it.cases[1].failed_commands[0].clone();
             it.cases[1].failed_commands = vec![refused; 257];
+        }),
+        ("10001 measurements", &|it: &mut Report| {
+            it.performance = vec![it.performance[0].clone(); 10_001]
+        }),
+        ("\"write_lat\" of 2 bytes: -1", &|it: &mut Report| {
+            it.performance[1].latency.as_mut().unwrap().max = -1.0
         }),
         ("took 2000000000 seconds", &|it: &mut Report| it.cases[0].seconds = 2e9),
     ] {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// The text without control characters and without marks that change the direction of writing.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

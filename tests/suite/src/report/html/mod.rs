@@ -1,6 +1,7 @@
 //! The report as one HTML page: no script, nothing from elsewhere, on a phone too.
 //!
 //! - `device`: a device, its ports and its answers; `pages`: its capability pages.
+//! - `performance`: bandwidths and latencies.
 //! - `cases`: failures, skips and all cases; `timing`: how long they took.
 //!
 //! Every text of the report is from a stranger: `maud` escapes it, and [`plain`] takes what would
@@ -9,13 +10,14 @@
 mod cases;
 mod device;
 mod pages;
+mod performance;
 #[cfg(test)]
 mod tests;
 mod timing;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::{Ending, Report};
+use super::document::{Ending, Machine, Report};
 use super::text::plain;
 
 const STYLE: &str = include_str!("style.css");
@@ -48,8 +50,11 @@ fn page(report: &Report) -> Markup {
                 header {
                     p.kicker { "hwtest report" }
                     h1 { (plain(&report.device)) }
-                    (counts(report))
+                    @if !report.cases.is_empty() { (counts(report)) }
                     nav aria-label="Sections" {
+                        @if !report.performance.is_empty() {
+                            a href="#performance" { "Performance" }
+                        }
                         @if failures > 0 { a href="#failed" { "Failed" } }
                         @if !report.cases.is_empty() {
                             @if report.blocked > 0 { a href="#blocked" { "Blocked" } }
@@ -64,6 +69,7 @@ fn page(report: &Report) -> Markup {
                 }
                 main {
                     (machine(report))
+                    @if !report.performance.is_empty() { (performance::section(report)) }
                     @if failures > 0 { (cases::failed(report)) }
                     @if !report.cases.is_empty() {
                         (cases::not_run(report, Ending::Blocked))
@@ -110,23 +116,30 @@ fn machine(report: &Report) -> Markup {
         Some(commit) => format!("{} (commit {commit})", program.version),
         None => program.version.clone(),
     };
-    let kernel = report.machine.kernel.as_deref().unwrap_or("unknown");
     html! {
         section #machine {
             h2 { "Machine" }
-            (rows(&[
-                ("Kernel", kernel.to_owned()),
-                ("Architecture", report.machine.architecture.clone()),
-                ("Page", format!("{} bytes", report.machine.page_bytes)),
-                ("verbless", version),
-                ("PRM", program.prm.clone()),
-            ]))
+            (rows(&of_machine(&report.machine)))
+            @if let Some(peer) = &report.peer {
+                h3 { "Machine of the peer" }
+                (rows(&of_machine(peer)))
+            }
+            h3 { "Program" }
+            (rows(&[("verbless", version), ("PRM", program.prm.clone())]))
             @if !report.preconditions.is_empty() {
                 h3 { "Before the run" }
                 ul.plain { @for line in &report.preconditions { li { (plain(line)) } } }
             }
         }
     }
+}
+
+fn of_machine(machine: &Machine) -> [(&'static str, String); 3] {
+    [
+        ("Kernel", machine.kernel.as_deref().unwrap_or("unknown").to_owned()),
+        ("Architecture", machine.architecture.clone()),
+        ("Page", format!("{} bytes", machine.page_bytes)),
+    ]
 }
 
 /// A table of two columns.

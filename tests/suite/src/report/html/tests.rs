@@ -62,6 +62,7 @@ fn page_has_every_section_and_nothing_from_elsewhere() {
     for element in ["script", "img", "link", "iframe", "object", "base", "form", "image", "use"] {
         assert!(!elements.iter().any(|it| it == element), "{element}");
     }
+    assert_eq!(elements.iter().filter(|it| *it == "polyline").count(), 2, "curves");
     assert!(!STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains("</"));
     for text in [
         "qp::fails",
@@ -71,6 +72,12 @@ fn page_has_every_section_and_nothing_from_elsewhere() {
         "on the DPU",
         "QUERY_HCA_VPORT_CONTEXT",
         "a2dc",
+        "Machine of the peer",
+        "these are numbers of the model",
+        "ud_send_bw",
+        "9110.50",
+        "no <b>room</b>",
+        "64 KiB",
     ] {
         assert!(texts.contains(text), "{text}");
     }
@@ -99,7 +106,8 @@ fn every_text_of_a_report_stays_a_text() {
     assert!(!elements.iter().any(|it| it == "script"));
     assert_eq!(elements.iter().filter(|it| *it == "style" || *it == "title").count(), {
         let ticks = report.cases.iter().filter(|it| it.ran()).count();
-        2 + ticks
+        let points = report.performance.iter().filter(|it| it.error.is_none()).count();
+        2 + ticks + points
     });
     assert!(!page.contains('\u{202e}') && !page.contains('\u{1b}'));
     assert!(texts.contains("\"'><script src=//x>&lt;\\u{202e}\\u{1b}</style></title>"));
@@ -143,6 +151,12 @@ fn page_shows_odd_numbers() {
     report.devices[0].queries[1].output = Hex::new(&[0xff; 0x2000]);
     let (_, texts) = parse(&report.html());
     assert!(texts.contains("page 0x3f") && texts.contains("does not know this page's layout"));
+    for odd in [0.0, 1e-300, 1e15, f64::INFINITY, f64::NAN] {
+        report.performance.iter_mut().filter_map(|it| it.bandwidth.as_mut()).for_each(|it| {
+            it.average = odd;
+        });
+        parse(&report.html());
+    }
     report.cases.clear();
     report.devices.clear();
     parse(&report.html());

@@ -2,15 +2,15 @@
 //! outside. The other program notices only silence, and its own device continues.
 
 use verbless_command::KeyAccess;
-use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, failed, pattern};
 use verbless_queue::wr::{Inline, Read, Send, Write};
 use verbless_queue::{CompletionError, ConnectOptions, QpConfig, RemoteAddr, WcStatus};
 
 use super::link::{
     BYTES, both_are_connected, connect, endpoint, impatient, introduce, is_silent, read,
 };
-use crate::case::{By, Case, Side};
-use crate::role::{Received, Role};
+use crate::roles::case::{By, Case, Side};
+use crate::roles::role::{Received, Role};
+use crate::{Endpoint, Stop, ensure, ensure_eq, failed, pattern};
 
 /// The kill points of the victim of [`survives`], and what it does there.
 pub(super) const POINTS: [(&str, &str); 7] = [
@@ -40,7 +40,8 @@ pub(super) fn cases() -> Vec<Case> {
     );
     cases.push(
         Case::new("key_of_dead_program_gives_no_access", uses_key_of_the_dead, exports_and_dies)
-            .kill(Side::B, "exported", By::Itself),
+            .kill(Side::B, "exported", By::Itself)
+            .opens_both(),
     );
     cases
 }

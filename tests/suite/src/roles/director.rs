@@ -1,24 +1,23 @@
 //! Runs a case: starts its roles, passes messages between them, kills and injects faults as the
 //! case says, and judges how each ended.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{self, Signal};
-use nix::unistd::Pid;
-use verbless_conformance::{Lab, Outcome, Stop, ensure};
+use nix::sys::signal::Signal;
 
-use crate::case::{By, Case, Side};
-use crate::channel::{Channel, Instruction, PATIENCE, Report};
-use crate::files::Files;
-use crate::on::On;
-use crate::role::Role;
+use super::case::{By, Case, Side};
+use super::channel::{Channel, Instruction, PATIENCE, Report};
+use super::files::Files;
+use super::process::Program;
+use super::remote::{Ended, Peer};
+use super::role::Role;
+use crate::report::plain;
+use crate::{Lab, Outcome, Stop, ensure};
 
 /// Time limit of a case. A case that kills a role more than 60 times gets a second for each kill.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,19 +31,17 @@ fn limit(case: &Case) -> Duration {
 /// and one more after each restart.
 type Arrival = (Side, u32, Option<Report>);
 
-/// Runs a case, if its needs are met.
-pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> Outcome {
-    let missing = match lab.missing(&case.needs) {
-        Ok(missing) => missing,
+/// Runs a case, if its needs are met. `program` plays a role in a process of its own; `peer` is
+/// the machine of the second role, if it is another one.
+pub fn outcome(program: &Program, peer: Option<&Peer>, lab: &Lab, case: &Case) -> Outcome {
+    match missing(peer, lab, case) {
+        Ok(missing) if missing.is_empty() => {}
+        Ok(missing) => return Outcome::Skipped(missing),
         Err(Stop(why)) => return Outcome::Failed(why),
-    };
-    if !missing.is_empty() {
-        let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
-        return Outcome::Skipped(format!("it needs {}", missing.join(", ")));
     }
     let result = lab.fresh().and_then(|fresh| {
         let fresh = Arc::new(fresh);
-        let ended = Director::start(on, agent, &fresh, case).and_then(Director::run);
+        let ended = Director::start(program, peer, &fresh, case).and_then(Director::run);
         fresh.count_faults();
         ended?;
         fresh.nothing_is_left()
@@ -55,11 +52,23 @@ pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> 
     }
 }
 
+/// Why a case cannot run, if so.
+fn missing(peer: Option<&Peer>, lab: &Lab, case: &Case) -> Result<String, Stop> {
+    let missing = lab.missing(&case.needs)?;
+    if !missing.is_empty() {
+        let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        return Ok(format!("it needs {}", missing.join(", ")));
+    }
+    Ok(match peer.map(|peer| peer.missing(&case.id())).transpose()? {
+        Some(missing) if !missing.is_empty() => format!("at the peer it needs {missing}"),
+        _ => String::new(),
+    })
+}
+
 /// Where a role runs.
 enum RunsIn {
     Process(Child),
-    /// A process that the agent started.
-    OtherSide(Pid),
+    OtherMachine,
     Thread(Files),
 }
 
@@ -75,8 +84,8 @@ struct Running {
 }
 
 struct Director<'a> {
-    on: &'a On,
-    agent: Option<&'a Path>,
+    program: &'a Program,
+    peer: Option<&'a Peer>,
     lab: &'a Arc<Lab>,
     case: &'a Case,
     sender: Sender<Arrival>,
@@ -88,14 +97,15 @@ struct Director<'a> {
 
 impl<'a> Director<'a> {
     fn start(
-        on: &'a On,
-        agent: Option<&'a Path>,
+        program: &'a Program,
+        peer: Option<&'a Peer>,
         lab: &'a Arc<Lab>,
         case: &'a Case,
     ) -> Result<Self, Stop> {
         let (sender, receiver) = channel();
         let end = Instant::now() + limit(case);
-        let mut this = Self { on, agent, lab, case, sender, receiver, roles: [None, None], end };
+        let mut this =
+            Self { program, peer, lab, case, sender, receiver, roles: [None, None], end };
         for side in Side::BOTH {
             this.roles[side as usize] = Some(this.spawn(side, 1)?);
         }
@@ -105,7 +115,7 @@ impl<'a> Director<'a> {
     /// Starts a role and a thread that listens to it.
     fn spawn(&self, side: Side, life: u32) -> Result<Running, Stop> {
         let (mut ours, theirs) = UnixStream::pair()?;
-        let runs_in = match (self.lab.is_private(), self.agent) {
+        let runs_in = match (self.lab.is_private(), self.peer) {
             (true, _) => {
                 let (lab, act) = (self.lab.clone(), self.case.act(side));
                 let channel = Channel::new(theirs, Some(PATIENCE))?;
@@ -117,12 +127,13 @@ impl<'a> Director<'a> {
                 })?;
                 RunsIn::Thread(files)
             }
-            (false, Some(socket)) if side == Side::B => {
-                let (process, stream) = crate::agent::role(socket, &self.case.name, life)?;
-                ours = stream;
-                RunsIn::OtherSide(process)
+            (false, Some(peer)) if side == Side::B => {
+                ours = peer.start(&self.case.id(), life)?;
+                RunsIn::OtherMachine
             }
-            (false, _) => RunsIn::Process(self.process(side, life, theirs)?),
+            (false, _) => {
+                RunsIn::Process(self.program.start(&self.case.id(), side, life, theirs)?)
+            }
         };
         let channel = Channel::new(ours, None)?;
         let (mut reports, sender) = (channel.clone()?, self.sender.clone());
@@ -135,17 +146,9 @@ impl<'a> Director<'a> {
         Ok(Running { runs_in, channel, life, done: false, killed: false })
     }
 
-    /// Starts this program as a role.
-    fn process(&self, side: Side, life: u32, director: UnixStream) -> Result<Child, Stop> {
-        let On { device, peer, .. } = self.on;
-        let side = match side {
-            Side::A => "a",
-            Side::B => "b",
-        };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--device", device, "--peer", peer]);
-        command.args(["role", &self.case.name, side, &life.to_string()]);
-        Ok(command.stdin(Stdio::from(OwnedFd::from(director))).spawn()?)
+    /// The machine of a role that is not here.
+    fn peer(&self) -> Result<&'a Peer, Stop> {
+        self.peer.ok_or_else(|| Stop::fail("there is no other machine"))
     }
 
     fn role(&mut self, side: Side) -> Result<&mut Running, Stop> {
@@ -175,10 +178,18 @@ impl<'a> Director<'a> {
             ensure!(deaths == kill.lives, "role {:?} was killed {deaths} times", kill.side);
         }
         for side in Side::BOTH {
-            if let RunsIn::Process(child) = &mut self.role(side)?.runs_in {
-                let status = child.wait()?;
-                let killed = self.role(side)?.killed;
-                ensure!(killed || status.success(), "role {side:?} ended with {status}");
+            let role = self.role(side)?;
+            let killed = role.killed;
+            match &mut role.runs_in {
+                RunsIn::Process(child) => {
+                    let status = child.wait()?;
+                    ensure!(killed || status.success(), "role {side:?} ended with {status}");
+                }
+                RunsIn::OtherMachine => {
+                    let ended = self.peer()?.settle()?;
+                    ensure!(killed || ended == Ended::Success, "role {side:?} ended: {ended:?}");
+                }
+                RunsIn::Thread(_) => {}
             }
         }
         Ok(())
@@ -207,13 +218,13 @@ impl<'a> Director<'a> {
                 self.role(side)?.done = true;
                 Ok(())
             }
-            Report::Done(Err(why)) => Err(Stop::fail(format!("role {side:?}: {why}"))),
+            Report::Done(Err(why)) => Err(Stop::fail(format!("role {side:?}: {}", plain(&why)))),
         }
     }
 
     /// Handles a role that waits at a point.
     fn at(&mut self, side: Side, name: &str) -> Result<(), Stop> {
-        let case = self.case;
+        let (case, peer) = (self.case, self.peer);
         for fault in case.faults.iter().filter(|fault| fault.point == name) {
             (fault.happen)(self.lab.model()?);
         }
@@ -224,7 +235,7 @@ impl<'a> Director<'a> {
             Some(By::Itself) => role.channel.send_instruction(&Instruction::Die),
             Some(By::Director) => match &mut role.runs_in {
                 RunsIn::Process(child) => Ok(child.kill()?),
-                RunsIn::OtherSide(process) => Ok(signal::kill(*process, Signal::SIGKILL)?),
+                RunsIn::OtherMachine => peer.map_or(Ok(()), Peer::kill),
                 RunsIn::Thread(files) => {
                     files.close();
                     role.channel.shut_down()
@@ -236,6 +247,7 @@ impl<'a> Director<'a> {
     /// Handles the end of a role's messages: the case killed it, or something is wrong.
     fn ended(&mut self, side: Side) -> Result<(), Stop> {
         let planned = self.case.kill.as_ref().is_some_and(|kill| kill.side == side);
+        let peer = self.peer;
         let role = self.role(side)?;
         if role.done {
             return Ok(());
@@ -246,8 +258,10 @@ impl<'a> Director<'a> {
                 let killed = planned && by_sigkill(status);
                 ensure!(killed, "role {side:?} ended by itself: {status}");
             }
-            RunsIn::OtherSide(process) => {
-                ensure!(planned, "role {side:?} (process {process}) ended by itself");
+            RunsIn::OtherMachine => {
+                let ended = peer.map_or(Ok(Ended::Success), Peer::settle)?;
+                let killed = planned && ended == Ended::Killed;
+                ensure!(killed, "role {side:?} at the peer ended by itself: {ended:?}");
             }
             RunsIn::Thread(files) => {
                 ensure!(planned && files.are_closed(), "role {side:?} panicked");
@@ -273,11 +287,11 @@ impl Drop for Director<'_> {
                     let _ = child.kill();
                     let _ = child.wait();
                 }
-                // The agent waits for it. A role that has succeeded needs no kill.
-                RunsIn::OtherSide(process) if !role.done => {
-                    let _ = signal::kill(*process, Signal::SIGKILL);
+                // A role that has succeeded needs no kill.
+                RunsIn::OtherMachine if !role.done && !role.killed => {
+                    let _ = self.peer.map(Peer::kill);
                 }
-                RunsIn::OtherSide(_) | RunsIn::Thread(_) => {}
+                RunsIn::OtherMachine | RunsIn::Thread(_) => {}
             }
         }
     }

@@ -1,17 +1,17 @@
 //! The definition of a case of two programs.
 
 use clap::ValueEnum;
-use verbless_conformance::{Need, Stop};
 use verbless_model::Model;
 
-use crate::role::Role;
+use super::role::Role;
+use crate::{Need, Stop};
 
 /// Which of the two roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Side {
-    /// On the first device.
+pub enum Side {
+    /// On the first device, or on this machine.
     A,
-    /// On the second device, if there are two.
+    /// On the second device, if there are two, or on the other machine.
     B,
 }
 
@@ -58,21 +58,51 @@ pub(crate) type Act = fn(&mut Role) -> Result<(), Stop>;
 
 /// Two programs, their kills and their faults.
 #[derive(Clone)]
-pub(crate) struct Case {
+pub struct Case {
+    /// The prefix of its id.
+    pub(crate) group: &'static str,
     /// The claim that it proves, with underscores.
     pub(crate) name: String,
-    pub(crate) needs: Vec<Need>,
+    /// What must be there; if something is missing, the case is skipped.
+    pub needs: Vec<Need>,
     pub(crate) a: Act,
     pub(crate) b: Act,
     pub(crate) kill: Option<Kill>,
     pub(crate) faults: Vec<Fault>,
+    /// Whether one role opens the devices of both.
+    pub(crate) opens_both: bool,
 }
 
 impl Case {
     /// Two programs that both succeed.
     pub(crate) fn new(name: &str, a: Act, b: Act) -> Self {
-        let needs = Vec::new();
-        Self { name: name.into(), needs, a, b, kill: None, faults: Vec::new() }
+        Self {
+            group: "",
+            name: name.into(),
+            needs: Vec::new(),
+            a,
+            b,
+            kill: None,
+            faults: Vec::new(),
+            opens_both: false,
+        }
+    }
+
+    /// `group::name`: filters and reports use it.
+    pub fn id(&self) -> String {
+        format!("{}::{}", self.group, self.name)
+    }
+
+    /// Whether its roles can be on two machines: no role opens both devices, and no fault is of a
+    /// model that both share.
+    pub fn spans_machines(&self) -> bool {
+        !self.opens_both && !self.needs.iter().any(|need| matches!(need, Need::Model))
+    }
+
+    /// One role opens the devices of both.
+    pub(crate) fn opens_both(mut self) -> Self {
+        self.opens_both = true;
+        self
     }
 
     /// Adds a need.

@@ -6,10 +6,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use verbless_command::Device;
-use verbless_conformance::Stop;
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, Protection, RepresentorInfo,
 };
+
+use crate::Stop;
 
 /// Files that are closed together. Clones share the files.
 #[derive(Clone, Default)]

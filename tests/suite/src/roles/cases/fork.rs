@@ -4,13 +4,13 @@
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use verbless_conformance::{Need, Stop, ensure_eq};
 use verbless_queue::ConnectOptions;
 use verbless_queue::wr::{Inline, Write};
 
 use super::link::{connect, endpoint};
-use crate::case::Case;
-use crate::role::Role;
+use crate::roles::case::Case;
+use crate::roles::role::Role;
+use crate::{Need, Stop, ensure_eq};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

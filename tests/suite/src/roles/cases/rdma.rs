@@ -3,15 +3,15 @@
 //! `VERBLESS_LIVES=500 verbless-model run --devices 2 -- process --device mlx5_0 --filter
 //! doca_rdma` kills a program a thousand times.
 
-use verbless_conformance::{Stop, ensure, ensure_eq, pattern};
 use verbless_doca::rdma::{Rdma, RdmaDone, RdmaJob, RdmaState};
 use verbless_doca::{
     AccessFlags, Buf, Dev, ErrorKind, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
 };
 
-use crate::case::{By, Case, Side};
-use crate::channel::PATIENCE;
-use crate::role::Role;
+use crate::roles::case::{By, Case, Side};
+use crate::roles::channel::PATIENCE;
+use crate::roles::role::Role;
+use crate::{Stop, ensure, ensure_eq, pattern};
 
 /// The number of kills in a campaign by hand; 3 if the variable is not set.
 const LIVES: &str = "VERBLESS_LIVES";
@@ -115,10 +115,7 @@ impl End {
 
 /// Waits until both roles have reached this point.
 fn meet(role: &mut Role) -> Result<(), Stop> {
-    role.send(b"here")?;
-    let said = role.message()?;
-    ensure!(said == b"here", "the other program says {said:?}");
-    Ok(())
+    super::link::meet(role, b"here")
 }
 
 fn asks(role: &mut Role) -> Result<(), Stop> {

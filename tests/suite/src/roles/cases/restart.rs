@@ -1,13 +1,13 @@
 //! A program that is killed and restarted: its peer reaches it by its new address, and the old
 //! address and keys are useless.
 
-use verbless_conformance::{Stop, ensure, ensure_eq, failed, pattern};
 use verbless_queue::wr::{Inline, Read, Write};
 use verbless_queue::{RemoteAddr, WcStatus};
 
 use super::link::{connect, endpoint, impatient, is_silent};
-use crate::case::{By, Case, Side};
-use crate::role::Role;
+use crate::roles::case::{By, Case, Side};
+use crate::roles::role::Role;
+use crate::{Stop, ensure, ensure_eq, failed, pattern};
 
 pub(super) fn cases() -> Vec<Case> {
     let point = "connected";

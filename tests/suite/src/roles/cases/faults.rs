@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use verbless_conformance::{Stop, create_qp_in, ensure, ensure_eq, failed};
 use verbless_model::{Fault, Model};
 use verbless_prm::{self as prm, CommandStatus};
 use verbless_queue::wr::{Inline, Send, Write};
@@ -14,8 +13,9 @@ use verbless_queue::{ConnectOptions, ErrorKind, WcStatus};
 
 use super::kills::{POINTS, outlives, survives, victim, works_alone};
 use super::link::{connect, endpoint, impatient, is_silent};
-use crate::case::{Act, By, Case, Side};
-use crate::role::Role;
+use crate::roles::case::{Act, By, Case, Side};
+use crate::roles::role::Role;
+use crate::{Stop, create_qp_in, ensure, ensure_eq, failed};
 
 /// A name for the peer, the fault of its device, and its function.
 type PeerFault = (&'static str, fn(&Model), Act);

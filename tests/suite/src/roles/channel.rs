@@ -1,18 +1,17 @@
-//! Messages between a role and its director: frames over a socket, one byte of kind, four of
-//! length, and the text or the bytes. Every wait has a limit.
+//! Messages between a role and its director: frames over a socket. Every wait has a limit.
 
-use std::io::{Read, Write};
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use verbless_conformance::{Stop, ensure};
+use super::frame::{self, Frame, MAX_BYTES};
+use crate::{Stop, ensure};
 
 /// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest frame.
-const MAX_FRAME_BYTES: usize = 1 << 16;
-
+/// The same while the other role measures.
+pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(110);
 /// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
@@ -37,7 +36,18 @@ pub(crate) enum Instruction {
     Die,
     /// The other role was killed.
     PeerGone,
+    /// The other role has ended. Only a role without a director between receives it.
+    PeerDone(Result<(), String>),
 }
+
+/// Kind of a role's last frame if it has succeeded.
+pub(super) const DONE: u8 = b'd';
+/// Kind of a role's last frame if it has failed.
+pub(super) const FAILED: u8 = b'f';
+/// Kinds of the frames that a role sends.
+pub(super) const OF_ROLES: [u8; 5] = [b'm', b'p', b'r', DONE, FAILED];
+/// Kinds of the frames that a director sends.
+pub(super) const OF_DIRECTORS: [u8; 4] = *b"mgxe";
 
 /// An end of the socket.
 #[derive(Debug)]
@@ -48,6 +58,11 @@ impl Channel {
     pub(crate) fn new(stream: UnixStream, patience: Option<Duration>) -> Result<Self, Stop> {
         stream.set_read_timeout(patience)?;
         Ok(Self(stream))
+    }
+
+    /// Sets how long a read waits.
+    pub(crate) fn set_patience(&self, patience: Duration) -> Result<(), Stop> {
+        Ok(self.0.set_read_timeout(Some(patience))?)
     }
 
     /// Another handle of the same end.
@@ -62,31 +77,18 @@ impl Channel {
 
     fn write(&mut self, kind: u8, bytes: &[u8]) -> Result<(), Stop> {
         ensure!(
-            bytes.len() <= MAX_FRAME_BYTES,
-            "a message of {} bytes; {MAX_FRAME_BYTES} at most",
+            bytes.len() <= MAX_BYTES,
+            "a message of {} bytes; {MAX_BYTES} at most",
             bytes.len()
         );
-        let mut frame = vec![kind];
-        frame.extend((bytes.len() as u32).to_be_bytes());
-        frame.extend(bytes);
-        Ok(self.0.write_all(&frame)?)
+        Ok(frame::write(&mut self.0, kind, bytes)?)
     }
 
-    fn read(&mut self) -> Result<(u8, Vec<u8>), Stop> {
-        let waiting = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => {
-                Stop::fail(format!("nothing arrived for {} s", PATIENCE.as_secs()))
-            }
+    fn read(&mut self) -> Result<Frame, Stop> {
+        frame::read(&mut self.0, MAX_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Stop::fail("the other program says nothing"),
             _ => error.into(),
-        };
-        let mut head = [0; 5];
-        self.0.read_exact(&mut head).map_err(waiting)?;
-        let [kind, length @ ..] = head;
-        let length = u32::from_be_bytes(length) as usize;
-        ensure!(length <= MAX_FRAME_BYTES, "a frame of {length} bytes");
-        let mut bytes = vec![0; length];
-        self.0.read_exact(&mut bytes).map_err(waiting)?;
-        Ok((kind, bytes))
+        })
     }
 
     /// Sends a role's message.
@@ -95,8 +97,8 @@ impl Channel {
             Report::Message(bytes) => self.write(b'm', bytes),
             Report::Point(name) => self.write(b'p', name.as_bytes()),
             Report::Restart => self.write(b'r', &[]),
-            Report::Done(Ok(())) => self.write(b'd', &[]),
-            Report::Done(Err(why)) => self.write(b'f', why.as_bytes()),
+            Report::Done(Ok(())) => self.write(DONE, &[]),
+            Report::Done(Err(why)) => self.write(FAILED, why.as_bytes()),
         }
     }
 
@@ -108,8 +110,8 @@ impl Channel {
             b'm' => Ok(Report::Message(bytes)),
             b'p' => Ok(Report::Point(text())),
             b'r' => Ok(Report::Restart),
-            b'd' => Ok(Report::Done(Ok(()))),
-            b'f' => Ok(Report::Done(Err(text()))),
+            DONE => Ok(Report::Done(Ok(()))),
+            FAILED => Ok(Report::Done(Err(text()))),
             kind => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
         }
     }
@@ -121,6 +123,7 @@ impl Channel {
             Instruction::Go => self.write(b'g', &[]),
             Instruction::Die => self.write(b'x', &[]),
             Instruction::PeerGone => self.write(b'e', &[]),
+            Instruction::PeerDone(result) => self.report(&Report::Done(result.clone())),
         }
     }
 
@@ -131,6 +134,10 @@ impl Channel {
             (b'g', _) => Ok(Instruction::Go),
             (b'x', _) => Ok(Instruction::Die),
             (b'e', _) => Ok(Instruction::PeerGone),
+            (DONE, _) => Ok(Instruction::PeerDone(Ok(()))),
+            (FAILED, why) => {
+                Ok(Instruction::PeerDone(Err(String::from_utf8_lossy(&why).into_owned())))
+            }
             (kind, _) => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
         }
     }
@@ -172,6 +179,6 @@ mod tests {
         let patience = Some(Duration::from_millis(10));
         let mut channel = Channel::new(one, patience).expect("a channel");
         let Stop(why) = channel.receive_instruction().expect_err("no instruction");
-        assert!(why.contains("nothing arrived"), "{why}");
+        assert!(why.contains("says nothing"), "{why}");
     }
 }

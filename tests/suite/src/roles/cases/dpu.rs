@@ -1,15 +1,16 @@
 //! DOCA exports: a host's program exports memory, which a program on its DPU copies, or a sync
 //! event, which the DPU's program uses.
 
-use verbless_conformance::{Need, Stop, ensure, ensure_eq, pattern};
 use verbless_doca::dma::Dma;
 use verbless_doca::sync_event::{Location, SyncEvent, SyncEventCtx, SyncEventJob};
 use verbless_doca::{
     AccessFlags, Buf, Dev, ErrorKind, Event, Inventory, Memory, Mmap, Retrieve, WorkQ,
 };
 
-use crate::case::{By, Case, Side};
-use crate::role::Role;
+use crate::roles::case::{By, Case, Side};
+use crate::roles::channel::PATIENCE;
+use crate::roles::role::Role;
+use crate::{Need, Stop, ensure, ensure_eq, pattern};
 
 pub(super) fn cases() -> Vec<Case> {
     let dpu = |name: &str, a, b| {
@@ -106,7 +107,7 @@ impl Borrower {
 
     /// A finished copy's number and its error, if it failed.
     fn ended(&mut self) -> Result<(u64, Option<ErrorKind>), Stop> {
-        match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
+        match self.workq.retrieve_within(Some(PATIENCE)) {
             Ok(Some(Event::Dma(done))) => Ok((done.user_data.0, None)),
             Err(Retrieve::IoFailed(event)) => {
                 let why = event.result().err().map(|error| error.kind());
@@ -272,7 +273,7 @@ impl Waiter {
     fn each_ends(&mut self, expected: impl Fn(Option<ErrorKind>) -> bool) -> Result<(), Stop> {
         let mut seen = Vec::new();
         for _ in 0..self.submitted {
-            let event = match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
+            let event = match self.workq.retrieve_within(Some(PATIENCE)) {
                 Ok(Some(event)) | Err(Retrieve::IoFailed(event)) => event,
                 other => return Err(Stop::fail(format!("{seen:?} ended, then {other:?}"))),
             };

@@ -3,11 +3,15 @@
 use std::time::Instant;
 
 use verbless_command::Mtu;
-use verbless_conformance::{Endpoint, Stop, TIMEOUT, ensure, ensure_eq, failed};
+use verbless_queue::qp::ReceiveSide;
+use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{Inline, Write};
-use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, RemoteAddr, Rkey, WcStatus};
+use verbless_queue::{
+    ConnectOptions, Domain, PeerAddress, Qp, QpConfig, Rc, Region, RemoteAddr, Rkey, WcStatus,
+};
 
-use crate::role::Role;
+use crate::roles::role::Role;
+use crate::{Endpoint, Stop, TIMEOUT, ensure, ensure_eq, failed};
 
 /// Bytes of each side's region.
 pub(super) const BYTES: usize = 1 << 20;
@@ -28,20 +32,45 @@ pub(super) fn impatient() -> ConnectOptions {
 
 /// A queue pair in RESET with a region.
 pub(super) fn endpoint(role: &Role) -> Result<Endpoint, Stop> {
-    Endpoint::new(role.device()?, &QpConfig::new(64, 64), BYTES)
+    endpoint_of(role)
+}
+
+/// The same of any service.
+pub(super) fn endpoint_of<S: Service>(role: &Role) -> Result<Endpoint<S>, Stop> {
+    Endpoint::of(role.device()?, &QpConfig::new(64, 64), BYTES)
 }
 
 /// Sends this role's address to the other role: its queue pair and its region.
-pub(super) fn introduce(
+pub(super) fn introduce<S: Service>(
     role: &mut Role,
-    end: &Endpoint,
+    end: &Endpoint<S>,
     options: &ConnectOptions,
 ) -> Result<(), Stop> {
-    let remote = end.remote(0)?;
-    let mut bytes = end.domain.address(&end.qp, options)?.to_bytes().to_vec();
+    let address = end.domain.address(&end.qp, options)?;
+    introduce_as(role, &address, &end.region)
+}
+
+fn introduce_as(role: &mut Role, address: &PeerAddress, region: &Region) -> Result<(), Stop> {
+    let remote = region.remote(0, 0)?;
+    let mut bytes = address.to_bytes().to_vec();
     bytes.extend(remote.address.to_be_bytes());
     bytes.extend(remote.rkey.0.to_be_bytes());
     role.send(&bytes)
+}
+
+/// Connects a queue pair to one of the other role, which does the same, and does not wait until
+/// that is connected; returns the address of the other's region.
+pub(super) fn connect_qp<R: ReceiveSide>(
+    role: &mut Role,
+    domain: &Domain,
+    qp: &mut Qp<Rc, R>,
+    region: &Region,
+    options: &ConnectOptions,
+) -> Result<RemoteAddr, Stop> {
+    introduce_as(role, &domain.address(qp, options)?, region)?;
+    let (peer, remote) = read(&role.message()?)?;
+    domain.connect(qp, &peer, options)?;
+    Ok(remote)
 }
 
 /// Parses the other role's message of [`introduce`].
@@ -59,9 +88,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<(PeerAddress, RemoteAddr), Stop> {
 }
 
 /// Connects to the other role, which does the same; returns the address of its region.
-pub(super) fn connect(
+pub(super) fn connect<S: Connected>(
     role: &mut Role,
-    end: &mut Endpoint,
+    end: &mut Endpoint<S>,
     options: &ConnectOptions,
 ) -> Result<RemoteAddr, Stop> {
     introduce(role, end, options)?;
@@ -73,9 +102,14 @@ pub(super) fn connect(
 
 /// Waits until the other role is connected, too: a sender to an unconnected role only waits longer.
 pub(super) fn both_are_connected(role: &mut Role) -> Result<(), Stop> {
-    role.send(b"connected")?;
+    meet(role, b"connected")
+}
+
+/// Waits until both roles have said the same.
+pub(super) fn meet(role: &mut Role, word: &[u8]) -> Result<(), Stop> {
+    role.send(word)?;
     let said = role.message()?;
-    ensure!(said == b"connected", "the other program says {said:?}");
+    ensure!(said == word, "the other program says {said:?}");
     Ok(())
 }
 

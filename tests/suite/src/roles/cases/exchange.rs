@@ -1,14 +1,14 @@
 //! Two live programs: writes to each other's memory arrive.
 
 use verbless_command::{KeyAccess, RemoteAccess};
-use verbless_conformance::{Endpoint, Need, Stop, ensure, ensure_eq, failed, pattern, until};
 use verbless_model::Fault;
 use verbless_queue::wr::{FetchAdd, Inline, Read, Send, Write};
 use verbless_queue::{ConnectOptions, CqConfig, QpConfig, RemoteAddr, WcStatus};
 
 use super::link::{BYTES, connect, endpoint, impatient};
-use crate::case::Case;
-use crate::role::Role;
+use crate::roles::case::Case;
+use crate::roles::role::Role;
+use crate::{Endpoint, Need, Stop, ensure, ensure_eq, failed, pattern, until};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

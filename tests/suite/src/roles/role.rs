@@ -2,16 +2,18 @@
 //! points.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use verbless_command::Device;
-use verbless_conformance::{Lab, Stop};
 use verbless_devx::DeviceInfo;
 use verbless_doca::{Dev, DevInfo};
 
-use crate::case::Side;
-use crate::channel::{Channel, Instruction, Report};
-use crate::files::Files;
+use super::case::{Act, Side};
+use super::channel::{Channel, Instruction, Report};
+use super::files::Files;
+use crate::report::plain;
+use crate::{Lab, Stop};
 
 /// The result of waiting for the other role.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,6 +66,11 @@ impl<'a> Role<'a> {
         }
     }
 
+    /// Sets how long it waits for the other role.
+    pub(crate) fn set_patience(&self, patience: Duration) -> Result<(), Stop> {
+        self.channel.set_patience(patience)
+    }
+
     /// 1, or more after a restart.
     pub(crate) fn life(&self) -> u32 {
         self.life
@@ -81,6 +88,9 @@ impl<'a> Role<'a> {
             None => match self.channel.receive_instruction()? {
                 Instruction::Message(bytes) => Ok(Received::Message(bytes)),
                 Instruction::PeerGone => Ok(Received::Gone),
+                Instruction::PeerDone(Err(why)) => {
+                    Err(Stop::fail(format!("the other program: {}", plain(&why))))
+                }
                 instruction => {
                     Err(Stop::fail(format!("{instruction:?}, though it is at no point")))
                 }
@@ -118,6 +128,9 @@ impl<'a> Role<'a> {
                 }
                 Instruction::Message(bytes) => self.early.push_back(Received::Message(bytes)),
                 Instruction::PeerGone => self.early.push_back(Received::Gone),
+                instruction @ Instruction::PeerDone(_) => {
+                    return Err(Stop::fail(format!("{instruction:?} at the point {name:?}")));
+                }
             }
         }
     }
@@ -128,7 +141,7 @@ impl<'a> Role<'a> {
     }
 
     /// Plays the role to its end and reports the result, if it was not killed.
-    pub(crate) fn play(mut self, act: crate::case::Act) -> Result<(), Stop> {
+    pub(crate) fn play(mut self, act: Act) -> Result<(), Stop> {
         let result = act(&mut self).map_err(|Stop(why)| why);
         if self.files.are_closed() {
             return Ok(());

@@ -402,36 +402,47 @@ fn format() -> Result<Outcome> {
 
 /// The oldest kernel that the driver runs on.
 const OLDEST_KERNEL: Hwtest =
-    ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model ethernet");
+    ("connectx6dx", "ethernet", &["--model-kernel=5.10"], "model ethernet");
+
+/// Kernels with pages of 64 KiB: one that registers no memory in smaller ones, and the newest.
+const LARGE_PAGES: [Hwtest; 2] = [
+    (
+        "connectx6dx",
+        "ethernet",
+        &["--model-pages=64k", "--model-kernel=5.15", "--matrix-step=20"],
+        "model ethernet",
+    ),
+    ("bluefield3", "infiniband", &["--model-pages=64k", "--matrix-step=20"], "model infiniband"),
+];
 
 /// Devices with fewer capabilities than those of `tests`.
 const LESSER: [Hwtest; 2] = [
-    ("connectx6dx-realtime", "ethernet", None, "model realtime"),
-    ("connectx6vf", "infiniband", None, "model vf"),
+    ("connectx6dx-realtime", "ethernet", &[], "model realtime"),
+    ("connectx6vf", "infiniband", &[], "model vf"),
 ];
 
-/// The suite on these devices and this kernel.
+/// The suite on these devices and these kernels.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    let [first, second] = LESSER;
-    hwtests(&[first, second, OLDEST_KERNEL])
+    hwtests(&[&LESSER[..], &[OLDEST_KERNEL], &LARGE_PAGES].concat())
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
 /// case also runs with messages carried whole and both runs must agree, and over links that lose,
 /// duplicate and delay one frame in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
-    const LOSSY: Option<&str> = Some("--faults=tests/suite/lossy.toml");
+    const LOSSY: &[&str] = &["--faults=tests/suite/lossy.toml"];
+    const BOTH: &[&str] = &["--both-ways"];
     hwtests(&[
-        ("connectx6dx", "ethernet", Some("--both-ways"), "model ethernet"),
-        ("bluefield3", "infiniband", Some("--both-ways"), "model infiniband"),
+        ("connectx6dx", "ethernet", BOTH, "model ethernet"),
+        ("bluefield3", "infiniband", BOTH, "model infiniband"),
         ("connectx6dx", "ethernet", LOSSY, "lossy ethernet"),
         ("bluefield3", "infiniband", LOSSY, "lossy infiniband"),
     ])
 }
 
-/// Profile and link of a model, the mode of its messages, and the environment of the expected
+/// Profile and link of a model, further options of `hwtest`, and the environment of the expected
 /// skips.
-type Hwtest = (&'static str, &'static str, Option<&'static str>, &'static str);
+type Hwtest = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// The suite on models.
 fn hwtests(runs: &[Hwtest]) -> Result<Outcome> {
@@ -439,7 +450,7 @@ fn hwtests(runs: &[Hwtest]) -> Result<Outcome> {
     for (profile, link, how, environment) in runs {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
         hwtest.args(["--device", "model", "--profile", profile, "--link", link]);
-        hwtest.args(how).args(["--expect", environment]).current_dir(workspace_root());
+        hwtest.args(*how).args(["--expect", environment]).current_dir(workspace_root());
         let counts = count(hwtest)?;
         passed += counts.passed;
         failed += counts.failed;

@@ -150,6 +150,9 @@ pub enum Need {
     /// The device has the features of NIC receive tables without which Linux has no table for the
     /// rules of users (`FS_CHAINING_CAPS` of `fs_core.c`).
     FlowRules,
+    /// The kernel reports limit events of SRQs (RMPs). No kernel before 5.18 is known to: the fix
+    /// is of 6.17, and in updates of some older series (commit 85fe9f565d2d).
+    LimitEvents,
     /// Two programs: the case kills one of them, or one forks.
     TwoProcesses,
     /// The program of `crates/flexio-dev/tests/program`, compiled: `--dpa-program`.
@@ -252,6 +255,7 @@ impl fmt::Display for Need {
                 "flow tables that can be changed (flow_modify_en, modify_root, \
                  identified_miss_table_mode, flow_table_modify)",
             ),
+            Self::LimitEvents => f.write_str("a kernel that reports limit events of SRQs"),
             Self::TwoProcesses => f.write_str("two processes"),
             Self::DpaProgram => f.write_str("a compiled program for the DPA"),
         }
@@ -284,6 +288,7 @@ pub(crate) struct Facts {
     memlock: u64,
     lossless: bool,
     net_raw: bool,
+    limit_events: bool,
     two_processes: bool,
     /// The run may change more than its own objects.
     destructive: bool,
@@ -340,6 +345,8 @@ impl Facts {
             memlock,
             lossless,
             net_raw: privilege(CAP_NET_RAW),
+            // A kernel before 5.18 hides why the device refuses commands.
+            limit_events: model || !device.hides_refusals(),
             two_processes,
             destructive: false,
             dpa_partitions: false,
@@ -426,6 +433,7 @@ impl Facts {
                         && tables.flow_table_modify()
                 })
             }),
+            Need::LimitEvents => self.limit_events,
             Need::TwoProcesses => self.two_processes,
             Need::DpaProgram => crate::dpa_program().is_some(),
         }

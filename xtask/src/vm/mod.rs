@@ -46,8 +46,8 @@ pub(crate) struct Options {
     /// The guest's architecture: x86_64, or aarch64, as a BlueField's own cores are.
     #[arg(long, default_value = "x86_64", value_parser = Arch::parse)]
     arch: &'static Arch,
-    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other; by default 6.1, on
-    /// aarch64 6.12.
+    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, or all of them one after the other; by default
+    /// 6.1, on aarch64 6.12.
     #[arg(long)]
     kernel: Option<Selection>,
     /// The size of the kernel's pages: 4k, or on aarch64 also 16k.
@@ -236,10 +236,11 @@ fn all_boots(
     model: Option<&Path>,
     log: &mut File,
 ) -> Result<u8> {
-    let guest = prepare(options, series, program, model.is_some())?;
+    let shape = shape_for(series, &options.shape)?;
+    let guest = prepare(options, series, program, model.map(|_| &shape))?;
     for boot in 1..=options.boots {
         let failed = |what: &str| format!("boot {boot} of {}: {what}", options.boots);
-        match one(options, qemu, &guest, model, log) {
+        match one(options, qemu, &guest, model.map(|model| (model, &shape)), log) {
             Ok(0) => {}
             Ok(code) if options.boots == 1 => return Ok(code),
             Ok(code) => return Err(failed(&format!("exit code {code}")).into()),
@@ -253,8 +254,31 @@ fn all_boots(
     Ok(0)
 }
 
-/// Gets a kernel and builds the root of its guest.
-fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
+/// The model's configuration for a kernel: a device that its driver knows, if none is named.
+fn shape_for(series: Series, shape: &Shape) -> Result<Shape> {
+    let mut shape = shape.clone();
+    if let Some(known) = series.profile() {
+        if shape.profiles.is_empty() {
+            shape.profiles.push(known.to_string());
+        }
+        if let Some(unknown) = shape.profiles.iter().find(|it| it.starts_with("bluefield3")) {
+            return Err(format!(
+                "Linux {series}'s mlx5_core does not know the PCI id of {unknown}: choose another \
+                 --profile, such as {known}"
+            )
+            .into());
+        }
+    }
+    Ok(shape)
+}
+
+/// Gets a kernel and builds the root of its guest, whose devices are those of `shape`.
+fn prepare(
+    options: &Options,
+    series: Series,
+    program: &Program,
+    shape: Option<&Shape>,
+) -> Result<Guest> {
     let arch = options.arch;
     let kernel = Kernel::get(arch, series, options.flavour()?)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
@@ -263,7 +287,7 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
     let busybox = fetch::busybox(arch)?;
     let wanted = ["mlx5_core", "mlx5_ib", "ib_uverbs"];
     let modules = modules::in_order(&kernel.modules, &wanted, &fetch::busybox(&X86_64)?)?;
-    let devices = if has_model { options.shape.functions_in_all() } else { 0 };
+    let devices = shape.map_or(0, Shape::functions_in_all);
     let settings = Settings {
         devices,
         reload: options.reload,
@@ -289,7 +313,7 @@ fn one(
     options: &Options,
     qemu: &Qemu,
     guest: &Guest,
-    model: Option<&Path>,
+    model: Option<(&Path, &Shape)>,
     log: &mut File,
 ) -> Result<u8> {
     let Guest { kernel, root, devices } = guest;
@@ -302,9 +326,9 @@ fn one(
     let output = scratch.join("output");
     let listener = UnixListener::bind(&output)?;
     let mut model = model
-        .map(|program| {
+        .map(|(program, shape)| {
             let log = fetch::folder().join("last-model.log");
-            Model::start(program, &options.shape, &scratch, &log)
+            Model::start(program, shape, &scratch, &log)
         })
         .transpose()?;
     let mut command = qemu.command()?;
@@ -407,7 +431,9 @@ mod tests {
 
     use super::boot::Outcome;
     use super::console::{Account, Console};
-    use super::{LIVES, left_in_time, verdict};
+    use super::model::Shape;
+    use super::series::Series;
+    use super::{LIVES, left_in_time, shape_for, verdict};
 
     /// The result of a run with one device, from a guest's log.
     fn judge(log: &str, strict: bool) -> Result<u8, String> {
@@ -461,6 +487,25 @@ mod tests {
                 (got, _) => panic!("{what}: {got:?}"),
             }
         }
+    }
+
+    #[test]
+    fn old_kernel_gets_a_device_that_it_knows() {
+        let shape = |profiles: &[&str]| Shape {
+            profiles: profiles.iter().map(ToString::to_string).collect(),
+            link: "infiniband".into(),
+            functions: 1,
+            sides: false,
+            trap: false,
+            record: None,
+        };
+        let chosen = |series, profiles: &[&str]| shape_for(series, &shape(profiles));
+        assert_eq!(chosen(Series::Linux5_10, &[]).unwrap().profiles, ["connectx6dx"]);
+        assert_eq!(chosen(Series::Linux5_10, &["x.toml"]).unwrap().profiles, ["x.toml"]);
+        assert!(chosen(Series::Linux6_1, &["bluefield3"]).is_ok());
+        assert!(chosen(Series::Linux6_1, &[]).unwrap().profiles.is_empty());
+        let error = chosen(Series::Linux5_10, &["connectx6dx", "bluefield3-fwctl"]).unwrap_err();
+        assert!(error.to_string().contains("bluefield3-fwctl"), "{error}");
     }
 
     #[test]

@@ -8,17 +8,28 @@ use super::arch::Arch;
 /// A Linux series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Series {
+    Linux5_10,
     Linux6_1,
     Linux6_12,
     Linux7_2,
 }
 
 impl Series {
-    const ALL: [Self; 3] = [Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
+    const ALL: [Self; 4] = [Self::Linux5_10, Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
+
+    /// The profile of a device that its driver knows, if it does not know the model's default, a
+    /// BlueField-3.
+    pub(crate) const fn profile(self) -> Option<&'static str> {
+        match self {
+            Self::Linux5_10 => Some("connectx6dx"),
+            Self::Linux6_1 | Self::Linux6_12 | Self::Linux7_2 => None,
+        }
+    }
 
     /// The Debian suite that carries kernels of this series.
     pub(crate) const fn suite(self) -> &'static str {
         match self {
+            Self::Linux5_10 => "bullseye",
             Self::Linux6_1 => "bookworm",
             Self::Linux6_12 => "trixie",
             Self::Linux7_2 => "trixie-backports",
@@ -62,6 +73,7 @@ impl KernelFlavour {
 impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Linux5_10 => "5.10",
             Self::Linux6_1 => "6.1",
             Self::Linux6_12 => "6.12",
             Self::Linux7_2 => "7.2",
@@ -96,7 +108,7 @@ impl FromStr for Selection {
             .into_iter()
             .find(|series| series.to_string() == text)
             .map(|series| Self(Some(series)))
-            .ok_or_else(|| format!("no kernel series {text}: choose 6.1, 6.12, 7.2 or all"))
+            .ok_or_else(|| format!("no kernel series {text}: choose 5.10, 6.1, 6.12, 7.2 or all"))
     }
 }
 

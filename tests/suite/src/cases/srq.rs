@@ -16,7 +16,7 @@ use verbless_queue::{
 
 use crate::case::cases;
 use crate::need::{SRQ, cap};
-use crate::{Endpoint, Lab, Stop, TIMEOUT, ensure, ensure_eq, failed, pattern, quiet, until};
+use crate::{Endpoint, Lab, Need, Stop, TIMEOUT, ensure, ensure_eq, failed, pattern, quiet, until};
 
 cases!(
     "srq",
@@ -34,8 +34,8 @@ cases!(
     sender_without_receive_exceeds_rnr_retries,
     oversized_message_fails_only_its_qp,
     failed_qp_leaves_receives_to_others,
-    limit_event_fires_once_below_limit,
-    limit_event_can_be_rearmed,
+    limit_event_fires_once_below_limit [Need::LimitEvents],
+    limit_event_can_be_rearmed [Need::LimitEvents],
     query_returns_size_stride_and_pd,
     rmp_lives_as_long_as_its_qps,
     config_above_limit_is_rejected_with_limit,

@@ -4,16 +4,16 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{self, Signal};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use verbless_conformance::{Lab, Outcome, Stop, ensure};
 
+use crate::agent::Address;
 use crate::case::{By, Case, Side};
 use crate::channel::{Channel, Instruction, PATIENCE, Report};
 use crate::files::Files;
@@ -33,7 +33,7 @@ fn limit(case: &Case) -> Duration {
 type Arrival = (Side, u32, Option<Report>);
 
 /// Runs a case, if its needs are met.
-pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> Outcome {
+pub(crate) fn outcome(on: &On, agent: Option<&Address>, lab: &Lab, case: &Case) -> Outcome {
     let missing = match lab.missing(&case.needs) {
         Ok(missing) => missing,
         Err(Stop(why)) => return Outcome::Failed(why),
@@ -58,8 +58,8 @@ pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> 
 /// Where a role runs.
 enum RunsIn {
     Process(Child),
-    /// A process that the agent started.
-    OtherSide(Pid),
+    /// A process that the agent at this address started.
+    OtherSide(Address, Pid),
     Thread(Files),
 }
 
@@ -76,7 +76,7 @@ struct Running {
 
 struct Director<'a> {
     on: &'a On,
-    agent: Option<&'a Path>,
+    agent: Option<&'a Address>,
     lab: &'a Arc<Lab>,
     case: &'a Case,
     sender: Sender<Arrival>,
@@ -89,7 +89,7 @@ struct Director<'a> {
 impl<'a> Director<'a> {
     fn start(
         on: &'a On,
-        agent: Option<&'a Path>,
+        agent: Option<&'a Address>,
         lab: &'a Arc<Lab>,
         case: &'a Case,
     ) -> Result<Self, Stop> {
@@ -117,10 +117,10 @@ impl<'a> Director<'a> {
                 })?;
                 RunsIn::Thread(files)
             }
-            (false, Some(socket)) if side == Side::B => {
-                let (process, stream) = crate::agent::role(socket, &self.case.name, life)?;
+            (false, Some(agent)) if side == Side::B => {
+                let (process, stream) = crate::agent::role(agent, &self.case.name, life)?;
                 ours = stream;
-                RunsIn::OtherSide(process)
+                RunsIn::OtherSide(agent.clone(), process)
             }
             (false, _) => RunsIn::Process(self.process(side, life, theirs)?),
         };
@@ -224,7 +224,7 @@ impl<'a> Director<'a> {
             Some(By::Itself) => role.channel.send_instruction(&Instruction::Die),
             Some(By::Director) => match &mut role.runs_in {
                 RunsIn::Process(child) => Ok(child.kill()?),
-                RunsIn::OtherSide(process) => Ok(signal::kill(*process, Signal::SIGKILL)?),
+                RunsIn::OtherSide(agent, process) => crate::agent::kill(agent, *process),
                 RunsIn::Thread(files) => {
                     files.close();
                     role.channel.shut_down()
@@ -246,7 +246,7 @@ impl<'a> Director<'a> {
                 let killed = planned && by_sigkill(status);
                 ensure!(killed, "role {side:?} ended by itself: {status}");
             }
-            RunsIn::OtherSide(process) => {
+            RunsIn::OtherSide(_, process) => {
                 ensure!(planned, "role {side:?} (process {process}) ended by itself");
             }
             RunsIn::Thread(files) => {
@@ -274,10 +274,10 @@ impl Drop for Director<'_> {
                     let _ = child.wait();
                 }
                 // The agent waits for it. A role that has succeeded needs no kill.
-                RunsIn::OtherSide(process) if !role.done => {
-                    let _ = signal::kill(*process, Signal::SIGKILL);
+                RunsIn::OtherSide(agent, process) if !role.done => {
+                    let _ = crate::agent::kill(agent, *process);
                 }
-                RunsIn::OtherSide(_) | RunsIn::Thread(_) => {}
+                RunsIn::OtherSide(..) | RunsIn::Thread(_) => {}
             }
         }
     }

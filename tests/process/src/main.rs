@@ -22,12 +22,12 @@ mod on;
 mod role;
 mod single_role;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use verbless_conformance::{Outcome, Row, Run, Stop, unexpected_skips};
 
+use agent::Address;
 use case::{Case, Side};
 use on::On;
 
@@ -40,10 +40,10 @@ struct Options {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
-    /// The second role is on the DPU's side of `verbless-model run --dpu`, and the `agent` that
-    /// listens at this socket starts it.
-    #[arg(long, value_name = "SOCKET")]
-    agent: Option<PathBuf>,
+    /// The second role is on the DPU's side, and the `agent` that listens there starts it: at a
+    /// socket's path under `verbless-model run --dpu`, or at tcp:HOST:PORT on another machine.
+    #[arg(long, value_name = "ADDRESS")]
+    agent: Option<Address>,
     /// List the cases with their needs, and stop.
     #[arg(long)]
     list: bool,
@@ -60,8 +60,8 @@ enum Task {
     /// One role of a case; its director is on standard input.
     #[command(hide = true)]
     Role { case: String, side: Side, life: u32 },
-    /// Starts second roles for a director in another process: `--agent` names the same socket.
-    Agent { socket: PathBuf },
+    /// Starts second roles for a director elsewhere, whose `--agent` leads to this address.
+    Agent { address: Address },
 }
 
 fn main() -> ExitCode {
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Some(Task::Role { case, side, life }) => {
             single_role::in_this_process(&options.on, case, *side, *life)
         }
-        Some(Task::Agent { socket }) => agent::run(&options.on, socket),
+        Some(Task::Agent { address }) => agent::run(&options.on, address),
         None => all(&options),
     };
     match result {
@@ -106,15 +106,15 @@ fn all(options: &Options) -> Result<bool, Stop> {
     let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };
     for case in &selected {
         let start = std::time::Instant::now();
-        let outcome = director::outcome(&options.on, options.agent.as_deref(), &lab, case);
+        let outcome = director::outcome(&options.on, options.agent.as_ref(), &lab, case);
         let seconds = start.elapsed().as_secs_f64();
         let case = format!("process::{}", case.name);
         let row = Row { case, outcome, seconds, failed_commands: Vec::new() };
         println!("{}", row.line());
         run.cases.push(row);
     }
-    if let Some(socket) = &options.agent {
-        agent::end(socket)?;
+    if let Some(address) = &options.agent {
+        agent::end(address)?;
     }
     let unexpected = match &options.expect {
         Some(environment) => {

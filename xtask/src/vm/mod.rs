@@ -21,7 +21,7 @@ use self::fetch::{Kernel, Qemu};
 use self::initramfs::{Contents, Settings};
 use self::model::{Model, Shape};
 use self::program::Program;
-use self::qemu::Machine;
+use self::qemu::{HostNetwork, Machine};
 use self::series::{KernelFlavour, Selection, Series};
 use crate::workspace::Result;
 
@@ -39,6 +39,7 @@ pub(crate) mod program;
 mod qemu;
 pub(crate) mod rxe;
 pub(crate) mod series;
+mod sides;
 
 /// Options of `cargo xtask vm`.
 #[derive(clap::Args, Debug)]
@@ -67,6 +68,13 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["program", "rdma_core_suite", "with_rdma_core", "reload"])]
     #[arg(conflicts_with_all = ["boots", "no_device", "Shape", "arch", "pages"])]
     rxe: bool,
+    /// Boot two guests on the two sides of one BlueField: this one is the DPU's own system, an
+    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `process` with its options, whose second
+    /// roles then run on the DPU; by default, its cases of a host and its DPU.
+    #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
+    #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown", "boots"])]
+    #[arg(conflicts_with_all = ["no_device", "carry", "sides", "functions", "profiles", "rxe"])]
+    side: Option<String>,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,
@@ -129,6 +137,9 @@ impl Options {
         })
     }
 }
+
+/// The name of a guest's log below `target/vm`.
+const LOG: &str = "last.log";
 
 /// How long a guest may take to shut its devices down.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -194,6 +205,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.rxe {
         return rxe::run(options);
     }
+    if options.side.is_some() {
+        return sides::run(options);
+    }
     let arch = options.arch;
     options.flavour()?;
     let qemu = Qemu::get(arch)?;
@@ -209,7 +223,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Some(program) => Some(program.clone()),
         None => Some(program::build("verbless-model-host", "verbless-model")?),
     };
-    let mut log = File::create(fetch::folder().join("last.log"))?;
+    let mut log = File::create(fetch::folder().join(LOG))?;
     let mut code = 0;
     for series in options.selection().series() {
         match all_boots(options, &qemu, series, &program, model.as_deref(), &mut log) {
@@ -341,6 +355,7 @@ fn one(
         devices: model.as_ref().map_or(&[], |model| &model.sockets),
         cable: None,
         tap: None,
+        network: HostNetwork::None,
         reboots: options.shutdown,
     }
     .describe(&mut command);
@@ -352,9 +367,10 @@ fn one(
         log,
         complaints: &scratch.join("qemu.log"),
         limit: Duration::from_secs(options.timeout),
+        abandoned: None,
     };
     let outcome = watch.run(&command)?;
-    let code = verdict(&outcome, *devices, options.strict)?;
+    let code = verdict(&outcome, *devices, options.strict, LOG)?;
     if let Some(model) = model {
         model.finish()?;
     }
@@ -388,8 +404,9 @@ fn left_in_time(lives: u32, shutdown: Duration) -> Result {
     }
 }
 
-/// The program's exit code, unless something else went wrong: that counts first.
-fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
+/// The program's exit code, unless something else went wrong: that counts first. `log` is the name
+/// of the guest's log.
+fn verdict(outcome: &Outcome, devices: u32, strict: bool, log: &str) -> Result<u8> {
     let Outcome { account, console, cut_short, .. } = outcome;
     for warning in &account.warnings {
         eprintln!("the guest's kernel warned: {warning}");
@@ -421,7 +438,7 @@ fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
     if lines.is_empty() {
         lines = console.tail();
     }
-    let log = fetch::folder().join("last.log");
+    let log = fetch::folder().join(log);
     Err(format!("{}\n{lines}the whole log is in {}", wrong.join("; "), log.display()).into())
 }
 
@@ -433,7 +450,7 @@ mod tests {
     use super::console::{Account, Console};
     use super::model::Shape;
     use super::series::Series;
-    use super::{LIVES, left_in_time, shape_for, verdict};
+    use super::{LIVES, LOG, left_in_time, shape_for, verdict};
 
     /// The result of a run with one device, from a guest's log.
     fn judge(log: &str, strict: bool) -> Result<u8, String> {
@@ -446,7 +463,7 @@ mod tests {
         for mark in outcome.console.take(log.as_bytes()) {
             outcome.account.note(mark, Duration::ZERO);
         }
-        verdict(&outcome, 1, strict).map_err(|error| error.to_string())
+        verdict(&outcome, 1, strict, LOG).map_err(|error| error.to_string())
     }
 
     const GOOD: &str = "verbless: init\nverbless: devices 1\nverbless: exit 7\nverbless: unloaded \

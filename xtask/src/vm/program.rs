@@ -123,6 +123,12 @@ impl Program {
         Ok(self)
     }
 
+    /// The cases of two programs with these arguments.
+    pub(crate) fn process(arch: &Arch, arguments: &[String]) -> Result<Self> {
+        let words = [PROGRAMS[1].0.to_string()].into_iter().chain(arguments.iter().cloned());
+        Self::new(arch, &words.collect::<Vec<_>>(), false)
+    }
+
     /// rdma-core's and perftest's programs, one after the other.
     pub(crate) fn rdma_core_suite() -> Self {
         Self::script("rdma-core-suite", RDMA_CORE.to_string())

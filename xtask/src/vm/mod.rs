@@ -31,6 +31,7 @@ pub(crate) mod child;
 mod console;
 mod cpio;
 mod elf;
+mod fdt;
 pub(crate) mod fetch;
 mod initramfs;
 mod model;

@@ -7,6 +7,9 @@
 //!        \\--- TCP --- 10.0.2.2 === a port of this machine === :7471 ---/
 //! ```
 //!
+//! The driver knows a BlueField's own system by a platform device, that of the SoC's boot control
+//! (`MLNXBF04`). The DPU's guest has one in its device tree.
+//!
 //! The program is `process` (`tests/process`): its director and the first role of each case run on
 //! the host, the second role on the DPU, where an agent starts it.
 
@@ -21,6 +24,7 @@ use std::time::Duration;
 use super::arch::{Arch, X86_64};
 use super::boot::Watch;
 use super::child::{Scratch, Signals};
+use super::fdt;
 use super::fetch::{self, Kernel, Qemu};
 use super::initramfs::{self, Contents, Settings};
 use super::model::{Model, Shape};
@@ -36,6 +40,9 @@ const PROFILE: &str = "bluefield3";
 
 /// The guest's network, on which it is 10.0.2.15 and this machine 10.0.2.2.
 const PREPARE: &str = "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up\n";
+
+/// The platform device by which the driver knows a BlueField.
+const SOC: &str = "MLNXBF04";
 
 /// The cases that run if no options of `process` are given.
 const CASES: [&str; 4] = ["--filter", "dpu", "--expect", "process dpu"];
@@ -65,6 +72,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let [series] = options.selection().series()[..] else {
         return Err("--side dpu boots one kernel on the DPU: name one with --kernel".into());
     };
+    if options.arch.target.is_none() {
+        return Err("the DPU's side is an arm64 system: add --arch aarch64".into());
+    }
     let flavour = match options.flavour()? {
         KernelFlavour::Cloud => KernelFlavour::Full,
         other => other,
@@ -192,8 +202,9 @@ impl Guest {
         let (initramfs, output) = (file("root"), file("output"));
         std::fs::write(&initramfs, root)?;
         let listener = UnixListener::bind(&output)?;
-        let mut qemu = Qemu::get(arch)?.command()?;
-        Machine {
+        let emulator = Qemu::get(arch)?;
+        let mut qemu = emulator.command()?;
+        let machine = Machine {
             arch,
             kernel: &kernel.image,
             initramfs: &initramfs,
@@ -204,8 +215,11 @@ impl Guest {
             tap: None,
             network,
             reboots: false,
+        };
+        machine.describe(&mut qemu);
+        if arch.target.is_some() {
+            qemu.arg("-dtb").arg(bluefield_tree(&emulator, &machine, &file("tree"))?);
         }
-        .describe(&mut qemu);
         Ok(Prepared {
             release: kernel.release,
             qemu,
@@ -215,6 +229,20 @@ impl Guest {
             name: log,
         })
     }
+}
+
+/// The machine's device tree with a BlueField's platform device, as a file. No device of the
+/// machine is in it: QEMU writes its tree without connecting to any socket.
+fn bluefield_tree(qemu: &Qemu, machine: &Machine<'_>, file: &Path) -> Result<PathBuf> {
+    let output = file.with_extension("output");
+    let _listener = UnixListener::bind(&output)?;
+    let mut command = qemu.command()?;
+    let bare = Machine { output: &output, devices: &[], network: HostNetwork::None, ..*machine };
+    bare.describe(&mut command);
+    command.arg("-machine").arg(format!("dumpdtb={}", file.display()));
+    crate::commands::output_of(&mut command)?;
+    std::fs::write(file, fdt::with_device(&std::fs::read(file)?, SOC, "verbless,bluefield")?)?;
+    Ok(file.to_path_buf())
 }
 
 impl Prepared {

@@ -562,17 +562,27 @@ fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
     in_a_vm("bluefield3", &[guest, &options, &hwtest, &there].concat())
 }
 
-/// A part of the suite as an Arm core's program on Linux 6.12 for arm64 with pages of 16 KiB.
+/// A part of the suite as an Arm core's program on Linux 6.12 for arm64 with pages of 16 KiB; and
+/// programs of a host, on Linux 6.1, and of its DPU, on that kernel.
 fn arm64_in_a_vm() -> Result<Outcome> {
     const SERIES: &str = "6.12";
-    if let Err(error) = crate::vm::fetch(&AARCH64, SERIES, KernelFlavour::Pages16K) {
-        return Ok(Outcome::Skipped(error.to_string()));
+    let host = (&X86_64, "6.1", KernelFlavour::Cloud);
+    for (arch, series, flavour) in [(&AARCH64, SERIES, KernelFlavour::Pages16K), host] {
+        if let Err(error) = crate::vm::fetch(arch, series, flavour) {
+            return Ok(Outcome::Skipped(error.to_string()));
+        }
     }
     let model = crate::run::model()?.display().to_string();
-    let hwtest = crate::dist::arm_hwtest()?.display().to_string();
+    let [hwtest, on_dpu] = crate::dist::arm_suites()?.map(|path| path.display().to_string());
+    let on_host = crate::run::program("process")?.display().to_string();
     let guest = ["vm", "--arch", "aarch64", "--kernel", SERIES, "--pages", "16k"];
-    let program = ["--model", &model, "--", &hwtest, "--device", "mlx5_0", "--matrix-step", "100"];
-    counted(xtask(&[&guest[..], &program].concat()))
+    let guest = [&guest[..], &["--model", &model]].concat();
+    let program = ["--", &hwtest, "--device", "mlx5_0", "--matrix-step", "100"];
+    let suite = count(xtask(&[&guest[..], &program].concat()))?;
+    let sides = ["--side", "dpu", "--on-dpu", &on_dpu, "--", &on_host];
+    let cases = ["--filter", "dpu", "--expect", "process dpu"];
+    let sides = count(xtask(&[&guest[..], &sides, &cases].concat()))?;
+    Ok(suite.and(sides).outcome())
 }
 
 /// The cases of two programs on a real kernel.

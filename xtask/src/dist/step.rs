@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::build::{Build, Built};
 use super::packages::Packages;
-use super::program::{AARCH64, HWTEST, MODEL};
+use super::program::{AARCH64, HWTEST, MODEL, PROCESS, Program};
 use super::trial;
 use crate::commands::{Counts, cargo, count};
 use crate::outcome::Outcome;
@@ -35,7 +35,7 @@ pub(crate) fn check() -> Result<Outcome> {
     Ok(Counts { passed: passed + tests.passed, failed: failed + tests.failed, ..tests }.outcome())
 }
 
-/// hwtest and the model for Arm cores, unoptimised.
+/// hwtest, the model and the cases of two programs for Arm cores, unoptimised.
 fn built() -> Result<Vec<Built>> {
     let (directory, commit, target) = (directory(), commit(), AARCH64.target());
     let build = Build {
@@ -43,17 +43,22 @@ fn built() -> Result<Vec<Built>> {
         directory: &directory,
         target: &target,
         profile: "dev",
-        programs: &[HWTEST, MODEL],
+        programs: &[HWTEST, MODEL, PROCESS],
         commit: commit.as_deref(),
     };
     build.run(&Packages::read(workspace_root(), &target)?)
 }
 
-/// The suite for Arm cores, unoptimised, as the step "dist" tries it.
-pub(crate) fn arm_hwtest() -> Result<PathBuf> {
+/// The suite and the cases of two programs for Arm cores, unoptimised, as the step "dist" tries
+/// them.
+pub(crate) fn arm_suites() -> Result<[PathBuf; 2]> {
     has_std(&AARCH64.target())?;
-    let suite = built()?.into_iter().find(|it| it.program.name == HWTEST.name);
-    Ok(suite.ok_or("cargo built no hwtest")?.path)
+    let built = built()?;
+    let path = |program: &Program| {
+        let found = built.iter().find(|it| it.program.name == program.name);
+        found.map(|it| it.path.clone()).ok_or("cargo built no suite for Arm cores")
+    };
+    Ok([path(&HWTEST)?, path(&PROCESS)?])
 }
 
 /// The tests of [`TESTED`] on an emulated Arm core.

@@ -71,11 +71,15 @@ pub(crate) struct Options {
     rxe: bool,
     /// Boot two guests on the two sides of one BlueField: this one is the DPU's own system, an
     /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `process` with its options, whose second
-    /// roles then run on the DPU; by default, its cases of a host and its DPU.
+    /// roles then run on the DPU; by default all its cases.
     #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
     #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown", "boots"])]
     #[arg(conflicts_with_all = ["no_device", "carry", "sides", "functions", "profiles", "rxe"])]
     side: Option<String>,
+    /// With --side: start this program on the DPU instead of building `process`. PROGRAM may name
+    /// that of the host by its path.
+    #[arg(long, value_name = "FILE", requires = "side")]
+    on_dpu: Option<PathBuf>,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,

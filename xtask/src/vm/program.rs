@@ -123,9 +123,10 @@ impl Program {
         Ok(self)
     }
 
-    /// The cases of two programs with these arguments.
-    pub(crate) fn process(arch: &Arch, arguments: &[String]) -> Result<Self> {
-        let words = [PROGRAMS[1].0.to_string()].into_iter().chain(arguments.iter().cloned());
+    /// The program of the cases of two programs with these arguments; it is built if there is none.
+    pub(crate) fn process(arch: &Arch, built: Option<&Path>, arguments: &[String]) -> Result<Self> {
+        let name = built.map_or(PROGRAMS[1].0.to_string(), |path| path.display().to_string());
+        let words = [name].into_iter().chain(arguments.iter().cloned());
         Self::new(arch, &words.collect::<Vec<_>>(), false)
     }
 

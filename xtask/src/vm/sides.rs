@@ -45,7 +45,7 @@ const PREPARE: &str = "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up\n";
 const SOC: &str = "MLNXBF04";
 
 /// The cases that run if no options of `process` are given.
-const CASES: [&str; 4] = ["--filter", "dpu", "--expect", "process dpu"];
+const CASES: [&str; 2] = ["--expect", "process sides"];
 
 /// One of the two guests.
 struct Guest {
@@ -66,7 +66,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         None => ("process", CASES.map(String::from).to_vec()),
         Some((name, arguments)) => (name.as_str(), arguments.to_vec()),
     };
-    if name != "process" {
+    let on_host = (name != "process").then(|| PathBuf::from(name));
+    if on_host.as_ref().is_some_and(|it| it.file_name() != Some("process".as_ref())) {
         return Err(format!("--side dpu runs `process` with its options, not {name}").into());
     }
     let [series] = options.selection().series()[..] else {
@@ -89,8 +90,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         None => program::build("verbless-model-host", "verbless-model")?,
     };
     let programs = [
-        Program::process(&X86_64, &director.collect::<Vec<_>>())?,
-        Program::process(options.arch, &agent.map(String::from))?,
+        Program::process(&X86_64, on_host.as_deref(), &director.collect::<Vec<_>>())?,
+        Program::process(options.arch, options.on_dpu.as_deref(), &agent.map(String::from))?,
     ];
     let shape = Shape {
         profiles: vec![PROFILE.to_string()],

@@ -73,8 +73,9 @@ pub(crate) struct Options {
     /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `process` with its options, whose second
     /// roles then run on the DPU; by default all its cases.
     #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
-    #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown", "boots"])]
-    #[arg(conflicts_with_all = ["no_device", "carry", "sides", "functions", "profiles", "rxe"])]
+    #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown"])]
+    #[arg(conflicts_with_all = ["boots", "no_device", "carry", "sides", "functions"])]
+    #[arg(conflicts_with_all = ["profiles", "rxe"])]
     side: Option<String>,
     /// With --side: start this program on the DPU instead of building `process`. PROGRAM may name
     /// that of the host by its path.

@@ -1,5 +1,5 @@
-//! `cargo xtask vm --side dpu`: two guests on the two sides of one modelled BlueField, each with its
-//! own kernel.
+//! `cargo xtask vm --side dpu`: two guests on the two sides of one modelled BlueField, each with
+//! its own kernel.
 //!
 //! ```text
 //!   host: x86-64, Linux 6.1                        DPU: the chosen architecture and kernel

@@ -527,7 +527,7 @@ fn sweep() -> Result<Outcome> {
     listed(command)
 }
 
-/// Every kernel with Ethernet ports, whose steering its driver sets up when it probes, and its ways
+/// Every maintained kernel with Ethernet ports, whose steering its driver sets up when it probes, and its ways
 /// to leave with the drivers loaded: reboot, kexec, power off.
 fn ethernet_in_a_vm() -> Result<Outcome> {
     if let Err(error) = crate::vm::fetch_for_shutdown() {
@@ -537,7 +537,7 @@ fn ethernet_in_a_vm() -> Result<Outcome> {
     once(xtask(&[
         "vm",
         "--kernel",
-        "all",
+        "maintained",
         "--link",
         "ethernet",
         "--shutdown",

@@ -48,8 +48,8 @@ pub(crate) struct Options {
     /// The guest's architecture: x86_64, or aarch64, as a BlueField's own cores are.
     #[arg(long, default_value = "x86_64", value_parser = Arch::parse)]
     arch: &'static Arch,
-    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, or all of them one after the other; by default
-    /// 6.1, on aarch64 6.12.
+    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, all of them one after the other, or the maintained
+    /// ones, all but 5.10; by default 6.1, on aarch64 6.12.
     #[arg(long)]
     kernel: Option<Selection>,
     /// The size of the kernel's pages: 4k, or on aarch64 also 16k.
@@ -195,11 +195,11 @@ fn fetch_kernels(arch: &'static Arch, series: &str, flavour: KernelFlavour) -> R
     Ok(())
 }
 
-/// Fetches the missing parts for `--shutdown` with each kernel; an error says why no guest can run
+/// Fetches the missing parts for `--shutdown` with each maintained kernel; an error says why no guest can run
 /// here.
 pub(crate) fn fetch_for_shutdown() -> Result {
-    fetch_kernels(&X86_64, "all", KernelFlavour::Cloud)?;
-    for series in "all".parse::<Selection>()?.series() {
+    fetch_kernels(&X86_64, "maintained", KernelFlavour::Cloud)?;
+    for series in "maintained".parse::<Selection>()?.series() {
         fetch::kexec(&X86_64, series)?;
     }
     Ok(())

@@ -25,8 +25,8 @@ use crate::workspace::{Result, workspace_root};
 /// Options of `cargo xtask capture`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other.
-    #[arg(long, default_value = "all")]
+    /// The guest's kernel: 6.1, 6.12, 7.2, or the maintained ones one after the other.
+    #[arg(long, default_value = "maintained")]
     kernel: Selection,
 }
 

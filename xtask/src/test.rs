@@ -409,36 +409,47 @@ fn format() -> Result<Outcome> {
 
 /// The oldest kernel that the driver runs on.
 const OLDEST_KERNEL: Hwtest =
-    ("connectx6dx", "ethernet", Some("--model-kernel=5.10"), "model linux 5.10");
+    ("connectx6dx", "ethernet", &["--model-kernel=5.10"], "model linux 5.10");
+
+/// Kernels with pages of 64 KiB: one that registers no memory in smaller ones, and the newest.
+const LARGE_PAGES: [Hwtest; 2] = [
+    (
+        "connectx6dx",
+        "ethernet",
+        &["--model-pages=64k", "--model-kernel=5.15", "--matrix-step=20"],
+        "model ethernet",
+    ),
+    ("bluefield3", "infiniband", &["--model-pages=64k", "--matrix-step=20"], "model infiniband"),
+];
 
 /// Devices with fewer capabilities than those of `tests`.
 const REDUCED_DEVICES: [Hwtest; 2] = [
-    ("connectx6dx-realtime", "ethernet", None, "model realtime"),
-    ("connectx6vf", "infiniband", None, "model vf"),
+    ("connectx6dx-realtime", "ethernet", &[], "model realtime"),
+    ("connectx6vf", "infiniband", &[], "model vf"),
 ];
 
-/// The suite on these devices and this kernel.
+/// The suite on these devices and these kernels.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    let [first, second] = REDUCED_DEVICES;
-    hwtests(&[first, second, OLDEST_KERNEL])
+    hwtests(&[&REDUCED_DEVICES[..], &[OLDEST_KERNEL], &LARGE_PAGES].concat())
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
 /// case also runs with messages carried whole and both runs must agree, and over links that lose,
 /// duplicate and delay one frame in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
-    const LOSSY: Option<&str> = Some("--faults=tests/suite/lossy.toml");
+    const LOSSY: &[&str] = &["--faults=tests/suite/lossy.toml"];
+    const BOTH: &[&str] = &["--both-ways"];
     hwtests(&[
-        ("connectx6dx", "ethernet", Some("--both-ways"), "model ethernet"),
-        ("bluefield3", "infiniband", Some("--both-ways"), "model infiniband"),
+        ("connectx6dx", "ethernet", BOTH, "model ethernet"),
+        ("bluefield3", "infiniband", BOTH, "model infiniband"),
         ("connectx6dx", "ethernet", LOSSY, "lossy ethernet"),
         ("bluefield3", "infiniband", LOSSY, "lossy infiniband"),
     ])
 }
 
-/// Profile and link of a model, the mode of its messages, and the environment of the expected
+/// Profile and link of a model, further options of `hwtest`, and the environment of the expected
 /// skips.
-type Hwtest = (&'static str, &'static str, Option<&'static str>, &'static str);
+type Hwtest = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// The suite on models.
 fn hwtests(runs: &[Hwtest]) -> Result<Outcome> {
@@ -446,7 +457,7 @@ fn hwtests(runs: &[Hwtest]) -> Result<Outcome> {
     for (profile, link, how, environment) in runs {
         let mut hwtest = Command::new(crate::run::program("hwtest")?);
         hwtest.args(["--device", "model", "--profile", profile, "--link", link]);
-        hwtest.args(how).args(["--expect", environment]).current_dir(workspace_root());
+        hwtest.args(*how).args(["--expect", environment]).current_dir(workspace_root());
         let counts = count(hwtest)?;
         passed += counts.passed;
         failed += counts.failed;
@@ -524,8 +535,8 @@ fn sweep() -> Result<Outcome> {
     listed(command)
 }
 
-/// Boots every kernel with Ethernet ports, whose driver sets up steering when it probes. Then shuts
-/// each down with the drivers loaded: by reboot, kexec and power off.
+/// Boots every maintained kernel with Ethernet ports, whose driver sets up steering when it probes.
+/// Then shuts each down with the drivers loaded: by reboot, kexec and power off.
 fn ethernet_in_a_vm() -> Result<Outcome> {
     if let Err(error) = crate::vm::fetch_for_shutdown() {
         return Ok(Outcome::Skipped(error.to_string()));
@@ -534,7 +545,7 @@ fn ethernet_in_a_vm() -> Result<Outcome> {
     once(xtask(&[
         "vm",
         "--kernel",
-        "all",
+        "maintained",
         "--link",
         "ethernet",
         "--shutdown",
@@ -559,17 +570,30 @@ fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
     in_a_vm("bluefield3", &[guest, &options, &hwtest, &there].concat())
 }
 
-/// A part of the suite as an Arm core's program on Linux 6.12 for arm64 with pages of 16 KiB.
+/// A part of the suite as an Arm core's program on Linux 6.12 for arm64 with pages of 16 KiB; and
+/// programs of a host, on Linux 6.1, and of its DPU, on that kernel.
 fn arm64_in_a_vm() -> Result<Outcome> {
     const SERIES: &str = "6.12";
-    if let Err(error) = crate::vm::fetch(&AARCH64, SERIES, KernelFlavour::Pages16K) {
-        return Ok(Outcome::Skipped(error.to_string()));
+    let host = (&X86_64, "6.1", KernelFlavour::Cloud);
+    for (arch, series, flavour) in [(&AARCH64, SERIES, KernelFlavour::Pages16K), host] {
+        if let Err(error) = crate::vm::fetch(arch, series, flavour) {
+            return Ok(Outcome::Skipped(error.to_string()));
+        }
     }
     let model = crate::run::model()?.display().to_string();
-    let hwtest = crate::dist::arm_hwtest()?.display().to_string();
+    let hwtest = crate::dist::arm_suite()?.display().to_string();
+    let on_host = crate::run::program("hwtest")?.display().to_string();
     let guest = ["vm", "--arch", "aarch64", "--kernel", SERIES, "--pages", "16k"];
-    let program = ["--model", &model, "--", &hwtest, "--device", "mlx5_0", "--matrix-step", "100"];
-    counted(xtask(&[&guest[..], &program].concat()))
+    let guest = [&guest[..], &["--model", &model]].concat();
+    let program = ["--", &hwtest, "--device", "mlx5_0", "--matrix-step", "100"];
+    let suite = count(xtask(&[&guest[..], &program].concat()))?;
+    let sides = ["--side", "dpu", "--on-dpu", &hwtest, "--", &on_host, "--filter", "dpu"];
+    let mut sides = count(xtask(&[&guest[..], &sides].concat()))?;
+    if sides.passed == 0 {
+        println!("host and DPU: FAILED: every case was skipped");
+        sides.failed += 1;
+    }
+    Ok(suite.and(sides).outcome())
 }
 
 /// The cases of two programs on a real kernel.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::{Context, Umem, page_size};
+use verbless_devx::{Context, Umem};
 use verbless_prm::WqContext;
 
 /// A registration and the owner of its memory, which is dropped only after deregistration.
@@ -41,7 +41,7 @@ impl UserMemory {
         length: u64,
         owner: T,
     ) -> Self {
-        let page_limit = page_size() as u64;
+        let page_limit = context.page_size() as u64;
         let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
         Self { umem: None, context, id, address, length, page_limit, owner }
     }
@@ -66,12 +66,17 @@ impl UserMemory {
         self.length
     }
 
+    /// The largest page, in bytes, that the UMEM may have ([`Umem::page_limit`]).
+    pub fn page_limit(&self) -> u64 {
+        self.page_limit
+    }
+
     /// The offset of byte `offset` in its UMEM page, and the largest page size that the UMEM may
-    /// have. If the kernel may use pages larger than PAGE_SIZE, the first page begins at the first
-    /// byte of the UMEM, or at the start of that byte's system page.
+    /// have. If the kernel may use pages larger than its own, the first page begins at the first
+    /// byte of the UMEM, or at the start of that byte's page of the kernel.
     pub(crate) fn page_offset(&self, offset: u64) -> (u64, u64) {
         let limit = self.page_limit;
-        let first = self.address & (page_size() as u64 - 1);
+        let first = self.address & (self.context.page_size() as u64 - 1);
         (first.wrapping_add(offset) & (limit - 1), limit)
     }
 }

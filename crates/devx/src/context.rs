@@ -30,6 +30,8 @@ struct Inner {
     lost: AtomicU64,
     /// The kernel refused the page-size bitmap of UMEM_REG.
     no_page_sizes: AtomicBool,
+    /// The kernel refused page sizes below its own in UMEM_REG.
+    no_small_pages: AtomicBool,
     /// The kernel refused relaxed ordering in the access flags of UMEM_REG.
     no_relaxed_umem: AtomicBool,
     /// The result of [`Context::hides_refusals`], once it is known.
@@ -111,6 +113,7 @@ impl Context {
             leaked: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             no_page_sizes: AtomicBool::new(false),
+            no_small_pages: AtomicBool::new(false),
             no_relaxed_umem: AtomicBool::new(false),
             hides_refusals: OnceLock::new(),
             recognition,
@@ -128,6 +131,13 @@ impl Context {
     #[must_use]
     pub fn attributes(&self) -> &ContextAttributes {
         &self.0.attributes
+    }
+
+    /// Bytes of a page of the kernel that has the device: 4, 16 or 64 KiB. A UAR's mapping is one
+    /// such page, and pinned memory is counted in them.
+    #[must_use]
+    pub fn page_size(&self) -> usize {
+        self.0.device.page_size()
     }
 
     /// Number of objects that could not be destroyed. Each keeps the context open until the process
@@ -159,6 +169,20 @@ impl Context {
 
     pub(crate) fn set_pages_follow_address(&self) {
         self.0.no_page_sizes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel registers no memory in pages smaller than its own, as Linux before 6.7
+    /// does with pages of 16 or 64 KiB (commit 4fbc3a52cd4d, also in stable updates). The first
+    /// registration with [`PageSizes`](crate::PageSizes) below
+    /// [`page_size`](Self::page_size) finds out; `false` until then. Such memory then gets the
+    /// kernel's page size, as [`Umem::page_limit`](crate::Umem::page_limit) says.
+    #[must_use]
+    pub fn umems_lack_small_pages(&self) -> bool {
+        self.0.no_small_pages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_umems_lack_small_pages(&self) {
+        self.0.no_small_pages.store(true, Ordering::Relaxed);
     }
 
     /// Whether the kernel passes UMEM_REG's access flags on without relaxed ordering, because it

@@ -1,8 +1,9 @@
-//! The size of the system's pages.
+//! The sizes of pages: of this process, and of the kernel that has a device.
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Bytes of a system page.
+/// Bytes of a page of this process, in which it maps memory. What a device's kernel counts in pages
+/// is counted in those of [`Context::page_size`](crate::Context::page_size).
 #[must_use]
 pub fn page_size() -> usize {
     sysconf(SysconfVar::PAGE_SIZE)

@@ -5,7 +5,6 @@ use crate::abi::{method, mlx5};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{DestroyError, Handle, Release};
-use crate::page::page_size;
 use crate::sys::{Mapping, Protection, Request};
 
 const RELEASE: Release =
@@ -55,7 +54,7 @@ impl Context {
             uar_obj_alloc::MMAP_LENGTH,
             uar_obj_alloc::PAGE_ID,
         ])?;
-        let page = page_size();
+        let page = self.page_size();
         if length as usize != page || !offset.is_multiple_of(page as u64) {
             let what =
                 format_args!("UAR of {length:#x} bytes at {offset:#x}, with pages of {page:#x}");
@@ -90,7 +89,7 @@ impl Uar {
         self.kind
     }
 
-    /// The mapped page, one system page long; store only.
+    /// The mapped page, one page of the kernel long, whose first 4 KiB are the UAR; store only.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {
         &self.mapping

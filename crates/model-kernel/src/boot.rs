@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_prm::{
-    DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, ManagePagesOut, QueryIssiIn, QueryPagesIn,
-    RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
+    DisableHcaIn, EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, ManagePagesOut,
+    QueryIssiIn, QueryPagesIn, RoceL3Type, RoceVersion, SetHcaCapIn, SetIssiIn, SetRoceAddressIn,
+    TeardownHcaIn,
 };
 
 use super::client::PAGE;
 use super::cmd::{FunctionAccess, cmd_exec, command};
+use super::kernel::capabilities;
 use super::network::is_ipv4;
+use super::pages::SystemPage;
 
 /// The newest software interface that the kernel speaks.
 const ISSI: u16 = 1;
@@ -36,7 +39,7 @@ pub(super) struct Booted {
 }
 
 impl Booted {
-    pub(super) fn new(function: Arc<dyn FunctionAccess>) -> Result<Self, Errno> {
+    pub(super) fn new(function: Arc<dyn FunctionAccess>, page: SystemPage) -> Result<Self, Errno> {
         let embedded = function.registers().embedded_cpu;
         command(&*function, EnableHcaIn::new().set_embedded_cpu_function(embedded))?;
         let mut booted = Self { function, pages: BTreeMap::new(), up: false };
@@ -51,6 +54,9 @@ impl Booted {
                 QueryPagesIn::new().set_op_mod(step).set_embedded_cpu_function(embedded),
             )?;
             booted.give_pages(query.num_pages())?;
+            if step == QueryPagesIn::BOOT_PAGES && page.uars() > 1 {
+                set_uar_page(&*booted.function, page)?;
+            }
         }
         command(&*function, &InitHcaIn::new())?;
         booted.up = true;
@@ -123,6 +129,15 @@ impl Booted {
         }
         Ok(())
     }
+}
+
+/// Groups UARs of 4 KiB into the kernel's larger pages (`handle_hca_cap`).
+fn set_uar_page(function: &dyn FunctionAccess, page: SystemPage) -> Result<(), Errno> {
+    let mut page_bytes = capabilities(function, HcaCapPage::GENERAL.0)?;
+    let general = HcaCap::from_prefix_mut(&mut page_bytes).ok_or(Errno::EIO)?;
+    general.set_uar_4k(true).set_log_uar_page_sz(page.log_uars().into());
+    let whole = page_bytes.first_chunk().ok_or(Errno::EIO)?;
+    command(function, SetHcaCapIn::new().set_capability(whole)).map(drop)
 }
 
 impl Drop for Booted {

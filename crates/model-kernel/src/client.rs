@@ -20,7 +20,7 @@ use super::eventfds::Eventfds;
 use super::mappings::check_pin;
 use crate::descriptor;
 
-/// Bytes per page, as the kernel pins and maps them.
+/// Bytes of a page of the device, in page lists and UARs, whatever the size of the kernel's pages.
 pub const PAGE: u64 = 4096;
 
 /// A capability that a rule requires, with Linux's number.

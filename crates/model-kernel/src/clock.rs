@@ -14,8 +14,8 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::uio::pwrite;
 
-use super::client::PAGE;
 use super::kernel::Kernel;
+use super::pages::SystemPage;
 
 /// Mask of the counter's bits.
 const MASK: u64 = (1 << 41) - 1;
@@ -90,10 +90,10 @@ pub(super) struct ClockPage {
 }
 
 impl ClockPage {
-    /// Makes a clock page in its own file.
-    pub(super) fn alone() -> Result<Self, Errno> {
+    /// Makes a clock page of this size in its own file.
+    pub(super) fn alone(page: SystemPage) -> Result<Self, Errno> {
         let file = memfd_create(c"verbless-clock", MFdFlags::MFD_CLOEXEC)?;
-        nix::unistd::ftruncate(&file, PAGE as i64)?;
+        nix::unistd::ftruncate(&file, page.bytes() as i64)?;
         Ok(Self::at(Arc::new(file), 0))
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn timestamp_converts_to_nanoseconds_across_wraps() {
         let mut time = CycleCounter::new(156_250, 1_000_000, 500).expect("a clock");
         assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
-        let page = ClockPage::alone().expect("a page");
+        let page = ClockPage::alone(SystemPage::default()).expect("a page");
         page.write(&time).expect("it exists");
         assert_eq!(nanoseconds(&read(&page), 500 + 156_250), 2_000_000, "a millisecond later");
         assert_eq!(nanoseconds(&read(&page), 500), 1_000_000);

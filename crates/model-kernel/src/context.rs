@@ -11,12 +11,14 @@ use super::kernel::Kernel;
 use super::refused::refused;
 use super::uar::static_offset;
 
-/// Doorbell registers per UAR page that a client may use.
-pub(super) const REGISTERS_PER_PAGE: u32 = 2;
+/// Doorbell registers per UAR that a client may use.
+pub(super) const REGISTERS_PER_UAR: u32 = 2;
 /// Maximum number of registers that are allocated with a context.
 const MAX_REGISTERS: u32 = 512;
 /// Request flag: a DevX context.
 const FLAG_DEVX: u32 = 1;
+/// Library capability: it knows several UARs of 4 KiB in a page.
+const LIB_4K_UARS: u32 = 1;
 /// Library capability: UAR pages are allocated one by one.
 const LIB_DYNAMIC_UARS: u32 = 2;
 /// IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS.
@@ -33,7 +35,16 @@ impl Context {
     pub(super) fn for_tests(static_uars: Vec<u32>) -> Self {
         let mappings = Vec::new();
         let (transport_domain, dynamic_uars) = (None, false);
-        Self { uid: 1, transport_domain, cqe_version: 1, dynamic_uars, static_uars, mappings }
+        let (uid, cqe_version, uars_per_page) = (1, 1, 1);
+        Self {
+            uid,
+            transport_domain,
+            cqe_version,
+            dynamic_uars,
+            uars_per_page,
+            static_uars,
+            mappings,
+        }
     }
 
     /// The user index of a client's QP, which the client chooses.
@@ -55,7 +66,7 @@ impl Context {
                 std::mem::forget(charge);
                 continue;
             }
-            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, kernel.uar_uid(self.uid), page);
         }
         if self.uid != 0 {
             kernel.destroy_uctx(self.uid);
@@ -149,7 +160,12 @@ impl Method<'_> {
             );
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
-        let registers = request.registers.wrapping_next_multiple(REGISTERS_PER_PAGE);
+        let uars_per_page = match kernel.caps.uar_4k() && request.lib_caps & LIB_4K_UARS != 0 {
+            true => kernel.page.uars(),
+            false => 1,
+        };
+        let registers = request.registers;
+        let registers = registers.wrapping_next_multiple(uars_per_page * REGISTERS_PER_UAR);
         if request.low_latency > registers.wrapping_sub(1) {
             let words = format!(
                 "num_low_latency_bfregs is {}: it must be below total_num_bfregs, {registers}",
@@ -162,6 +178,7 @@ impl Method<'_> {
             transport_domain: None,
             cqe_version: kernel.caps.cqe_version().min(request.max_cqe_version),
             dynamic_uars: request.lib_caps & LIB_DYNAMIC_UARS != 0,
+            uars_per_page,
             static_uars: Vec::new(),
             mappings: Vec::new(),
         };
@@ -206,11 +223,12 @@ impl Method<'_> {
                 let words = format!("total_num_bfregs is {registers}; at most {MAX_REGISTERS}");
                 return Err(refused(Errno::ENOMEM, words));
             }
-            for index in 0..(registers / REGISTERS_PER_PAGE) as usize {
+            let each = context.uars_per_page * REGISTERS_PER_UAR;
+            for index in 0..(registers / each) as usize {
                 context.mappings.extend(self.file.charge_mappings()?);
-                let page = kernel.allocate(Opcode::ALLOC_UAR, context.uid)?;
+                let page = kernel.allocate(Opcode::ALLOC_UAR, kernel.uar_uid(context.uid))?;
                 context.static_uars.push(page);
-                self.file.back(page, static_offset(index))?;
+                self.file.back(page, static_offset(index, kernel.page))?;
             }
         }
         if kernel.caps.log_max_transport_domain() != 0 {
@@ -281,7 +299,7 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE_BYTES] {
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(0, 1 << caps.log_max_qp());
     put(4, if kernel.has_write_combining() { 1 << caps.log_bf_reg_size() } else { 0 });
-    put(8, pages * REGISTERS_PER_PAGE);
+    put(8, pages * context.uars_per_page * REGISTERS_PER_UAR);
     put(12, CACHE_LINE);
     put(16, u32::from(caps.max_wqe_sz_sq()) | u32::from(caps.max_wqe_sz_rq()) << 16);
     // A profile may have any number in these eight bits.

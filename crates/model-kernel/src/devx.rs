@@ -6,7 +6,7 @@ use verbless_prm::Opcode;
 use nix::errno::Errno;
 
 use super::abi::attr;
-use super::context::REGISTERS_PER_PAGE;
+use super::context::REGISTERS_PER_UAR;
 use super::file::Method;
 use super::handles::{DevxObject, Object};
 use super::mailbox::{UID, VHCA_TUNNEL_ID};
@@ -221,10 +221,11 @@ impl Method<'_> {
                 "no registers came with the context (dynamic UARs)",
             ));
         }
-        let index = (register / REGISTERS_PER_PAGE) as usize;
-        let page = *context.static_uars.get(index).ok_or_else(|| {
+        let number = register / REGISTERS_PER_UAR;
+        let (index, within) = (number / context.uars_per_page, number % context.uars_per_page);
+        let first = *context.static_uars.get(index as usize).ok_or_else(|| {
             refused(Errno::EINVAL, format!("no register {register} came with the context"))
         })?;
-        self.attrs.put(attr::QUERY_OUT, &page.to_ne_bytes()).map_err(|_| Errno::EFAULT)
+        self.attrs.put(attr::QUERY_OUT, &(first + within).to_ne_bytes()).map_err(|_| Errno::EFAULT)
     }
 }

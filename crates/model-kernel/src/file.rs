@@ -15,11 +15,12 @@ use verbless_devx::{Mapping, Protection};
 use super::abi::{Access, Call, attr, object};
 use super::account::{Charge, Resource};
 use super::channel::Channel;
-use super::client::{Client, PAGE};
+use super::client::Client;
 use super::clock::ClockPage;
 use super::handles::{FileState, HandleEntry, Object, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
+use super::pages::SystemPage;
 use super::refused::refused;
 use super::uapi::{ReportedEvents, UverbsRequest, reported_events};
 use super::uar;
@@ -65,26 +66,37 @@ pub(super) struct File {
 }
 
 /// Whether an offset is that of the clock page.
-fn maps_clock(state: &FileState, offset: u64, length: u64) -> Result<bool, Errno> {
-    if !offset.is_multiple_of(PAGE) || !uar::is_clock(offset / PAGE) {
+fn maps_clock(
+    state: &FileState,
+    page: SystemPage,
+    offset: u64,
+    length: u64,
+) -> Result<bool, Errno> {
+    let bytes = page.bytes();
+    if !offset.is_multiple_of(bytes) || !uar::is_clock(offset / bytes) {
         return Ok(false);
     }
     state.context()?;
-    match length.checked_next_multiple_of(PAGE) {
-        Some(PAGE) => Ok(true),
+    match length.checked_next_multiple_of(bytes) {
+        Some(whole) if whole == bytes => Ok(true),
         _ => Err(refused(Errno::EINVAL, format!("{length} bytes to map: the clock has one page"))),
     }
 }
 
 /// The UAR page at an mmap offset.
-fn mapped_page(state: &FileState, offset: u64, length: u64) -> Result<u32, Errno> {
-    let context = state.context()?;
-    if !offset.is_multiple_of(PAGE) {
+fn mapped_page(
+    state: &FileState,
+    page: SystemPage,
+    offset: u64,
+    length: u64,
+) -> Result<u32, Errno> {
+    let (context, bytes) = (state.context()?, page.bytes());
+    if !offset.is_multiple_of(bytes) {
         return Err(refused(Errno::EINVAL, format!("offset {offset:#x} is not of a page")));
     }
-    let page = uar::mapped_page(state, context, offset / PAGE)?;
-    match length.checked_next_multiple_of(PAGE) {
-        Some(PAGE) => Ok(page),
+    let uar = uar::mapped_page(state, context, offset / bytes)?;
+    match length.checked_next_multiple_of(bytes) {
+        Some(whole) if whole == bytes => Ok(uar),
         _ => Err(refused(Errno::EINVAL, format!("{length} bytes to map: a UAR has one page"))),
     }
 }
@@ -208,14 +220,14 @@ impl File {
         protection: Protection,
     ) -> Result<Mapping, Errno> {
         let mut state = self.lock();
-        if maps_clock(&state, offset, length as u64)? {
+        if maps_clock(&state, self.kernel.page, offset, length as u64)? {
             if protection != Protection::Read {
                 return Err(Errno::EPERM);
             }
-            let page = self.show_clock(&mut state, ClockPage::alone)?;
+            let page = self.show_clock(&mut state, || ClockPage::alone(self.kernel.page))?;
             return Mapping::shared(page.file().as_fd(), 0, length, protection);
         }
-        let page = mapped_page(&state, offset, length as u64)?;
+        let page = mapped_page(&state, self.kernel.page, offset, length as u64)?;
         self.kernel.function.map_uar(page, length, protection)
     }
 
@@ -228,14 +240,14 @@ impl File {
         protection: i32,
     ) -> Result<(), Errno> {
         let mut state = self.lock();
-        if maps_clock(&state, offset, length)? {
+        if maps_clock(&state, self.kernel.page, offset, length)? {
             if protection & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
                 return Err(Errno::EPERM);
             }
             let file = self.doorbells.clone().ok_or(Errno::EOPNOTSUPP)?;
             return self.show_clock(&mut state, || Ok(ClockPage::at(file, offset))).map(drop);
         }
-        let page = mapped_page(&state, offset, length)?;
+        let page = mapped_page(&state, self.kernel.page, offset, length)?;
         let first = *state.mapped.entry(page).or_insert(offset);
         if first != offset {
             tracing::warn!(page, first, offset, "a doorbell page is mapped at two offsets");
@@ -340,7 +352,7 @@ impl File {
                 self.unback(page).map_err(|errno| {
                     refused(errno, "the page's mapping cannot be replaced: see vm.max_map_count")
                 })?;
-                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
+                let _ = self.kernel.free(Opcode::DEALLOC_UAR, self.kernel.uar_uid(uid), page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.release(mmap);
                 state.mapped.remove(&page);

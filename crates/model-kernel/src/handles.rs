@@ -157,7 +157,9 @@ pub(super) struct Context {
     pub(super) cqe_version: u8,
     /// The client allocates UAR pages individually.
     pub dynamic_uars: bool,
-    /// UAR pages allocated with the context.
+    /// UARs in each page, of which the client knows: 1, or as many as a page of the kernel has.
+    pub uars_per_page: u32,
+    /// The first UARs of the pages allocated with the context.
     pub static_uars: Vec<u32>,
     /// The charges of their mappings.
     pub mappings: Vec<Charge>,

@@ -20,6 +20,7 @@ use super::function::{ModelFunction, described_port};
 use super::fwctl::{self, Fwctl};
 use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
+use super::pages::SystemPage;
 use super::port::PortState;
 use super::refusal_log::{logged, logged_fwctl};
 use super::release::KernelRelease;
@@ -40,7 +41,8 @@ struct InProcessInner {
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
     kernels: Mutex<Vec<Attached>>,
-    release: Mutex<KernelRelease>,
+    /// Release and page size of the kernels.
+    like: Mutex<(KernelRelease, SystemPage)>,
     /// Unplugged devices.
     absent: Mutex<BTreeSet<usize>>,
 }
@@ -54,8 +56,8 @@ impl InProcessInner {
         !absent.contains(&device.number())
     }
 
-    fn release(&self) -> KernelRelease {
-        *self.release.lock().unwrap_or_else(PoisonError::into_inner)
+    fn like(&self) -> (KernelRelease, SystemPage) {
+        *self.like.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kernels(&self) -> MutexGuard<'_, Vec<Attached>> {
@@ -95,7 +97,7 @@ impl InProcess {
             client: Arc::new(OwnProcess::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
-            release: Mutex::default(),
+            like: Mutex::default(),
             absent: Mutex::default(),
         });
         Self { inner, side: None }
@@ -104,7 +106,14 @@ impl InProcess {
     /// Makes the model's kernel like another Linux release, for devices that are opened for the
     /// first time after this.
     pub fn like(self, release: KernelRelease) -> Self {
-        *self.inner.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+        self.inner.like.lock().unwrap_or_else(PoisonError::into_inner).0 = release;
+        self
+    }
+
+    /// Gives the model's kernel pages of another size than this process has, for devices that are
+    /// opened for the first time after this.
+    pub fn with_pages(self, page: SystemPage) -> Self {
+        self.inner.like.lock().unwrap_or_else(PoisonError::into_inner).1 = page;
         self
     }
 
@@ -207,7 +216,10 @@ impl InProcess {
         let is_shown =
             move |device: &&Function| side.is_none_or(|side| device.profile().side() == side);
         let of_side = self.inner.devices.iter().filter(is_shown).enumerate();
-        of_side.filter(|(_, device)| self.inner.is_present(device))
+        let (release, _) = self.inner.like();
+        of_side.filter(move |(_, device)| {
+            self.inner.is_present(device) && release.knows_device(device.device_id())
+        })
     }
 
     /// Hides a device and its representors, or shows them again, as when the number of VFs changes.
@@ -249,7 +261,7 @@ impl InProcess {
             }
             let network = self.inner.network.clone();
             let function = Arc::new(ModelFunction::new(device, fabric, network)?);
-            kernels[id] = Some((Kernel::attach(function, self.inner.release())?, 0));
+            kernels[id] = Some((Kernel::attach(function, self.inner.like())?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
         *users += 1;
@@ -267,6 +279,23 @@ impl Backend for InProcess {
         let network = &self.inner.network;
         let devices: Vec<_> =
             shown.map(|(number, device)| describe(number, device, network)).collect();
+        let (release, _) = self.inner.like();
+        if let Some(unknown) = self
+            .inner
+            .devices
+            .iter()
+            .map(Function::device_id)
+            .find(|&id| devices.is_empty() && !release.knows_device(id))
+        {
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                "looking for the model's devices",
+                format!(
+                    "the mlx5_core of Linux {release} does not know the PCI id 15b3:{unknown:04x}: \
+                     choose a newer kernel or an older device"
+                ),
+            ));
+        }
         if devices.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoDevice,
@@ -337,7 +366,7 @@ pub struct DeviceFile {
 
 impl DeviceFile {
     /// Opens a device for a client that maps its doorbells from `doorbells`, a sealed file of
-    /// `MMAP_SPAN` bytes.
+    /// `mmap_span` bytes.
     pub fn open(
         backend: &InProcess,
         device: usize,
@@ -445,10 +474,14 @@ unsafe impl OpenDevice for Opened {
         self.file.mmap(offset, length, protection)
     }
 
+    fn page_size(&self) -> usize {
+        self.file.kernel.page.bytes() as usize
+    }
+
     fn open_fwctl(&self) -> Result<Option<Arc<dyn verbless_devx::OpenFwctl>>, Error> {
         let inner = &self.backend.inner;
         // fwctl came with Linux 6.15.
-        if inner.release() < KernelRelease::Newest
+        if inner.like().0 < KernelRelease::Newest
             || !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered)
         {
             return Ok(None);

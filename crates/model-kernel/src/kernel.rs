@@ -21,6 +21,7 @@ use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command, succeeds_on_dead_dev
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
+use super::pages::SystemPage;
 use super::release::KernelRelease;
 use super::rules;
 use super::steering::Flows;
@@ -57,6 +58,7 @@ pub(super) mod ib_event {
 /// An attached device.
 pub(super) struct Kernel {
     pub release: KernelRelease,
+    pub page: SystemPage,
     pub function: Arc<dyn FunctionAccess>,
     pub caps: HcaCap,
     /// The events open to subscription; `None`: the device reports no events to users.
@@ -96,7 +98,7 @@ pub(super) struct Kernel {
 }
 
 /// Reads a page of current capabilities.
-fn capabilities(function: &dyn FunctionAccess, page: u16) -> Result<Vec<u8>, Errno> {
+pub(super) fn capabilities(function: &dyn FunctionAccess, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
     cmd_exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
@@ -123,9 +125,9 @@ impl Kernel {
     /// Attaches to a device: reads its capabilities, creates the EQs, and takes its interrupts.
     pub(super) fn attach(
         function: Arc<dyn FunctionAccess>,
-        release: KernelRelease,
+        (release, page): (KernelRelease, SystemPage),
     ) -> Result<Arc<Self>, Errno> {
-        let booted = Booted::new(function.clone())?;
+        let booted = Booted::new(function.clone(), page)?;
         let device = &*function;
         let general = capabilities(device, 0)?;
         let caps = *HcaCap::from_prefix(&general).ok_or(Errno::EIO)?;
@@ -144,6 +146,7 @@ impl Kernel {
         };
         let mut kernel = Self {
             release,
+            page,
             function: function.clone(),
             caps,
             subscribable,
@@ -234,9 +237,9 @@ impl Kernel {
     /// outbox. Any other errno: the client gets no outbox.
     pub(super) fn pass(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
         match self.run(input, output) {
-            // Linux 5.10 returns its own answer for a dead device to clients too.
+            // Linux before 5.18 returns its own answer for a dead device to clients too.
             Err(Errno::ENXIO)
-                if self.release == KernelRelease::V5_10
+                if self.release < KernelRelease::Newest
                     && succeeds_on_dead_device(rules::opcode(input)) =>
             {
                 Ok(())
@@ -285,6 +288,11 @@ impl Kernel {
         UID.set(&mut input, uid.into());
         NUMBER.set(&mut input, number);
         self.exec(&input, &mut [0; 16])
+    }
+
+    /// The uid with which a UAR of a user context is allocated.
+    pub(super) fn uar_uid(&self, context: u16) -> u16 {
+        if self.release.uars_have_uid() { context } else { 0 }
     }
 
     /// The low byte of the next mkey, which invalidates destroyed mkeys of the same index.

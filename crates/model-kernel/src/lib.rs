@@ -77,6 +77,7 @@ mod mappings;
 mod network;
 mod numbers;
 mod page_lists;
+mod pages;
 mod pinned;
 mod port;
 mod refusal_log;
@@ -100,6 +101,7 @@ mod tests;
 pub use fuzz::{AttrContent, FuzzFile, Method};
 pub use in_process::InProcess;
 pub use network::Neighbour;
+pub use pages::SystemPage;
 pub use release::KernelRelease;
 
 /// Interface for a front end that answers ioctls for other processes: `DeviceFile` executes them,
@@ -119,6 +121,6 @@ pub mod remote {
     pub use crate::mappings::{Mappings, check_pin};
     pub use crate::port::{GidEntry, PortState};
     pub use crate::refusal_log::{fwctl_request, log as log_refusal};
-    pub use crate::uar::MMAP_SPAN;
+    pub use crate::uar::mmap_span;
     pub use crate::verbs::query::flags as device_flags;
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 
-use super::client::{Capability, Client, PAGE};
+use super::client::{Capability, Client};
+use super::pages::SystemPage;
 use super::refused::{self, refused};
 
 /// Memory of a client that counts as pinned until this is dropped.
@@ -24,12 +25,12 @@ impl fmt::Debug for Pinned {
 impl Pinned {
     /// Accounts for the pages of a range and checks that they can be pinned.
     pub(super) fn new(
-        client: &Arc<dyn Client>,
+        (client, page): (&Arc<dyn Client>, SystemPage),
         address: u64,
         length: u64,
         writable: bool,
     ) -> Result<Self, Errno> {
-        let pages = pin(&**client, address, length, writable)?;
+        let pages = pin((&**client, page), address, length, writable)?;
         Ok(Self { client: client.clone(), pages })
     }
 }
@@ -41,10 +42,15 @@ impl Drop for Pinned {
 }
 
 /// Accounts for the pages of a range and checks that they can be pinned; returns their number.
-fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result<u64, Errno> {
+fn pin(
+    (client, page): (&dyn Client, SystemPage),
+    address: u64,
+    length: u64,
+    writable: bool,
+) -> Result<u64, Errno> {
     let end = address
         .checked_add(length)
-        .and_then(|end| end.checked_next_multiple_of(PAGE))
+        .and_then(|end| end.checked_next_multiple_of(page.bytes()))
         .ok_or_else(|| {
             let words = format!("{length} bytes at {address:#x} end beyond the last address");
             refused(Errno::EINVAL, words)
@@ -54,17 +60,17 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
     if limit == 0 && !unlimited {
         return Err(refused(Errno::EPERM, "no memory may be locked: RLIMIT_MEMLOCK is 0"));
     }
-    let pages = (end - (address & !(PAGE - 1))) / PAGE;
+    let pages = (end - page.start_of(address)) / page.bytes();
     if length == 0 || pages > u64::from(u32::MAX) {
         let words = format!("{length} bytes cannot be pinned: from 1 byte to {} pages", u32::MAX);
         return Err(refused(Errno::EINVAL, words));
     }
     let pinned = client.pinned().fetch_add(pages, Ordering::AcqRel) + pages;
-    let result = if pinned > limit / PAGE && !unlimited {
+    let result = if pinned > limit / page.bytes() && !unlimited {
         let words = format!(
             "{pages} pages more would make {pinned}, and RLIMIT_MEMLOCK allows {}: raise it \
              (ulimit -l)",
-            limit / PAGE
+            limit / page.bytes()
         );
         Err(refused(Errno::ENOMEM, words))
     } else {

@@ -10,9 +10,9 @@ use verbless_prm::Opcode;
 use nix::errno::Errno;
 
 use super::abi::attr;
-use super::client::PAGE;
 use super::file::Method;
 use super::handles::{Context, FileState, Object};
+use super::pages::SystemPage;
 use super::refused::refused;
 
 const TYPE_BLUEFLAME: u64 = 0;
@@ -23,12 +23,17 @@ const MMAP_WC: u64 = 2;
 const MMAP_NC: u64 = 3;
 const MMAP_CORE_CLOCK: u64 = 5;
 const MMAP_CLOCK_INFO: u64 = 7;
-/// Bytes of a file that covers every command and 16-bit index.
-pub const MMAP_SPAN: u64 = (1 << 24) * PAGE;
+/// Pages of a file that covers every command and 16-bit index.
+const MMAP_PAGES: u64 = 1 << 24;
+
+/// Bytes of a file that covers every mmap offset of a kernel with pages of this size.
+pub fn mmap_span(page: SystemPage) -> u64 {
+    MMAP_PAGES * page.bytes()
+}
 
 impl Method<'_> {
     pub(super) fn uar_alloc(&mut self) -> Result<Object, Errno> {
-        let uid = self.state.context()?.uid;
+        let uid = self.file.kernel.uar_uid(self.state.context()?.uid);
         let kind = self.attrs.number(attr::UAR_TYPE, u32::MAX.into())?;
         if kind != TYPE_BLUEFLAME && kind != TYPE_NON_CACHED {
             let words = format!("UAR type {kind} is neither BF (0) nor NC (1)");
@@ -42,16 +47,17 @@ impl Method<'_> {
         let full = || refused(Errno::ENOMEM, "the file has reached its limit of UARs");
         let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
         let mappings = self.file.charge_mappings()?;
-        let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;
+        let (page, system) = (kernel.allocate(Opcode::ALLOC_UAR, uid)?, kernel.page);
+        let offset = offset(mmap, system);
         let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
-        let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
+        let written = put(attr::UAR_MMAP_OFFSET, &offset.to_ne_bytes())
             .and_then(|()| put(attr::UAR_PAGE_ID, &page.to_ne_bytes()))
-            .and_then(|()| put(attr::UAR_MMAP_LENGTH, &(PAGE as u32).to_ne_bytes()));
+            .and_then(|()| put(attr::UAR_MMAP_LENGTH, &(system.bytes() as u32).to_ne_bytes()));
         if let Err(errno) = written {
             let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
-        if let Err(errno) = self.file.back(page, offset(mmap)) {
+        if let Err(errno) = self.file.back(page, offset) {
             let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
@@ -62,14 +68,14 @@ impl Method<'_> {
 }
 
 /// The byte offset at which a client maps page `index` of the context's pages.
-pub(super) fn static_offset(index: usize) -> u64 {
-    ((MMAP_REGULAR << 8) + index as u64) * PAGE
+pub(super) fn static_offset(index: usize, page: SystemPage) -> u64 {
+    ((MMAP_REGULAR << 8) + index as u64) * page.bytes()
 }
 
 /// The byte offset at which a client maps entry `mmap` (command << 16 | index).
-fn offset(mmap: u32) -> u64 {
+fn offset(mmap: u32, page: SystemPage) -> u64 {
     let (command, index) = (u64::from(mmap >> 16), u64::from(mmap & 0xffff));
-    (((index >> 8) << 16) + (command << 8) + (index & 0xff)) * PAGE
+    (((index >> 8) << 16) + (command << 8) + (index & 0xff)) * page.bytes()
 }
 
 /// The command of an offset.
@@ -122,9 +128,12 @@ mod tests {
         let mut state = FileState::default();
         for (mmap, page) in [(0x9_0000, 5), (0x9_0001, 6), (0x9_0123, 7), (0xff_ffff, 8)] {
             state.mmaps.insert(mmap, page);
-            assert_eq!(mapped_page(&state, &context, offset(mmap) / PAGE), Ok(page));
+            for size in ["16k", "64k"].map(|size| size.parse::<SystemPage>().unwrap()) {
+                let at = offset(mmap, size) / size.bytes();
+                assert_eq!(mapped_page(&state, &context, at), Ok(page), "{size}");
+            }
         }
-        assert_eq!(offset(0x9_0001), 0x90_1000);
+        assert_eq!(offset(0x9_0001, "64k".parse().unwrap()), 0x901_0000);
         assert_eq!(mapped_page(&state, &context, 0x902), Err(Errno::EINVAL));
         assert_eq!(mapped_page(&state, &context, 0x001), Ok(71));
         assert_eq!(mapped_page(&state, &context, 0x301), Ok(71));

@@ -14,6 +14,7 @@ use super::file::Method;
 use super::handles::Object;
 use super::mailbox::{NUMBER, inbox};
 use super::page_lists::{ListedPages, MAX_PAGES};
+use super::pages::SystemPage;
 use super::pinned::Pinned;
 use super::refused::{no_descriptor, refused};
 use super::release::KernelRelease;
@@ -33,7 +34,7 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, "the context has no flag DEVX (0x1)"));
         }
         let relaxed = match self.file.kernel.release {
-            KernelRelease::V5_10 => 0,
+            KernelRelease::V5_10 | KernelRelease::V5_15 => 0,
             KernelRelease::Newest => RELAXED_ORDERING,
         };
         let allowed = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | relaxed;
@@ -50,7 +51,7 @@ impl Method<'_> {
             return Err(dmabuf(self.attrs.client, address, length, fd));
         }
         let writable = access & (LOCAL_WRITE | REMOTE_WRITE) != 0;
-        let pinned = Pinned::new(self.client, address, length, writable)?;
+        let pinned = Pinned::new((self.client, self.file.kernel.page), address, length, writable)?;
         self.create_umem(uid, address, length, writable, pinned)
     }
 
@@ -66,20 +67,23 @@ impl Method<'_> {
             Ok(bitmap) => bitmap,
             Err(_) => !(PAGE - 1),
         };
+        let (release, page) = (self.file.kernel.release, self.file.kernel.page);
         let mapped = self.file.kernel.function.iommu();
-        let mapped = mapped.map(self.attrs.client.dma_address(address), length);
+        let mapped = mapped.map(self.attrs.client.dma_address(address), length, page.bytes());
         let mapped = mapped.ok_or_else(|| {
             let words = format!("no bus addresses are free for {length} bytes");
             refused(Errno::ENOMEM, words)
         })?;
         let start = mapped.bus_address();
-        let bitmap = if mapped.is_fragmented() { bitmap & PAGE } else { bitmap };
+        // Pages of the kernel that are not adjacent.
+        let most = if mapped.is_fragmented() { 2 * page.bytes() - 1 } else { u64::MAX };
+        let bitmap = bitmap & most & release.smallest_umem_page(page).wrapping_neg();
         // `devx_umem_find_best_pgsize` returns 32 bits: a larger page size becomes 0.
-        let size = match self.file.kernel.release {
-            KernelRelease::V5_10 if mapped.is_fragmented() => Some(PAGE),
-            KernelRelease::V5_10 => Some(page_size_of_address(address, start, length)),
-            KernelRelease::Newest => {
-                best_page_size(start, length, bitmap).filter(|&size| size <= u32::MAX.into())
+        let size = match release {
+            KernelRelease::V5_10 if mapped.is_fragmented() => Some(page.bytes()),
+            KernelRelease::V5_10 => Some(page_size_of_address(address, start, length, page)),
+            KernelRelease::V5_15 | KernelRelease::Newest => {
+                best_page_size(start, length, bitmap, page).filter(|&size| size <= u32::MAX.into())
             }
         };
         let size = size.ok_or_else(|| {
@@ -131,20 +135,26 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     }
 }
 
-/// The largest page size in `bitmap` for a contiguous range at `start`. `None`: none fits.
-pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
+/// The largest page size in `bitmap` for a contiguous range at `start`, whose pages of the kernel
+/// have the size `page`. `None`: none fits.
+pub(super) fn best_page_size(
+    start: u64,
+    length: u64,
+    bitmap: u64,
+    page: SystemPage,
+) -> Option<u64> {
     let ahead = length.checked_sub(1)?;
     start.checked_add(ahead)?;
     let log_length = u64::BITS - ahead.leading_zeros();
-    let top = log_length.max(PAGE.trailing_zeros()).min(63);
+    let top = log_length.max(page.bytes().trailing_zeros()).min(63);
     let bitmap = bitmap & !(PAGE - 1) & (u64::MAX >> (63 - top));
     if bitmap == 0 {
         return None;
     }
-    // Every remaining size is at most the range, rounded up.
+    // Every remaining size is at most the range, rounded up, or a page of the kernel.
     let mut size = 1 << (63 - bitmap.leading_zeros());
     // A page larger than the CPU's must not exceed the range.
-    while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
+    while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > page.bytes() {
         size /= 2;
     }
     Some(size)
@@ -152,10 +162,12 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
 
 /// The page size of Linux 5.10 for a contiguous range (`mlx5_ib_cont_pages`): at most 2 GiB, the
 /// alignments of address and bus address, and the number of pages, rounded up.
-fn page_size_of_address(address: u64, start: u64, length: u64) -> u64 {
-    let pages = pages_of(start, length, PAGE).max(1).next_power_of_two();
-    let aligned = (address / PAGE).trailing_zeros().min((start / PAGE).trailing_zeros()).min(19);
-    PAGE << aligned.min(pages.trailing_zeros())
+fn page_size_of_address(address: u64, start: u64, length: u64, page: SystemPage) -> u64 {
+    let bytes = page.bytes();
+    let pages = pages_of(start, length, bytes).max(1).next_power_of_two();
+    let most = 31 - bytes.trailing_zeros();
+    let aligned = |it: u64| (it / bytes).trailing_zeros().min(most);
+    bytes << aligned(address).min(aligned(start)).min(pages.trailing_zeros())
 }
 
 /// A CREATE_UMEM command, counted against the bound.
@@ -205,6 +217,10 @@ mod tests {
 
     const ANY: u64 = !0xfff;
 
+    fn page(kibibytes: u32) -> SystemPage {
+        SystemPage::new(kibibytes).expect("a size that a kernel has")
+    }
+
     /// The command for a range.
     fn listed(start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
         let listed = ListedPages::of(pages_of(start, length, size), &OwnProcess::default())?;
@@ -235,7 +251,23 @@ mod tests {
             (0x10000, 0x1000, 0, None),
         ];
         for (start, length, bitmap, expected) in cases {
-            let got = best_page_size(start, length, bitmap);
+            let got = best_page_size(start, length, bitmap, page(4));
+            assert_eq!(got, expected, "{start:#x}+{length:#x} of {bitmap:#x}");
+        }
+    }
+
+    #[test]
+    fn best_page_size_on_pages_of_64_kib_is_any_up_to_one() {
+        for (start, length, bitmap, expected) in [
+            (0x10000, 0x1000, ANY, Some(0x1_0000)),
+            (0x13000, 0x1000, ANY, Some(0x1_0000)),
+            (0x13000, 0x1000, 0x1000, Some(0x1000)),
+            (0x13008, 0x3_0000, 0x7000, Some(0x4000)),
+            (0x20000, 0x2_0000, ANY, Some(0x2_0000)),
+            (0x20000, 0x2_1000, ANY, Some(0x1_0000)),
+            (0x10000, 0x1000, 0x2_0000, None),
+        ] {
+            let got = best_page_size(start, length, bitmap, page(64));
             assert_eq!(got, expected, "{start:#x}+{length:#x} of {bitmap:#x}");
         }
     }
@@ -251,7 +283,16 @@ mod tests {
             (0x10_0000, 0x10_0000, 0x1000, 0x1000),
             (1 << 40, 1 << 40, 1 << 40, 1 << 31),
         ] {
-            let got = page_size_of_address(address, start, length);
+            let got = page_size_of_address(address, start, length, page(4));
+            assert_eq!(got, expected, "{length:#x} bytes at {address:#x}, bus {start:#x}");
+        }
+        for (address, start, length, expected) in [
+            (0x1000, 0x10_1000, 0x1000, 0x1_0000),
+            (0x2_0000, 0x10_0000, 0x1_0000, 0x1_0000),
+            (0x2_0000, 0x10_0000, 0x1_0001, 0x2_0000),
+            (1 << 40, 1 << 40, 1 << 40, 1 << 31),
+        ] {
+            let got = page_size_of_address(address, start, length, page(64));
             assert_eq!(got, expected, "{length:#x} bytes at {address:#x}, bus {start:#x}");
         }
     }

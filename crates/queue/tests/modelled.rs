@@ -4,17 +4,17 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use verbless_command::{Device, InitAttr, KeyAccess, RemoteAccess};
-use verbless_devx::{Backend, Pd};
+use verbless_devx::{Backend, Pd, UarKind};
 use verbless_model::{
     FrameEffect, FrameFault, FrameSelector, Link, LinkSettings, Model, Occurrence, Profile,
     QueueKind, Times,
 };
-use verbless_model_kernel::{InProcess, KernelRelease};
+use verbless_model_kernel::{InProcess, KernelRelease, SystemPage};
 use verbless_prm::{CommandStatus, EqeQpSrq, EqeQueueType, Opcode, QpState, SqState};
 use verbless_queue::wr::{Nop, PostError, Send};
 use verbless_queue::{
-    AccessKey, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked, PeerAddress, Qp,
-    QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq, WorkQueue,
+    AccessKey, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Memory, Parked,
+    PeerAddress, Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq, WorkQueue,
 };
 
 /// Time limit for a completion on a busy machine.
@@ -115,29 +115,83 @@ fn ethernet_queues_show_numbers_and_enter_error() {
     assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
 }
 
-/// Linux 5.10 refuses UMEM_REG's page-size bitmap, and an RMP must begin in the first half of a
-/// page. Forty rings reach the second half of a chunk.
+/// Linux 5.10 refuses UMEM_REG's page-size bitmap; Linux 5.15 refuses page sizes below its own. An
+/// RMP must begin in the first half of a page. Forty rings reach the second half of a chunk.
 #[test]
-fn queues_work_on_linux_5_10() {
-    let profile = Profile::load("connectx6dx").expect("a profile").with_link(Link::Ethernet);
-    let model = Model::builder().device(profile).build();
-    let backend = InProcess::of(&model).like(KernelRelease::V5_10);
-    let info = backend.enumerate().expect("the model has devices").remove(0);
-    let device = Device::open(&backend, &info).expect("the model opens");
-    assert!(!device.pages_follow_address(), "nothing was registered yet");
-    let domain = Domain::new(&device).expect("a domain");
-    let mut completions = cq(&domain);
-    assert!(device.pages_follow_address(), "the kernel refused the bitmap");
-    let srqs = [(); 40].map(|()| domain.srq(&SrqConfig::new(4)).expect("a shared receive queue"));
-    let region = domain.region(1 << 20, KeyAccess::LOCAL).expect("a region");
-    let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
-    sq.post(&Nop::new().signaled(), 9).expect("there is room");
-    arrives(&completions);
-    let good = completions.peek_send().expect("a successful CQE");
-    assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
-    completions.consume_peeked();
-    drop((srqs, region, sq, completions, domain));
-    assert_eq!(device.leaked(), 0);
+fn queues_work_on_old_kernels_and_on_larger_pages() {
+    let (old, newer) = (KernelRelease::V5_10, KernelRelease::V5_15);
+    for (release, pages, by_address, lacks_small) in [
+        (old, 4, true, false),
+        (old, 64, true, false),
+        (newer, 4, false, false),
+        (newer, 64, false, true),
+        (KernelRelease::Newest, 64, false, false),
+    ] {
+        let profile = Profile::load("connectx6dx").expect("a profile").with_link(Link::Ethernet);
+        let model = Model::builder().device(profile).build();
+        let page = SystemPage::new(pages).expect("not below the pages of x86-64");
+        let backend = InProcess::of(&model).like(release).with_pages(page);
+        let info = backend.enumerate().expect("the model has devices").remove(0);
+        let device = Device::open(&backend, &info).expect("the model opens");
+        assert_eq!(device.page_size() as u64, page.bytes());
+        assert!(!device.pages_follow_address(), "nothing was registered yet");
+        let domain = Domain::new(&device).expect("a domain");
+        let mut completions = cq(&domain);
+        let found = (device.pages_follow_address(), device.umems_lack_small_pages());
+        assert_eq!(found, (by_address, lacks_small), "{release} {page}");
+        let srqs =
+            [(); 40].map(|()| domain.srq(&SrqConfig::new(4)).expect("a shared receive queue"));
+        let region = domain.region(1 << 20, KeyAccess::LOCAL).expect("a region");
+        let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
+        sq.post(&Nop::new().signaled(), 9).expect("there is room");
+        arrives(&completions);
+        let good = completions.peek_send().expect("a good one");
+        let done = WorkQueue::complete_success(&mut sq, good).expect("it is the queue's");
+        assert_eq!(done.cookie, 9, "{release} {page}");
+        completions.consume_peeked();
+        drop((srqs, region, sq, completions, domain));
+        assert_eq!(device.leaked(), 0, "{release} {page}");
+    }
+}
+
+/// A UAR's mapping is one page of the kernel; the UAR is its first 4 KiB.
+#[test]
+fn uar_fills_a_page_of_the_kernel() {
+    let profile = Profile::load("connectx6dx").expect("a profile");
+    for (pages, uars) in [(16, 4), (64, 16)] {
+        let model = Model::builder().device(profile.clone()).build();
+        let page = SystemPage::new(pages).expect("not below the pages of x86-64");
+        let backend = InProcess::of(&model).with_pages(page);
+        let info = backend.enumerate().expect("the model has devices").remove(0);
+        let device = Device::open(&backend, &info).expect("the model opens");
+        let made = [(); 3].map(|()| device.uar_alloc(UarKind::NonCached).expect("a UAR"));
+        for uar in &made {
+            assert_eq!(uar.mapping().len() as u64, page.bytes());
+            assert!(uar.page_id().is_multiple_of(uars), "{:#x}", uar.page_id());
+        }
+        assert_ne!(made[0].page_id(), made[1].page_id());
+    }
+}
+
+/// A region's pages may be larger than the kernel's, and begin anywhere in one.
+#[test]
+fn regions_begin_anywhere_in_a_larger_page() {
+    let profile = Profile::load("connectx6dx").expect("a profile");
+    for release in [KernelRelease::V5_10, KernelRelease::V5_15, KernelRelease::Newest] {
+        let model = Model::builder().device(profile.clone()).build();
+        let page = SystemPage::new(64).expect("not below the pages of x86-64");
+        let backend = InProcess::of(&model).like(release).with_pages(page);
+        let info = backend.enumerate().expect("the model has devices").remove(0);
+        let domain = Domain::new(&Device::open(&backend, &info).expect("it opens")).expect("one");
+        let whole = Memory::allocate(1 << 20).expect("memory");
+        for (offset, length) in
+            [(0, 1 << 20), (0x1000, 0x1000), (0xf040, 0x2_0000), (0x1_0000, 0x1_0000), (7, 1)]
+        {
+            let part = whole.slice(offset, length).expect("within");
+            let region = domain.region_of(&part, KeyAccess::ALL).expect("a region");
+            assert_eq!(region.address(), whole.address() + offset as u64, "{release}");
+        }
+    }
 }
 
 /// The device may still write to the leaked objects, so this test leaks memory.

@@ -173,6 +173,10 @@ unsafe impl OpenDevice for Recorded {
         self.device.mmap(offset, length, protection)
     }
 
+    fn page_size(&self) -> usize {
+        self.device.page_size()
+    }
+
     fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
         self.device.open_fwctl()
     }

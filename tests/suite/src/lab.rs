@@ -9,7 +9,7 @@ use verbless_command::{Device, KeyAccess};
 use verbless_devx::abi::core::port_state;
 use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
 use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
-use verbless_model_kernel::{InProcess, KernelRelease};
+use verbless_model_kernel::{InProcess, KernelRelease, SystemPage};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::doctor::{self, Blockage};
@@ -40,6 +40,8 @@ pub struct Choice {
     pub both_ways: bool,
     /// The Linux release that the model's kernel is like, if not the newest.
     pub model_kernel: Option<KernelRelease>,
+    /// The size of its pages, if not that of this process.
+    pub model_pages: Option<SystemPage>,
     /// A fault plan for the model's links.
     pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
@@ -59,6 +61,7 @@ impl Default for Choice {
             packets: false,
             both_ways: false,
             model_kernel: None,
+            model_pages: None,
             faults: None,
             destructive: false,
             long: false,
@@ -209,7 +212,7 @@ impl Lab {
             fault_counts = Some(Arc::new(FaultCounts::new(&plan)));
         }
         let backend = InProcess::of(&model).like(choice.model_kernel.unwrap_or_default());
-        let backend = Arc::new(backend);
+        let backend = Arc::new(backend.with_pages(choice.model_pages.unwrap_or_default()));
         let devices = backend.enumerate()?;
         let choice = choice.clone();
         let before = Some((0..model.devices()).map(|device| model.counts(device)).collect());

@@ -136,7 +136,8 @@ pub enum Need {
     DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
     BlueFlame,
-    /// DevX delivers events of SRQs: the kernel knows the type of an RMP in them (85fe9f565d2d).
+    /// DevX delivers events of SRQs: the kernel knows the type of an RMP in them (85fe9f565d2d, of
+    /// 6.17 and in updates of some older series). No kernel before 5.18 is known to.
     SrqEvents,
     /// The device reuses the number of a destroyed queue pair for one of the next 64.
     NumberReuse,
@@ -335,7 +336,7 @@ impl Facts {
             model_device: device.adapter().is_model(),
             blue_flame,
             // Nothing but a missing event shows it, and stable updates of older releases have it.
-            srq_events: true,
+            srq_events: model || !device.hides_refusals(),
             number_reuse: number_reuse(&device)?,
             one_card: devices.len() > 1
                 && devices.iter().all(|it| it.system_image_guid == devices[0].system_image_guid)
@@ -348,6 +349,7 @@ impl Facts {
             memlock,
             lossless,
             net_raw: privilege(CAP_NET_RAW),
+            // A kernel before 5.18 hides why the device refuses commands.
             two_processes,
             destructive: false,
             dpa_partitions: false,

@@ -138,8 +138,13 @@ pub(crate) struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
+    /// Memory that begins a page of the kernel, in pages of 4 KiB if the kernel allows that.
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, Error> {
-        Self::of(device, &SharedMemory::zeroed(bytes), PageSizes::Bitmap(1 << 12))
+        let page = device.page_size();
+        let room = SharedMemory::zeroed(bytes + page - SharedMemory::PAGE);
+        let first = room.address().wrapping_neg() as usize & (page - 1);
+        let memory = room.slice(first, bytes).expect("the room has a page more than the memory");
+        Self::of(device, &memory, PageSizes::Bitmap(1 << 12))
     }
 
     /// Registers memory in pages of these sizes.

@@ -22,7 +22,7 @@ use self::build::{Build, Built};
 use self::files::{names, sha256};
 use self::packages::Packages;
 use self::program::{AARCH64, Arch, PROGRAMS, X86_64};
-pub(crate) use self::step::{arm_hwtest, check as step};
+pub(crate) use self::step::{arm_suite, check as step};
 use crate::vm::program::has_std;
 use crate::workspace::{Result, commit, workspace_root};
 use clap::ValueEnum;

@@ -50,10 +50,10 @@ fn built() -> Result<Vec<Built>> {
 }
 
 /// The suite for Arm cores, unoptimised, as the step "dist" tries it.
-pub(crate) fn arm_hwtest() -> Result<PathBuf> {
+pub(crate) fn arm_suite() -> Result<PathBuf> {
     has_std(&AARCH64.target())?;
-    let suite = built()?.into_iter().find(|it| it.program.name == HWTEST.name);
-    Ok(suite.ok_or("cargo built no hwtest")?.path)
+    let found = built()?.into_iter().find(|it| it.program.name == HWTEST.name);
+    Ok(found.map(|it| it.path).ok_or("cargo built no suite for Arm cores")?)
 }
 
 /// The tests of [`TESTED`] on an emulated Arm core.

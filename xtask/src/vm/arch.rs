@@ -49,7 +49,7 @@ pub(crate) static X86_64: Arch = Arch {
     qemu: "qemu-system-x86",
     emulator: "qemu-system-x86_64",
     board: ["-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max"],
-    console: "console=ttyS0 no_timer_check clocksource=hpet",
+    console: "console=ttyS0 no_timer_check clocksource=hpet tsc=unstable",
     output: "ttyS1",
     libraries: "usr/lib/x86_64-linux-gnu",
     loader: "ld-linux-x86-64.so.2",

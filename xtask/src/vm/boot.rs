@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -30,6 +31,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) complaints: &'a Path,
     /// The limit of the whole boot.
     pub(crate) limit: Duration,
+    /// Set when the boot must end because another guest's has failed.
+    pub(crate) abandoned: Option<&'a AtomicBool>,
 }
 
 /// The result of a boot.
@@ -126,6 +129,9 @@ impl Watch<'_> {
         }
         if outcome.account.booted.is_none() && elapsed > BOOT {
             return Some(format!("the guest did not boot in {} s", BOOT.as_secs()));
+        }
+        if self.abandoned.is_some_and(|abandoned| abandoned.load(Ordering::Relaxed)) {
+            return Some("the other guest has failed".to_string());
         }
         if outcome.console.is_flooded() {
             return Some("the guest's log does not end".to_string());

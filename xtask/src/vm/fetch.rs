@@ -177,8 +177,11 @@ fn get(
     if !tree.exists() {
         // A package of trixie-backports depends on trixie, so list both; `suite` selects where
         // `packages` come from.
-        let suites: &[&str] =
-            if suite == "bookworm" { &["bookworm"] } else { &["trixie", "trixie-backports"] };
+        let suites: &[&str] = match suite {
+            "bullseye" => &["bullseye"],
+            "bookworm" => &["bookworm"],
+            _ => &["trixie", "trixie-backports"],
+        };
         Debian::new(&workspace_root().join("target/debian"), suites, arch.foreign())?
             .unpack_with_dependencies(what, suite, packages, wanted, &tree)?;
     }

@@ -21,7 +21,7 @@ use self::fetch::{Kernel, Qemu};
 use self::initramfs::{Contents, Settings};
 use self::model::{Model, Shape};
 use self::program::Program;
-use self::qemu::Machine;
+use self::qemu::{HostNetwork, Machine};
 use self::series::{KernelFlavour, Selection, Series};
 use crate::workspace::Result;
 
@@ -31,6 +31,7 @@ pub(crate) mod child;
 mod console;
 mod cpio;
 mod elf;
+mod fdt;
 pub(crate) mod fetch;
 mod initramfs;
 mod model;
@@ -39,6 +40,7 @@ pub(crate) mod program;
 mod qemu;
 pub(crate) mod rxe;
 pub(crate) mod series;
+mod sides;
 
 /// Options of `cargo xtask vm`.
 #[derive(clap::Args, Debug)]
@@ -46,8 +48,8 @@ pub(crate) struct Options {
     /// The guest's architecture: x86_64, or aarch64, as a BlueField's own cores are.
     #[arg(long, default_value = "x86_64", value_parser = Arch::parse)]
     arch: &'static Arch,
-    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other; by default 6.1, on
-    /// aarch64 6.12.
+    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, all of them one after the other, or the maintained
+    /// ones, all but 5.10; by default 6.1, on aarch64 6.12.
     #[arg(long)]
     kernel: Option<Selection>,
     /// The size of the kernel's pages: 4k, or on aarch64 also 16k.
@@ -67,6 +69,18 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["program", "rdma_core_suite", "with_rdma_core", "reload"])]
     #[arg(conflicts_with_all = ["boots", "no_device", "Shape", "arch", "pages"])]
     rxe: bool,
+    /// Boot two guests on the two sides of one BlueField: this one is the DPU's own system, an
+    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `process` with its options, whose second
+    /// roles then run on the DPU; by default all its cases.
+    #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
+    #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown"])]
+    #[arg(conflicts_with_all = ["boots", "no_device", "carry", "sides", "functions"])]
+    #[arg(conflicts_with_all = ["profiles", "rxe"])]
+    side: Option<String>,
+    /// With --side: start this program on the DPU instead of building `process`. PROGRAM may name
+    /// that of the host by its path.
+    #[arg(long, value_name = "FILE", requires = "side")]
+    on_dpu: Option<PathBuf>,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,
@@ -130,6 +144,9 @@ impl Options {
     }
 }
 
+/// The name of a guest's log below `target/vm`.
+const LOG: &str = "last.log";
+
 /// How long a guest may take to shut its devices down.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -178,11 +195,11 @@ fn fetch_kernels(arch: &'static Arch, series: &str, flavour: KernelFlavour) -> R
     Ok(())
 }
 
-/// Fetches the missing parts for `--shutdown` with each kernel; an error says why no guest can run
+/// Fetches the missing parts for `--shutdown` with each maintained kernel; an error says why no guest can run
 /// here.
 pub(crate) fn fetch_for_shutdown() -> Result {
-    fetch_kernels(&X86_64, "all", KernelFlavour::Cloud)?;
-    for series in "all".parse::<Selection>()?.series() {
+    fetch_kernels(&X86_64, "maintained", KernelFlavour::Cloud)?;
+    for series in "maintained".parse::<Selection>()?.series() {
         fetch::kexec(&X86_64, series)?;
     }
     Ok(())
@@ -193,6 +210,9 @@ pub(crate) fn fetch_for_shutdown() -> Result {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.rxe {
         return rxe::run(options);
+    }
+    if options.side.is_some() {
+        return sides::run(options);
     }
     let arch = options.arch;
     options.flavour()?;
@@ -209,7 +229,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Some(program) => Some(program.clone()),
         None => Some(program::build("verbless-model-host", "verbless-model")?),
     };
-    let mut log = File::create(fetch::folder().join("last.log"))?;
+    let mut log = File::create(fetch::folder().join(LOG))?;
     let mut code = 0;
     for series in options.selection().series() {
         match all_boots(options, &qemu, series, &program, model.as_deref(), &mut log) {
@@ -236,10 +256,11 @@ fn all_boots(
     model: Option<&Path>,
     log: &mut File,
 ) -> Result<u8> {
-    let guest = prepare(options, series, program, model.is_some())?;
+    let shape = shape_for(series, &options.shape)?;
+    let guest = prepare(options, series, program, model.map(|_| &shape))?;
     for boot in 1..=options.boots {
         let failed = |what: &str| format!("boot {boot} of {}: {what}", options.boots);
-        match one(options, qemu, &guest, model, log) {
+        match one(options, qemu, &guest, model.map(|model| (model, &shape)), log) {
             Ok(0) => {}
             Ok(code) if options.boots == 1 => return Ok(code),
             Ok(code) => return Err(failed(&format!("exit code {code}")).into()),
@@ -253,8 +274,31 @@ fn all_boots(
     Ok(0)
 }
 
-/// Gets a kernel and builds the root of its guest.
-fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
+/// The model's configuration for a kernel: a device that its driver knows, if none is named.
+fn shape_for(series: Series, shape: &Shape) -> Result<Shape> {
+    let mut shape = shape.clone();
+    if let Some(known) = series.profile() {
+        if shape.profiles.is_empty() {
+            shape.profiles.push(known.to_string());
+        }
+        if let Some(unknown) = shape.profiles.iter().find(|it| it.starts_with("bluefield3")) {
+            return Err(format!(
+                "Linux {series}'s mlx5_core does not know the PCI id of {unknown}: choose another \
+                 --profile, such as {known}"
+            )
+            .into());
+        }
+    }
+    Ok(shape)
+}
+
+/// Gets a kernel and builds the root of its guest, whose devices are those of `shape`.
+fn prepare(
+    options: &Options,
+    series: Series,
+    program: &Program,
+    shape: Option<&Shape>,
+) -> Result<Guest> {
     let arch = options.arch;
     let kernel = Kernel::get(arch, series, options.flavour()?)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
@@ -263,7 +307,7 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
     let busybox = fetch::busybox(arch)?;
     let wanted = ["mlx5_core", "mlx5_ib", "ib_uverbs"];
     let modules = modules::in_order(&kernel.modules, &wanted, &fetch::busybox(&X86_64)?)?;
-    let devices = if has_model { options.shape.functions_in_all() } else { 0 };
+    let devices = shape.map_or(0, Shape::functions_in_all);
     let settings = Settings {
         devices,
         reload: options.reload,
@@ -289,7 +333,7 @@ fn one(
     options: &Options,
     qemu: &Qemu,
     guest: &Guest,
-    model: Option<&Path>,
+    model: Option<(&Path, &Shape)>,
     log: &mut File,
 ) -> Result<u8> {
     let Guest { kernel, root, devices } = guest;
@@ -302,9 +346,9 @@ fn one(
     let output = scratch.join("output");
     let listener = UnixListener::bind(&output)?;
     let mut model = model
-        .map(|program| {
+        .map(|(program, shape)| {
             let log = fetch::folder().join("last-model.log");
-            Model::start(program, &options.shape, &scratch, &log)
+            Model::start(program, shape, &scratch, &log)
         })
         .transpose()?;
     let mut command = qemu.command()?;
@@ -317,6 +361,7 @@ fn one(
         devices: model.as_ref().map_or(&[], |model| &model.sockets),
         cable: None,
         tap: None,
+        network: HostNetwork::None,
         reboots: options.shutdown,
     }
     .describe(&mut command);
@@ -328,9 +373,10 @@ fn one(
         log,
         complaints: &scratch.join("qemu.log"),
         limit: Duration::from_secs(options.timeout),
+        abandoned: None,
     };
     let outcome = watch.run(&command)?;
-    let code = verdict(&outcome, *devices, options.strict)?;
+    let code = verdict(&outcome, *devices, options.strict, LOG)?;
     if let Some(model) = model {
         model.finish()?;
     }
@@ -364,8 +410,9 @@ fn left_in_time(lives: u32, shutdown: Duration) -> Result {
     }
 }
 
-/// The program's exit code, unless something else went wrong: that counts first.
-fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
+/// The program's exit code, unless something else went wrong: that counts first. `log` is the name
+/// of the guest's log.
+fn verdict(outcome: &Outcome, devices: u32, strict: bool, log: &str) -> Result<u8> {
     let Outcome { account, console, cut_short, .. } = outcome;
     for warning in &account.warnings {
         eprintln!("the guest's kernel warned: {warning}");
@@ -397,7 +444,7 @@ fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
     if lines.is_empty() {
         lines = console.tail();
     }
-    let log = fetch::folder().join("last.log");
+    let log = fetch::folder().join(log);
     Err(format!("{}\n{lines}the whole log is in {}", wrong.join("; "), log.display()).into())
 }
 
@@ -407,7 +454,9 @@ mod tests {
 
     use super::boot::Outcome;
     use super::console::{Account, Console};
-    use super::{LIVES, left_in_time, verdict};
+    use super::model::Shape;
+    use super::series::Series;
+    use super::{LIVES, LOG, left_in_time, shape_for, verdict};
 
     /// The result of a run with one device, from a guest's log.
     fn judge(log: &str, strict: bool) -> Result<u8, String> {
@@ -420,7 +469,7 @@ mod tests {
         for mark in outcome.console.take(log.as_bytes()) {
             outcome.account.note(mark, Duration::ZERO);
         }
-        verdict(&outcome, 1, strict).map_err(|error| error.to_string())
+        verdict(&outcome, 1, strict, LOG).map_err(|error| error.to_string())
     }
 
     const GOOD: &str = "verbless: init\nverbless: devices 1\nverbless: exit 7\nverbless: unloaded \
@@ -461,6 +510,25 @@ mod tests {
                 (got, _) => panic!("{what}: {got:?}"),
             }
         }
+    }
+
+    #[test]
+    fn old_kernel_gets_a_device_that_it_knows() {
+        let shape = |profiles: &[&str]| Shape {
+            profiles: profiles.iter().map(ToString::to_string).collect(),
+            link: "infiniband".into(),
+            functions: 1,
+            sides: false,
+            trap: false,
+            record: None,
+        };
+        let chosen = |series, profiles: &[&str]| shape_for(series, &shape(profiles));
+        assert_eq!(chosen(Series::Linux5_10, &[]).unwrap().profiles, ["connectx6dx"]);
+        assert_eq!(chosen(Series::Linux5_10, &["x.toml"]).unwrap().profiles, ["x.toml"]);
+        assert!(chosen(Series::Linux6_1, &["bluefield3"]).is_ok());
+        assert!(chosen(Series::Linux6_1, &[]).unwrap().profiles.is_empty());
+        let error = chosen(Series::Linux5_10, &["connectx6dx", "bluefield3-fwctl"]).unwrap_err();
+        assert!(error.to_string().contains("bluefield3-fwctl"), "{error}");
     }
 
     #[test]

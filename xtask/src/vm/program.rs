@@ -123,6 +123,13 @@ impl Program {
         Ok(self)
     }
 
+    /// The conformance suite's program with these arguments; it is built if there is none.
+    pub(crate) fn suite(arch: &Arch, built: Option<&Path>, arguments: &[String]) -> Result<Self> {
+        let name = built.map_or(SUITE.to_string(), |path| path.display().to_string());
+        let words = [name].into_iter().chain(arguments.iter().cloned());
+        Self::new(arch, &words.collect::<Vec<_>>(), false)
+    }
+
     /// rdma-core's and perftest's programs, one after the other.
     pub(crate) fn rdma_core_suite() -> Self {
         Self::script("rdma-core-suite", RDMA_CORE.to_string())

@@ -22,8 +22,20 @@ pub(crate) struct Machine<'a> {
     pub(crate) cable: Option<&'a Cable>,
     /// The host's tap device for a third network device.
     pub(crate) tap: Option<&'a str>,
+    /// Its network with the host, if there is no cable.
+    pub(crate) network: HostNetwork,
     /// Whether a reboot of the guest's starts it again, and does not end QEMU.
     pub(crate) reboots: bool,
+}
+
+/// A guest's network with the host, on which the host is 10.0.2.2 and the guest 10.0.2.15.
+#[derive(Clone, Copy)]
+pub(crate) enum HostNetwork {
+    None,
+    /// The guest reaches the host's TCP ports.
+    Reaches,
+    /// In addition, this TCP port of the host leads to the guest's [`GUEST_PORT`].
+    ReachedAt(u16),
 }
 
 /// Two datagram sockets that carry Ethernet frames, one in each datagram.
@@ -33,6 +45,9 @@ pub(crate) struct Cable {
     /// The other end.
     pub(crate) outside: SocketAddr,
 }
+
+/// The guest's TCP port that a port of the host may lead to.
+pub(crate) const GUEST_PORT: u16 = 7471;
 
 /// The kernel's command line on every architecture. The whole log goes to the console, an oops ends
 /// the run like a panic, and options that are expensive for an emulated processor are off.
@@ -92,6 +107,17 @@ impl Machine<'_> {
                 .args(["-netdev", "user,id=host"])
                 .args(["-device", "virtio-net-pci,netdev=host,romfile="]);
         }
+        let network = match self.network {
+            HostNetwork::None => None,
+            HostNetwork::Reaches => Some("user,id=host".to_string()),
+            HostNetwork::ReachedAt(port) => {
+                Some(format!("user,id=host,hostfwd=tcp:127.0.0.1:{port}-:{GUEST_PORT}"))
+            }
+        };
+        if let Some(network) = network {
+            qemu.args(["-netdev", &network])
+                .args(["-device", "virtio-net-pci,netdev=host,romfile="]);
+        }
         if let Some(tap) = self.tap {
             let network = format!("tap,id=tap,ifname={tap},script=no,downscript=no");
             qemu.args(["-netdev", &network])
@@ -110,7 +136,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use super::Machine;
+    use super::{HostNetwork, Machine};
     use crate::vm::arch::{AARCH64, Arch, X86_64};
 
     fn command_line(devices: &[Vec<std::path::PathBuf>]) -> String {
@@ -128,6 +154,7 @@ mod tests {
             devices,
             cable: None,
             tap: None,
+            network: HostNetwork::None,
             reboots: false,
         };
         machine.describe(&mut qemu);

@@ -8,17 +8,28 @@ use super::arch::Arch;
 /// A Linux series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Series {
+    Linux5_10,
     Linux6_1,
     Linux6_12,
     Linux7_2,
 }
 
 impl Series {
-    const ALL: [Self; 3] = [Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
+    const ALL: [Self; 4] = [Self::Linux5_10, Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
+
+    /// The profile of a device that its driver knows, if it does not know the model's default, a
+    /// BlueField-3.
+    pub(crate) const fn profile(self) -> Option<&'static str> {
+        match self {
+            Self::Linux5_10 => Some("connectx6dx"),
+            Self::Linux6_1 | Self::Linux6_12 | Self::Linux7_2 => None,
+        }
+    }
 
     /// The Debian suite that carries kernels of this series.
     pub(crate) const fn suite(self) -> &'static str {
         match self {
+            Self::Linux5_10 => "bullseye",
             Self::Linux6_1 => "bookworm",
             Self::Linux6_12 => "trixie",
             Self::Linux7_2 => "trixie-backports",
@@ -62,6 +73,7 @@ impl KernelFlavour {
 impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Linux5_10 => "5.10",
             Self::Linux6_1 => "6.1",
             Self::Linux6_12 => "6.12",
             Self::Linux7_2 => "7.2",
@@ -69,19 +81,30 @@ impl fmt::Display for Series {
     }
 }
 
-/// The argument of `--kernel`: one series, or `all` of them.
+/// The argument of `--kernel`: one series, `all` of them, or the `maintained` ones, whose suites
+/// Debian keeps in its archive for years to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Selection(Option<Series>);
+pub(crate) enum Selection {
+    One(Series),
+    Maintained,
+    All,
+}
 
 impl Selection {
     pub(crate) fn series(self) -> Vec<Series> {
-        self.0.map_or(Series::ALL.to_vec(), |series| vec![series])
+        match self {
+            Self::One(series) => vec![series],
+            Self::Maintained => {
+                Series::ALL.into_iter().filter(|it| *it != Series::Linux5_10).collect()
+            }
+            Self::All => Series::ALL.to_vec(),
+        }
     }
 }
 
 impl From<Series> for Selection {
     fn from(series: Series) -> Self {
-        Self(Some(series))
+        Self::One(series)
     }
 }
 
@@ -89,14 +112,14 @@ impl FromStr for Selection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "all" {
-            return Ok(Self(None));
+        match text {
+            "all" => return Ok(Self::All),
+            "maintained" => return Ok(Self::Maintained),
+            _ => {}
         }
-        Series::ALL
-            .into_iter()
-            .find(|series| series.to_string() == text)
-            .map(|series| Self(Some(series)))
-            .ok_or_else(|| format!("no kernel series {text}: choose 6.1, 6.12, 7.2 or all"))
+        Series::ALL.into_iter().find(|series| series.to_string() == text).map(Self::One).ok_or_else(
+            || format!("no kernel series {text}: choose 5.10, 6.1, 6.12, 7.2, maintained or all"),
+        )
     }
 }
 
@@ -109,6 +132,7 @@ mod tests {
         let chosen = |text: &str| text.parse::<Selection>().map(Selection::series);
         assert_eq!(chosen("6.12"), Ok(vec![Series::Linux6_12]));
         assert_eq!(chosen("all"), Ok(Series::ALL.to_vec()));
+        assert_eq!(chosen("maintained"), Ok(Series::ALL[1..].to_vec()));
         assert!(chosen("6.10").is_err());
     }
 }

@@ -119,6 +119,13 @@ pub unsafe trait OpenDevice: Send + Sync {
     /// The errno of mmap.
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno>;
 
+    /// Bytes of a page of the kernel that has the device: a power of two from 4 KiB. It maps a UAR
+    /// in one such page, and pins memory in such pages. A kernel's own processes have the same
+    /// pages, so only a model can differ from [`page_size`](crate::page_size).
+    fn page_size(&self) -> usize {
+        crate::page::page_size()
+    }
+
     /// Opens the control file of the same function, `/dev/fwctl/fwctlN` or its equivalent; `None`
     /// if there is none, as in a kernel without CONFIG_FWCTL_MLX5 or for a sub-function.
     ///

@@ -11,7 +11,6 @@ use crate::abi::method;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{DestroyError, Handle, Release};
-use crate::page::page_size;
 
 const RELEASE: Release =
     Release { what: "umem", method: method::DEVX_UMEM_DEREG, attribute: devx_umem_dereg::HANDLE };
@@ -35,7 +34,9 @@ pub struct Umem {
 ///
 /// A kernel before Linux 5.13 does not know page sizes
 /// ([`Context::pages_follow_address`]): its pages divide the address of the memory's first page,
-/// and [`Umem::page_limit`] says how large they may be.
+/// and [`Umem::page_limit`] says how large they may be. A kernel whose own pages are larger than
+/// 4 KiB may refuse all sizes below ([`Context::umems_lack_small_pages`]): a registration that
+/// allows only those then gets the kernel's page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM, and a
@@ -51,12 +52,13 @@ pub enum PageSizes {
 const SMALLEST: u64 = 1 << 12;
 
 impl PageSizes {
-    /// For memory of mkeys: the system's page size, and the sizes that divide `address`, up to
-    /// `2^log_most` bytes. A device refuses a key whose start address has another offset in the
-    /// UMEM's page than the memory has (syndrome 0x317175).
+    /// For memory of mkeys: all sizes up to the kernel's page size `system`
+    /// ([`Context::page_size`]), and the larger ones that divide `address`, up to `2^log_most`
+    /// bytes. A device refuses a key whose start address has another offset in the UMEM's page than
+    /// the memory has (syndrome 0x317175).
     #[must_use]
-    pub fn of_address(address: u64, log_most: u8) -> Self {
-        let aligned = address & (page_size() as u64).wrapping_neg();
+    pub fn of_address(address: u64, system: usize, log_most: u8) -> Self {
+        let aligned = address & (system as u64).wrapping_neg();
         // The lowest bit that is set, and all below it.
         let up_to = aligned ^ aligned.wrapping_sub(1);
         // Linux holds the size that it chooses in 32 bits (`devx_umem_find_best_pgsize`).
@@ -65,12 +67,19 @@ impl PageSizes {
     }
 
     /// The bitmap, and whether the request must fail on a kernel that does not know it.
-    fn bitmap(self) -> (u64, bool) {
+    fn bitmap(self, system: u64) -> (u64, bool) {
         match self {
-            Self::Any => ((page_size() as u64).wrapping_neg(), false),
+            Self::Any => (system.wrapping_neg(), false),
             Self::Bitmap(bits) => (bits, true),
         }
     }
+}
+
+/// The bitmap for a kernel that refuses page sizes below its own, if `bitmap` allows no other size:
+/// the kernel's page size.
+fn without_small_pages(bitmap: u64, system: u64) -> Option<u64> {
+    let sizes = bitmap & SMALLEST.wrapping_neg();
+    (sizes != 0 && sizes < system).then_some(system)
 }
 
 /// The largest page that Linux may choose (`devx_umem_find_best_pgsize`). One above the system's
@@ -141,7 +150,8 @@ impl Context {
         pages: PageSizes,
         dmabuf: Option<BorrowedFd<'_>>,
     ) -> Result<Umem> {
-        let (bitmap, mandatory) = pages.bitmap();
+        let system = self.page_size() as u64;
+        let (wanted, mandatory) = pages.bitmap(system);
         let send = |id: &mut u32, access: u32, bitmap: Option<u64>| {
             Request::new(method::DEVX_UMEM_REG)
                 .input_u64(devx_umem_reg::ADDR, address)
@@ -161,7 +171,7 @@ impl Context {
                 .send(self.device())
         };
         let mut id = 0u32;
-        let mut send = |access| -> Result<IoctlOutputs, IoctlFailure> {
+        let mut send = |access, bitmap| -> Result<IoctlOutputs, IoctlFailure> {
             let known = !self.pages_follow_address();
             match send(&mut id, access, known.then_some(bitmap)) {
                 Err(IoctlFailure::Errno { errno: Errno::EPROTONOSUPPORT, .. })
@@ -179,13 +189,25 @@ impl Context {
             }
         };
         let plain = access & !RELAXED_ORDERING;
-        let answer = if self.umems_lack_relaxed_ordering() { send(plain) } else { send(access) };
-        let answer = match answer {
-            Err(failure) if plain != access && failure.is(&[Errno::EINVAL]) => {
-                let answer = send(plain)?;
-                self.set_umems_lack_relaxed_ordering();
-                answer
+        let larger = without_small_pages(wanted, system);
+        // What a kernel may refuse with EINVAL, and what this device's kernel is known to refuse.
+        let flags = [Some(access), (plain != access).then_some(plain)];
+        let sizes = [Some(wanted), larger];
+        let first = usize::from(self.umems_lack_relaxed_ordering() && flags[1].is_some());
+        let small = usize::from(self.umems_lack_small_pages() && larger.is_some());
+        let attempts = sizes[small..].iter().flatten();
+        let mut attempts =
+            attempts.flat_map(|&sizes| flags[first..].iter().flatten().map(move |&it| (it, sizes)));
+        let (mut access_used, mut bitmap) = attempts.next().unwrap_or((access, wanted));
+        let mut answer = send(access_used, bitmap);
+        for (access, sizes) in attempts {
+            if !answer.as_ref().is_err_and(|failure| failure.is(&[Errno::EINVAL])) {
+                break;
             }
+            (access_used, bitmap) = (access, sizes);
+            answer = send(access, sizes);
+        }
+        let answer = match answer {
             Err(failure) if dmabuf.is_some() && failure.is(&[Errno::EPROTONOSUPPORT]) => {
                 return Err(Error::new(
                     ErrorKind::NotSupported,
@@ -197,9 +219,14 @@ impl Context {
             }
             answer => answer?,
         };
+        if access_used != access {
+            self.set_umems_lack_relaxed_ordering();
+        }
+        if bitmap != wanted {
+            self.set_umems_lack_small_pages();
+        }
         let handle = Handle::new(self, &RELEASE, answer.handle(devx_umem_reg::HANDLE)?);
         answer.filled(&[devx_umem_reg::OUT_ID])?;
-        let system = page_size() as u64;
         let by_address = page_limit_of_address(address, length, system);
         let page_limit = match page_limit(bitmap, address, length, system) {
             _ if self.pages_follow_address() => by_address,
@@ -254,23 +281,42 @@ mod tests {
 
     #[test]
     fn page_sizes_of_address_end_at_lowest_set_bit() {
-        let page = page_size() as u64;
         let up_to = |size: u64| PageSizes::Bitmap((2 * size - 1) & !0xfff);
-        for (address, largest) in [
-            (0x7000_0000_0000 + page, page),
-            (0x7000_0000_0000 + page + 8, page),
-            (0x7000_0000_0000 + 2 * page, 2 * page),
-            (0x7000_0000_0000 + 2 * page + 1, 2 * page),
-            (0x7000_0020_0000, 0x20_0000),
-            (0x7000_0000_0000, 0x8000_0000),
-        ] {
-            assert_eq!(PageSizes::of_address(address, 31), up_to(largest), "{address:#x}");
+        for page in [0x1000, 0x4000, 0x1_0000] {
+            for (address, largest) in [
+                (0x7000_0000_0000 + page, page),
+                (0x7000_0000_0000 + page + 8, page),
+                (0x7000_0000_0000 + 2 * page, 2 * page),
+                (0x7000_0000_0000 + 2 * page + 1, 2 * page),
+                (0x7000_0000_0000 + 3 * page - 0x1000, 2 * page),
+                (0x7000_0020_0000, 0x20_0000),
+                (0x7000_0000_0000, 0x8000_0000),
+            ] {
+                let got = PageSizes::of_address(address, page as usize, 31);
+                assert_eq!(got, up_to(largest), "{address:#x} with pages of {page:#x}");
+            }
+            assert_eq!(PageSizes::Any.bitmap(page), (page.wrapping_neg(), false));
+            assert_eq!(PageSizes::Bitmap(0x3000).bitmap(page), (0x3000, true));
         }
-        let most = PageSizes::of_address(0x7000_0000_0000, 63);
+        let most = PageSizes::of_address(0x7000_0000_0000, 0x1000, 63);
         assert_eq!(most, up_to(1 << 31), "Linux holds the size in 32 bits");
-        assert_eq!(PageSizes::of_address(0x7000_0020_0000, 14), up_to(0x4000));
-        assert_eq!(PageSizes::Any.bitmap(), (page.wrapping_neg(), false));
-        assert_eq!(PageSizes::Bitmap(0x3000).bitmap(), (0x3000, true));
+        assert_eq!(PageSizes::of_address(0x7000_0020_0000, 0x1000, 14), up_to(0x4000));
+    }
+
+    #[test]
+    fn small_page_sizes_alone_have_a_substitute() {
+        for (bitmap, system, substitute) in [
+            (0x1000, 0x1_0000, Some(0x1_0000)),
+            (0x7000, 0x1_0000, Some(0x1_0000)),
+            (0x1000, 0x4000, Some(0x4000)),
+            (0x1_1000, 0x1_0000, None),
+            (0x1000, 0x1000, None),
+            (0x20, 0x1_0000, None),
+            (0, 0x1_0000, None),
+        ] {
+            let got = without_small_pages(bitmap, system);
+            assert_eq!(got, substitute, "{bitmap:#x} with pages of {system:#x}");
+        }
     }
 
     #[test]

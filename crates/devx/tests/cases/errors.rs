@@ -2,6 +2,7 @@
 
 use crate::support::fake::{Fake, context, info};
 use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
 use verbless_devx::abi::attr::{devx_obj_create, devx_other, uhw};
 use verbless_devx::abi::core::access;
 use verbless_devx::abi::method;
@@ -219,6 +220,68 @@ fn lost_device_on_kernel_that_hides_is_device_gone() {
     });
     let error = context.obj_create(&[0; 16], &mut [0; 16]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+}
+
+/// Access flags and page sizes of UMEM_REG, in the order of the calls.
+type Registrations = Arc<Mutex<Vec<(u64, u64)>>>;
+
+/// A kernel with pages of 64 KiB that refuses smaller ones in UMEMs, and perhaps relaxed ordering.
+fn without_small_pages(refuses_relaxed: bool) -> (Context, Registrations) {
+    use verbless_devx::abi::attr::devx_umem_reg::{ACCESS, PGSZ_BITMAP};
+    let sent = Registrations::default();
+    let seen = sent.clone();
+    let fake = Fake::with_pages(1 << 16, move |method, call| {
+        (method == method::DEVX_UMEM_REG).then_some(())?;
+        let (flags, sizes) = (call.data(ACCESS), call.data(PGSZ_BITMAP));
+        seen.lock().unwrap().push((flags, sizes));
+        let relaxed = flags & u64::from(access::RELAXED_ORDERING) != 0 && refuses_relaxed;
+        let small = sizes & (1_u64 << 16).wrapping_neg() == 0;
+        (relaxed || small).then_some(Err(Errno::EINVAL))
+    });
+    (Context::from_device(fake, info()).unwrap(), sent)
+}
+
+#[test]
+fn umem_reg_does_without_pages_below_the_kernels() {
+    let memory = vec![0u8; 4096];
+    for refuses_relaxed in [false, true] {
+        let (context, sent) = without_small_pages(refuses_relaxed);
+        assert_eq!(context.page_size(), 1 << 16);
+        let relaxed = access::LOCAL_WRITE | access::RELAXED_ORDERING;
+        let register = |flags, pages| {
+            #[allow(unsafe_code, reason = "the fake device registers nothing")]
+            // SAFETY: nothing is registered.
+            let umem = unsafe { context.umem_reg(memory.as_ptr() as u64, 4096, flags, pages) };
+            (umem.map(|umem| umem.page_limit()), std::mem::take(&mut *sent.lock().unwrap()))
+        };
+        let (limit, sent) = register(relaxed, PageSizes::Bitmap(0x1000));
+        assert_eq!(limit.unwrap(), 1 << 16);
+        assert_eq!(sent.len(), if refuses_relaxed { 4 } else { 3 });
+        assert!(context.umems_lack_small_pages());
+        assert_eq!(context.umems_lack_relaxed_ordering(), refuses_relaxed);
+        let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1000));
+        assert_eq!(limit.unwrap(), 1 << 16);
+        assert_eq!(sent, [(access::LOCAL_WRITE.into(), 1 << 16)], "it is known by now");
+        let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1_1000));
+        assert_eq!((limit.unwrap(), sent.len()), (1 << 16, 1), "a size that the kernel has");
+    }
+}
+
+#[test]
+fn uar_must_be_one_page_of_the_kernel() {
+    use verbless_devx::abi::attr::uar_obj_alloc::{MMAP_LENGTH, MMAP_OFFSET, PAGE_ID};
+    for (length, offset) in [(0x1000_u32, 0x10_0000_u64), (1 << 16, 0x10_1000)] {
+        let fake = Fake::with_pages(1 << 16, move |method, call| {
+            (method == method::UAR_OBJ_ALLOC).then_some(())?;
+            call.fill(MMAP_LENGTH, &length.to_ne_bytes());
+            call.fill(MMAP_OFFSET, &offset.to_ne_bytes());
+            call.fill(PAGE_ID, &16_u32.to_ne_bytes());
+            Some(Ok(()))
+        });
+        let context = Context::from_device(fake, info()).unwrap();
+        let error = context.uar_alloc(UarKind::NonCached).unwrap_err();
+        assert!(error.to_string().contains("pages of 0x10000"), "{error}");
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) type Decide = dyn Fn(Method, &mut Call<'_>) -> Option<Result<(), Errn
 pub(crate) struct Fake {
     decide: Box<Decide>,
     ends: Mutex<Vec<OwnedFd>>,
+    /// Bytes of a page of its kernel.
+    page: usize,
 }
 
 /// Offset at which mmap maps half the requested length.
@@ -96,7 +98,15 @@ impl Fake {
     pub(crate) fn new(
         decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { decide: Box::new(decide), ends: Mutex::new(Vec::new()) })
+        Self::with_pages(4096, decide)
+    }
+
+    /// The same of a kernel with pages of `page` bytes.
+    pub(crate) fn with_pages(
+        page: usize,
+        decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { decide: Box::new(decide), ends: Mutex::new(Vec::new()), page })
     }
 
     /// Our end of the last file handed out.
@@ -149,5 +159,9 @@ unsafe impl OpenDevice for Fake {
         let file = memfd_create(c"uar", MFdFlags::MFD_CLOEXEC)?;
         nix::unistd::ftruncate(&file, length as i64)?;
         Mapping::shared(file.as_fd(), 0, length, protection)
+    }
+
+    fn page_size(&self) -> usize {
+        self.page
     }
 }

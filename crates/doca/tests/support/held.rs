@@ -120,4 +120,8 @@ unsafe impl OpenDevice for HeldDevice {
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         self.device.mmap(offset, length, protection)
     }
+
+    fn page_size(&self) -> usize {
+        self.device.page_size()
+    }
 }

@@ -18,10 +18,10 @@ use nix::unistd::{Whence, lseek};
 
 use super::call_threads::CallLock;
 use super::node::Node;
-use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
-    Charge, Client, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
+    Charge, Client, DeviceFile, FileId, FwctlFile, identify, mmap_span,
 };
+use verbless_model_kernel::{InProcess, SystemPage};
 
 /// The file that executes the ioctls of a descriptor.
 pub(super) enum ServedFile {
@@ -198,7 +198,7 @@ impl OpenTable {
             Node::Fwctl(_) => c"verbless-fwctl",
         };
         let memory = memfd_create(name, flags)?;
-        nix::unistd::ftruncate(&memory, MMAP_SPAN as i64)?;
+        nix::unistd::ftruncate(&memory, mmap_span(SystemPage::default()) as i64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
         let id = identify(&memory)?;

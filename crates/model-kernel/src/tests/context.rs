@@ -178,7 +178,7 @@ fn clock_page_is_refreshed_while_mapped() {
     let fixture = Fixture::without_context(Arc::new(device));
     let kernel = &fixture.file.kernel;
     assert!(!kernel.clock.refresh(kernel) && !kernel.clock.has_updater(), "no client has one");
-    let page = Arc::new(ClockPage::alone().expect("a page"));
+    let page = Arc::new(ClockPage::alone(Default::default()).expect("a page"));
     let cycles = || {
         let mut bytes = [0; 8];
         nix::sys::uio::pread(page.file(), &mut bytes, 16).expect("the page");

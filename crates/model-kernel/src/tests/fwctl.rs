@@ -45,8 +45,8 @@ impl Fixture {
         caps.set_log_max_uctx(4);
         caps.set_uctx_cap(uctx_cap);
         let device = Arc::new(Device::with(caps, false));
-        let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device accepts it");
+        let kernel =
+            Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");
         let control = Fwctl::open(kernel).expect("a user context");
         Self { device, client: TestClient::new(), control }
     }
@@ -292,8 +292,7 @@ fn uctx_is_destroyed_with_file() {
 #[test]
 fn open_fails_if_create_uctx_fails() {
     let device = Device::new();
-    let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-        .expect("the device accepts it");
+    let kernel = Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");
     device.refuse_next(Opcode::CREATE_UCTX.0, 8);
     assert_eq!(Fwctl::open(kernel).err(), Some(Errno::ENOMEM));
 }

@@ -23,9 +23,7 @@ fn atomics_need_capability_operations_size_and_order() {
         caps.set_atomic_req_8b_endianness_mode(AtomicReqEndianness(order));
         let page = [&[0; 0x10][..], caps.as_bytes()].concat();
         device.answer(Opcode::QUERY_HCA_CAP, 3 << 1 | 1, &page);
-        Kernel::attach(Arc::new(device), crate::KernelRelease::Newest)
-            .expect("the device accepts it")
-            .atomics
+        Kernel::attach(Arc::new(device), Default::default()).expect("the device accepts it").atomics
     };
     assert!(has(true, 3, 8, 1) && has(true, 0xff, 0xf8, 1));
     assert!(!has(false, 3, 8, 1), "no capability");
@@ -45,8 +43,7 @@ fn user_events_are_enabled_in_general_eq() {
     }
     device.answer(Opcode::QUERY_HCA_CAP, 0x14 << 1 | 1, &page);
     let device = Arc::new(device);
-    let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-        .expect("the device accepts it");
+    let kernel = Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");
     let subscribable = kernel.subscribable.as_ref().expect("the device says");
     assert_eq!((subscribable.affiliated, subscribable.unaffiliated), (affiliated, unaffiliated));
     let commands = device.commands.lock().expect("no panic");

@@ -117,7 +117,7 @@ fn failed_attach_releases_everything() {
     {
         let device = Device::new();
         device.refuse_next(opcode, 8);
-        let result = Kernel::attach(device.clone(), crate::KernelRelease::Newest).map(drop);
+        let result = Kernel::attach(device.clone(), Default::default()).map(drop);
         assert_eq!(result, Err(Errno::ENOMEM), "{opcode:#x}");
         assert_eq!(device.held(), 0, "{opcode:#x}");
     }

@@ -100,6 +100,53 @@ fn linux_5_10_refuses_page_sizes_and_follows_address() {
     assert_eq!(fixture.close(), 0);
 }
 
+/// A kernel with pages of 64 KiB.
+fn on_64k(release: crate::KernelRelease) -> Fixture {
+    Fixture::on_pages(release, "64k".parse().expect("a size"))
+}
+
+#[test]
+fn umem_on_pages_of_64_kib_lists_pages_as_large_or_as_asked() {
+    use crate::KernelRelease::{Newest, V5_10, V5_15};
+    let (_memory, address) = buffer(64);
+    let start = address.next_multiple_of(0x1_0000);
+    for (release, offset, length, bitmap, expected) in [
+        (Newest, 0, 0x1000, None, Ok((4, 1, 0))),
+        (Newest, 0x3000, 0x1000, None, Ok((4, 1, 0x3000))),
+        (Newest, 0x3040, 0x1000, Some(0x1000), Ok((0, 2, 0x40))),
+        (Newest, 0, 0x2_0000, None, Ok((5, 1, 0))),
+        (V5_15, 0x3000, 0x1000, Some(0x1_1000), Ok((4, 1, 0x3000))),
+        (V5_15, 0x3000, 0x1000, Some(0xf000), Err(Errno::EINVAL)),
+        (V5_10, 0x3000, 0x1000, None, Ok((4, 1, 0x3000))),
+    ] {
+        let fixture = on_64k(release);
+        let made = fixture.umem(start + offset, length, 1, bitmap).map(|_| {
+            let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+            let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
+            let umem = create.umem();
+            (umem.log_page_size(), umem.num_of_mtt(), umem.page_offset())
+        });
+        assert_eq!(made, expected, "{release}: {length:#x} bytes at {offset:#x} of {bitmap:x?}");
+        assert_eq!(fixture.close(), 0);
+    }
+}
+
+#[test]
+fn pinned_memory_counts_in_pages_of_the_kernel() {
+    let fixture = on_64k(crate::KernelRelease::Newest);
+    let (_memory, address) = buffer(64);
+    let start = address.next_multiple_of(0x1_0000);
+    fixture.client.memlock.store(2 << 16, Ordering::Relaxed);
+    let (one, _) = fixture.umem(start, 1, 1, None).expect("one page");
+    assert_eq!(fixture.umem(start + 0xffff, 0x1_0001, 1, None), Err(Errno::ENOMEM), "two pages");
+    let (other, _) = fixture.umem(start + 0xffff, 1, 1, None).expect("one page");
+    assert_eq!(fixture.umem(start, 1, 1, None), Err(Errno::ENOMEM));
+    for handle in [one, other] {
+        assert_eq!(fixture.destroy(0x1002, handle), Ok(()));
+    }
+    assert_eq!(fixture.close(), 0);
+}
+
 #[test]
 fn pinned_pages_count_against_the_limit() {
     let fixture = Fixture::new();

@@ -542,8 +542,8 @@ impl Fixture {
     }
 
     pub(super) fn without_context(device: Arc<Device>) -> Self {
-        let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device accepts it");
+        let kernel =
+            Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");
         let client = TestClient::new();
         let file = File::new(kernel, client.clone());
         Self { device, client, file }
@@ -551,8 +551,16 @@ impl Fixture {
 
     /// A context on a kernel of this release.
     pub(super) fn like(release: crate::KernelRelease) -> Self {
-        let device = Device::new();
-        let kernel = Kernel::attach(device.clone(), release).expect("the device accepts it");
+        Self::on_pages(release, crate::SystemPage::default())
+    }
+
+    /// A context on a kernel of this release, with pages of this size.
+    pub(super) fn on_pages(release: crate::KernelRelease, page: crate::SystemPage) -> Self {
+        let mut device = Device::with(Device::new().caps, false);
+        device.caps.set_uar_4k(page.bytes() > 4096);
+        let device = Arc::new(device);
+        let kernel =
+            Kernel::attach(device.clone(), (release, page)).expect("the device accepts it");
         let client = TestClient::new();
         let file = File::new(kernel, client.clone());
         let fixture = Self { device, client, file };
@@ -567,8 +575,8 @@ impl Fixture {
 
     /// The same, of this client.
     pub(super) fn of_client(device: Arc<Device>, client: Arc<TestClient>) -> Self {
-        let kernel = Kernel::attach(device.clone(), crate::KernelRelease::Newest)
-            .expect("the device accepts it");
+        let kernel =
+            Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");
         let doorbells = std::fs::File::open("/dev/null").expect("a file");
         let file = File::new(kernel, client.clone()).with_doorbells(Arc::new(doorbells.into()));
         Self { device, client, file }

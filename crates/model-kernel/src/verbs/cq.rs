@@ -142,7 +142,7 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(cqe_bytes);
-        let memory = pin_buffer(self.client, driver.u64(0), size, true)?;
+        let memory = pin_buffer((self.client, self.file.kernel.page), driver.u64(0), size, true)?;
         let record = check_doorbell_record(self.attrs.client, driver.u64(8))?;
         let uar_page = if flags & UAR_PAGE_INDEX != 0 {
             driver.u16(24).into()
@@ -258,7 +258,8 @@ impl Method<'_> {
                 return Err(refused(Errno::EINVAL, words));
             }
             let size = u64::from(entries) * u64::from(cqe_bytes);
-            let memory = pin_buffer(self.client, driver.u64(0), size, true)?;
+            let memory =
+                pin_buffer((self.client, self.file.kernel.page), driver.u64(0), size, true)?;
             let mut input = ModifyCqIn::new();
             input.set_op_mod(ModifyCqIn::RESIZE).set_uid(self.state.context()?.uid);
             input.set_cqn(cq.cqn).set_modify_field_select(

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::super::client::{Client, PAGE};
 use super::super::kernel::Kernel;
 use super::super::page_lists::{ListedPages, MAX_PAGES};
+use super::super::pages::SystemPage;
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
 
@@ -55,13 +56,13 @@ fn listed(pages: u64, client: &dyn Client) -> Result<ListedPages, Errno> {
 
 /// Pins a buffer.
 pub(super) fn pin_buffer(
-    client: &Arc<dyn Client>,
+    (client, page): (&Arc<dyn Client>, SystemPage),
     address: u64,
     length: u64,
     writable: bool,
 ) -> Result<Buffer, Errno> {
     let offset = address % PAGE;
-    let pinned = Pinned::new(client, address, length, writable)?;
+    let pinned = Pinned::new((client, page), address, length, writable)?;
     if !offset.is_multiple_of(OFFSET_UNIT) {
         let words = format!("the queue's memory at {address:#x} is not aligned to {OFFSET_UNIT}");
         return Err(refused(Errno::EINVAL, words));

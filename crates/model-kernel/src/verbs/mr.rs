@@ -8,11 +8,11 @@ use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
 
 use super::super::abi::{attr, object};
-use super::super::client::PAGE;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::page_lists::ListedPages;
+use super::super::pages::SystemPage;
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
 use super::super::uapi::{UverbsRequest, UverbsResponse};
@@ -44,13 +44,13 @@ mod rereg {
 
 impl RegionRange {
     /// Reads three consecutive numbers of a request.
-    fn read(request: &UverbsRequest, at: usize) -> Result<Self, Errno> {
+    fn read(request: &UverbsRequest, at: usize, page: SystemPage) -> Result<Self, Errno> {
         let range = Self {
             start: request.u64(at),
             length: request.u64(at + 8),
             virtual_address: request.u64(at + 16),
         };
-        if range.start % PAGE == range.virtual_address % PAGE {
+        if range.start % page.bytes() == range.virtual_address % page.bytes() {
             Ok(range)
         } else {
             let words = format!(
@@ -64,8 +64,8 @@ impl RegionRange {
     /// Bytes to pin. A range of 0 bytes inside a page pins that page; at the start of a page it
     /// pins none and is refused (Linux `ib_umem_num_pages`). Newer Linux also refuses the former
     /// (`ib_umem_find_best_pgsz`, by an overflow check).
-    fn bytes(&self) -> u64 {
-        if self.start.is_multiple_of(PAGE) { self.length } else { self.length.max(1) }
+    fn bytes(&self, page: SystemPage) -> u64 {
+        if self.start.is_multiple_of(page.bytes()) { self.length } else { self.length.max(1) }
     }
 }
 
@@ -109,12 +109,12 @@ fn is_writable(rights: u32) -> bool {
     rights & writing != 0
 }
 
-/// The page sizes of a key: 4 KiB to 2 GiB.
-const PAGE_SIZES: u64 = (1 << 32) - PAGE;
+/// The largest page size of a key: 2 GiB.
+const LARGEST_PAGE: u64 = 1 << 31;
 
 impl Method<'_> {
     pub(crate) fn reg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
-        let range = RegionRange::read(request, 8)?;
+        let range = RegionRange::read(request, 8, self.file.kernel.page)?;
         self.state.context()?;
         let rights = request.u32(36);
         check_rights(rights)?;
@@ -122,7 +122,8 @@ impl Method<'_> {
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
         let handle = self.state.free_handle()?;
         let writable = is_writable(rights);
-        let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
+        let page = self.file.kernel.page;
+        let pinned = Pinned::new((self.client, page), range.start, range.bytes(page), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
@@ -145,8 +146,9 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let changes = |part: u32| changes & part != 0;
-        let moved =
-            changes(rereg::TRANSLATION).then(|| RegionRange::read(request, 16)).transpose()?;
+        let moved = changes(rereg::TRANSLATION)
+            .then(|| RegionRange::read(request, 16, self.file.kernel.page))
+            .transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
         let new_rights = changes(rereg::ACCESS).then(|| request.u32(44));
         if let Some(rights) = new_rights {
@@ -172,7 +174,8 @@ impl Method<'_> {
             return self.reconfigure(handle, key, pd, pdn, rights);
         };
         let writable = is_writable(rights);
-        let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
+        let page = self.file.kernel.page;
+        let pinned = Pinned::new((self.client, page), range.start, range.bytes(page), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         if let Err(errno) = self.file.kernel.exec(&end, &mut [0; 16]) {
             return Err(self.abort(Object::Verbs(Verbs::Mr(mr)), vec![pd], errno));
@@ -259,9 +262,11 @@ impl Method<'_> {
         let dma = self.client.dma_address(start);
         // The DMA address and the virtual address must have the same offset within a page.
         let common_bits = (dma ^ virtual_address).trailing_zeros().min(63);
-        let sizes = PAGE_SIZES & (u64::MAX >> (63 - common_bits));
+        let page = kernel.page;
+        // A kernel's own pages are the smallest that suit every release.
+        let sizes = (2 * LARGEST_PAGE - page.bytes()) & (u64::MAX >> (63 - common_bits));
         // A range of 0 bytes inside a page maps that page.
-        let size = best_page_size(dma, length.max(1), sizes).ok_or_else(|| {
+        let size = best_page_size(dma, length.max(1), sizes, page).ok_or_else(|| {
             let words = format!(
                 "no page size suits {length} bytes at {start:#x} with hca_va {virtual_address:#x}"
             );

@@ -242,7 +242,7 @@ impl Method<'_> {
         let bytes = queues.receive_bytes + u64::from(queues.send_requests) * 64;
         let memory = match request.u64(0) {
             address if address != 0 && bytes != 0 => {
-                Some(pin_buffer(self.client, address, bytes, false)?)
+                Some(pin_buffer((self.client, self.file.kernel.page), address, bytes, false)?)
             }
             _ => None,
         };

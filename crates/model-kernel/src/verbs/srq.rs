@@ -113,7 +113,7 @@ impl Method<'_> {
             return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(stride);
-        let memory = pin_buffer(self.client, driver.u64(0), size, false)?;
+        let memory = pin_buffer((self.client, self.file.kernel.page), driver.u64(0), size, false)?;
         let record = check_doorbell_record(self.attrs.client, driver.u64(8))?;
         let mut input = CreateRmpIn::new();
         input.set_uid(uid);

@@ -39,12 +39,15 @@ pub struct Mapped {
 }
 
 impl Iommu {
-    /// Maps the pages of `length` bytes from a memory address; `None`: `length` is 0, or no bus
-    /// addresses are left.
-    pub fn map(self: &Arc<Self>, address: u64, length: u64) -> Option<Mapped> {
+    /// Maps the pages of `length` bytes from a memory address, each of `page` bytes; `None`:
+    /// `length` is 0, `page` is no power of two from 4096 on, or no bus addresses are left.
+    pub fn map(self: &Arc<Self>, address: u64, length: u64, page: u64) -> Option<Mapped> {
+        if !page.is_power_of_two() || page < PAGE {
+            return None;
+        }
         address.checked_add(length)?;
-        let offset = address % PAGE;
-        let whole = length.checked_add(offset)?.checked_next_multiple_of(PAGE)?;
+        let offset = address % page;
+        let whole = length.checked_add(offset)?.checked_next_multiple_of(page)?;
         let align = whole.checked_next_power_of_two().filter(|_| length > 0)?;
         let mut maps = self.maps();
         let from = maps.next.max(IOVA);
@@ -56,7 +59,7 @@ impl Iommu {
     }
 
     /// Makes the pages of later mappings count as not adjacent, as on a host without an IOMMU: no
-    /// page of a UMEM is then larger than 4 KiB.
+    /// page of a UMEM is then larger than one of the kernel.
     pub fn set_fragmented(&self, fragmented: bool) {
         self.maps().fragmented = fragmented;
     }
@@ -133,7 +136,7 @@ mod tests {
             (0x7000_3abc, 1, 0x1000),
             (0x7000_3000, 3 << 30, 4 << 30),
         ] {
-            let mapped = iommu.map(address, length).expect("there is room");
+            let mapped = iommu.map(address, length, PAGE).expect("there is room");
             let bus = mapped.bus_address();
             assert_eq!(bus % align, address % 0x1000, "{length:#x} bytes at {address:#x}");
             assert_eq!(iommu.resolve(bus, length), Some(address));
@@ -150,9 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn larger_pages_are_mapped_whole() {
+        let iommu = Arc::new(Iommu::default());
+        let mapped = iommu.map(0x7001_3040, 0x1000, 0x1_0000).expect("there is room");
+        let bus = mapped.bus_address();
+        assert_eq!(bus % 0x1_0000, 0x3040);
+        assert_eq!(iommu.resolve(bus - 0x3040, 0x1_0000), Some(0x7001_0000));
+        assert_eq!(iommu.resolve(bus - 0x3040, 0x1_0001), None);
+        assert!(iommu.map(0x7001_0000, 1, 0x800).is_none());
+        assert!(iommu.map(0x7001_0000, 1, 0x3000).is_none());
+    }
+
+    #[test]
     fn bus_addresses_end_with_their_mapping() {
         let iommu = Arc::new(Iommu::default());
-        let mapped = iommu.map(0x7000_1000, 0x2000).expect("there is room");
+        let mapped = iommu.map(0x7000_1000, 0x2000, PAGE).expect("there is room");
         let bus = mapped.bus_address();
         assert_eq!(iommu.resolve(bus, 0x2001), None, "past its end");
         assert_eq!(iommu.resolve(bus - 1, 1), None, "before its start");
@@ -165,14 +180,14 @@ mod tests {
     fn bus_addresses_are_reused_when_all_were_given() {
         let iommu = Arc::new(Iommu::default());
         let half = (CARD - IOVA) / 2;
-        let first = iommu.map(0x1000, half).expect("there is room");
-        let second = iommu.map(0x1000, half).expect("there is room");
-        assert!(iommu.map(0x1000, 1).is_none(), "all are in use");
+        let first = iommu.map(0x1000, half, PAGE).expect("there is room");
+        let second = iommu.map(0x1000, half, PAGE).expect("there is room");
+        assert!(iommu.map(0x1000, 1, PAGE).is_none(), "all are in use");
         let at = first.bus_address();
         drop(first);
-        let again = iommu.map(0x5000, 0x1000).expect("half is free");
+        let again = iommu.map(0x5000, 0x1000, PAGE).expect("half is free");
         assert_eq!(again.bus_address(), at);
-        assert!(iommu.map(0x1000, 0).is_none() && iommu.map(u64::MAX, 2).is_none());
+        assert!(iommu.map(0x1000, 0, PAGE).is_none() && iommu.map(u64::MAX, 2, PAGE).is_none());
         drop(second);
     }
 }

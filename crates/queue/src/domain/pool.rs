@@ -16,27 +16,35 @@ use verbless_ring::ring::{LayoutError, RecordMemory, RingMemory};
 
 /// Default bytes of a chunk; a larger ring gets a larger chunk.
 pub(super) const CHUNK: usize = 256 << 10;
-/// The granularity of a ring's offset and length, in bytes.
+/// The granularity of a ring's offset and length in bytes, where the kernel allows pages of this
+/// size.
 const RING_UNIT: usize = 4096;
 /// The only page size of a chunk's registration. A queue begins at a multiple of a 64th of such a
 /// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
 /// `wq` 5, in units of a 64th). With pages of 4096 bytes, every ring begins at a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
 
-/// Registers a new chunk of `size` bytes with pages of 4096 bytes. A kernel without the page-size
-/// bitmap derives the page size from the address, so for it the chunk begins at an odd page.
-fn register(device: &Device, size: usize) -> Result<Pinned, Error> {
-    let follow_address = || device.pages_follow_address();
-    if !follow_address() {
+/// Registers a new chunk of at least `size` bytes. Returns it with its page size, the granularity
+/// of rings in it: 4 KiB, or the kernel's own page size if the kernel chooses pages by the address,
+/// or allows none below its own.
+fn register(device: &Device, size: usize) -> Result<(Pinned, usize), Error> {
+    let system = device.page_size();
+    if !device.pages_follow_address() && !device.umems_lack_small_pages() {
         let pinned = Pinned::allocate(device, size, access::LOCAL_WRITE, PAGES)?;
-        if !follow_address() {
-            return Ok(pinned);
+        let page = pinned.user.page_limit() as usize;
+        let begins_page = pinned.memory.address().is_multiple_of(system as u64);
+        match page {
+            ..=RING_UNIT => return Ok((pinned, RING_UNIT)),
+            _ if page == system && begins_page && size >= page => return Ok((pinned, page)),
+            _ => {}
         }
     }
-    let room = Memory::allocate(size.saturating_add(RING_UNIT))?;
-    let skipped = if room.address() & RING_UNIT as u64 == 0 { RING_UNIT } else { 0 };
-    let odd = room.slice(skipped, size).expect("one unit more than the chunk was allocated");
-    Pinned::of(device, &odd, access::LOCAL_WRITE, PAGES)
+    let size = size.checked_next_multiple_of(system).unwrap_or(size);
+    // An odd page's address bounds the pages that follow it.
+    let room = Memory::allocate(size.saturating_add(2 * system))?;
+    let odd = (room.address().wrapping_neg() as usize & (2 * system - 1)) ^ system;
+    let chunk = room.slice(odd, size).expect("the room has two pages more than the chunk");
+    Ok((Pinned::of(device, &chunk, access::LOCAL_WRITE, PAGES)?, system))
 }
 /// The granularity of doorbell records, in bytes: records of two queues never share a cache line.
 const RECORD_UNIT: usize = 64;
@@ -53,6 +61,8 @@ pub(super) struct Pool {
 /// Memory of the pool with a registration of its own.
 struct Chunk {
     pinned: Pinned,
+    /// The granularity of leases, in bytes.
+    unit: usize,
     /// Units that are not leased.
     free: Mutex<BTreeSet<usize>>,
 }
@@ -76,7 +86,8 @@ impl Chunk {
     }
 
     /// Takes the first run of free units that is long enough.
-    fn lease(self: &Arc<Self>, units: usize) -> Option<Lease> {
+    fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+        let units = bytes.div_ceil(self.unit).max(1);
         let mut free = self.free();
         let (mut first, mut length) = (0, 0);
         for &unit in free.iter() {
@@ -108,40 +119,38 @@ impl Pool {
 
     /// Zeroed memory for a ring, aligned to a page.
     pub(super) fn ring(&self, bytes: usize) -> Result<PoolMemory, Error> {
-        self.piece(&self.rings, RING_UNIT, bytes)
+        self.piece(&self.rings, None, bytes)
     }
 
     /// A zeroed doorbell record of 8 bytes on a cache line of its own.
     pub(super) fn record(&self) -> Result<(RecordMemory, QueueMemory), Error> {
-        let PoolMemory { memory, queue } = self.piece(&self.records, RECORD_UNIT, 8)?;
+        let PoolMemory { memory, queue } = self.piece(&self.records, Some(RECORD_UNIT), 8)?;
         Ok((RecordMemory::new(memory).map_err(layout)?, queue))
     }
 
+    /// Memory of one of `chunks`, in units of `unit` bytes; without, of the chunk's pages.
     fn piece(
         &self,
         chunks: &Mutex<Vec<Arc<Chunk>>>,
-        unit: usize,
+        unit: Option<usize>,
         bytes: usize,
     ) -> Result<PoolMemory, Error> {
         let mut chunks = chunks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let units = bytes.div_ceil(unit).max(1);
-        let lease = match chunks.iter().find_map(|chunk| chunk.lease(units)) {
+        let lease = match chunks.iter().find_map(|chunk| chunk.lease(bytes)) {
             Some(lease) => lease,
             None => {
-                let size = (units * unit).next_multiple_of(if unit == RECORD_UNIT {
-                    RING_UNIT
-                } else {
-                    self.chunk
-                });
-                let pinned = register(&self.device, size)?;
-                let free = Mutex::new((0..size / unit).collect());
-                let chunk = Arc::new(Chunk { pinned, free });
-                let lease = chunk.lease(units).expect("a new chunk has room for its first lease");
+                let whole = if unit.is_some() { RING_UNIT } else { self.chunk };
+                let size = bytes.max(1).next_multiple_of(whole);
+                let (pinned, page) = register(&self.device, size)?;
+                let unit = unit.unwrap_or(page);
+                let free = Mutex::new((0..pinned.memory.len() / unit).collect());
+                let chunk = Arc::new(Chunk { pinned, unit, free });
+                let lease = chunk.lease(bytes).expect("a new chunk has room for its first lease");
                 chunks.push(chunk);
                 lease
             }
         };
-        let offset = lease.first * unit;
+        let offset = lease.first * lease.chunk.unit;
         let lease = Arc::new(lease);
         let memory = lease
             .chunk

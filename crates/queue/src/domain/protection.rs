@@ -122,7 +122,7 @@ impl Domain {
     pub fn region_of(&self, memory: &Memory, access: KeyAccess) -> Result<Region, Error> {
         check_access(access)?;
         let most = self.device.caps().log_max_key_page();
-        let pages = PageSizes::of_address(memory.address(), most);
+        let pages = PageSizes::of_address(memory.address(), self.device.page_size(), most);
         let pinned = Pinned::of(&self.device, memory, umem_access(access), pages)?;
         self.key(pinned, access)
     }

@@ -383,19 +383,13 @@ fn ring_or_record_past_umem_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&device)?;
     let memory = RegisteredMemory::new(&device, 8192)?;
     let input = four_entries(&device, &domain, &memory)?;
-    for spoil in [
-        (|input| input.set_cq_umem_offset(8192)) as fn(&mut CreateCqIn) -> &mut CreateCqIn,
-        |input| {
-            input.cq_context_mut().set_log_cq_size(8);
-            input
-        },
-        |input| {
-            input.cq_context_mut().set_dbr_addr(8192);
-            input
-        },
-    ] {
-        let mut input = input;
-        spoil(&mut input);
+    // The UMEM ends with its last page.
+    let past = (8192 + memory.umem.page_limit() - 4096).next_power_of_two();
+    let [mut far, mut long, mut record] = [input; 3];
+    far.set_cq_umem_offset(past);
+    long.cq_context_mut().set_log_cq_size((past / 64).ilog2() as u8 + 1);
+    record.cq_context_mut().set_dbr_addr(past);
+    for input in [far, long, record] {
         let refused = device.obj_create(input.as_bytes(), &mut [0; 16]).err();
         ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Command), "past the end");
     }

@@ -104,7 +104,7 @@ fn region_is_aligned_to_its_rounded_length(lab: &Lab) -> Result<(), Stop> {
 /// Behind an IOMMU a UMEM's pages are as large as the request allows, at any address.
 fn memory_at_any_page_is_registered(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let page = page_size();
+    let page = pair.b.device.page_size();
     let whole = Memory::allocate(64 * page)?;
     for (first, pages) in [(0, 1), (1, 1), (1, 2), (1, 16), (2, 16), (3, 32), (16, 32), (8, 8)] {
         for odd in [0, 8] {
@@ -183,13 +183,13 @@ fn invalid_umem_registration_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let ignored = matches!(pages, PageSizes::Bitmap(_)) && device.pages_follow_address();
         ensure_eq!(got, (!ignored).then_some(Errno::EINVAL), what);
     }
-    let system = PageSizes::Bitmap(page_size() as u64);
+    let system = PageSizes::Bitmap(device.page_size() as u64);
     Ok(raw::register_forbidden_range(&device, memory.address(), 4096, write, system)?)
 }
 
 fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
-    let page = page_size() as u64;
+    let page = device.page_size() as u64;
     for (address, length) in [(u64::MAX, 2), (u64::MAX - page + 1, 2 * page), (page, u64::MAX)] {
         let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
         ensure!(got.is_some(), "{length:#x} bytes at {address:#x} were registered");
@@ -232,7 +232,8 @@ fn umem_above_memlock_limit_fails_with_advice(lab: &Lab) -> Result<(), Stop> {
     let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     let domain = Domain::new(&lab.device()?)?;
     raw::respect_memlock()?;
-    let error = match domain.region(limit as usize + page_size(), KeyAccess::ALL) {
+    let page = domain.device().page_size();
+    let error = match domain.region(limit as usize + page, KeyAccess::ALL) {
         Ok(_) => return Err(Stop::fail("more than the limit was registered")),
         Err(error) => error,
     };
@@ -374,8 +375,8 @@ fn mkey_may_start_at_address_zero(lab: &Lab) -> Result<(), Stop> {
 
 fn mkey_start_matches_umem_page_offset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let page = page_size();
-    let whole = SharedMemory::zeroed(33 * page);
+    let page = pair.b.device.page_size();
+    let whole = SharedMemory::zeroed(34 * page);
     // It begins at an odd page; the allocation need not begin at a system page.
     let first = (whole.address() as usize).div_ceil(page);
     let odd = (first | 1) * page - whole.address() as usize;

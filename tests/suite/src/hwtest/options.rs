@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use verbless_conformance::roles::Side;
 use verbless_conformance::{Case, Choice, cases};
-use verbless_model_kernel::KernelRelease;
+use verbless_model_kernel::{KernelRelease, SystemPage};
 
 use crate::versions;
 
@@ -162,9 +162,13 @@ pub(crate) struct DeviceOptions {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     pub(crate) link: Option<String>,
-    /// The Linux release that the model's kernel is like in this process: 5.10 or newest.
+    /// The Linux release that the model's kernel is like in this process: 5.10, 5.15 or newest.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) model_kernel: Option<KernelRelease>,
+    /// The size of that kernel's pages: 4k, 16k or 64k; the machine's own if not given. What larger
+    /// pages than the machine's show: docs/lab.md.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) model_pages: Option<SystemPage>,
     /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
     /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
     /// --faults FILE` this option only declares that links lose messages of the cases.
@@ -195,6 +199,7 @@ impl DeviceOptions {
             profile: self.profile.clone(),
             link: self.link.clone(),
             model_kernel: self.model_kernel,
+            model_pages: self.model_pages,
             faults: self.faults.clone(),
             ..Choice::default()
         }

@@ -77,6 +77,7 @@ fn repeat(options: &SuiteOptions, case: &str) -> String {
     let given = [
         ("--link", on.link.clone()),
         ("--model-kernel", on.model_kernel.map(|it| it.to_string())),
+        ("--model-pages", on.model_pages.map(|it| it.to_string())),
         ("--faults", path(&on.faults)),
         ("--between", options.between.clone()),
         ("--connect", options.connect.clone()),
@@ -163,6 +164,7 @@ mod tests {
         let of = |words: &[&str]| Options::parse_from(words).suite;
         let on = ["--device", "model", "--peer", "none", "--profile", "bluefield3"];
         let model = ["--link", "ethernet", "--model-kernel", "5.10", "--between", "dpus"];
+        let model = [&model[..], &["--model-pages", "64k"]].concat();
         let flags = ["--long", "--destructive", "--dpa-program", "a.elf"];
         for mode in [&["--packets", "--faults", "f.toml"][..], &["--both-ways"]] {
             let given = of(&[&["hwtest"][..], &on, &model, &flags, mode].concat());

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use super::channel::{OF_DIRECTORS, OF_ROLES};
 use super::frame::{self, LIMIT, MAX_BYTES};
 use super::server::{KILLED, SUCCESS};
-use super::wire::{About, handshake, kind};
+use super::wire::{About, Greeted, greet, kind};
 use crate::report::plain;
 use crate::{Stop, ensure};
 
 /// How long the server may be absent: its machine may start it later.
 const START: Duration = Duration::from_secs(20);
+/// How long a connection may be closed at once: behind a forwarded port, a machine may be booting.
+const FORWARDED: Duration = Duration::from_secs(180);
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The most bytes that a server says about itself. Those of a card with all pages are a tenth.
@@ -51,10 +53,7 @@ impl Peer {
     /// up to 20 s for it.
     pub fn connect(address: &str, version: &str) -> Result<Self, Stop> {
         let failed = |Stop(why): Stop| Stop::fail(format!("{address}: {why}"));
-        let stream = reach(address).map_err(failed)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(LIMIT))?;
-        handshake(&stream, version).map_err(failed)?;
+        let stream = greeted(address, version).map_err(failed)?;
         let said = frame::read_within(&stream, LIMIT, MAX_ABOUT);
         let (kind, bytes) = said.map_err(|error| Stop::fail(format!("{address}: {error}")))?;
         let text = String::from_utf8_lossy(&bytes);
@@ -189,6 +188,32 @@ fn from_role(network: &mut TcpStream, local: &mut UnixStream) -> Result<Ended, S
             }
             kind => return Err(format!("it sends a frame of kind {kind:#x}")),
         }
+    }
+}
+
+/// Connects to the server at `address` and shakes hands. Connects again while the connection is
+/// closed at once.
+fn greeted(address: &str, version: &str) -> Result<TcpStream, Stop> {
+    let end = Instant::now() + FORWARDED;
+    let mut is_told = false;
+    loop {
+        let stream = reach(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        match greet(&stream, version)? {
+            Greeted::Done => return Ok(stream),
+            Greeted::Closed if Instant::now() < end => {}
+            Greeted::Closed => {
+                let limit = FORWARDED.as_secs();
+                return Err(Stop::fail(format!(
+                    "each connection is closed at once, for {limit} s: no `hwtest serve` is there"
+                )));
+            }
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            eprintln!("waiting for `hwtest serve` at {address}: each connection is closed at once");
+        }
+        std::thread::sleep(Duration::from_millis(500));
     }
 }
 

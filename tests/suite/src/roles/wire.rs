@@ -105,17 +105,43 @@ pub fn describe(here: &About, address: &str, there: &About) -> String {
     format!("{both}: here {sort}, {}; at {address} {other}, {}", here.device, there.device)
 }
 
+/// How a handshake ended that found nothing wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Greeted {
+    Done,
+    /// The other side closed the connection without a byte: so does a forwarded port before the
+    /// server behind it listens.
+    Closed,
+}
+
 /// Sends this side's first bytes and reads the other side's; fails unless both are of one version.
 pub(super) fn handshake(stream: &TcpStream, version: &str) -> Result<(), Stop> {
+    match greet(stream, version)? {
+        Greeted::Done => Ok(()),
+        Greeted::Closed => Err(Stop::fail(CLOSED)),
+    }
+}
+
+const CLOSED: &str = "the other side closes the connection: it is no hwtest";
+
+/// As [`handshake`], but a connection that is closed at once is no failure.
+pub(super) fn greet(stream: &TcpStream, version: &str) -> Result<Greeted, Stop> {
     let mut hello = MAGIC.to_vec();
     hello.extend(PROTOCOL.to_be_bytes());
     hello.extend((version.len().min(MAX_VERSION) as u32).to_be_bytes());
     hello.extend(version.bytes().take(MAX_VERSION));
+    let is_closed = |error: &io::Error| {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+    };
     let mut writer = stream;
-    writer.write_all(&hello)?;
     let mut reader = Timed::new(stream, LIMIT);
     let mut magic = [0; 8];
-    reader.read_exact(&mut magic).map_err(|error| unanswered(&error))?;
+    match writer.write_all(&hello).and_then(|()| reader.read_exact(&mut magic)) {
+        Ok(()) => {}
+        Err(error) if is_closed(&error) => return Ok(Greeted::Closed),
+        Err(error) => return Err(unanswered(&error)),
+    }
     ensure!(
         magic == MAGIC,
         "the other side is no hwtest: it begins with {:?}",
@@ -141,13 +167,12 @@ pub(super) fn handshake(stream: &TcpStream, version: &str) -> Result<(), Stop> {
         "the other side is hwtest {theirs}, this one is hwtest {version}: run one version on both \
          machines"
     );
-    Ok(())
+    Ok(Greeted::Done)
 }
 
 fn unanswered(error: &io::Error) -> Stop {
     Stop::fail(match error.kind() {
         ErrorKind::TimedOut => format!("no hwtest answers: {error}"),
-        ErrorKind::UnexpectedEof => "the other side closes the connection: it is no hwtest".into(),
         _ => error.to_string(),
     })
 }

@@ -37,9 +37,9 @@ use super::fetch::{self, Kernel, Qemu};
 use super::initramfs::{self, Contents, Settings};
 use super::modules;
 use super::program::{self, Program};
-use super::qemu::{Cable, Machine};
+use super::qemu::{Cable, HostNetwork, Machine};
 use super::series::{KernelFlavour, Series};
-use super::{Options, verdict};
+use super::{LOG, Options, verdict};
 use crate::run::on_the_path;
 use crate::workspace::Result;
 #[cfg(test)]
@@ -85,7 +85,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     };
     let binaries = Binaries { model, peer: crate::run::program("rxe-peer")? };
     std::fs::create_dir_all(fetch::folder())?;
-    let mut log = File::create(fetch::folder().join("last.log"))?;
+    let mut log = File::create(fetch::folder().join(LOG))?;
     let mut code = 0;
     // Downloads come first: the network namespace of the tap has no route out.
     let selection = options.selection();
@@ -156,6 +156,7 @@ fn boot(
         devices: &[],
         cable: Some(&cable),
         tap: rounds.iter().any(|round| round.network == Network::Udp).then_some(tap::NAME),
+        network: HostNetwork::None,
         reboots: false,
     }
     .describe(&mut command);
@@ -166,9 +167,10 @@ fn boot(
         log,
         complaints: &scratch.join("qemu.log"),
         limit: Duration::from_secs(options.timeout),
+        abandoned: None,
     };
     let outcome = watch.run(&command)?;
-    let code = verdict(&outcome, 1, options.strict)?;
+    let code = verdict(&outcome, 1, options.strict, LOG)?;
     print!("{}", servers.finish()?);
     Ok(code)
 }

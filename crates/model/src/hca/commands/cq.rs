@@ -68,7 +68,7 @@ pub(in crate::hca) fn create(
     };
     check_features(call, context)?;
     let target = target(call, context)?;
-    call.find(kind::Uar, context.uar_page())?;
+    call.check_uar(context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let record = call.record(record_umem, context.dbr_addr())?;

@@ -363,7 +363,7 @@ pub(in crate::hca) fn create_outbox(
     let dpa = call.dpa()?;
     let mut context: DpaOutbox = call.context(input)?;
     call.find(kind::DpaProcess, context.process_id())?;
-    call.find(kind::Uar, context.uar_page())?;
+    call.check_uar(context.uar_page())?;
     let device_id = context.extended().then(|| context.device_id());
     if device_id.is_none() && context.device_id() != 0 {
         return Err(Refusal::Reserved);

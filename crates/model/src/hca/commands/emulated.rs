@@ -30,7 +30,7 @@ pub(in crate::hca) fn create_eq(
     if context.log_eq_size() > call.hca().caps.general().log_max_eq_sz() {
         return Err(Refusal::EqSize);
     }
-    call.find(kind::Uar, context.uar_page())?;
+    call.check_uar(context.uar_page())?;
     match context.device_valid() {
         true => {
             let device = call.find(kind::EmulatedDevice, context.device_id())?;

@@ -20,7 +20,7 @@ pub(in crate::hca) fn create(
     output: &mut CreateGeneralObjectOut,
 ) -> Outcome {
     let mut context: DpaUarExtension = call.context(input)?;
-    call.find(kind::Uar, context.uar_page())?;
+    call.check_uar(context.uar_page())?;
     // Functions of other cards may have the same vhca_id.
     let owner = (context.vhca_id(), function_of(context.process_serial()));
     if !call.hca().reached_by.contains(&owner) {

@@ -149,7 +149,7 @@ pub(in crate::hca) fn create(
         return Err(Refusal::QpStride);
     }
     if has_sq || has_rq {
-        call.find(kind::Uar, context.uar_page())?;
+        call.check_uar(context.uar_page())?;
     }
     // A QP with only one of the two queues still needs both CQs, as on hardware. A UMR QP without
     // an RQ needs only the send CQ.

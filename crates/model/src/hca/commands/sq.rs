@@ -64,7 +64,7 @@ pub(in crate::hca) fn create(
         }
         _ => return Err(Refusal::Unsupported),
     }
-    call.find(kind::Uar, wq.uar_page())?;
+    call.check_uar(wq.uar_page())?;
     call.find(kind::Cq, context.cqn())?;
     let WqMemory { ring, record, umems } =
         call.wq_memory(&wq.into(), 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB)?;

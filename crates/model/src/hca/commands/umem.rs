@@ -213,7 +213,7 @@ mod tests {
     fn last_page_of_umem_may_end_past_its_mapping() {
         const MEMORY: u64 = 0x7000_0000;
         let iommu = Arc::new(Iommu::default());
-        let mapped = iommu.map(MEMORY, 0x1_0001).expect("there is room");
+        let mapped = iommu.map(MEMORY, 0x1_0001, 0x1000).expect("there is room");
         let bus = mapped.bus_address();
         let entries = (bus | READ | WRITE).to_be_bytes();
         let found = umem_pages(&entries, 17, &iommu).ok();

@@ -186,7 +186,7 @@ fn umem_pages_of_an_iommu_are_complete_and_aligned() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let iommu = rig.locked.functions[0].hca.iommu.clone();
-    let mapped = iommu.map(0x7000_3000, 0x1_0000).expect("there is room");
+    let mapped = iommu.map(0x7000_3000, 0x1_0000, 0x1000).expect("there is room");
     let bus = mapped.bus_address();
     let create = |rig: &mut Rig, page: u64| {
         rig.call::<CreateUmemIn>(user.uid, 0, &(page | 3).to_be_bytes(), 0, |input| {

@@ -202,6 +202,17 @@ fn kernel_and_user_uar_pages_are_disjoint() {
 }
 
 #[test]
+fn user_queues_take_uar_of_the_kernel() {
+    let mut rig = Rig::up(LINK);
+    let (mut user, other) = (rig.user(), rig.user());
+    user.uar = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+    user.cq = rig.cq(user, |_| {}).unwrap();
+    rig.qp(user, |_| {}).unwrap();
+    user.uar = other.uar;
+    assert_eq!(rig.cq(user, |_| {}), Err(Refusal::NoSuchUar));
+}
+
+#[test]
 fn q_counter_in_use_stays_and_clears_on_read() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();

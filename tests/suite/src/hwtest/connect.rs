@@ -52,10 +52,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
 pub(crate) type Ends = (Lab, About, Peer);
 
 /// Finds both ends; `None` if the device here is not usable, which is then shown.
-pub(crate) fn ends(
-    on: &DeviceOptions,
-    address: &str,
-) -> Result<Option<Ends>, Box<dyn Error>> {
+pub(crate) fn ends(on: &DeviceOptions, address: &str) -> Result<Option<Ends>, Box<dyn Error>> {
     let Some((lab, here)) = serve::end(&on.one_end())? else { return Ok(None) };
     let peer = Peer::connect(&roles::with_port(address), versions::line());
     let peer = peer.map_err(|Stop(why)| why)?;

@@ -31,7 +31,7 @@ fn two_runs(hwtest: &Path) -> String {
          said=$($MODEL run --join {name} -- '{hwtest}' --connect 127.0.0.1:18820 --device mlx5_0 \
              --json '{report}' 2>&1); code=$?\n\
          echo \"$said\"; wait $server || code=1\n\
-         grep -q 'Running on the model at both ends: here the model, mlx5_0' <<<\"$said\" || code=1\n\
+         grep -q 'on the model at both ends: here the model, mlx5_0' <<<\"$said\" || code=1\n\
          grep -q '^41 passed, 0 failed, 8 skipped ' <<<\"$said\" || code=1\n\
          grep -q '\"name\": \"mlx5_0\"' '{report}' && grep -q '\"name\": \"mlx5_1\"' '{report}' \
              && grep -q '\"peer\": {{' '{report}' || code=1\n\

@@ -93,7 +93,7 @@ fn there(device: &Device, server: &str, plan: &Plan) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Responds to one program after the other. Whoever connects may be anybody.
+/// Responds to one program after the other. A client may send anything.
 fn serve(device: &Device, listener: &TcpListener) -> Result {
     println!("Serving on {}.", listener.local_addr()?);
     loop {

@@ -131,8 +131,9 @@ impl Measured {
                 " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
             }
             Self::Latency(_) => {
-                " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
-                 t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
+                " #bytes #iterations    t_min[usec]    t_max[usec]  \
+                 t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
+                 99% percentile[usec]   99.9% percentile[usec]"
             }
         }
     }

@@ -138,7 +138,9 @@ fn names_are_those_of_perftest_without_their_prefix() {
 proptest! {
     /// A plan comes from another machine.
     #[test]
-    fn plan_from_any_bytes_is_within_limits(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn plan_from_any_bytes_is_within_limits(
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
         if let Ok(plan) = Plan::from_bytes(&bytes) {
             prop_assert!(plan.check().is_ok());
             prop_assert_eq!(plan.to_bytes().to_vec(), bytes);

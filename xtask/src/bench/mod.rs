@@ -7,8 +7,8 @@
 //! lock, and memory accesses in the right order. Then it counts the instructions of a modelled
 //! WRITE ([`mod@write`]) and of a DOCA Core job ([`jobs`]). Last, it measures copies into
 //! registered memory ([`copies`]), a DPA core ([`dpa`]), the model's rates ([`speed`]) and its
-//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), `hwtest perf`
-//! beside perftest ([`perftest`]), and the conformance suite on the model ([`suite`]).
+//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), `hwtest
+//! perf` beside perftest ([`perftest`]), and the conformance suite on the model ([`suite`]).
 
 pub(crate) mod aarch64;
 mod busy;

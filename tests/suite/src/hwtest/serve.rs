@@ -66,7 +66,7 @@ pub(crate) fn role(options: &RoleOptions) -> Result<bool, Box<dyn Error>> {
     Ok(true)
 }
 
-/// A line for whoever watches the server. It serves all the same if nobody does.
+/// Shows a line. The server goes on if standard output is closed.
 pub(crate) fn show(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -52,7 +52,7 @@ fn within(lab: &Lab, plan: &Plan) -> Result<(Measured, u64), Stop> {
     std::thread::scope(|scope| {
         let responder = scope.spawn(move || {
             let role = Role::new(lab, Side::B, 1, channel, Files::default());
-            // The measuring end is told why it fails.
+            // It has reported its failure to the measuring end.
             let _ = role.play(other.act(Side::B));
         });
         let measured = at(lab, ours, plan);

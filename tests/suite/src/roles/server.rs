@@ -104,8 +104,8 @@ impl Server {
         self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that another client is served. Whoever connects may be anybody, so nothing of this is
-    /// an error of the server.
+    /// Says that another client is served. A client may send anything, so nothing of this is an
+    /// error of the server.
     fn refuse(&self, stream: &TcpStream) {
         if handshake(stream, &self.version).is_ok() {
             let mut writer = stream;

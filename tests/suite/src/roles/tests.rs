@@ -52,7 +52,7 @@ fn connected() -> Peer {
             Ok(peer) => return peer,
             Err(Stop(why)) => assert!(
                 why.contains("serves another client") && Instant::now() < end,
-                "the server serves nobody any more: {why}"
+                "the server serves no client any more: {why}"
             ),
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -18,7 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Bytes of a long message. Twice as many are pinned: fewer than the 8 MiB that many machines allow.
+/// Bytes of a long message. Twice as many are pinned: fewer than the 8 MiB that many machines
+/// allow.
 const LONG: usize = 3 << 20;
 
 fn long_end(role: &Role) -> Result<Endpoint, Stop> {

@@ -273,8 +273,8 @@ pub(crate) struct SuiteOptions {
     /// The largest size of the recording in MiB; the case that reaches it is cut short.
     #[arg(long, value_name = "MIB", default_value = "256", requires = "record")]
     pub(crate) record_limit: u16,
-    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices. In a recording, other
-    /// addresses stand for them without this.
+    /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices. Without this, a
+    /// recording has others in their place.
     #[arg(long, requires = "results")]
     pub(crate) identify: bool,
     /// Write the results as JUnit XML to this file (`-`: standard output).

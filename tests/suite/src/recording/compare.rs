@@ -2,9 +2,9 @@
 //!
 //! Addresses and memory keys differ from run to run. A recorded address equals the sent one if both
 //! have the same place in the same registered memory; a recorded key equals the sent one if both
-//! have the index that the same CREATE_MKEY made. PSNs and user indexes, which a program chooses, may be others, but
-//! the same ones throughout a case. The variants of keys (`mkey_7_0`) and the pages that suit an
-//! address are not compared.
+//! have the index that the same CREATE_MKEY made. PSNs and user indexes, which a program chooses,
+//! may be others, but the same ones throughout a case. The variants of keys (`mkey_7_0`) and the
+//! pages that suit an address are not compared.
 
 use std::collections::{HashMap, HashSet};
 

@@ -194,7 +194,10 @@ mod tests {
         Document::parse(&text).expect_err(&text)
     }
 
-    const HEADER: &str = r#"recording {"format":1,"program":"","device":"","identity":false,"limit":1,"page_bytes":4096,"destructive":false,"long":false,"devices":[]}"#;
+    const HEADER: &str = concat!(
+        r#"recording {"format":1,"program":"","device":"","identity":false,"limit":1,"#,
+        r#""page_bytes":4096,"destructive":false,"long":false,"devices":[]}"#,
+    );
     const CASE: &str = r#"case {"name":"open::it"}"#;
 
     #[test]

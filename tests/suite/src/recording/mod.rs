@@ -1,9 +1,10 @@
-//! `hwtest --record FILE`: what the cases ask of a device and what it answers; `hwtest replay FILE`:
-//! the cases on the answers of such a file.
+//! `hwtest --record FILE`: what the cases ask of a device and what it answers; `hwtest replay
+//! FILE`: the cases on the answers of such a file.
 //!
 //! - `entry`, `bytes`: the lines of the file; `attributes`: what the attributes of requests are.
 //! - `writer`: the file while it is written; `pseudonyms`: other bytes for what identifies devices.
-//! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a recording says of its devices.
+//! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a
+//!   recording says of its devices.
 //! - `document`: the file that is read; `compare`: a request beside a recorded one; `replay`: the
 //!   backend that answers; `cases`: the cases on it.
 

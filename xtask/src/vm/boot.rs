@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::child::{Guarded, Signals};
+use super::child::{Guarded, Interrupted, Signals};
 use super::console::{Account, Console, is_shown};
 use super::model::Model;
 use crate::workspace::Result;
@@ -80,7 +80,7 @@ impl Watch<'_> {
                 waiting.iter().map(|waiting| waiting.any().unwrap_or(true)).collect();
 
             if self.signals.came()? {
-                return Err(crate::vm::Interrupted.into());
+                return Err(Interrupted.into());
             }
             if ready[1] {
                 let length = log.read(&mut buffer)?;

@@ -6,7 +6,6 @@
 //! nothing is installed, and no privilege is needed. A deleted folder is fetched again, with
 //! Debian's current versions.
 
-use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use self::arch::{Arch, X86_64};
 use self::boot::{Outcome, Watch};
-use self::child::{Scratch, Signals};
+use self::child::{Interrupted, Scratch, Signals};
 use self::fetch::{Kernel, Qemu};
 use self::initramfs::{Contents, Settings};
 use self::model::{Model, Shape};
@@ -152,18 +151,6 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// How often a guest boots that leaves in every way.
 const LIVES: u32 = 3;
-
-/// The user has ended the run.
-#[derive(Debug)]
-pub(crate) struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// The files from which a guest of one series boots.
 struct Guest {

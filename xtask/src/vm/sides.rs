@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::arch::{Arch, X86_64};
 use super::boot::Watch;
-use super::child::{Scratch, Signals};
+use super::child::{Interrupted, Scratch, Signals};
 use super::fdt;
 use super::fetch::{self, Kernel, Qemu};
 use super::initramfs::{self, Contents, Settings};
@@ -32,7 +32,7 @@ use super::modules;
 use super::program::{self, Program};
 use super::qemu::{GUEST_PORT, HostNetwork, Machine};
 use super::series::{KernelFlavour, Series};
-use super::{Interrupted, LOG, Options, verdict};
+use super::{LOG, Options, verdict};
 use crate::workspace::Result;
 
 /// The profile of the device, which has both sides.

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use super::arch::X86_64;
 use super::boot::Watch;
-use super::child::{Scratch, Signals};
+use super::child::{Interrupted, Scratch, Signals};
 use super::fetch::{self, Kernel, Qemu};
 use super::initramfs::{self, Contents, Settings};
 use super::modules;
@@ -100,7 +100,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         match boot(options, series, &rounds, &binaries, &mut log) {
             Ok(0) => {}
             Ok(exit) => code = exit,
-            Err(error) if error.is::<super::Interrupted>() => {
+            Err(error) if error.is::<Interrupted>() => {
                 eprintln!("interrupted");
                 return Ok(ExitCode::from(130));
             }

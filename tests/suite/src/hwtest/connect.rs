@@ -31,7 +31,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
     let address = options.connect.as_deref().unwrap_or_default();
     let Some((lab, here, peer)) = ends(&options.on, address)? else { return Ok(false) };
     let there = peer.about();
-    let device = roles::describe(&here, peer.address(), there);
+    let device = roles::describe(&here, there);
     let mut run = Run { device, preconditions: preconditions(&here, there), cases: Vec::new() };
     results.open(&run)?;
     let program = Program::this(options.on.of_role())?;

@@ -125,7 +125,7 @@ fn ends(options: &PerfOptions) -> Result<Option<Ends>, Box<dyn Error>> {
     if let Some(address) = &options.connect {
         let both = connect::ends(&options.on, address)?;
         return Ok(both.map(|(lab, here, peer)| Ends {
-            described: roles::describe(&here, peer.address(), peer.about()),
+            described: roles::describe(&here, peer.about()),
             preconditions: connect::preconditions(&here, peer.about()),
             devices: vec![here.facts, peer.about().facts.clone()],
             machine_of_peer: Some(peer.about().machine.clone()),

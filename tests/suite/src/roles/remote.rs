@@ -36,7 +36,6 @@ pub(super) enum Ended {
 /// A server of roles on another machine.
 pub struct Peer {
     stream: TcpStream,
-    address: String,
     about: About,
     /// The role that runs there.
     role: Mutex<Option<Running>>,
@@ -66,12 +65,7 @@ impl Peer {
             Stop::fail(format!("{address}: what it says of itself: {}", plain(&error.to_string())))
         })?;
         let about = about.plain();
-        Ok(Self { stream, address: address.into(), about, role: Mutex::new(None) })
-    }
-
-    /// Its address.
-    pub fn address(&self) -> &str {
-        &self.address
+        Ok(Self { stream, about, role: Mutex::new(None) })
     }
 
     /// What it says of itself.
@@ -85,15 +79,15 @@ impl Peer {
 
     fn send(&self, kind: u8, bytes: &[u8]) -> Result<(), Stop> {
         let mut writer = &self.stream;
-        frame::write(&mut writer, kind, bytes).map_err(|error| self.lost(&error))
+        frame::write(&mut writer, kind, bytes).map_err(|error| Self::lost(&error))
     }
 
-    fn lost(&self, error: &std::io::Error) -> Stop {
+    fn lost(error: &std::io::Error) -> Stop {
         let why = match error.kind() {
             ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
             _ => error.to_string(),
         };
-        Stop::fail(format!("the peer at {} is lost: {why}", self.address))
+        Stop::fail(format!("the peer is lost: {why}"))
     }
 
     /// Needs of a case that the other end lacks, as text; empty if none is missing.
@@ -101,7 +95,7 @@ impl Peer {
         self.settle()?;
         self.send(kind::NEEDS, case.as_bytes())?;
         let answer = frame::read_within(&self.stream, LIMIT, MAX_BYTES);
-        let (kind, bytes) = answer.map_err(|error| self.lost(&error))?;
+        let (kind, bytes) = answer.map_err(|error| Self::lost(&error))?;
         ensure!(kind == kind::NEEDS, "the peer answers with a frame of kind {kind:#x}");
         Ok(plain(&String::from_utf8_lossy(&bytes)))
     }
@@ -154,10 +148,9 @@ impl Peer {
         }
         match result {
             Ok(Ok(ended)) => Ok(ended),
-            Ok(Err(why)) => Err(Stop::fail(format!("the peer at {} is lost: {why}", self.address))),
+            Ok(Err(why)) => Err(Stop::fail(format!("the peer is lost: {why}"))),
             Err(_) => Err(Stop::fail(format!(
-                "the peer at {} is lost: its role has not ended within {} s",
-                self.address,
+                "the peer is lost: its role has not ended within {} s",
                 LIMIT.as_secs()
             ))),
         }

@@ -94,15 +94,16 @@ impl About {
     }
 }
 
-/// The ends of a run in one line. Only two cards are called hardware.
-pub fn describe(here: &About, address: &str, there: &About) -> String {
+/// The ends of a run in one line. Only two cards are called hardware. A report has this line, so it
+/// has no address.
+pub fn describe(here: &About, there: &About) -> String {
     let both = match (here.facts.model, there.facts.model) {
         (false, false) => "hardware at both ends",
         (true, true) => "the model at both ends",
         _ => "the model at one end",
     };
     let (sort, other) = (here.sort(), there.sort());
-    format!("{both}: here {sort}, {}; at {address} {other}, {}", here.device, there.device)
+    format!("{both}: here {sort}, {}; at the peer {other}, {}", here.device, there.device)
 }
 
 /// How a handshake ended that found nothing wrong.

@@ -118,8 +118,8 @@ impl KernelRelease {
         !matches!(self, Self::V5_10)
     }
 
-    /// Whether DevX delivers events of an RMP, as a limit event of an SRQ: whether it knows the type
-    /// of an RMP in them (`get_legacy_obj_type`).
+    /// Whether DevX delivers events of an RMP, as a limit event of an SRQ: whether it knows the
+    /// type of an RMP in them (`get_legacy_obj_type`).
     #[must_use]
     pub const fn knows_rmp_events(self) -> bool {
         !matches!(self, Self::V5_10)

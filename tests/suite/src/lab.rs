@@ -16,7 +16,8 @@ use crate::doctor::{self, Blockage};
 use crate::failed_commands::{FailedCommands, Recorder};
 use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
-use crate::recording::{Recording, RecordingBackend, Section};
+use crate::recording::recorder::RecordingBackend;
+use crate::recording::writer::{Recording, Section};
 use crate::{Need, Stop};
 
 /// The user's choice of environment; by default the model of a ConnectX-6 Dx.

@@ -10,7 +10,7 @@ use verbless_model::Arrivals;
 
 use crate::doctor::KernelLog;
 use crate::failed_commands::FailedCommand;
-use crate::recording::Section;
+use crate::recording::writer::Section;
 use crate::{Case, Lab, Outcome, Row, Stop, ways};
 
 /// Seconds after which a case counts as hung, in a usual run and in a long one. Its thread is

@@ -16,16 +16,14 @@ mod devices;
 mod document;
 mod entry;
 mod pseudonyms;
-mod recorder;
+pub(crate) mod recorder;
 mod replay;
 mod rings;
 #[cfg(test)]
 mod tests;
 mod wqe;
-mod writer;
+pub(crate) mod writer;
 
 pub use cases::Replayed;
 
-pub(crate) use recorder::RecordingBackend;
-pub(crate) use writer::Section;
 pub use writer::{RecordLimits, Recording};

@@ -127,6 +127,7 @@ fn port_and_pkey_index_name_their_limits() {
     let (_model, device) = connectx6dx(Link::Infiniband);
     let caps = device.caps();
     let (ports, pkeys) = (caps.ports, 128_u16 << caps.general.pkey_table_size().0);
+    assert_eq!(pkeys, 128, "in force; the device could have 4096");
     let mut rc = qp(&device, ServiceType::RC);
     let mut ud = qp(&device, ServiceType::UD);
     let q_key = QKey(1);

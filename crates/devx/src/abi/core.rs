@@ -253,6 +253,8 @@ pub mod event_type {
     pub const CLIENT_REREGISTER: u32 = 17;
     /// A port's GID table changed.
     pub const GID_CHANGE: u32 = 18;
+    /// The speed of the device's ports changed; new kernels report it at each change of a port.
+    pub const DEVICE_SPEED_CHANGE: u32 = 20;
 }
 
 /// Converts an MTU code (`enum ib_mtu`) to bytes: 256 for 1 up to 4096 for 5; `None` for any other

@@ -22,6 +22,8 @@ channel!(AsyncEventChannel);
 pub enum AsyncEvent {
     /// The device failed: nothing completes any more.
     DeviceFatal,
+    /// The speed of the device's ports changed.
+    DeviceSpeedChange,
     /// A port changed.
     Port {
         /// 1-based port.
@@ -43,6 +45,7 @@ impl From<AsyncEventDescriptor> for AsyncEvent {
         let (element, event) = (record.element, record.event_type);
         match event {
             event_type::DEVICE_FATAL => Self::DeviceFatal,
+            event_type::DEVICE_SPEED_CHANGE => Self::DeviceSpeedChange,
             event_type::PORT_ACTIVE..=event_type::SM_CHANGE
             | event_type::CLIENT_REREGISTER
             | event_type::GID_CHANGE => Self::Port { port: element, event },

@@ -115,6 +115,8 @@ fn async_events_decode_by_type() {
         channel.read().unwrap().unwrap()
     };
     assert_eq!(next(0, event_type::DEVICE_FATAL), AsyncEvent::DeviceFatal);
+    // ib_event_type of Linux 7: it belongs to no port, and its element is 0.
+    assert_eq!(next(0, 20), AsyncEvent::DeviceSpeedChange);
     let port = AsyncEvent::Port { port: 1, event: event_type::PORT_ERR };
     assert_eq!(next(1, event_type::PORT_ERR), port);
     assert_eq!(next(9, 99), AsyncEvent::Other { element: 9, event: 99 });

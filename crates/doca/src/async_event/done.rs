@@ -32,6 +32,8 @@ pub enum Change {
         /// The number of `enum ibv_event_type`.
         event: u32,
     },
+    /// The speed of the device's ports changed (`IBV_EVENT_DEVICE_SPEED_CHANGE`).
+    Speed,
     /// The device failed, or was removed (`IBV_EVENT_DEVICE_FATAL`): no more completions and no
     /// more events come.
     DeviceFatal,
@@ -47,6 +49,7 @@ impl From<verbless_devx::AsyncEvent> for Change {
         use verbless_devx::AsyncEvent as Told;
         match event {
             Told::DeviceFatal => Self::DeviceFatal,
+            Told::DeviceSpeedChange => Self::Speed,
             Told::Other { event, .. } => Self::Other { event },
             Told::Port { port, event } => match (u8::try_from(port), event) {
                 (Ok(port), event_type::PORT_ACTIVE) => Self::PortUp(port),
@@ -70,6 +73,7 @@ mod tests {
         assert_eq!(port(event_type::PORT_ACTIVE), Change::PortUp(2));
         assert_eq!(port(event_type::PORT_ERR), Change::PortDown(2));
         assert_eq!(port(event_type::GID_CHANGE), Change::Gids(2));
+        assert_eq!(Change::from(Told::DeviceSpeedChange), Change::Speed);
         let lid = event_type::LID_CHANGE;
         assert_eq!(port(lid), Change::Port { port: 2, event: lid });
         let far = Told::Port { port: 256, event: lid };

@@ -64,7 +64,9 @@ declared {
         segments: { payload: P = payload };
     }
 
-    /// Writes to memory of the peer. The peer gets no completion.
+    /// Writes to memory of the peer. The peer gets no completion, and ours does not promise that
+    /// the peer's CPU sees the bytes: that takes a completion at the peer (of a [`WriteImm`] or a
+    /// [`Send`] behind it), or a [`Read`] or an atomic behind it on the same queue pair.
     Write<P: Payload> = "RDMA WRITE" {
         completes: Write, op_mod: 0, class: Write;
         /// Writes `payload` to `remote`.

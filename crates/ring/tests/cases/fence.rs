@@ -1,11 +1,11 @@
 //! The fence of requests after a UMR, and WAIT.
 
-use crate::support::{REMOTE, Sender, Settings, bytes, sge, unwrapped};
+use crate::support::{REMOTE, Receiver, Sender, Settings, bytes, sge, unwrapped};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::wr::{
     Fence, LocalInvalidate, PostError, Umr, UmrRules, Wait, WaitCondition, Write,
 };
-use verbless_ring::{Lkey, Rkey};
+use verbless_ring::{Lkey, QueuePair, Rkey};
 
 /// The fence modes of the requests in the ring.
 fn fences(sender: &Sender, wqebbs: &[usize]) -> Vec<u8> {
@@ -51,6 +51,17 @@ fn dropped_batch_keeps_fence_after_umr() {
     drop(batch);
     sender.queue.post(&write, 0).unwrap();
     assert_eq!(fences(&sender, &[0, 3]), [0, 1]);
+}
+
+#[test]
+fn reset_clears_fence_after_umr() {
+    let Sender { queue, ring, .. } = Sender::new(Settings::default());
+    let mut pair = QueuePair::new(queue, Receiver::new(0x123, 4, 32).queue);
+    pair.post(&Umr::rights(Rkey(0x1234), KeyAccess::LOCAL), 0).unwrap();
+    pair.reset();
+    pair.post(&Write::new(sge(8), REMOTE), 0).unwrap();
+    let control = unwrapped(&ring, 0, 16);
+    assert_eq!((control[3], control[11] >> 5), (8, 0), "opcode WRITE, and no fence");
 }
 
 #[test]

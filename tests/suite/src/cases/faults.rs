@@ -123,6 +123,7 @@ fn failed_creation_leaves_no_objects(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn failed_open_succeeds_on_retry(lab: &Lab) -> Result<(), Stop> {
+    let before = lab.model()?.counts(0);
     for command in [
         &prm::ENABLE_HCA,
         &prm::INIT_HCA,
@@ -135,6 +136,8 @@ fn failed_open_succeeds_on_retry(lab: &Lab) -> Result<(), Stop> {
         fail_next(lab, command)?;
         let opened = Device::open(lab.backend(), lab.info());
         ensure!(opened.is_err(), "it opened without {}", command.name);
+        let left = lab.model()?.counts(0);
+        ensure_eq!(left, before, format!("objects after {} failed", command.name));
         lab.device()?.nop()?;
     }
     Ok(())

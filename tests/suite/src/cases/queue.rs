@@ -486,8 +486,20 @@ fn blueflame_uar_carries_no_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
         if turn % 3 == 0 { &mut plain } else { &mut copying }.push(make(kind)?);
     }
     let page = pages(&plain)[0];
+    for (qp, _) in &plain {
+        ensure_eq!(
+            qp.object().attr().uar.kind(),
+            UarKind::NonCached,
+            "mapping of a plain doorbell"
+        );
+    }
     for (qp, cq) in plain.iter().chain(&copying) {
-        ensure_eq!(cq.object().attr().uar.page_id(), page, "page to arm through");
+        let arms = &cq.object().attr().uar;
+        ensure_eq!(
+            (arms.page_id(), arms.kind()),
+            (page, UarKind::NonCached),
+            "page to arm through"
+        );
         if qp.object().attr().uar.kind() == UarKind::NonCached {
             ensure_eq!(qp.object().attr().uar.page_id(), page, "page of a plain doorbell");
         }

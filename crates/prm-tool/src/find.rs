@@ -158,8 +158,8 @@ fn entries<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str,
     }
 }
 
-/// Calls `f` for every entry and value, and each of their names, those in drivers included, in lower
-/// case.
+/// Calls `f` for every entry and value, and each of their names, those in drivers included, in
+/// lower case.
 pub(crate) fn each_name<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str)) {
     entries(description, &mut |target, name, _| f(target, &name.to_lowercase()));
     for e in &description.enums {

@@ -90,6 +90,9 @@ fn shortened(text: &str, letters: u32) -> String {
 const STATE: (u32, u32) = (90, 30);
 const STEP: u32 = 70;
 
+/// The word in `transitions` for every state.
+const ANY: &str = "any";
+
 /// The transitions of an object: by pair of states, the commands that cause them.
 pub(super) fn transitions<'a>(
     description: &'a Description,
@@ -105,13 +108,15 @@ pub(super) fn transitions<'a>(
 }
 
 /// The states of an object in a column; an arc for each transition, forward at the right and
-/// backward at the left. Transitions from any state and of a state to itself are in the table only.
+/// backward at the left. A box `any` below them has the transitions from any state. Transitions of
+/// a state to itself are in the table only.
 pub(super) fn states(description: &Description, states: &str) -> String {
     let Some(e) = description.enumeration(states) else { return String::new() };
     let arrows = transitions(description, states);
     let used = |name: &str| arrows.keys().any(|(from, to)| *from == name || *to == name);
-    let column: Vec<&str> =
+    let mut column: Vec<&str> =
         e.values.iter().map(|value| &*value.name).filter(|name| used(name)).collect();
+    column.extend(used(ANY).then_some(ANY));
     let row = |name: &str| column.iter().position(|it| *it == name).map(|row| row as u32);
     let middle = 260;
     let mut body = String::new();
@@ -143,8 +148,8 @@ pub(super) fn states(description: &Description, states: &str) -> String {
     }
     let height = column.len() as u32 * STEP;
     format!(
-        "<div class=\"wide\"><svg class=\"states\" role=\"img\" aria-label=\"The states of {states} \
-         and the transitions between them\" viewBox=\"0 0 520 {height}\" width=\"520\" \
+        "<div class=\"wide\"><svg class=\"states\" role=\"img\" aria-label=\"The states of \
+         {states} and the transitions between them\" viewBox=\"0 0 520 {height}\" width=\"520\" \
          height=\"{height}\">\n<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" \
          markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M 0 0 L 8 4 L 0 8 z\"/>\
          </marker></defs>\n{body}</svg></div>\n"
@@ -172,9 +177,9 @@ mod tests {
     fn state_diagram_has_an_arc_for_each_pair() {
         let description = crate::check::load_sound(&root()).unwrap();
         let svg = states(&description, "qp_state");
-        for arrow in ["INIT to RTR", "RTR to RTS", "SQER to RTS"] {
+        for arrow in ["INIT to RTR", "RTR to RTS", "SQER to RTS", "any to ERR", "any to RST"] {
             assert!(svg.contains(&format!("<title>{arrow}</title>")), "{arrow}");
         }
-        assert!(svg.contains(">INIT</text>") && !svg.contains("any"));
+        assert!(svg.contains(">INIT</text>"));
     }
 }

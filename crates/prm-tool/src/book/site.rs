@@ -199,8 +199,8 @@ fn front(description: &Description, chapters: &[(String, String)]) -> String {
          fields, {} enums, each with its sources; nothing here comes from the vendor's manual.\n\n\
          Search finds every name of an entry, in these tables and in drivers: `cq_context`, \
          `mlx5_ifc_cqc_bits`, `mlx5_cqe64`, `0x400`. Bit 31 is the first bit of a dword; numbers \
-         are big-endian. `at` is the byte offset of the dword, then the bits.\n\n{}\n## Chapters\n\n\
-         {list}",
+         are big-endian. `at` is the byte offset of the dword, then the bits.\n\n{}\n\
+         ## Chapters\n\n{list}",
         description.commands.len(),
         description.structures.len(),
         description.enums.len(),

@@ -160,11 +160,14 @@ structure! {
         /// Nonzero tag that all mailboxes of this command repeat, which reveals a stale mailbox.
         /// `0x3c.31:24`
         token set_token: number(u8, 480, 8);
-        /// Chosen so that the XOR of all 64 bytes is 0xff, when checksums are enabled. `0x3c.23:16`
+        /// Chosen so that the XOR of all 64 bytes is 0xff. Linux always computes it, with ownership
+        /// already set; the device checks it when hca_cap.cmdif_checksum enables checksums.
+        /// `0x3c.23:16`
         signature set_signature: number(u8, 488, 8);
         /// Delivery status; written by the device with ownership. `0x3c.7:1`
         status set_status: named(DeliveryStatus(u8), 504, 7);
-        /// Set by the driver last, cleared by the device when the answer is complete. `0x3c.0`
+        /// Set by the driver before it computes the signature and rings the doorbell; cleared by
+        /// the device when the answer is complete. `0x3c.0`
         ownership set_ownership: named(CommandOwnership(u8), 511, 1);
     }
 }

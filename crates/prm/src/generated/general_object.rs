@@ -212,6 +212,12 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[71], info: IntKekObj::INFO },
         Variant { field: "object", when: "obj_type", values: &[88], info: PcieCongEventObj::INFO },
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[65281, 65301, 65302],
+            info: AliasContext::INFO,
+        },
     ],
     sources: &["linux: MLX5_CMD_OP_CREATE_GENERAL_OBJECT"],
 };
@@ -347,6 +353,12 @@ pub static QUERY_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[71], info: IntKekObj::INFO },
         Variant { field: "object", when: "obj_type", values: &[88], info: PcieCongEventObj::INFO },
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[65281, 65301, 65302],
+            info: AliasContext::INFO,
+        },
     ],
     sources: &["linux: MLX5_CMD_OP_QUERY_GENERAL_OBJECT"],
 };

@@ -254,7 +254,7 @@ mod tests {
     /// time between the stores of an update.
     #[test]
     fn reader_that_checks_sign_sees_one_update() {
-        let page = ClockPage::alone().expect("a page");
+        let page = ClockPage::alone(SystemPage::default()).expect("a page");
         let mut time = CycleCounter::new(1_000_000, 5, 5).expect("a clock");
         page.write(&time).expect("it exists");
         time.advance(77);

@@ -262,7 +262,7 @@ mod tests {
             assert!(stem(word).len() >= 2, "{word}");
         }
         let found: Vec<String> = words("CQ_arm: the CQEs").collect();
-        assert_eq!(found, ["cq_arm", "cq", "arm", "th", "cqe"].map(|word| stem_or(word)));
+        assert_eq!(found, ["cq_arm", "cq", "arm", "th", "cqe"].map(stem_or));
     }
 
     fn stem_or(word: &str) -> String {

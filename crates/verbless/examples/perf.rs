@@ -32,7 +32,7 @@ fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let found = support::find("auto", "connectx6dx").map_err(|error| error.to_string())?;
-    println!("{}", found.say);
+    println!("{}", found.description);
     match arguments[..] {
         ["serve", address] => serve(&found.device(0)?, &TcpListener::bind(address)?),
         [test] => show(&plan(test, None)?, &here(&found, &plan(test, None)?)?),

@@ -31,9 +31,6 @@ pub(super) const HWTEST: Program =
     Program { name: "hwtest", package: "verbless-conformance", kind: Kind::Bin };
 pub(super) const MODEL: Program =
     Program { name: "verbless-model", package: "verbless-model-host", kind: Kind::Bin };
-/// The cases of two programs, which are not shipped.
-pub(super) const PROCESS: Program =
-    Program { name: "process", package: "verbless-process", kind: Kind::Bin };
 pub(super) const PROGRAMS: &[Program] = &[
     HWTEST,
     MODEL,

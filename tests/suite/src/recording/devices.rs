@@ -66,6 +66,7 @@ impl RecordedDevice {
         Ok(DeviceInfo {
             name: self.name.clone(),
             node: self.node.clone(),
+            has_node: true,
             pci_address: self.pci_address.clone(),
             function: match &*self.function {
                 "physical" => FunctionKind::Physical,

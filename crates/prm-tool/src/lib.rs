@@ -1,5 +1,5 @@
-//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, find, list, decode,
-//! book.
+//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, find, list,
+//! decode, book.
 //!
 //! `cargo xtask prm` runs a [`Task`] of this crate. The tools read only the tables, so they work
 //! while the generated code or the driver does not compile.

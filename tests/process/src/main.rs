@@ -2,6 +2,7 @@
 //! (`verbless_conformance::roles`): in this process, under `verbless-model run`, in a VM, on
 //! hardware.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};

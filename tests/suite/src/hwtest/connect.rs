@@ -108,7 +108,8 @@ fn cases(
         let begun = Instant::now();
         let outcome = roles::outcome(program, Some(peer), lab, case);
         let seconds = begun.elapsed().as_secs_f64();
-        let row = Row { case: case.id(), outcome, seconds, failed_commands: Vec::new() };
+        let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
+        let row = Row { case: case.id(), outcome, seconds, failed_commands, kernel_log };
         writeln!(results.table, "{}", row.line())?;
         run.cases.push(row);
         if run.sole_cause(SOLE_CAUSE).is_some() {

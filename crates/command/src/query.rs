@@ -209,7 +209,8 @@ impl Device {
     }
 }
 
-/// Whether a function with a RoCE page allows force loopback, `enabled` in its vport context or not.
+/// Whether a function with a RoCE page allows force loopback; `enabled`: RoCE is, in its vport
+/// context.
 fn allows_force_loopback(general: &prm::HcaCap, roce: &prm::RoceCap, enabled: bool) -> bool {
     match enabled {
         true => roce.fl_rc_qp_when_roce_enabled(),

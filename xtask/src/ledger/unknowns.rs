@@ -60,13 +60,12 @@ impl Unknown {
 
 /// The text of `docs/hardware-unknowns.md`.
 pub(super) fn render(unknowns: &[Unknown]) -> String {
-    let mut out = String::from(
-        "# What only a card can answer\n\n\
-         No card has met the driver yet. This page lists what the model and public sources leave open, what each\n\
-         answer would mean, and how to ask. `hwtest --unknowns` runs the cases that answer a question and reports just\n\
-         these; send its output, or a [report](report.md). `cargo xtask ledger --render` makes this page from\n\
-         `tests/suite/unknowns.toml`.\n",
-    );
+    let intro = "No card has met the driver yet. This page lists what the model and public sources \
+                 leave open, what each answer would mean, and how to ask. `hwtest --unknowns` runs \
+                 the cases that answer a question and reports just these; send its output, or a \
+                 [report](report.md). `cargo xtask ledger --render` makes this page from \
+                 `tests/suite/unknowns.toml`.";
+    let mut out = format!("# What only a card can answer\n\n{}", wrapped(intro, ""));
     let (with, without): (Vec<&Unknown>, Vec<&Unknown>) =
         unknowns.iter().partition(|it| !it.case.is_empty());
     for (title, part) in

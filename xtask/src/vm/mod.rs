@@ -182,7 +182,8 @@ fn fetch_kernels(arch: &'static Arch, series: &str, flavour: KernelFlavour) -> R
     Ok(())
 }
 
-/// Fetches the missing parts for `--shutdown` with each maintained kernel; an error says why no guest can run
+/// Fetches the missing parts for `--shutdown` with each maintained kernel; an error says why no
+/// guest can run
 /// here.
 pub(crate) fn fetch_for_shutdown() -> Result {
     fetch_kernels(&X86_64, "maintained", KernelFlavour::Cloud)?;

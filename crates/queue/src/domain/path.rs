@@ -109,7 +109,7 @@ impl Domain {
         router(own, peer.gid, options)
     }
 
-    /// Our GID on an InfiniBand port; `None` if the options name no index and the first entry is not
+    /// Our GID on an InfiniBand port; `None` if the options name no index and entry 0 is not
     /// in use.
     ///
     /// # Errors

@@ -29,8 +29,8 @@ impl Found {
     }
 }
 
-/// Finds `wanted`: `auto` is every device of the kernel that has a node, or the model if there is no
-/// device; `model` is the model.
+/// Finds `wanted`: `auto` is every device of the kernel that has a node, or the model if there is
+/// none; `model` is the model.
 pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::error::Error>> {
     if wanted != "model" {
         let kernel = Kernel::new();

@@ -6,6 +6,7 @@
 //! - `perf`: bandwidths and latencies.
 //! - `results`: where a run's results go, and its end; `summary`: what a run closes with.
 //! - `reports`: what is made of a report.
+//! - `unknowns`: the questions that only a card answers.
 //! - `replay`: the cases of a recording again.
 //! - `sink`: the files that they write; `versions`: what this program is.
 
@@ -21,6 +22,7 @@ mod sink;
 mod suite;
 mod summary;
 mod sweep;
+mod unknowns;
 mod versions;
 
 use std::error::Error;

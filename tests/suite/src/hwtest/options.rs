@@ -254,6 +254,10 @@ pub(crate) struct SuiteOptions {
     /// List the groups, their cases and what each needs, and stop.
     #[arg(long)]
     pub(crate) list: bool,
+    /// Run only the cases that answer a question about hardware which no public source answers, and
+    /// report these questions.
+    #[arg(long, conflicts_with_all = ["connect", "sweep"])]
+    pub(crate) unknowns: bool,
     /// How many cases run at once. On the model each case has a model of its own; on a shared
     /// device, concurrent cases may disturb each other.
     #[arg(long)]

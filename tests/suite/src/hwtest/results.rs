@@ -38,6 +38,8 @@ pub(crate) struct Closing {
     pub(crate) verdict: String,
     /// What the recording of the run holds.
     pub(crate) recorded: Option<String>,
+    /// The questions that only a card answers, if they were asked.
+    pub(crate) unknowns: Option<String>,
 }
 
 impl<'a> Results<'a> {
@@ -88,8 +90,17 @@ impl<'a> Results<'a> {
 
     /// Writes the results and the closing lines; returns whether no case failed.
     pub(crate) fn close(mut self, run: &Run, closing: Closing) -> Result<bool, Box<dyn Error>> {
-        let Closing { devices, peer, seconds, not_run, unexpected, faults, verdict, recorded } =
-            closing;
+        let Closing {
+            devices,
+            peer,
+            seconds,
+            not_run,
+            unexpected,
+            faults,
+            verdict,
+            recorded,
+            unknowns,
+        } = closing;
         self.write(run, devices, peer)?;
         let Self { options, mut table, .. } = self;
         let (passed, failed, skipped) = run.counts();
@@ -97,6 +108,9 @@ impl<'a> Results<'a> {
         let skipped = skipped + not_run;
         let rate = (passed + failed) as f64 / seconds;
         summary::write(&mut table, run, options)?;
+        if let Some(unknowns) = unknowns {
+            write!(table, "{unknowns}")?;
+        }
         if let Some(recorded) = recorded {
             writeln!(table, "\n{recorded}")?;
         }

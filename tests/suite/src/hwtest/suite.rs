@@ -15,11 +15,15 @@ use verbless_conformance::{
 
 use crate::options::SuiteOptions;
 use crate::results::{Closing, Results};
-use crate::versions;
+use crate::{unknowns, versions};
 
 /// Runs the selected cases; returns whether no case failed.
 pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
-    let selected = options.select();
+    let unknowns = if options.unknowns { unknowns::asked()? } else { Vec::new() };
+    let mut selected = options.select();
+    if options.unknowns {
+        selected.retain(|case| unknowns.iter().any(|unknown| unknown.case == case.id()));
+    }
     if selected.is_empty() {
         return Err(format!("no case contains {}; see --list", options.filter.join(" or ")).into());
     }
@@ -68,6 +72,8 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         }
         (lab, _) => lab,
     };
+    let device = lab.as_ref().and_then(|lab| lab.device().ok());
+    let is_model = device.is_some_and(|device| device.adapter().is_model());
     let begun = Instant::now();
     let not_run = match (&lab, failed_link) {
         (Some(lab), _) => {
@@ -106,6 +112,7 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
         faults: lab.as_ref().and_then(Lab::faults),
         verdict: chain.verdict(),
         recorded: recording.as_ref().map(|recording| recording.finish()),
+        unknowns: options.unknowns.then(|| unknowns::report(&unknowns, &run, is_model)),
     };
     results.close(&run, closing)
 }

@@ -236,11 +236,11 @@ impl Device {
             ("CQ of the sends", attr.send_cq.object().context()),
             ("CQ of the receives", attr.receive_cq.object().context()),
         ];
-        let pool = attr.rmp.as_ref().map(|pool| ("RMP", pool.object().context()));
+        let rmp = attr.rmp.as_ref().map(|rmp| ("RMP", rmp.object().context()));
         all_of(
             self,
             "CREATE_QP",
-            parts.into_iter().chain(memory_parts(&attr.rings, &attr.record)).chain(pool),
+            parts.into_iter().chain(memory_parts(&attr.rings, &attr.record)).chain(rmp),
         )?;
         let mut input = CreateQpIn::new();
         input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
@@ -266,9 +266,7 @@ impl Device {
                     "a queue pair has either a receive queue of its own or a shared one, not both";
                 return Err(invalid("CREATE_QP", hint));
             }
-            (None, Some(pool)) => {
-                context.set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(pool.rmpn().0)
-            }
+            (None, Some(rmp)) => context.set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(rmp.rmpn().0),
             (Some(log), None) => context
                 .set_log_rq_size(log)
                 .set_log_rq_stride(attr.log_receive_stride - 4)

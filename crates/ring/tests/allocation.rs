@@ -136,7 +136,7 @@ fn umr_requests_allocate_nothing() {
         queue.post(&Umr::map(key, KeyAccess::ALL, &klms[..counts[lap as usize % 5]]), lap).unwrap();
         assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &klms), lap).is_err());
         queue.post(&Umr::map_from(key, KeyAccess::ALL, list, 64), lap).unwrap();
-        queue.post(&Umr::rights(key, KeyAccess::LOCAL).fence(), lap).unwrap();
+        queue.post(&Umr::access_flags(key, KeyAccess::LOCAL).fence(), lap).unwrap();
         let last = queue.post(&LocalInvalidate::new(key).signaled(), lap).unwrap();
         let cqe = sender.device.completion(opcode::UMR, last.0);
         sender.queue.complete(cqe).unwrap();

@@ -1,4 +1,4 @@
-//! The guests of one device, and the numbers of their objects.
+//! The guests of one device, and their object numbers.
 
 use std::sync::OnceLock;
 use std::time::Duration;

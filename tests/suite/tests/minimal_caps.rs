@@ -177,7 +177,7 @@ fn queue_pair(domain: &Domain) -> Qp {
 }
 
 /// The cases of UMR on such a device: keys are mapped, changed and invalidated; only the case of
-/// the atomic right cannot run.
+/// the atomic access flag cannot run.
 #[test]
 fn umr_works_without_changing_atomic_right() {
     let rights = [

@@ -67,16 +67,16 @@ fn rq_query_returns_attributes_of_ring_or_rmp() {
         assert_eq!((context.state(), context.mem_rq_type()), (RqState::RST, MemRqType::INLINE));
         assert_eq!((context.flush_in_error_en(), context.vsd()), (flush_in_error, keep_vlan));
         assert_eq!((context.user_index(), context.cqn()), (0x12_3456, attr.cq.cqn().0));
-        let RqWqes::Own { pd, record, .. } = &attr.wqes else { panic!("a ring of its own") };
+        let RqWqes::Own { pd, record, .. } = &attr.wqes else { panic!("the RQ has its own ring") };
         let wq = context.wq();
         assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, pd.pdn()));
         assert_eq!(wq.dbr_addr(), record.offset());
     }
-    let pool = Arc::new(device.create_rmp(rmp_attr(&device)).expect("a pool"));
-    let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
+    let rmp = Arc::new(device.create_rmp(rmp_attr(&device)).expect("an RMP"));
+    let attr = RqAttr { wqes: RqWqes::Rmp(rmp.clone()), ..rq_attr(&device) };
     assert!(attr.flush_in_error);
     let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
-    assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
+    assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, rmp.rmpn().0));
     assert!(!context.flush_in_error_en(), "flush_in_error_en must be 0 with an RMP");
 }
 
@@ -103,7 +103,7 @@ fn rq_uses_its_q_counter() {
     assert_eq!(counter.query().expect("the counts").out_of_buffer(), 0);
     rq.destroy().expect("the RQ goes");
     Arc::into_inner(counter)
-        .expect("it has one owner")
+        .expect("the Q counter has one owner")
         .destroy()
         .expect("the device destroys the counter");
 }

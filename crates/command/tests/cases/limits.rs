@@ -39,10 +39,10 @@ fn ring_sizes_above_limit_are_rejected() {
     assert_eq!(cq(6).expect("the limit").query().expect("its context").log_cq_size(), 6);
     refused(cq(7), "CQEs is 7; at most 6");
 
-    let pools = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..rmp_attr(&device) });
-    let made = pools(5).expect("the limit").query().expect("its context");
+    let create_rmp = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..rmp_attr(&device) });
+    let made = create_rmp(5).expect("the limit").query().expect("its context");
     assert_eq!(made.wq().log_wq_sz(), 5);
-    refused(pools(6), "receives is 6; at most 5");
+    refused(create_rmp(6), "receives is 6; at most 5");
 }
 
 #[test]

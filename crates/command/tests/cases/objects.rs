@@ -222,7 +222,7 @@ fn rmp_query_returns_attributes_and_armed_limit() {
     let (model, device) = connectx6dx(Link::Infiniband);
     let before = model.counts(0);
     let attr = rmp_attr(&device);
-    let rmp = device.create_rmp(attr.clone()).expect("a pool");
+    let rmp = device.create_rmp(attr.clone()).expect("an RMP");
     let context = rmp.query().expect("its context");
     let wq = context.wq();
     assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, attr.pd.pdn()));
@@ -333,7 +333,7 @@ fn failed_destroy_is_reported() {
     let (model, device) = connectx6dx(Link::Ethernet);
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
     let qp = qp(&device, ServiceType::RC);
-    let pool = device.create_rmp(rmp_attr(&device)).expect("a pool");
+    let rmp = device.create_rmp(rmp_attr(&device)).expect("an RMP");
     let umem = register_pages(&device);
     let key = device.create_mkey(MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
@@ -345,7 +345,7 @@ fn failed_destroy_is_reported() {
     let key = key.expect("a key");
     refusal_is_reported(&model, Opcode::DESTROY_CQ, || cq.destroy());
     refusal_is_reported(&model, Opcode::DESTROY_QP, || qp.destroy());
-    refusal_is_reported(&model, Opcode::DESTROY_RMP, || pool.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_RMP, || rmp.destroy());
     refusal_is_reported(&model, Opcode::DESTROY_MKEY, || key.destroy());
 }
 

@@ -314,7 +314,7 @@ fn qp_defaults_to_first_uar_of_context() {
         .output(0x1001, &mut page)
         .send(&fixture.file)
         .expect("the page of the first register");
-    let verbs = Verbs::of(fixture);
+    let verbs = Verbs::with_fixture(fixture);
     let (one, _) = verbs.plain_cq();
     qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(28, 0)])).expect("a QP");
     assert_eq!(created(&verbs).qpc().uar_page(), word(&page));

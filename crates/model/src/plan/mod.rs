@@ -61,7 +61,7 @@ pub(crate) struct CommandFault {
     pub device: usize,
     /// The opcode of the command.
     pub opcode: u16,
-    /// Which occurrences fail, counted from now.
+    /// Which occurrences fail, counted from when the plan is applied.
     pub when: Times,
     /// The status of the failure.
     pub status: u8,
@@ -76,7 +76,7 @@ pub(crate) struct IoctlFault {
     pub device: usize,
     /// Which ioctls count.
     pub ioctl: Ioctl,
-    /// Which occurrences fail, counted from now.
+    /// Which occurrences fail, counted from when the plan is applied.
     pub when: Times,
     /// The errno of the failure.
     pub errno: i32,
@@ -91,7 +91,7 @@ pub(crate) struct QueueFault {
     pub kind: QueueKind,
     /// The QPN or CQN; `None`: any queue of the type.
     pub number: Option<u32>,
-    /// At which requests or CQEs it fails, counted from now.
+    /// At which requests or CQEs it fails, counted from when the plan is applied.
     pub when: Times,
 }
 
@@ -191,7 +191,9 @@ impl FaultPlan {
             (0, None, None) => FrameEffect::Lose,
             (1, None, None) => FrameEffect::Duplicate,
             (2, Some(by), None) => FrameEffect::Delay(by.duration()?),
-            (2, None, None) => return Err(entry.error("a delay says by how much: by = \"50us\"")),
+            (2, None, None) => {
+                return Err(entry.error("effect = \"delay\" needs `by`, for example by = \"50us\""));
+            }
             (3, None, bits) => FrameEffect::Corrupt(match bits {
                 Some(bits) => bits.integer(1..=64 * 1024 * 8)? as u32,
                 None => 1,
@@ -282,7 +284,7 @@ impl FaultPlan {
         &self.commands
     }
 
-    /// The settings after the plan is applied, of a link of these devices, for this port number.
+    /// The settings `of` of the link at port `port` of `devices`, with the plan's changes applied.
     pub(crate) fn settings(&self, of: &LinkSettings, devices: &[usize], port: u8) -> LinkSettings {
         let names = |ports: &Ports| {
             ports.device.is_none_or(|device| devices.contains(&device))

@@ -315,13 +315,13 @@ fn group_root_is_never_advised() {
 }
 
 #[test]
-fn rights_name_system_accounts_alone() {
+fn permissions_name_system_accounts_alone() {
     let tree = Tree::new();
     tree.file("etc/passwd", "daemon:x:1:1::/:/bin/false\nada:x:1000:1000::/home/ada:/bin/sh");
     tree.file("etc/group", "rdma:x:999:\nada:x:1000:");
     let host = Host::at(&tree.0);
-    assert_eq!(host.rights(Some((0o660, 1, 999))), "mode 0660 of daemon:rdma");
-    assert_eq!(host.rights(Some((0o660, 1000, 1000))), "mode 0660 of 1000:1000");
+    assert_eq!(host.permissions(Some((0o660, 1, 999))), "mode 0660 of daemon:rdma");
+    assert_eq!(host.permissions(Some((0o660, 1000, 1000))), "mode 0660 of 1000:1000");
 }
 
 #[test]

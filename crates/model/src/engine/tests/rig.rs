@@ -161,7 +161,7 @@ impl Rig {
             memory,
             log_size: LOG_EQ,
             overrun_ignore: false,
-            counter: 0xff_ffff,
+            counter_mask: 0xff_ffff,
             producer: 0,
             consumer: 0,
             armed: false,

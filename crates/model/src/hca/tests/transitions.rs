@@ -473,7 +473,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
     let refused = Err(Refusal::PathLoopback);
-    // The profile's own setting, and loopback while RoCE is off, by either page.
+    // fl_rc_qp_when_roce_disabled is clear, set in the general caps, or set in the RoCE caps.
     for (general, page, while_off) in
         [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
     {
@@ -561,7 +561,7 @@ fn ts_format_must_match_a_device_clock() {
 }
 
 #[test]
-fn migrated_qp_accepts_armed_pm_state() {
+fn rst2init_ignores_armed_pm_state() {
     use verbless_prm::PathMigrationState as P;
     for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
         let mut qp_rig = QpRig::new(Link::Infiniband);

@@ -28,18 +28,17 @@ cases!(
     function_without_partition_rejects_process,
 );
 
-/// A process on the host and one on its DPU, which manages the units.
+/// A process on the host and one on its DPU, which manages the EUs.
 fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
-    let of = |device: Device| {
+    let process_on = |device: Device| {
         let pd = device.alloc_pd()?;
         Dpa::of(Rig::of(device, pd)?, 0)
     };
     let (host, dpu) = lab.owner_and_user()?;
-    Ok((of(host)?, of(dpu)?))
+    Ok((process_on(host)?, process_on(dpu)?))
 }
 
-/// A partition that is destroyed with the case, unless the case destroyed it: then its id may be
-/// another's.
+/// Destroys the partition on drop, unless `destroy` succeeded: its id may have been reused.
 struct ScopedPartition(DpaEuPartition, Cell<bool>);
 
 impl ScopedPartition {
@@ -64,7 +63,7 @@ impl Drop for ScopedPartition {
     }
 }
 
-/// Begins a call on a unit.
+/// Begins a call on an EU.
 fn on(dpa: &Dpa, unit: u16, name: &str) -> Result<DpaCall, Stop> {
     let entry = DpaEntry { affinity: Affinity::Strict(unit), ..dpa.entry(name) };
     Ok(dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])?)
@@ -80,12 +79,20 @@ fn functions_of_one_card_share_eus(lab: &Lab) -> Result<(), Stop> {
     for (first, second) in [(&host, &dpu), (&dpu, &host)] {
         let spins = on(first, 90, "spin")?;
         let waits = on(second, 90, "add")?;
-        ensure_eq!(second.call("add", [1, 2, 0])?, 3, "a call on another unit");
-        ensure_eq!(waits.state()?, DpaCallState::Running, "a call whose unit the other side has");
+        ensure_eq!(second.call("add", [1, 2, 0])?, 3, "a call on another EU");
+        ensure_eq!(
+            waits.state()?,
+            DpaCallState::Running,
+            "a call on an EU that the other side's call occupies"
+        );
         spins.destroy()?;
-        ensure_eq!(second.wait(&waits)?, 23, "a call whose unit the other side has given back");
+        ensure_eq!(
+            second.wait(&waits)?,
+            23,
+            "a call on an EU that the other side's call has freed"
+        );
     }
-    // A process's end frees its unit, whatever ended it.
+    // The end of a process frees its EU, whatever ended the process.
     let watched = Dpa::of(host.rig.clone(), 5_000_000)?;
     let spins = on(&watched, 91, "spin")?;
     let waits = on(&dpu, 91, "add")?;
@@ -101,10 +108,14 @@ fn eu_goes_to_longest_waiter_across_functions(lab: &Lab) -> Result<(), Stop> {
     let of_dpu = on(&dpu, 92, "spin")?;
     let of_host = on(&host, 92, "add")?;
     spins.destroy()?;
-    ensure_eq!(host.call("add", [1, 2, 0])?, 3, "a call on another unit");
-    ensure_eq!(of_host.state()?, DpaCallState::Running, "the second, once the unit is free");
+    ensure_eq!(host.call("add", [1, 2, 0])?, 3, "a call on another EU");
+    ensure_eq!(
+        of_host.state()?,
+        DpaCallState::Running,
+        "the host's call, while the DPU's earlier call has the EU"
+    );
     of_dpu.destroy()?;
-    ensure_eq!(host.wait(&of_host)?, 23, "the second, after the first");
+    ensure_eq!(host.wait(&of_host)?, 23, "the host's call, after the DPU's");
     Ok(())
 }
 
@@ -122,8 +133,8 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(made.0.query()?, attr, "the partition");
     ensure_eq!(host.dpa_partition(made.0.id()).query()?, attr, "the same, asked by its function");
     let (host, dpu) = sides(lab)?;
-    refused("a unit of the partition", on(&dpu, 100, "add"))?;
-    refused("a unit of no partition", on(&host, 99, "add"))?;
+    refused("a call on an EU of the partition", on(&dpu, 100, "add"))?;
+    refused("a call on an EU of no partition", on(&host, 99, "add"))?;
     // Three spinning calls take every unit.
     let spins = (0..3).map(|_| host.begin("spin", [0; 3])).collect::<Result<Vec<_>, _>>()?;
     let fourth = host.begin("add", [20, 3, 0])?;

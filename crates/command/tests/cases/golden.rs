@@ -23,7 +23,7 @@ fn umem_mkey_command_matches_ucx_bytes() {
     });
     let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("a device").remove(0);
-    let device = Device::open(&backend, &info).expect("it opens");
+    let device = Device::open(&backend, &info).expect("the device opens");
     let umem = register_pages(&device);
     let pd = device.alloc_pd().expect("a protection domain");
     let page = page_size() as u64;

@@ -53,7 +53,7 @@ fn query_mkey_returns_attributes() {
     let (_model, device) = device();
     let attr = klms(&device, 3);
     let mkey = device.create_mkey(attr.clone()).expect("a key");
-    let context = mkey.query().expect("its context");
+    let context = mkey.query().expect("the context");
     assert_eq!((context.start_addr(), context.len()), (attr.start, attr.length));
     assert_eq!(context.pd(), attr.pd.pdn());
     assert!(context.rr() && context.rw() && context.a() && context.lr() && context.lw());
@@ -67,7 +67,7 @@ fn recreated_mkey_has_another_rkey() {
     let first = device.create_mkey(attr.clone()).expect("a key");
     let stale = first.rkey();
     first.destroy().expect("no object uses the key");
-    let second = device.create_mkey(attr).expect("another key");
+    let second = device.create_mkey(attr).expect("a second key");
     assert_ne!(second.rkey(), stale, "the old key must not open the new one's memory");
 }
 

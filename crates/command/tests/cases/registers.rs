@@ -24,7 +24,7 @@ fn another(model: &Model) -> Device {
 }
 
 fn load(name: &str) -> Profile {
-    Profile::load(name).expect("it is built in")
+    Profile::load(name).expect("the profile is built in")
 }
 
 /// BlueField-3 without ACCESS_REGISTER_USER; user contexts may have these privileges.
@@ -146,7 +146,8 @@ fn fwctl_group_ends_with_its_file() {
     let (model, first) = open(load("bluefield3-fwctl"));
     let second = another(&model);
     let id = write_group(&first, Operation::CREATE, 0, 7).unwrap();
-    let error = write_group(&second, Operation::DESTROY, id, 7).expect_err("another's");
+    let error = write_group(&second, Operation::DESTROY, id, 7)
+        .expect_err("the group belongs to the other function");
     assert_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{error}");
     write_group(&second, Operation::CREATE, 0, 7).expect_err("the unit is in a group");
     drop(first);

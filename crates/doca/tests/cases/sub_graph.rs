@@ -252,10 +252,10 @@ fn ended_graph_frees_sub_instances_and_unrun_jobs() {
     workq.submit_graph(&outer, 0).unwrap();
     let done = ended(&mut workq);
     assert_eq!((done.failed, done.status()), (Some(rig.subs[0]), number(ErrorKind::InvalidValue)));
-    drop(one.take_job::<Memcpy>(rig.copy).unwrap().expect("it was refused"));
+    drop(one.take_job::<Memcpy>(rig.copy).unwrap().expect("the job was refused"));
     one.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
     two.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
-    drop(two.take_result(rig.copy).unwrap().expect("it ran"));
+    drop(two.take_result(rig.copy).unwrap().expect("the job ran"));
     check(&outer, true);
     // Its context is aborted, or its handle dropped.
     let outer = rig.over([&one, &two], 0);

@@ -44,7 +44,7 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn rdma(&self) -> &Rdma {
-        self.rdma.as_ref().expect("it is started")
+        self.rdma.as_ref().expect("the context is started")
     }
 
     /// A buffer of its own memory whose dataroom is the whole buffer.
@@ -93,7 +93,7 @@ impl End {
 
     /// Stops the instance and starts it again.
     pub(crate) fn restart(&mut self) {
-        let stopped = self.rdma.take().expect("it is started").stop().unwrap();
+        let stopped = self.rdma.take().expect("the context is started").stop().unwrap();
         self.rdma = Some(stopped.start().unwrap());
     }
 }

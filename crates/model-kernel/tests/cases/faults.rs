@@ -33,14 +33,15 @@ struct Wire {
 
 impl Wire {
     fn new(build: impl FnOnce(Builder) -> Builder) -> Self {
-        let card = Profile::load("connectx6dx").expect("it is built in");
+        let card = Profile::load("connectx6dx").expect("the profile is built in");
         let builder = Model::builder().device(card.clone()).device(card).stepped();
         let model = build(builder).build();
         let (sender, requests) = channel();
         let watch = model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
         let backend = InProcess::of(&model);
         let devices = backend.enumerate().expect("two");
-        let open = |number: usize| Device::open(&backend, &devices[number]).expect("it opens");
+        let open =
+            |number: usize| Device::open(&backend, &devices[number]).expect("the device opens");
         let (device, other) = (open(0), open(1));
         let [here, there] = [&device, &other].map(|it| Domain::new(it).expect("a domain"));
         let cq = here.completion_queue(&CqConfig::new(64)).expect("a completion queue");
@@ -51,8 +52,8 @@ impl Wire {
         let options = ConnectOptions::default();
         let address = here.address(&qp, &options).expect("an address");
         let far = there.address(&far_qp, &options).expect("an address");
-        here.connect(&mut qp, &far, &options).expect("it connects");
-        there.connect(&mut far_qp, &address, &options).expect("it connects");
+        here.connect(&mut qp, &far, &options).expect("the QP connects");
+        there.connect(&mut far_qp, &address, &options).expect("the QP connects");
         let events = device.event_channel(false).expect("a channel");
         events
             .subscribe(Some(cq.object().object()), &[event_type::CQ_ERROR.into()], CQ)
@@ -103,7 +104,7 @@ impl Wire {
     }
 
     fn state(&self) -> QpState {
-        self.qp.object().query().expect("it answers").state()
+        self.qp.object().query().expect("the QP answers the query").state()
     }
 
     /// The watched requests: operation, bytes and syndrome.
@@ -195,7 +196,9 @@ fn failing_qp_raises_event_and_flushes() {
     for in_packets in [false, true] {
         let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
         let plan = format!("[[queue]]\nkind = \"qp\"\nnumber = {}\nnth = 2", wire.qpn());
-        wire.model.apply(&FaultPlan::parse(&plan).expect("a plan")).expect("it fits");
+        wire.model
+            .apply(&FaultPlan::parse(&plan).expect("a plan"))
+            .expect("the plan names the model's devices");
         // An unacknowledged request is flushed as well.
         wire.post(0);
         wire.model.run_until_idle();
@@ -226,7 +229,7 @@ fn failing_cq_moves_its_qp_to_error() {
         assert_eq!(wire.events(), both, "in packets: {in_packets}");
         assert_eq!(wire.state(), QpState::ERR);
         assert!(wire.qp.poll(&mut wire.cq).is_none(), "its CQE is lost");
-        let status = wire.cq.object().query().expect("it answers").status();
+        let status = wire.cq.object().query().expect("the CQ answers the query").status();
         assert_eq!(status, CqStatus::WRITE_FAIL);
     }
 }
@@ -261,7 +264,7 @@ fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
 fn failed_ioctl_reports_errno_and_leaks_nothing() {
     let (mut failed, mut spared) = (Vec::new(), 0);
     for nth in 1.. {
-        let card = Profile::load("connectx6dx").expect("it is built in");
+        let card = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder().device(card).stepped().build();
         model.fail_ioctl(0, Ioctl::Any, nth, Errno::ENOSPC as i32);
         let error = match set_up(&model) {

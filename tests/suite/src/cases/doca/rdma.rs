@@ -217,7 +217,11 @@ fn receive_fills_from_data_start_to_buf_end(lab: &Lab) -> Result<(), Stop> {
     let job = a.rdma()?.send(a.data(0, 150)?);
     a.perform(job)?;
     let came = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
-    ensure_eq!((came.data(), came.data_len()), (b.map.address() + 1050, 150), "its data");
+    ensure_eq!(
+        (came.data(), came.data_len()),
+        (b.map.address() + 1050, 150),
+        "the data of the receive's buffer"
+    );
     ensure!(came.to_vec()? == pattern(4, 150), "other bytes arrived");
     Ok(())
 }

@@ -129,7 +129,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     for _ in 0..count {
         let (done, kind) = end.failed()?;
         ensure_eq!(kind, ErrorKind::Shutdown, "the error of a flushed job");
-        ensure!(done.local.is_some(), "its buffer");
+        ensure!(done.local.is_some(), "a flushed job returns no buffer");
         seen.push(done.user_data.0);
     }
     seen.sort_unstable();
@@ -159,7 +159,7 @@ fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
         }
         let (done, kind) = a.failed()?;
         ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the failed job");
-        ensure_eq!(done.job_type, JobType::RdmaWrite, "its type");
+        ensure_eq!(done.job_type, JobType::RdmaWrite, "the type of the failed job");
         ensure_eq!(a.rdma()?.state(), RdmaState::Error, format!("state in round {round}"));
         let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?);
         let (kind, _job) = refused_job(a.workq.submit(job))?;

@@ -217,7 +217,7 @@ fn cq_events_start_thread_without_loss(lab: &Lab) -> Result<(), Stop> {
     }
     until("the thread to take the last event", || drain.taken(&dpa, EVENTS))?;
     let info = until("the thread to end its run", || drain.idle())?;
-    ensure!(info.runs >= EVENTS / 3, "it ran {} times only", info.runs);
+    ensure!(info.runs >= EVENTS / 3, "the thread ran {} times only", info.runs);
     ensure_eq!(u64::from(info.events), info.runs, "a run for each event");
     Ok(())
 }
@@ -355,7 +355,7 @@ fn fault_leaves_other_processes_running(lab: &Lab) -> Result<(), Stop> {
     dpa.dies("illegal", [0; 3], DpaFault::ILLEGAL.0, 0)?;
     ensure_eq!(other.call("add", [1, 2, 0])?, 3, "a call of the other process");
     other.ring(RXT_DB, drain.cqn())?;
-    until("its thread to run", || drain.taken(&other, 1))?;
+    until("the thread of the other process to run", || drain.taken(&other, 1))?;
     ensure_eq!(spins.state()?, DpaCallState::Running, "the state of the spinning call");
     Ok(())
 }
@@ -419,7 +419,7 @@ fn core_dump_has_registers_and_memory(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(core.word(DATA + 16)?, 0x1122_3344_5566_7788, "a word of its data");
     let first =
         u64::from_le_bytes(*dpa.rig.program.file[0x1000..].first_chunk().unwrap_or(&[0; 8]));
-    ensure_eq!(core.word(CODE)?, first, "its code");
+    ensure_eq!(core.word(CODE)?, first, "the code in the core dump");
     Ok(())
 }
 
@@ -429,9 +429,12 @@ fn watchdog_stops_endless_run(lab: &Lab) -> Result<(), Stop> {
     let call = dpa.begin("spin", [0; 3])?;
     let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::WATCHDOG.0));
     ensure_eq!(dpa.end_of(&call)?, ended, "the call");
-    ensure!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(30), "the watchdog took {:?}", began.elapsed());
     let took = dpa.process.query()?.instructions;
-    ensure!((1_000_000..2_000_000).contains(&took), "it took {took} instructions");
+    ensure!(
+        (1_000_000..2_000_000).contains(&took),
+        "the watchdog ended the call after {took} instructions"
+    );
     Ok(())
 }
 

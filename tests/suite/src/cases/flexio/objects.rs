@@ -34,7 +34,7 @@ fn run_values(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
     let at = rig.process.alloc_from(&[0xa5; 48])?;
     let handler = running(&rig.process, config, at.address())?;
     rig.activate(&handler)?;
-    until("its run", || {
+    until("the handler's run", || {
         handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
     })?;
     let mut words = [[0; 8]; 6];
@@ -137,7 +137,11 @@ fn symbol_data_matches_program_file(lab: &Lab) -> Result<(), Stop> {
     // The file does not hold the process's later changes to its memory.
     let shown = Function::<(usize,), u64>::named("shown");
     process.call(shown, (0,))?;
-    ensure_eq!(process.call(Function::<(usize,), u64>::named("shown"), (0,))?, 97, "its memory");
+    ensure_eq!(
+        process.call(Function::<(usize,), u64>::named("shown"), (0,))?,
+        97,
+        "the value that the process wrote to its memory"
+    );
     let bytes = process.symbol_data("SHOWN_BYTES");
     ensure_eq!(bytes.as_deref(), Some(&b"a file\0"[..]), "bytes");
     ensure_eq!(process.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
@@ -163,7 +167,7 @@ fn event_handler_runs_on_eus_of_resources(lab: &Lab) -> Result<(), Stop> {
         let handler = EventHandler::create(&rig.process, &config)?;
         handler.run(at.address())?;
         rig.activate(&handler)?;
-        let info = until("its run", || {
+        let info = until("the handler's run", || {
             handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
         })?;
         ensure_eq!(info.unit, u32::from(unit), "the unit that it ran on");

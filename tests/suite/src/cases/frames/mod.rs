@@ -132,7 +132,11 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 100, 1))?;
     match hosts.arrived()? {
         Err(CompletionError::Failed(failure)) => {
-            ensure_eq!((failure.status, failure.cookie), (WcStatus::LocalLength, 7), "its error");
+            ensure_eq!(
+                (failure.status, failure.cookie),
+                (WcStatus::LocalLength, 7),
+                "the error of the short receive"
+            );
         }
         other => return Err(Stop::fail(format!("{other:?}, not a length error"))),
     }
@@ -343,7 +347,7 @@ fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
         let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
         let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;
         ensure_eq!(cookie, n, "the receive that it took");
-        ensure_eq!(done.byte_len() as usize, bytes.len(), "its length");
+        ensure_eq!(done.byte_len() as usize, bytes.len(), "bytes of the frame");
         let mut seen = vec![0; bytes.len()];
         hosts.into.region.read_at(cookie * BYTES, &mut seen)?;
         ensure!(seen == bytes, "frame {n}");
@@ -372,7 +376,7 @@ fn self_loopback_is_off_unless_enabled(lab: &Lab) -> Result<(), Stop> {
             far.post(region.sge(0, BYTES)?, 0)?;
             hosts.send(&frame(to, hosts.here, ETHERTYPE, 80, 1))?;
             let done = until("a frame of another domain", || far.poll(&mut far_cq))??;
-            ensure_eq!(done.byte_len(), 80, "its length");
+            ensure_eq!(done.byte_len(), 80, "bytes of the frame");
             match allowed {
                 true => _ = until("a frame of its own domain", || near.poll(&mut near_cq))??,
                 false => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,

@@ -210,10 +210,16 @@ fn second(at: usize) {
     memory.fill(OWN);
     send_line("second");
     assert_eq!(receive_line(), "failed");
-    assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
+    assert!(
+        std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN),
+        "the peer wrote to the second program's memory"
+    );
     // A device that this program opens reaches memory that it registers there.
     drop(offer(&mut Endpoint::new(1)));
-    assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
+    assert!(
+        std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN),
+        "the peer wrote to the second program's memory"
+    );
     send_line("done");
 }
 
@@ -232,7 +238,7 @@ impl Process {
             }
             line.clear();
         }
-        panic!("it ended: {:?}", self.child.wait());
+        panic!("the process ended: {:?}", self.child.wait());
     }
 
     fn send_line(&mut self, what: &str) {

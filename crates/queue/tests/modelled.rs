@@ -232,9 +232,9 @@ fn receive_half_moves_whole_qp_to_error() {
     receive.to_error().expect("the device accepts the transition");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
     let flushed = sends.poll_within(TIMEOUT).expect("no error").expect("a completion");
-    assert!(send.complete(flushed).is_err(), "it is flushed");
+    assert!(send.complete(flushed).is_err(), "the request is flushed");
     let flushed = receives.poll_within(TIMEOUT).expect("no error").expect("a completion");
-    assert!(receive.complete(flushed).is_err(), "it is flushed");
+    assert!(receive.complete(flushed).is_err(), "the request is flushed");
     assert_eq!(state(&Qp::join(send, receive).expect("the halves are of one QP")), QpState::ERR);
 }
 
@@ -463,7 +463,7 @@ fn let_overrun(qp: &mut Qp<Rc>, cq: &Cq) {
     post_nops(qp, 8);
     let end = Instant::now() + TIMEOUT;
     while cq.check().is_ok() {
-        assert!(Instant::now() < end, "it does not overrun");
+        assert!(Instant::now() < end, "the CQ does not overrun");
     }
 }
 
@@ -525,7 +525,7 @@ fn poll_detects_cq_overrun_within_100_ms() {
             Ok(found) => assert_eq!(found, None),
             Err(error) => break error,
         }
-        assert!(start.elapsed() < TIMEOUT, "it is not found");
+        assert!(start.elapsed() < TIMEOUT, "the overrun is not found");
     };
     let taken = start.elapsed();
     assert!(taken >= Duration::from_millis(90) && taken < Duration::from_secs(3), "{taken:?}");
@@ -587,7 +587,7 @@ fn fragmented_memory_is_registered_in_small_pages() {
     const LENGTH: usize = 4 << 20;
     let from = domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     let into = domain.region(LENGTH, KeyAccess::ALL).expect("memory");
-    assert_eq!(from.address() % (2 << 20), 0, "it suits pages of 2 MiB");
+    assert_eq!(from.address() % (2 << 20), 0, "the region is aligned to 2 MiB");
     let (mut qp, mut sends, _receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     from.write_at(LENGTH - 8, &[0x5a; 8]).expect("room");
@@ -729,7 +729,7 @@ fn reset_qp_waits_for_room_in_its_cq() {
     assert!(refused.to_string().contains("8 CQEs"), "{refused}");
     let other = domain.queue_pair(&QpConfig::new(1, 1), &both, &both).expect_err("no room");
     assert_eq!(other.kind(), ErrorKind::InvalidInput);
-    assert!(both.poll().is_none(), "they are removed");
+    assert!(both.poll().is_none(), "the CQEs of the reset QP are removed");
     domain.connect_loopback(&mut qp, &options).expect("the entries are free");
 }
 
@@ -895,7 +895,7 @@ fn reset_of_failed_qp_finds_earlier_last_wqe_event() {
     for _ in 0..2 {
         let itself = domain.address(&qp, &ConnectOptions::default()).expect("an address");
         domain.connect(&mut qp, &itself, &ConnectOptions::default()).expect("the QP connects");
-        assert!(model.fail_queue(0, QueueKind::Qp, qp.qpn().0), "it fails by itself");
+        assert!(model.fail_queue(0, QueueKind::Qp, qp.qpn().0), "the QP exists");
         // The event has come before the wait.
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
@@ -917,7 +917,7 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
     let mut qp: Qp<Rc, WithSrq> =
         domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
     qp.reset().expect("the device accepts the transition");
-    assert_eq!(domain.device().leaked(), 0, "it has received nothing");
+    assert_eq!(domain.device().leaked(), 0, "the QP has received nothing");
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("the QP connects");
     qp.reset().expect("the device accepts the transition");
     assert_eq!(domain.device().leaked(), 1);

@@ -11,7 +11,7 @@ use verbless_model::{Ioctl, Link};
 use crate::support::connectx6dx;
 
 #[repr(align(4096))]
-struct Page(#[allow(dead_code, reason = "it is the device's")] [u8; 4096]);
+struct Page(#[allow(dead_code, reason = "only the device reads the bytes")] [u8; 4096]);
 
 /// A registered page, and a weak reference that shows whether it still exists.
 fn registered(device: &Device) -> (UserMemory, Weak<Page>) {

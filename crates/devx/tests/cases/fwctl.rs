@@ -239,7 +239,7 @@ fn fwctl_node_is_found_in_sysfs() {
     let file = control_of(&tree).unwrap().expect("the fwctl node exists");
     // SAFETY: no address is in it.
     let answer = unsafe { file.ioctl(FWCTL_INFO, &mut [24, 0, 0]) };
-    assert_eq!(answer, Err(Errno::ENOTTY), "it is a regular file");
+    assert_eq!(answer, Err(Errno::ENOTTY), "the node is a regular file");
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Rig {
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.kind(),
     }
 }
@@ -306,7 +306,7 @@ fn callback_reaches_sub_graph_nodes_before_and_after() {
     let before = graph.user_node(move |node| {
         let mut inside = node.sub_graph(sub).map_err(|error| error.kind())?;
         let job = late.lock().unwrap().take().ok_or(ErrorKind::Empty)?;
-        assert!(inside.take_result(copy).is_none(), "it has not run");
+        assert!(inside.take_result(copy).is_none(), "the node has not run");
         assert_eq!(inside.sub_graph(copy).err().unwrap().kind(), ErrorKind::InvalidValue);
         inside.set_job(copy, job).map_err(|refused| refused.error.kind())
     });

@@ -170,7 +170,7 @@ pub(crate) fn pair(profile: &str) -> [End; 2] {
 /// The kind of an expected error.
 pub(crate) fn kind<T, E: Into<Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }

@@ -73,10 +73,10 @@ fn removed_device_raises_fatal_event() {
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the watch starts");
     let mut lines = BufReader::new(watch.stdout.take().expect("the output is piped")).lines();
     let mut line = || lines.next().expect("a line").expect("text");
-    assert!(line().contains("async event FD"), "it watches");
+    assert!(line().contains("async event FD"), "ibv_asyncwatch has opened the device");
     assert_eq!(model(&["ctl", &host.name, "remove", "0"]), (Some(0), String::new()));
-    assert!(line().contains("event_type"), "it gets an event");
-    assert!(!works().status.success(), "it is gone");
+    assert!(line().contains("event_type"), "ibv_asyncwatch gets an event");
+    assert!(!works().status.success(), "the device is removed");
     watch.wait().expect("the process ends");
     assert_eq!(host.end(), Some(0));
 }

@@ -96,7 +96,7 @@ fn ctl_changes_devices_of_pci_server() {
     let silent = (Some(0), String::new());
     let start = std::time::Instant::now();
     while ctl(&["show"]).0 != Some(0) {
-        assert!(start.elapsed().as_secs() < 20, "it never answered");
+        assert!(start.elapsed().as_secs() < 20, "the host did not answer");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(ctl(&["down", "0"]), silent);

@@ -89,10 +89,10 @@ fn device_user_dies_with_killed_run() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     };
-    wait("it sleeps", &|| name(pid) == "sleep\n");
+    wait("the program sleeps", &|| name(pid) == "sleep\n");
     run.kill().expect("the run is a child of this process");
     run.wait().expect("the process ends");
-    wait("it is killed", &|| has_ended(pid));
+    wait("the program is killed", &|| has_ended(pid));
     // No process holds the output pipe of the run either, the guardian included.
     line.clear();
     assert_eq!(output.read_line(&mut line).expect("the end"), 0, "{line}");

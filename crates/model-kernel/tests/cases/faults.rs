@@ -178,7 +178,7 @@ fn auto_advance_runs_timeouts_until_idle() {
     still.model.lose_messages(0, still.qpn(), 0, 1);
     still.post(0);
     still.model.run_until_idle();
-    assert_eq!(still.seen(), [], "it waits for its ACK");
+    assert_eq!(still.seen(), [], "the request waits for its ACK");
     still.model.advance(Duration::from_secs(10));
     still.model.run_until_idle();
     assert_eq!(still.seen(), [DONE]);
@@ -209,7 +209,7 @@ fn failing_qp_raises_event_and_flushes() {
         assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
         assert_eq!(wire.state(), QpState::ERR);
         assert_eq!([wire.failed(), wire.failed()], [1, 2]);
-        assert!(!wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()), "it has failed already");
+        assert!(!wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()), "the QP has failed already");
         assert_eq!(wire.events(), []);
     }
 }
@@ -228,7 +228,7 @@ fn failing_cq_moves_its_qp_to_error() {
         let both = [(CQ, event_type::CQ_ERROR), (QP, event_type::WQ_CATASTROPHIC_ERROR)];
         assert_eq!(wire.events(), both, "in packets: {in_packets}");
         assert_eq!(wire.state(), QpState::ERR);
-        assert!(wire.qp.poll(&mut wire.cq).is_none(), "its CQE is lost");
+        assert!(wire.qp.poll(&mut wire.cq).is_none(), "the CQE is lost");
         let status = wire.cq.object().query().expect("the CQ answers the query").status();
         assert_eq!(status, CqStatus::WRITE_FAIL);
     }
@@ -241,7 +241,7 @@ fn fail_queue_acts_at_once_and_only_once() {
     assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "no CQ has this number");
     assert!(wire.model.fail_queue(0, QueueKind::Cq, cqn));
     assert_eq!(wire.events(), [(CQ, event_type::CQ_ERROR)]);
-    assert_eq!(wire.state(), QpState::RTS, "it has no CQE to write yet");
+    assert_eq!(wire.state(), QpState::RTS, "the QP has no CQE to write yet");
     assert!(wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()));
     assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
     assert_eq!(wire.state(), QpState::ERR);

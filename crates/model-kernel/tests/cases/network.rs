@@ -70,7 +70,10 @@ impl Host {
             match self.qp.poll(&mut self.cq) {
                 Some(Ok(_)) => break,
                 Some(Err(error)) => panic!("{error}"),
-                None => assert!(start.elapsed() < Duration::from_secs(60), "it completes"),
+                None => assert!(
+                    start.elapsed() < Duration::from_secs(60),
+                    "the request did not complete"
+                ),
             }
             std::thread::yield_now();
         }

@@ -66,7 +66,7 @@ fn both_functions_share_card_but_not_ids() {
             general.set_vhca_id(0);
             general
         });
-        assert_eq!(host, dpu, "they can do the same");
+        assert_eq!(host, dpu, "host and DPU have the same capabilities");
         assert!(!host.eswitch_manager() && !host.vport_group_manager());
     }
 }

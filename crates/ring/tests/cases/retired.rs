@@ -299,7 +299,10 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 3);
     device.push(of(cqe, OTHER));
     device.queue.cleaner().clean_with_srq(Qpn(OTHER), &pool.returns());
-    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none(), "its queue is gone");
+    assert!(
+        queues.poll_with_srq(&mut device.queue, &mut pool).is_none(),
+        "the CQE's queue is gone"
+    );
     assert_eq!(pool.take_returned(), Some(130));
 }
 

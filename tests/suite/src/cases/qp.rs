@@ -302,8 +302,8 @@ fn zero_destination_reads_disable_remote_read(lab: &Lab) -> Result<(), Stop> {
     qp.to_init(&init())?;
     qp.to_rtr(&attr)?;
     let context = qp.object().query()?;
-    ensure!(context.rwe(), "the write right was removed, too");
-    ensure!(!context.rre() && !context.rae(), "a responder depth of 0 leaves no READs and atomics");
+    ensure!(context.rwe(), "rwe was cleared, too");
+    ensure!(!context.rre() && !context.rae(), "a responder depth of 0 kept rre or rae");
     qp.to_rts(&rts())?;
     qp.change(&RtsChange { access: Some(RemoteAccess::ALL), ..Default::default() })?;
     ensure!(!qp.object().query()?.rre(), "a change of the rights does not change the number");

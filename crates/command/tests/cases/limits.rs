@@ -214,7 +214,7 @@ fn max_destination_reads_rounds_up_to_power_of_two() {
         qp.to_rtr(&attr).expect("RTR");
         let context = qp.query().expect("the context");
         assert_eq!(context.log_rra_max(), log, "{reads}");
-        assert!(context.rre() && context.rae(), "{reads}: the right to read");
+        assert!(context.rre() && context.rae(), "{reads}: rre and rae");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Parts of another context, rights of mkeys, keys and numbers of new objects, and ISSI.
+//! Parts of another context, access flags of mkeys, keys and numbers of new objects, and ISSI.
 
 use verbless_command::{
     CqAttr, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, QpAttr, RemoteAccess, ServiceType,

@@ -101,7 +101,7 @@ fn modify_qp_attributes_reach_qpc_fields() {
     let qpc = rtr.qpc();
     assert_eq!((qpc.next_rcv_psn(), qpc.remote_qpn()), (0x65_4321, 0x45_6789));
     assert_eq!((qpc.log_rra_max(), qpc.min_rnr_nak(), qpc.log_ack_req_freq()), (3, 19, 8));
-    assert!(qpc.rae() && qpc.rre() && qpc.rwe(), "the rights that it had");
+    assert!(qpc.rae() && qpc.rre() && qpc.rwe(), "the access flags of before");
     assert_eq!(qpc.atomic_mode(), AtomicMode::IB_SPEC);
     for (path, at) in [(qpc.primary_address_path(), 0), (qpc.secondary_address_path(), 32)] {
         assert_eq!(path.rgid_rip()[..], destination(at)[..16], "{at}");

@@ -18,7 +18,7 @@ fn umem_arguments_are_checked() {
     type Case = (&'static str, u64, u64, u32, Option<u64>, Result<(), Errno>);
     let cases: &[Case] = &[
         ("plain", address, 8192, 1, None, Ok(())),
-        ("all rights", address, 8192, 7 | 1 << 20, Some(4096), Ok(())),
+        ("all access flags", address, 8192, 7 | 1 << 20, Some(4096), Ok(())),
         ("read only", address, 8192, 0, None, Ok(())),
         ("unaligned", address + 64, 100, 1, None, Ok(())),
         ("remote write alone", address, 4096, 2, None, Err(Errno::EINVAL)),
@@ -50,11 +50,11 @@ fn umem_arguments_are_checked() {
 fn read_only_umem_has_no_write_right() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
-    for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
+    for (access, mtt_access) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
         fixture.umem(address, 4096, access, None).expect("it is mapped");
         let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
         let entry = u64::from_be_bytes(*sent[0x30..].first_chunk().expect("an entry"));
-        assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, rights), "access {access}");
+        assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, mtt_access), "access {access}");
     }
     assert_eq!(fixture.close(), 0);
 }

@@ -139,7 +139,7 @@ fn malformed_mr_is_rejected_before_commands() {
         ),
         ("remote write alone", address, 0x1000, address, 2, Errno::EINVAL),
         ("remote atomics alone", address, 0x1000, address, 8, Errno::EINVAL),
-        ("an unknown right", address, 0x1000, address, 1 << 12, Errno::EINVAL),
+        ("an unknown access flag", address, 0x1000, address, 1 << 12, Errno::EINVAL),
         ("on demand", address, 0x1000, address, 1 << 6, Errno::EOPNOTSUPP),
         ("length 0", address, 0, address, 1, Errno::EINVAL),
         ("no memory", 0x1000, 0x1000, 0x1000, 1, Errno::EFAULT),
@@ -390,8 +390,8 @@ fn modify_qp_sends_reset_to_rts_commands() {
     );
     assert_eq!((qpc.primary_address_path().rlid(), qpc.min_rnr_nak()), (9, 12));
     assert!(qpc.rwe() && qpc.rre());
-    let rights = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
-    assert_eq!(rtr.opt_param_mask(), rights);
+    let access = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
+    assert_eq!(rtr.opt_param_mask(), access);
     verbs
         .modify(qp, RTS, &[(96, &[3]), (80, &[7]), (101, &[16]), (106, &[7]), (105, &[14])])
         .expect("RTS");

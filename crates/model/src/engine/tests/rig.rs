@@ -20,7 +20,7 @@ use crate::locked::LockedFunctions;
 use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
 use crate::profile::{Link, Profile};
 
-/// All access rights.
+/// All access flags.
 pub(super) const ALL: Access = Access {
     local_read: true,
     local_write: true,

@@ -135,36 +135,36 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     refused("a call on an EU of the partition", on(&dpu, 100, "add"))?;
     refused("a call on an EU of no partition", on(&host, 99, "add"))?;
-    // Three spinning calls take every unit.
+    // Three spinning calls take every EU.
     let spins = (0..3).map(|_| host.begin("spin", [0; 3])).collect::<Result<Vec<_>, _>>()?;
     let fourth = host.begin("add", [20, 3, 0])?;
     ensure_eq!(dpu.call("add", [1, 2, 0])?, 3, "a call of the other side");
-    ensure_eq!(fourth.state()?, DpaCallState::Running, "a fourth call on three units");
+    ensure_eq!(fourth.state()?, DpaCallState::Running, "a fourth call on three EUs");
     made.0.set_units(&[100, 101, 102, 103])?;
-    ensure_eq!(host.wait(&fourth)?, 23, "the fourth call, once the partition has four units");
+    ensure_eq!(host.wait(&fourth)?, 23, "the fourth call, once the partition has four EUs");
     drop(spins);
     refused("to take the partition away from a process", made.destroy())?;
     drop((host, fourth));
     made.destroy()?;
     refused("a destroyed partition", made.0.query())?;
     let dpu_again = on(&dpu, 100, "add")?;
-    ensure_eq!(dpu.wait(&dpu_again)?, 23, "a unit of the default partition again");
+    ensure_eq!(dpu.wait(&dpu_again)?, 23, "an EU of the default partition again");
     Ok(())
 }
 
 fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let made = ScopedPartition::of(&dpu, &[110, 111, 112], &[host.vhca_id()], 1)?;
-    refused("a group of units of no partition", host.create_dpa_group("far", &[113]))?;
-    refused("a group of the partition's units", dpu.create_dpa_group("far", &[112]))?;
+    refused("a group of EUs of no partition", host.create_dpa_group("far", &[113]))?;
+    refused("a group of the partition's EUs", dpu.create_dpa_group("far", &[112]))?;
     let group = made.0.create_group("pair", &[110, 111])?;
     refused("a second group of one", host.create_dpa_group("single", &[112]))?;
     made.0.set_max_groups(2)?;
     refused("an overlapping group", host.create_dpa_group("again", &[111, 112]))?;
     let its = host.create_dpa_group("single", &[112])?;
     refused("a maximum below the number of groups", made.0.set_max_groups(1))?;
-    refused("to take a group's unit away", made.0.set_units(&[110, 111]))?;
-    ensure_eq!(group.units()?, [110, 111], "the units of the first group");
+    refused("to take a group's EU away", made.0.set_units(&[110, 111]))?;
+    ensure_eq!(group.units()?, [110, 111], "the EUs of the first group");
     let (host, dpu) = sides(lab)?;
     let begin = |dpa: &Dpa, group: u16, name| {
         let entry = DpaEntry { affinity: Affinity::Group(group), ..dpa.entry(name) };
@@ -196,9 +196,9 @@ fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
         max_groups: 0,
     };
     for (what, attr) in [
-        ("a partition without units", attr(&[], &both[..1])),
-        ("a unit of another partition", attr(&[120, 121], &both[..1])),
-        ("a unit that does not exist", attr(&[1023], &both[..1])),
+        ("a partition without EUs", attr(&[], &both[..1])),
+        ("an EU of another partition", attr(&[120, 121], &both[..1])),
+        ("an EU that does not exist", attr(&[1023], &both[..1])),
         ("a function of another partition", attr(&[121], &both)),
         ("a function that does not exist", attr(&[121], &[0x7fff])),
     ] {
@@ -222,13 +222,13 @@ fn partition_with_live_process_rejects_changes(lab: &Lab) -> Result<(), Stop> {
     let (host, _) = sides(lab)?;
     refused("other functions", made.0.set_functions(&[dpu_id]))?;
     let bound = on(&host, 130, "spin")?;
-    refused("to take a unit away that a call is bound to", made.0.set_units(&[131]))?;
+    refused("to take an EU away that a call is bound to", made.0.set_units(&[131]))?;
     made.0.set_units(&[130, 131])?;
-    // A call without a binding continues on another unit.
+    // A call without a binding continues on another EU.
     drop(bound);
     let call = host.begin("add", [20, 3, 0])?;
     made.0.set_units(&[131])?;
-    ensure_eq!(host.wait(&call)?, 23, "a call whose unit was taken away");
+    ensure_eq!(host.wait(&call)?, 23, "a call whose EU was taken away");
     ensure_eq!(host.call("add", [1, 2, 0])?, 3, "the next call");
     Ok(())
 }

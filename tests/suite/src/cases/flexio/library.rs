@@ -175,10 +175,10 @@ fn resources_are_selected_by_name(_: &Lab) -> Result<(), Stop> {
     let (one, two) = (Resources::new("one", FILE)?, Resources::new("two", FILE)?);
     ensure_eq!((one.app_name(), two.app_name()), ("shown", "other"), "names");
     ensure_eq!((one.eu_groups(), two.eu_groups()), (&[][..], &[3][..]), "groups");
-    ensure_eq!((one.eus(), two.eus()), (&[40, 41][..], &[][..]), "units");
+    ensure_eq!((one.eus(), two.eus()), (&[40, 41][..], &[][..]), "EUs");
     failed("another key", Resources::new("three", FILE), "they have one, two")?;
     let wrong = [FILE, b"    eus: [65536]\n"].concat();
-    failed("a unit that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
+    failed("an EU that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
 }
 
 fn tis_rejects_transport_domain_of_another_context(lab: &Lab) -> Result<(), Stop> {

@@ -104,10 +104,10 @@ fn event_handler_honors_eu_affinity(lab: &Lab) -> Result<(), Stop> {
             rig.activate(handler)?;
         }
         let ran = |handler: &EventHandler| handler.query().ok().filter(|it| it.runs > 0);
-        until("a run on any other unit", || ran(&runs))?;
-        quiet("a run on a unit that is taken", || ran(&waits))?;
+        until("a run on any other EU", || ran(&runs))?;
+        quiet("a run on an EU that is taken", || ran(&waits))?;
         polls.destroy()?;
-        until("a run on a unit that is free", || ran(&waits))?;
+        until("a run on an EU that is free", || ran(&waits))?;
     }
     for affinity in [Affinity::Strict(1023), Affinity::Group(group.id() + 1)] {
         let config =
@@ -170,7 +170,7 @@ fn event_handler_runs_on_eus_of_resources(lab: &Lab) -> Result<(), Stop> {
         let info = until("the handler's run", || {
             handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
         })?;
-        ensure_eq!(info.unit, u32::from(unit), "the unit that it ran on");
+        ensure_eq!(info.unit, u32::from(unit), "the EU that it ran on");
     }
     Ok(())
 }

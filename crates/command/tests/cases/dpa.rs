@@ -116,7 +116,10 @@ fn call_returns_value_and_fault_ends_process() {
     assert_eq!(call.state().expect("the context"), DpaCallState::Running);
     model.run_until_idle();
     assert_eq!(call.state().expect("the context"), DpaCallState::Returned(23));
-    assert!(process.query().expect("the context").instructions >= 2, "two and the return's");
+    assert!(
+        process.query().expect("the context").instructions >= 2,
+        "add, ret and the return to the host"
+    );
 
     let call = begin(&DpaEntry::at(ILLEGAL));
     model.run_until_idle();
@@ -180,8 +183,10 @@ fn emulated_device_has_queues_vectors_and_doorbells() {
     assert_eq!(other.raised().expect("the context"), [0; 3]);
 
     let cq = cq(&device);
-    let doorbell = |of, queue| device.create_emulated_doorbell(of, queue, &cq);
-    let bells = [(one, 0), (other, 3)].map(|(of, queue)| doorbell(of, queue).expect("a doorbell"));
+    let doorbell =
+        |emulated_device, queue| device.create_emulated_doorbell(emulated_device, queue, &cq);
+    let bells = [(one, 0), (other, 3)]
+        .map(|(emulated_device, queue)| doorbell(emulated_device, queue).expect("a doorbell"));
     assert_ne!(bells[0].id(), bells[1].id());
     doorbell(one, 1).expect_err("device `one` has queue 0 only");
     doorbell(other, 3).expect_err("the queue has a doorbell");
@@ -218,13 +223,13 @@ fn dpa_eq_checks_attributes_and_serves_cq() {
     let long = device.create_dpa_eq(&token, DpaEqAttr { log_entries: 32, ..attr() });
     let error = long.expect_err("the field has 5 bits").to_string();
     assert!(error.contains("entries is 32; at most 31"), "{error}");
-    let of_it = CqAttr { element: CqEventTarget::DpaEq(one.id()), ..cq_attr(&device) };
-    let cq = device.create_cq(of_it.clone()).expect("a CQ of it");
+    let on_eq = CqAttr { element: CqEventTarget::DpaEq(one.id()), ..cq_attr(&device) };
+    let cq = device.create_cq(on_eq.clone()).expect("a CQ of the EQ");
     assert_eq!(cq.query().expect("the context").c_eqn_or_apu_element(), one.id());
     other.destroy().expect("no CQ reports to the EQ");
     cq.destroy().expect("no object uses the CQ");
     one.destroy().expect("the CQ of the EQ is destroyed");
-    device.create_cq(of_it).expect_err("the EQ is gone");
+    device.create_cq(on_eq).expect_err("the EQ is gone");
 }
 
 #[test]

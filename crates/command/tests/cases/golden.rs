@@ -70,7 +70,7 @@ fn umem_mkey_command_matches_ucx_bytes() {
     put(0x68, &offset.to_be_bytes());
     let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();
     input[2..4].fill(0);
-    let differs = input.iter().zip(&expected).position(|(is, expected)| is != expected);
+    let differs = input.iter().zip(&expected).position(|(sent, expected)| sent != expected);
     assert_eq!(differs.map(|at| format!("byte {at:#x}: {:02x?}", &input[at & !3..][..4])), None);
     assert_eq!(input.len(), expected.len());
 }

@@ -19,8 +19,8 @@ fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
     let address = (&raw const *page).expose_provenance() as u64;
     // SAFETY: the registration keeps the page, and the device only reads it.
     let umem = unsafe { device.umem_reg(address, 4096, access::REMOTE_READ, PageSizes::Any) };
-    let there = Arc::downgrade(&page);
-    (UserMemory::new(umem.expect("memory that is ours"), address, 4096, page), there)
+    let weak_page = Arc::downgrade(&page);
+    (UserMemory::new(umem.expect("memory that is ours"), address, 4096, page), weak_page)
 }
 
 /// What happens to a device and a registration, and what is expected afterwards.
@@ -70,8 +70,8 @@ fn memory_lives_as_long_as_device_may_use_it() {
         ),
     ] {
         let (model, device) = connectx6dx(Link::Ethernet);
-        let (memory, there) = registered(&device);
-        assert_eq!(there.strong_count(), 1, "{what}");
+        let (memory, weak_page) = registered(&device);
+        assert_eq!(weak_page.strong_count(), 1, "{what}");
         if case.device_removed {
             model.remove(0);
         }
@@ -79,9 +79,13 @@ fn memory_lives_as_long_as_device_may_use_it() {
         let errno = case.dereg_errno;
         (1..=case.dereg_failures).for_each(|nth| model.fail_ioctl(0, ioctl, nth, errno));
         drop(memory);
-        assert_eq!(there.strong_count(), case.page_owners_after_drop, "{what}");
+        assert_eq!(weak_page.strong_count(), case.page_owners_after_drop, "{what}");
         assert_eq!((device.lost(), device.leaked()), (case.lost, case.leaked), "{what}");
         drop(device);
-        assert_eq!(there.strong_count(), case.page_owners_after_close, "{what}: after the close");
+        assert_eq!(
+            weak_page.strong_count(),
+            case.page_owners_after_close,
+            "{what}: after the close"
+        );
     }
 }

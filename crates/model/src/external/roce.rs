@@ -282,9 +282,9 @@ mod tests {
         Model::builder().device(profile).threaded().build()
     }
 
-    fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    fn wait(what: &str, mut condition: impl FnMut() -> bool) {
         let start = Instant::now();
-        while !is() {
+        while !condition() {
             assert!(start.elapsed() < Duration::from_secs(20), "{what}");
             std::thread::sleep(Duration::from_millis(1));
         }

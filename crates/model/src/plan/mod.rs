@@ -284,13 +284,20 @@ impl FaultPlan {
         &self.commands
     }
 
-    /// The settings `of` of the link at port `port` of `devices`, with the plan's changes applied.
-    pub(crate) fn settings(&self, of: &LinkSettings, devices: &[usize], port: u8) -> LinkSettings {
+    /// The settings `before` of the link at port `port` of `devices`, with the plan's changes
+    /// applied.
+    pub(crate) fn settings(
+        &self,
+        before: &LinkSettings,
+        devices: &[usize],
+        port: u8,
+    ) -> LinkSettings {
         let names = |ports: &Ports| {
             ports.device.is_none_or(|device| devices.contains(&device))
                 && ports.port.is_none_or(|number| number == port)
         };
-        let mut settings = LinkSettings { seed: self.seed.unwrap_or(of.seed), ..of.clone() };
+        let mut settings =
+            LinkSettings { seed: self.seed.unwrap_or(before.seed), ..before.clone() };
         for (_, change) in self.links.iter().filter(|(ports, _)| names(ports)) {
             settings.up = change.up.unwrap_or(settings.up);
             settings.latency = change.latency.unwrap_or(settings.latency);
@@ -319,8 +326,9 @@ impl FaultPlan {
             if let Some(device) = device.filter(|&device| device >= devices) {
                 return no_device(device, Some(line));
             }
-            let of = ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
-            let max = of.map(|(_, &ports)| ports).max().unwrap_or(0);
+            let matching =
+                ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
+            let max = matching.map(|(_, &ports)| ports).max().unwrap_or(0);
             if let Some(port) = port.filter(|&port| usize::from(port) > max) {
                 let text = format!("there is no port {port}: there are {max}, numbered from 1");
                 return Err(FaultPlanError { line: Some(line), text });

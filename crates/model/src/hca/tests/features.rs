@@ -183,16 +183,16 @@ fn rmp_cyclic_wqe_format_follows_capability() {
         |caps, on| _ = caps.set_basic_cyclic_rcv_wqe(on),
         |it| _ = it.ctx_mut().set_basic_cyclic_rcv_wqe(true),
     )];
-    each(cases, |rig, user, feature| pool(rig, user, WqType::CYCLIC, feature));
+    each(cases, |rig, user, feature| rmp(rig, user, WqType::CYCLIC, feature));
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     rig.locked.functions[0].hca.caps.general_mut().set_basic_cyclic_rcv_wqe(true);
-    let linked = pool(&mut rig, user, WqType::LINKED_LIST, |it| {
+    let linked = rmp(&mut rig, user, WqType::LINKED_LIST, |it| {
         it.ctx_mut().set_basic_cyclic_rcv_wqe(true);
     });
     assert_eq!(linked, Err(Refusal::Unsupported), "without next segments there is no linked list");
     for (kind, expected) in [(2, Err(Refusal::Unsupported)), (3, Err(Refusal::Unsupported))] {
-        let made = pool(&mut rig, user, WqType(kind), |_| {});
+        let made = rmp(&mut rig, user, WqType(kind), |_| {});
         assert_eq!(made.map(drop), expected, "{kind}");
     }
     let log = rig.locked.functions[0].hca.caps.general().log_max_srq_sz();
@@ -207,7 +207,7 @@ fn rmp_cyclic_wqe_format_follows_capability() {
     }
 }
 
-fn pool(
+fn rmp(
     rig: &mut Rig,
     user: User,
     kind: WqType,
@@ -328,10 +328,10 @@ fn unmodelled_tir_fields_cannot_be_modified() {
 fn inline_cqe_size_follows_qp_context() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    let wide = |it: &mut CreateCqIn| {
+    let of_128_bytes = |it: &mut CreateCqIn| {
         it.cq_context_mut().set_cqe_sz(CqeSize::BYTES_128).set_log_cq_size(2);
     };
-    let wide = rig.cq(user, wide).unwrap();
+    let cq_128 = rig.cq(user, of_128_bytes).unwrap();
     for (requester, responder, expected) in [
         (ScatterToCqeRequester::DISABLED, ScatterToCqeResponder::DISABLED, (0, 0)),
         (ScatterToCqeRequester::UP_TO_32B, ScatterToCqeResponder::UP_TO_64B, (32, 64)),
@@ -343,11 +343,11 @@ fn inline_cqe_size_follows_qp_context() {
                 context.set_cqn_snd(send).set_cqn_rcv(receive);
             })
         };
-        let qpn = made(wide, wide).unwrap();
+        let qpn = made(cq_128, cq_128).unwrap();
         // UP_TO_64B needs 128-byte CQEs in the CQ of that side.
-        let refused = |wide: u32| (wide == 64).then_some(Refusal::QpInlineCqe);
-        assert_eq!(made(user.cq, wide).err(), refused(expected.0), "{requester:?}");
-        assert_eq!(made(wide, user.cq).err(), refused(expected.1), "{responder:?}");
+        let refused = |inline_bytes: u32| (inline_bytes == 64).then_some(Refusal::QpInlineCqe);
+        assert_eq!(made(user.cq, cq_128).err(), refused(expected.0), "{requester:?}");
+        assert_eq!(made(cq_128, user.cq).err(), refused(expected.1), "{responder:?}");
         let qp = &rig.locked.functions[0].hca.objects.qps[&qpn];
         let inline = (qp.requester_inline, qp.responder_inline);
         assert_eq!((u32::from(inline.0), u32::from(inline.1)), expected, "{requester:?}");

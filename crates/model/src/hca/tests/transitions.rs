@@ -40,10 +40,10 @@ macro_rules! transitions {
 
 impl QpRig {
     fn new(link: Link) -> Self {
-        Self::of(link, ServiceType::RC)
+        Self::with_service(link, ServiceType::RC)
     }
 
-    fn of(link: Link, service: ServiceType) -> Self {
+    fn with_service(link: Link, service: ServiceType) -> Self {
         let mut rig = Rig::up(link);
         let user = rig.user();
         let made = rig.qp(user, |input| {
@@ -494,7 +494,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
         assert_eq!(qp_rig.init2rtr(0, loopback), while_off);
     }
     // The capability applies to RC QPs.
-    let mut qp_rig = QpRig::of(Link::Ethernet, ServiceType::UC);
+    let mut qp_rig = QpRig::with_service(Link::Ethernet, ServiceType::UC);
     qp_rig.rst2init(0, |_| {}).unwrap();
     assert_eq!(qp_rig.init2rtr(0, loopback), refused);
 }

@@ -175,7 +175,7 @@ fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
         dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])
     };
     refused("a group of another partition", begin(&dpu, group.id(), "add"))?;
-    for group in [&group, &its] {
+    for group in [&group, &user_group] {
         ensure_eq!(host.wait(&begin(&host, group.id(), "add")?)?, 23, "a call in a group");
     }
     drop(host);

@@ -510,8 +510,9 @@ fn create_cq_rounds_size_and_sets_cqe_size() {
         let context = command.cq_context();
         assert_eq!((entries, context.log_cq_size(), context.cqe_sz()), (127, 7, size));
         assert_eq!(context.c_eqn_or_apu_element(), 0x43, "the queue of the second vector");
-        let (response, _) =
-            verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0).expect("it is destroyed");
+        let (response, _) = verbs
+            .write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0)
+            .expect("the object is destroyed");
         assert_eq!(response, [0; 16]);
         let again = verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0);
         assert_eq!(again.map(drop), Err(Errno::ENOENT));
@@ -576,7 +577,7 @@ fn scatter_to_cqe_follows_cqe_size_and_flags() {
         let service = [ServiceType::RC, ServiceType::UC, ServiceType::UD][kind as usize - 2];
         assert_eq!(qpc.st(), service);
         let destroy = fields(&[8, 4, 4], &[0, output[0].into(), 0]);
-        let (response, _) = verbs.write(27, &destroy, 4, &[], 0).expect("it is destroyed");
+        let (response, _) = verbs.write(27, &destroy, 4, &[], 0).expect("the object is destroyed");
         assert_eq!(response, [0; 4]);
         assert_eq!(verbs.write(27, &destroy, 4, &[], 0).map(drop), Err(Errno::ENOENT));
     }

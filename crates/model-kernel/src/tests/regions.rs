@@ -213,7 +213,7 @@ fn devx_commands_reach_verbs_objects_by_handle() {
     ] {
         assert_eq!(send(method, handle, opcode, number), answer, "{case}");
     }
-    let change = verbs.fixture.device.last(Opcode::MODIFY_CQ.0).expect("it was sent");
+    let change = verbs.fixture.device.last(Opcode::MODIFY_CQ.0).expect("the command was sent");
     assert_eq!(change[0x5c] >> 7, 1, "its record must be in registered memory");
     assert_ne!(u16::from_be_bytes([change[2], change[3]]), 0, "of the client's context");
 }

@@ -27,20 +27,20 @@ impl Tree {
 
     fn file(&self, path: &str, text: &str) -> &Self {
         let path = self.0.join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("it is ours");
-        fs::write(path, format!("{text}\n")).expect("it is ours");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("this user owns the path");
+        fs::write(path, format!("{text}\n")).expect("this user owns the path");
         self
     }
 
     fn folder(&self, path: &str) -> &Self {
-        fs::create_dir_all(self.0.join(path)).expect("it is ours");
+        fs::create_dir_all(self.0.join(path)).expect("this user owns the path");
         self
     }
 
     fn link(&self, path: &str, to: &str) -> &Self {
         let path = self.0.join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("it is ours");
-        symlink(self.0.join(to), path).expect("it is ours");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("this user owns the path");
+        symlink(self.0.join(to), path).expect("this user owns the path");
         self
     }
 

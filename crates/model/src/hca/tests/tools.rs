@@ -14,7 +14,7 @@ const TOOLS: u32 = UctxCap::TOOLS_RESOURCES.0;
 const READ: u16 = AccessRegisterIn::READ;
 
 fn rig(profile: &str) -> Rig {
-    Rig::up_of(Profile::load(profile).expect("it is built in"))
+    Rig::up_of(Profile::load(profile).expect("the profile is built in"))
 }
 
 fn read<I: CommandInput>(

@@ -534,10 +534,10 @@ fn command_may_omit_qpc_extension() {
 #[test]
 fn ts_format_must_match_a_device_clock() {
     use TimestampFormat as T;
-    let real_time = Profile::load("connectx6dx-realtime").expect("it is built in");
+    let real_time = Profile::load("connectx6dx-realtime").expect("the profile is built in");
     // On an InfiniBand port mlx5_ib requests the free-running clock without checking.
     let infiniband = real_time.clone().with_link(Link::Infiniband);
-    let free_running = Profile::load("connectx6dx").expect("it is built in");
+    let free_running = Profile::load("connectx6dx").expect("the profile is built in");
     for (profile, lacks) in
         [(real_time, T::FREE_RUNNING), (infiniband, T::REAL_TIME), (free_running, T::REAL_TIME)]
     {
@@ -575,7 +575,7 @@ fn rst2init_ignores_armed_pm_state() {
 
 #[test]
 fn qp_mtu_is_limited_by_port_mtu() {
-    let ethernet = Profile::load("connectx6dx").expect("it is built in");
+    let ethernet = Profile::load("connectx6dx").expect("the profile is built in");
     let numbers = ethernet.port().clone();
     assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
     let mut qp_rig = QpRig::new(Link::Ethernet);

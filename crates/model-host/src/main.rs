@@ -141,7 +141,7 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Explain a number of a message, with all its meanings: ibv_wc_status and errno (12), command
+    /// Explain an error code of a message, with all its meanings: ibv_wc_status and errno (12), command
     /// status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a command that
     /// the model refused (564c0008).
     Explain {

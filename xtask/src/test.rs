@@ -663,8 +663,8 @@ mod tests {
     use std::process::Command;
 
     use super::{
-        FAST, IN_PACKETS, Options, REDUCED_DEVICES, STEPS, SUITE_IN_PROCESS, is_chosen, listed,
-        verdict, verified,
+        FAST, IN_PACKETS, OLDEST_KERNEL, Options, REDUCED_DEVICES, STEPS, SUITE_IN_PROCESS,
+        is_chosen, listed, verdict, verified,
     };
     use crate::outcome::Outcome;
 
@@ -676,9 +676,10 @@ mod tests {
 
     #[test]
     fn hwtest_list_matches_suite_test() {
-        let names = REDUCED_DEVICES.map(|run| format!("{:?}", run.3)).join(", ");
+        let [first, second] = REDUCED_DEVICES;
+        let names = [first, second, OLDEST_KERNEL].map(|run| format!("{:?}", run.3)).join(", ");
         let test = include_str!("../../tests/suite/tests/model.rs");
-        assert!(test.contains(&format!("const OF_HWTEST: [&str; 2] = [{names}];")), "{names}");
+        assert!(test.contains(&format!("const OF_HWTEST: [&str; 3] = [{names}];")), "{names}");
     }
 
     #[test]

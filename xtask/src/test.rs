@@ -76,11 +76,6 @@ const STEPS: &[Step] = &[
     Step { name: "dependencies", resource: Resource::Debug, run: dependencies },
     Step { name: "prm check", resource: Resource::Debug, run: || once(xtask(&["prm", "check"])) },
     Step { name: "prm verify", resource: Resource::Debug, run: prm_verify },
-    Step {
-        name: "prm book",
-        resource: Resource::Debug,
-        run: || once(xtask(&["prm", "book", "--check"])),
-    },
     Step { name: "clippy", resource: Resource::Debug, run: clippy },
     Step { name: "unit tests", resource: Resource::Debug, run: unit_tests },
     Step { name: SUITE_IN_PROCESS, resource: Resource::Debug, run: suite_in_process },

@@ -69,14 +69,14 @@ pub(crate) struct Options {
     #[arg(conflicts_with_all = ["boots", "no_device", "Shape", "arch", "pages"])]
     rxe: bool,
     /// Boot two guests on the two sides of one BlueField: this one is the DPU's own system, an
-    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `process` with its options, whose second
-    /// roles then run on the DPU; by default all its cases.
+    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `hwtest` with options for `--connect`; by
+    /// default all cases of two machines. The DPU runs `hwtest serve`.
     #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
     #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown"])]
     #[arg(conflicts_with_all = ["boots", "no_device", "carry", "sides", "functions"])]
     #[arg(conflicts_with_all = ["profiles", "rxe"])]
     side: Option<String>,
-    /// With --side: start this program on the DPU instead of building `process`. PROGRAM may name
+    /// With --side: start this `hwtest` on the DPU instead of building it. PROGRAM may name
     /// that of the host by its path.
     #[arg(long, value_name = "FILE", requires = "side")]
     on_dpu: Option<PathBuf>,

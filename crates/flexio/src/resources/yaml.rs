@@ -227,8 +227,8 @@ mod tests {
             ("a: \u{1}", 1, "control character"),
             ("a: 1\n  b: 2", 2, "under no key"),
             ("a:\n    b: 1\n  c: 2", 3, "under no key"),
-            ("a", 1, "no key"),
-            ("---\na: 1", 1, "no key"),
+            ("a", 1, "without a key"),
+            ("---\na: 1", 1, "without a key"),
             ("a:1", 1, "no space"),
             ("1a: 1", 1, "a key is"),
             ("\"a\": 1", 1, "a key is"),
@@ -251,7 +251,7 @@ mod tests {
             ("a:\n  - b: 1", 2, "not understood"),
             ("a:\n  - - 1", 2, "not understood"),
             ("a:\n  -", 2, "no value"),
-            ("- a", 1, "no key"),
+            ("- a", 1, "without a key"),
             ("a: 1\nb: 2\na: 3", 3, "a comes twice"),
         ] {
             let fault = parse(text).expect_err(text);

@@ -98,6 +98,121 @@ enumeration! {
     }
 }
 
+enumeration! {
+    /// Type of a general object; values from 0xff00 name objects with their own commands, for
+    /// aliases and events.
+    ///
+    /// Source: linux: MLX5_OBJ_TYPE_\*; linux: MLX5_GENERAL_OBJECT_TYPES_\*; rdma-core: mlx5_ifc.h
+    /// MLX5_OBJ_TYPE_\*.
+    pub struct GeneralObjectType(pub u16) = "general_object_type", 16 bits {
+        /// Device memory for software steering (sw_icm).
+        SW_ICM = 8,
+        /// A meter that colours or drops the packets of a flow by their rate.
+        FLOW_METER = 0xa,
+        /// A GENEVE TLV option that flow rules match (geneve_tlv_option).
+        GENEVE_TLV_OPT = 0xb,
+        /// A data encryption key (encryption_key_obj).
+        ENCRYPTION_KEY = 0xc,
+        /// A virtio network queue (virtio_net_q).
+        VIRTIO_NET_Q = 0xd,
+        /// A security association of IPsec (ipsec_obj).
+        IPSEC = 0x13,
+        /// A selection of header fields that flow rules match (match_definer).
+        MATCH_DEFINER = 0x18,
+        /// Counters of virtio queues (virtio_q_counters).
+        VIRTIO_Q_COUNTERS = 0x1c,
+        /// A login session, by which keys may be used (crypto_login_obj).
+        CRYPTO_LOGIN = 0x1f,
+        /// A flow sampler, which sends every n-th packet to a table (sampler_obj).
+        SAMPLER = 0x20,
+        /// Arguments of modify header patterns, which WQEs write (modify_header_arg).
+        HEADER_MODIFY_ARGUMENT = 0x23,
+        /// Flow meters as an advanced steering object (flow_meter_aso_obj).
+        FLOW_METER_ASO = 0x24,
+        /// First-hit flags as an advanced steering object.
+        ASO_FIRST_HIT = 0x25,
+        /// A node of the hierarchy that divides the send rate.
+        SCHEDULING_ELEMENT = 0x26,
+        /// A secure association of MACsec (macsec_offload_obj).
+        MACSEC = 0x27,
+        /// A range of reserved QP numbers.
+        RESERVED_QPN = 0x2c,
+        /// Connection tracking as an advanced steering object.
+        ASO_CT = 0x31,
+        /// A mapping of an address vector to a QP (av_qp_mapping).
+        AV_QP_MAPPING = 0x3a,
+        /// A steering action template (stc).
+        STC = 0x40,
+        /// A rule table context (rtc).
+        RTC = 0x41,
+        /// A range of steering entries (ste).
+        STE = 0x42,
+        /// Which header fields change, for arguments that give the values
+        /// (header_modify_pattern_in).
+        MODIFY_HEADER_PATTERN = 0x43,
+        /// A dirty page tracker (page_track).
+        PAGE_TRACK = 0x46,
+        /// An internal key encryption key (int_kek_obj).
+        INT_KEK = 0x47,
+        /// RDMA control.
+        RDMA_CTRL = 0x53,
+        /// An observer of congestion on PCIe (pcie_cong_event_obj).
+        PCIE_CONG_EVENT = 0x58,
+        /// A program and its address space on the data path accelerator (DPA); dpa_process is its
+        /// context.
+        DPA_PROCESS = 0x7d00,
+        /// A handler that events start in a DPA process; dpa_thread is its context.
+        DPA_THREAD = 0x7d01,
+        /// A page of doorbells for the DPA (dpa_outbox).
+        DPA_OUTBOX = 0x7d02,
+        /// A window through which the DPA accesses memory (dpa_window).
+        DPA_WINDOW = 0x7d03,
+        /// A call of a function on the DPA (dpa_call).
+        DPA_CALL = 0x7d04,
+        /// A core dump of a process on the DPA (dpa_core_dump).
+        DPA_CORE_DUMP = 0x7d05,
+        /// An event queue of the DPA (dpa_eq).
+        DPA_EQ = 0x7d06,
+        /// A PCI device that the DPA emulates (dpa_emulated_device).
+        DPA_EMULATED_DEVICE = 0x7d07,
+        /// A doorbell of an emulated device that generates CQEs (dpa_emulated_doorbell).
+        DPA_EMULATED_DOORBELL = 0x7d08,
+        /// A UAR page whose queues another function's DPA may ring (dpa_uar_extension).
+        DPA_UAR_EXTENSION = 0x7d09,
+        /// Memory key.
+        MKEY = 0xff01,
+        /// A queue pair, created by CREATE_QP; events name this type.
+        QP = 0xff02,
+        /// Protection signature value.
+        PSV = 0xff03,
+        /// A pool of receive WQEs, created by CREATE_RMP; events name this type.
+        RMP = 0xff04,
+        /// A shared receive queue of XRC, created by CREATE_XRC_SRQ; events name this type.
+        XRC_SRQ = 0xff05,
+        /// A receive queue, created by CREATE_RQ; events name this type.
+        RQ = 0xff06,
+        /// A send queue, created by CREATE_SQ; events name this type.
+        SQ = 0xff07,
+        /// A TIR, which delivers received packets to RQs, created by CREATE_TIR; events name this
+        /// type.
+        TIR = 0xff08,
+        /// A TIS, the properties that SQs share, created by CREATE_TIS; events name this type.
+        TIS = 0xff09,
+        /// A DC target, created by CREATE_DCT; events name this type.
+        DCT = 0xff0a,
+        /// A receive queue with its own offload, created by CREATE_XRQ; events name this type.
+        XRQ = 0xff0b,
+        /// A table of receive queues, created by CREATE_RQT; events name this type.
+        RQT = 0xff0e,
+        /// A count of packets and bytes, created by ALLOC_FLOW_COUNTER; events name this type.
+        FLOW_COUNTER = 0xff0f,
+        /// A completion queue, created by CREATE_CQ; events name this type.
+        CQ = 0xff10,
+        /// An alias of another function's flow table.
+        FLOW_TABLE_ALIAS = 0xff15,
+    } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08, 0x7d09]
+}
+
 structure! {
     /// The start of every command's input.
     ///
@@ -210,5 +325,46 @@ structure! {
         pa_h set_pa_h: number(u32, 0, 32);
         /// Address bits 31:12. `0x04.31:12`
         pa_l set_pa_l: number(u32, 32, 20);
+    }
+}
+
+structure! {
+    /// Head of the input of every general object command; the object's own fields follow.
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
+    GeneralObjInCmdHdr, GeneralObjInCmdHdrLayout, 0x10 bytes = "general_obj_in_cmd_hdr" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Number of the object; 0 in CREATE. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// Parameters of the operation: general_obj_create_param for CREATE,
+        /// general_obj_query_param for QUERY. `0x0c`
+        op_param set_op_param: number(u32, 96, 32);
+    }
+}
+
+structure! {
+    /// Head of the output of every general object command.
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
+    GeneralObjOutCmdHdr, GeneralObjOutCmdHdrLayout, 0x10 bytes = "general_obj_out_cmd_hdr" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }

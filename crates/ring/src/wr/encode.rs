@@ -178,20 +178,30 @@ pub struct UmrRules {
     /// Bytes of the largest operand of an atomic, a power of two: start and length of a key that is
     /// mapped for atomics are multiples of it.
     pub max_atomic_bytes: u32,
-    /// Maximum KLMs of a list in the request itself: [`Umr::MAX_INLINE`](super::Umr::MAX_INLINE),
-    /// or fewer on a device whose longest WQE is shorter.
+    /// Maximum KLMs of a list in the request itself: 52, or fewer on a device whose longest WQE is
+    /// shorter.
     pub max_klms: usize,
 }
 
 impl UmrRules {
+    /// The ds of a UMR before its list: control, UMR control and key.
+    pub(super) const HEAD_DS: u32 = 1 + 3 + 4;
+    /// The number of entries in a list is a multiple of this.
+    pub(super) const LIST_GRANULE: usize = 4;
+    /// Maximum KLMs of a list in a WQE of 960 bytes.
+    pub(super) const MAX_INLINE_KLMS: usize = 52;
+
     /// The rules that suit every device with atomics of 8 bytes and WQEs of 960 bytes.
     pub const STRICT: Self =
-        Self { fence: Fence::Strong, max_atomic_bytes: 8, max_klms: super::Umr::MAX_INLINE };
+        Self { fence: Fence::Strong, max_atomic_bytes: 8, max_klms: Self::MAX_INLINE_KLMS };
 
     /// The same rules for a device whose send WQEs have at most `bytes` bytes (`max_wqe_sz_sq`).
     #[must_use]
     pub const fn with_max_wqe_bytes(mut self, bytes: usize) -> Self {
-        self.max_klms = super::Umr::max_inline(bytes);
+        // 16 bytes of a WQE, as ds counts them, hold one KLM.
+        let room = (bytes / 16).saturating_sub(Self::HEAD_DS as usize);
+        let room = room / Self::LIST_GRANULE * Self::LIST_GRANULE;
+        self.max_klms = if room < Self::MAX_INLINE_KLMS { room } else { Self::MAX_INLINE_KLMS };
         self
     }
 }

@@ -21,7 +21,7 @@ use zerocopy::transmute;
 
 use super::capability::Capability;
 use super::declare::options;
-use super::encode::{Encode, Fence, Limits, Options, PostError};
+use super::encode::{Encode, Fence, Limits, Options, PostError, UmrRules};
 use super::payload::data_segment;
 use super::segment::Segment;
 use crate::ring::Wqe;
@@ -29,9 +29,9 @@ use crate::types::{Rkey, Sge};
 use verbless_prm::access::KeyAccess;
 
 /// The ds of a request before its list: control, UMR control and key.
-const HEAD: u32 = 1 + 3 + 4;
+const HEAD: u32 = UmrRules::HEAD_DS;
 /// The number of entries in a list is a multiple of this.
-const GRANULE: usize = WQEBB / OCTOWORD;
+const GRANULE: usize = UmrRules::LIST_GRANULE;
 /// A list in memory begins at a multiple of this number of bytes.
 const LIST_ALIGNMENT: u64 = 2048;
 
@@ -65,7 +65,7 @@ enum KlmSource<'a> {
 impl<'a> Umr<'a> {
     /// Maximum KLMs of a list in the request itself, if the device's longest WQE has 960 bytes or
     /// more.
-    pub const MAX_INLINE: usize = 52;
+    pub const MAX_INLINE: usize = UmrRules::MAX_INLINE_KLMS;
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
 
@@ -108,13 +108,6 @@ impl<'a> Umr<'a> {
     /// An entry of a list in memory.
     pub fn entry(klm: &Sge) -> [u8; OCTOWORD] {
         transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
-    }
-
-    /// Maximum KLMs of a list in a WQE of at most `wqe_bytes` bytes. A list is padded to a multiple
-    /// of four entries.
-    pub(super) const fn max_inline(wqe_bytes: usize) -> usize {
-        let room = (wqe_bytes / OCTOWORD).saturating_sub(HEAD as usize) / GRANULE * GRANULE;
-        if room < Self::MAX_INLINE { room } else { Self::MAX_INLINE }
     }
 
     /// The number of list entries, rounded up, and the bytes of the KLMs.

@@ -260,8 +260,8 @@ fn failed_qp_copies_again_after_reset(lab: &Lab) -> Result<(), Stop> {
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
     for _ in 0..3 {
         copier.to.write_at(0, &[0; 64])?;
-        let nobodys = Sge::new(from.address, 64, verbless_queue::Lkey(0));
-        copier.refused(nobodys, to, WcStatus::LocalProtection)?;
+        let unknown_key = Sge::new(from.address, 64, verbless_queue::Lkey(0));
+        copier.refused(unknown_key, to, WcStatus::LocalProtection)?;
         copier.copy(from, to)?;
         copier.done()??;
         ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(4, 64), "the copied bytes");

@@ -29,7 +29,7 @@ pub(crate) struct Options {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Checks the chain from the kernel's module to one message, and stops at the first link that
-    /// fails: what failed, why, and what to do. Takes less than two seconds.
+    /// fails: what failed, why, and what to do. Takes less than two seconds if every link holds.
     Doctor(DoctorOptions),
     /// Writes the HTML page of a report.
     Report(ReportOptions),
@@ -65,8 +65,9 @@ pub(crate) struct ReplayOptions {
 pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) on: DeviceOptions,
-    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every address of
-    /// this machine: any program that reaches the port can run the cases, and nothing else.
+    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every IPv4 address of
+    /// this machine: any program that reaches the port can run the cases and measure, and nothing
+    /// else.
     #[arg(default_value = "0.0.0.0")]
     pub(crate) address: String,
     /// End after one client.
@@ -147,12 +148,12 @@ pub(crate) struct DiffOptions {
 #[derive(Args)]
 pub(crate) struct DeviceOptions {
     /// `auto` (the first mlx5 device whose port is ACTIVE and, on Ethernet, has a GID; if none is
-    /// usable, the first; the model if the machine has no mlx5 function), `model`, or a device's
-    /// name (mlx5_0).
+    /// usable, the first that is ACTIVE, or the first; the model if the machine has no mlx5
+    /// function), `model`, or a device's name (mlx5_0).
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
-    /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows
-    /// several; else none), `none` (the port loops back), or a device's name.
+    /// The device that it talks to: `auto` (a second one on the same fabric where devices are
+    /// modelled; none on cards), `none` (the port loops back), or a device's name.
     #[arg(long, default_value = "auto")]
     pub(crate) peer: String,
     /// The model's profile: connectx5, connectx6dx, connectx6dx-bond, connectx6dx-realtime,
@@ -243,6 +244,8 @@ pub(crate) struct SuiteOptions {
     /// the other end.
     #[arg(long, value_name = "ADDRESS")]
     #[arg(conflicts_with_all = ["packets", "both_ways", "sweep", "expect", "jobs", "peer"])]
+    #[arg(conflicts_with_all = ["record", "matrix_step", "between", "long", "destructive"])]
+    #[arg(conflicts_with_all = ["dpa_program"])]
     pub(crate) connect: Option<String>,
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]

@@ -9,7 +9,7 @@ use verbless_prm::{CommandInfo, CommandInput, IntoBytes, Structure};
 use super::command::ObjectCommands;
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::{KindEntry, kind};
+use crate::hca::registry::KindEntry;
 use crate::hca::state::Hca;
 use crate::profile::Side;
 
@@ -71,15 +71,6 @@ impl<'a> Call<'a> {
         let object = K::map(&self.hca.objects).get(&number).ok_or(K::ABSENT)?;
         let ours = self.owns(K::owner(object)) && K::is_made(object);
         if ours { Ok(object) } else { Err(K::ABSENT) }
-    }
-
-    /// Checks the UAR that a queue's context names: the sender's, or one of the kernel, because
-    /// Linux before 5.16 allocates those of user contexts with uid 0 too (commit d2c8a1554c10).
-    pub(crate) fn check_uar(&self, page: u32) -> Result<(), Refusal> {
-        match self.hca.objects.uars.get(&page) {
-            Some(0) => Ok(()),
-            _ => self.find(kind::Uar, page).map(|_| ()),
-        }
     }
 
     /// Adds a new object under the lowest free number.

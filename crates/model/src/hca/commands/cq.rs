@@ -9,6 +9,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use super::domain::check_uar;
 use super::eq::INDEX_MASK;
 use super::umem::{self, BufferSpec};
 use crate::hca::effect::{Effect, Resize};
@@ -68,7 +69,7 @@ pub(in crate::hca) fn create(
     };
     check_features(call, context)?;
     let target = target(call, context)?;
-    call.check_uar(context.uar_page())?;
+    check_uar(call, context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let record = call.record(record_umem, context.dbr_addr())?;

@@ -22,6 +22,15 @@ pub(in crate::hca) fn alloc_pd(
     Ok(())
 }
 
+/// Checks the UAR that a queue's context names: the sender's, or one of the kernel, because Linux
+/// before 5.16 allocates those of user contexts with uid 0 too (commit d2c8a1554c10).
+pub(super) fn check_uar(call: &Call<'_>, page: u32) -> Outcome {
+    match call.hca().objects.uars.get(&page) {
+        Some(0) => Ok(()),
+        _ => call.find(kind::Uar, page).map(|_| ()),
+    }
+}
+
 /// ALLOC_TRANSPORT_DOMAIN.
 pub(in crate::hca) fn alloc_td(
     call: &mut Call<'_>,

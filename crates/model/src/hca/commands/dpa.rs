@@ -12,6 +12,7 @@ use verbless_prm::{
 use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
+use super::domain::check_uar;
 use crate::hca::dump::DumpInProgress;
 use crate::hca::objects::{self, DpaEventTarget, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
@@ -363,7 +364,7 @@ pub(in crate::hca) fn create_outbox(
     let dpa = call.dpa()?;
     let mut context: DpaOutbox = call.context(input)?;
     call.find(kind::DpaProcess, context.process_id())?;
-    call.check_uar(context.uar_page())?;
+    check_uar(call, context.uar_page())?;
     let device_id = context.extended().then(|| context.device_id());
     if device_id.is_none() && context.device_id() != 0 {
         return Err(Refusal::Reserved);

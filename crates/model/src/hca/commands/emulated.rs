@@ -7,6 +7,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use super::domain::check_uar;
 use super::eq::EQE;
 use super::umem::{self, BufferSpec};
 use crate::hca::effect::Effect;
@@ -30,7 +31,7 @@ pub(in crate::hca) fn create_eq(
     if context.log_eq_size() > call.hca().caps.general().log_max_eq_sz() {
         return Err(Refusal::EqSize);
     }
-    call.check_uar(context.uar_page())?;
+    check_uar(call, context.uar_page())?;
     match context.device_valid() {
         true => {
             let device = call.find(kind::EmulatedDevice, context.device_id())?;

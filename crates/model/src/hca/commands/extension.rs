@@ -9,6 +9,7 @@ use verbless_dpa::function_of;
 use verbless_prm::{CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension};
 
 use super::call::{Call, Outcome};
+use super::domain::check_uar;
 use crate::hca::objects;
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
@@ -20,7 +21,7 @@ pub(in crate::hca) fn create(
     output: &mut CreateGeneralObjectOut,
 ) -> Outcome {
     let mut context: DpaUarExtension = call.context(input)?;
-    call.check_uar(context.uar_page())?;
+    check_uar(call, context.uar_page())?;
     // Functions of other cards may have the same vhca_id.
     let owner = (context.vhca_id(), function_of(context.process_serial()));
     if !call.hca().reached_by.contains(&owner) {

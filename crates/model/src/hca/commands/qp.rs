@@ -9,6 +9,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome, own_function};
+use super::domain::check_uar;
 use super::umem::{self, BufferSpec};
 use crate::connection::PSN_MASK;
 use crate::hca::capability::check_timestamps;
@@ -149,7 +150,7 @@ pub(in crate::hca) fn create(
         return Err(Refusal::QpStride);
     }
     if has_sq || has_rq {
-        call.check_uar(context.uar_page())?;
+        check_uar(call, context.uar_page())?;
     }
     // A QP with only one of the two queues still needs both CQs, as on hardware. A UMR QP without
     // an RQ needs only the send CQ.

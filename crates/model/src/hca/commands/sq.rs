@@ -6,6 +6,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use super::domain::check_uar;
 use super::wq::{self, WqMemory};
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
@@ -64,7 +65,7 @@ pub(in crate::hca) fn create(
         }
         _ => return Err(Refusal::Unsupported),
     }
-    call.check_uar(wq.uar_page())?;
+    check_uar(call, wq.uar_page())?;
     call.find(kind::Cq, context.cqn())?;
     let WqMemory { ring, record, umems } =
         call.wq_memory(&wq.into(), 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB)?;

@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
             .needs(Need::Cap("atomics", |caps| caps.atomics)),
         // The responder does not repeat a lost fatal NAK: the requester then gives up by itself.
         Case::new("dropped_key_of_peer_gives_no_access", uses_key, drops_key).needs(Need::Lossless),
-        Case::new("withheld_access_right_is_enforced", tries_to_write, lets_nobody_write)
+        Case::new("withheld_access_right_is_enforced", tries_to_write, grants_no_write)
             .needs(Need::Lossless),
         Case::new(
             "lost_message_between_programs_is_retransmitted",
@@ -199,7 +199,7 @@ fn tries_to_write(role: &mut Role) -> Result<(), Stop> {
     role.send(b"end")
 }
 
-fn lets_nobody_write(role: &mut Role) -> Result<(), Stop> {
+fn grants_no_write(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     end.fill(0, b"theirs")?;
     let access = RemoteAccess { read: true, ..Default::default() };

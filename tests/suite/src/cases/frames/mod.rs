@@ -315,14 +315,14 @@ fn sq_and_rq_reject_illegal_transitions(lab: &Lab) -> Result<(), Stop> {
 fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let (device, domain) = (&hosts.into.device, &hosts.into.domain);
-    let mut pool = domain.srq(&SrqConfig::new(7))?;
+    let mut srq = domain.srq(&SrqConfig::new(7))?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let transport = std::sync::Arc::new(device.alloc_transport_domain()?);
     let mut rules = Vec::new();
     for user_index in 1..=2_u32 {
         let rq = device.create_rq(RqAttr {
             cq: cq.object().clone(),
-            wqes: RqWqes::Pool(pool.object().clone()),
+            wqes: RqWqes::Rmp(srq.object().clone()),
             user_index,
             flush_in_error: true,
             keep_vlan: true,
@@ -336,16 +336,16 @@ fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
         rules.push(device.create_flow_rule(&attr, &std::sync::Arc::new(tir))?);
     }
     for slot in 0..4 {
-        pool.post(hosts.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
+        srq.post(hosts.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
     }
     for n in 0..4 {
         let of = 1 + n % 2;
         let bytes = frame(hosts.there, hosts.here, ETHERTYPE + of as u16, 70 + n, n);
         hosts.send(&bytes)?;
-        let cqe = until("a frame of the pool", || cq.poll_eth())?;
+        let cqe = until("a frame of the SRQ", || cq.poll_eth())?;
         ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that received it");
         let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
-        let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;
+        let cookie = srq.complete(cqe.into_cqe())?.cookie as usize;
         ensure_eq!(cookie, n, "the receive that it took");
         ensure_eq!(done.byte_len() as usize, bytes.len(), "bytes of the frame");
         let mut seen = vec![0; bytes.len()];

@@ -1,8 +1,8 @@
 //! Keys of other functions: the owner opens an mkey to functions with its access key
 //! (ALLOW_OTHER_VHCA_ACCESS), and they create an alias of it.
 //!
-//! An alias is an mkey of this function with the memory and rights of the owner's mkey. It ends
-//! with the owner's mkey: an access then fails like that of an mkey that does not exist. A DPU
+//! An alias is an mkey of this function with the memory and access flags of the owner's mkey. It
+//! ends with the owner's mkey: an access then fails like that of an mkey that does not exist. A DPU
 //! reaches its host's memory in this way (UCX: `uct_ib_mlx5_devx_mem_attach`).
 
 use std::fmt;

@@ -25,7 +25,7 @@ pub struct DpaCaps {
     pub units: u16,
     /// Maximum number of groups.
     pub max_groups: u16,
-    /// Maximum number of units in a group.
+    /// Maximum number of EUs in a group.
     pub max_units_per_group: u16,
     /// Maximum number of partitions, besides the default one.
     pub max_partitions: u16,
@@ -56,12 +56,12 @@ pub struct DpaEuPartition {
 /// Attributes of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DpaEuPartitionAttr {
-    /// The partition's units. Only the default partition may share them.
+    /// The partition's EUs. Only the default partition may share them.
     pub units: Vec<u16>,
     /// The functions that may use the partition, by vhca_id. A function is in at most one
     /// partition.
     pub functions: Vec<u16>,
-    /// Maximum number of groups of these units.
+    /// Maximum number of groups of these EUs.
     pub max_groups: u16,
 }
 
@@ -89,7 +89,7 @@ impl Device {
     /// The device keeps the first 16 bytes of the name.
     ///
     /// # Errors
-    /// A unit is outside of the partition or in another group; the limit of groups is reached; the
+    /// An EU is outside of the partition or in another group; the limit of groups is reached; the
     /// process may not access registers ([`register_access`](Self::register_access)).
     pub fn create_dpa_group(&self, name: &str, units: &[u16]) -> Result<DpaEuGroup, Error> {
         self.create_dpa_group_of(None, name, units)
@@ -114,8 +114,8 @@ impl Device {
     /// Creates a partition of execution units (register NIC_DPA_EU_PARTITION).
     ///
     /// # Errors
-    /// The function does not manage the card's units; a unit or function is in another partition or
-    /// in use; the limit of partitions is reached.
+    /// The function does not manage the card's EUs; an EU or function is in another partition or in
+    /// use; the limit of partitions is reached.
     pub fn create_dpa_partition(&self, attr: &DpaEuPartitionAttr) -> Result<DpaEuPartition, Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_operation(NicDpaOperation::CREATE).set_max_num_eug(attr.max_groups);
@@ -156,12 +156,12 @@ member_mask!(NicDpaEugReg, NicDpaEuPartitionReg);
 /// Adds EUs to the register's member mask.
 ///
 /// # Errors
-/// The mask has no bit for a unit.
+/// The mask has no bit for an EU.
 fn set_members(register: &mut impl MemberMask, units: &[u16]) -> Result<(), Error> {
     for &unit in units {
         if unit >= MAX_UNITS {
             let most = u64::from(MAX_UNITS) - 1;
-            return Err(limit(ATTEMPTED, "a unit's number", unit.into(), most));
+            return Err(limit(ATTEMPTED, "an EU's number", unit.into(), most));
         }
         let index = usize::from(unit / 32);
         register.set_word(index, register.word(index) | 1 << (unit % 32));
@@ -210,15 +210,14 @@ impl DpaEuGroup {
         self.id
     }
 
-    /// Queries the group's units.
+    /// Queries the group's EUs.
     pub fn units(&self) -> Result<Vec<u16>, Error> {
         let mut register = self.register(NicDpaOperation::default());
         self.device.read_register(RegisterId::NIC_DPA_EUG, &mut register)?;
         Ok(members(&register))
     }
 
-    /// Replaces the group's units. Threads and calls on a removed unit finish their current run
-    /// there.
+    /// Replaces the group's EUs. Threads and calls on a removed EU finish their current run there.
     ///
     /// # Errors
     /// As for [`create_dpa_group`](Device::create_dpa_group).
@@ -280,7 +279,7 @@ impl DpaEuPartition {
         })
     }
 
-    /// Replaces the partition's units; the removed ones return to the default partition.
+    /// Replaces the partition's EUs; the removed ones return to the default partition.
     ///
     /// # Errors
     /// As for [`create_dpa_partition`](Device::create_dpa_partition).
@@ -300,7 +299,7 @@ impl DpaEuPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Sets the maximum number of groups of the partition's units.
+    /// Sets the maximum number of groups of the partition's EUs.
     ///
     /// # Errors
     /// The partition has more groups already.
@@ -310,8 +309,7 @@ impl DpaEuPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Creates a group of the partition's units, like
-    /// [`create_dpa_group`](Device::create_dpa_group).
+    /// Creates a group of the partition's EUs, like [`create_dpa_group`](Device::create_dpa_group).
     ///
     /// # Errors
     /// As for [`create_dpa_group`](Device::create_dpa_group); the function neither uses the
@@ -320,11 +318,11 @@ impl DpaEuPartition {
         self.device.create_dpa_group_of(Some(self.id), name, units)
     }
 
-    /// Destroys the partition: its units return to the default partition.
+    /// Destroys the partition: its EUs return to the default partition.
     ///
     /// # Errors
-    /// A function that uses the partition has DPA processes; groups of its units exist; this
-    /// function does not manage the card's units.
+    /// A function that uses the partition has DPA processes; groups of its EUs exist; this function
+    /// does not manage the card's EUs.
     pub fn destroy(&self) -> Result<(), Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_operation(NicDpaOperation::DESTROY).set_eu_partition_id(self.id);

@@ -32,8 +32,8 @@ pub struct DpaWindow {
     _pd: Pd,
 }
 
-/// A UAR page that is extended to a process of another function or context, so that the process can
-/// ring its queues. After a drop no process can ring through it.
+/// Lets a DPA process of another function or context ring doorbells on this UAR page, for the
+/// queues that use the page. After a drop no process can ring through it.
 #[derive(Debug)]
 pub struct DpaUarExtension {
     object: GeneralObject,
@@ -86,7 +86,7 @@ impl Device {
         Ok(Arc::new(DpaOutbox { object, id, process: process.clone(), _parents: parents }))
     }
 
-    /// Creates a window. The process selects its key, which must be of this domain.
+    /// Creates a window. A DPA thread sets the window's mkey; the mkey must belong to `pd`.
     ///
     /// # Errors
     /// The process has ended, or has reached its limit of windows.
@@ -103,11 +103,12 @@ impl Device {
     }
 
     /// Extends a UAR page of this device to a process of `owner`'s DPA. Both are functions of one
-    /// card, and `owner` must reach this one: a DPU's functions reach both sides, the host's
-    /// functions reach the host's side only.
+    /// card, and `owner`, the function whose DPA runs the process, must have access to this
+    /// function: a DPU function has access to host and DPU functions, a host function to host
+    /// functions only.
     ///
     /// # Errors
-    /// `owner` does not reach this function; the page is of another context.
+    /// `owner` has no access to this function; the page is of another context.
     pub fn create_dpa_uar_extension(
         &self,
         _: &ModelToken,
@@ -140,7 +141,7 @@ impl DpaOutbox {
     /// Destroys the outbox.
     ///
     /// # Errors
-    /// A thread or call has it in its entry.
+    /// A thread or call has the outbox in its entry.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
@@ -160,7 +161,7 @@ impl DpaWindow {
     /// Destroys the window.
     ///
     /// # Errors
-    /// A thread or call has it in its entry.
+    /// A thread or call has the window in its entry.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }

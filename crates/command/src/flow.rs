@@ -6,7 +6,7 @@ use verbless_devx::Error;
 use verbless_prm::{FteMatchSetLyr24, MatchCriteriaEnable};
 
 use crate::device::Device;
-use crate::error::{invalid, limit};
+use crate::error::{invalid, limit, refused};
 use crate::transport::TirObject;
 
 /// Match and priority of a flow rule. A field that is `None` matches any value.
@@ -86,8 +86,8 @@ impl Device {
     /// Lets the kernel steer frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
     ///
     /// # Errors
-    /// `attr` has no field, or an invalid VLAN, tag or priority; EPERM without CAP_NET_RAW; the
-    /// kernel or the device refuses.
+    /// `attr` matches on nothing, or has an invalid VLAN id, flow tag or priority; EPERM without
+    /// CAP_NET_RAW; the kernel or the device refuses.
     pub fn create_flow_rule(
         &self,
         attr: &FlowAttr,
@@ -102,8 +102,8 @@ impl Device {
                 FlowAttr::LAST_PRIORITY.into(),
             ));
         }
-        if attr.vlan.is_some_and(|vlan| vlan >> 12 != 0) {
-            return Err(invalid(WHAT, "the number of a VLAN has 12 bits"));
+        if let Some(vlan) = attr.vlan.filter(|vlan| vlan >> 12 != 0) {
+            return Err(refused(WHAT, format!("VLAN id {vlan:#x} has more than 12 bits")));
         }
         let [mask, value] = attr.headers();
         if mask.as_bytes().iter().all(|&byte| byte == 0) {

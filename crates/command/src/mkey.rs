@@ -51,7 +51,7 @@ pub enum KeyMemory {
         klms: Vec<Klm>,
     },
     /// CROSSING: forwards to the mkey `key` of function `vhca_id`. Addresses are the target's, and
-    /// `start` is 0. Both mkeys check rights. Another function must create the target with
+    /// `start` is 0. Both mkeys check access flags. Another function must create the target with
     /// `KeyAccess::crossing`; a target of this function must belong to this context.
     Crossing {
         /// The function that owns the target; it may be this function.
@@ -59,8 +59,8 @@ pub enum KeyMemory {
         /// The target.
         key: Rkey,
     },
-    /// No memory yet: a UMR WQE writes the KLMs and the rights. Until then the mkey is free and
-    /// `length` is 0.
+    /// No memory yet: a UMR WQE writes the KLMs and the access flags. Until then the mkey is free
+    /// and `length` is 0.
     Umr {
         /// Capacity in KLM entries, 1 to 65532.
         klms: u32,

@@ -33,7 +33,8 @@ impl<A> Owned<A> {
         self.held.as_ref().expect("an object is held until it is dropped")
     }
 
-    /// Destroys the object, then drops its attributes; on failure both are leaked.
+    /// Destroys the object, then drops its attributes. On failure both are leaked, except after the
+    /// device was removed: then the attributes are dropped.
     pub(crate) fn destroy(mut self) -> Result<(), Error> {
         self.destroy_once()
     }

@@ -146,7 +146,7 @@ pub struct RtrAttr {
     pub receive_psn: u32,
     /// READs and atomics that the peer may have outstanding here, at most
     /// [`Caps::max_reads_in`](crate::Caps::max_reads_in); rounded up to a power of two. 0 forbids
-    /// both, whatever rights INIT set. Reliable services only.
+    /// both, whatever access flags INIT set. Reliable services only.
     pub max_destination_reads: u8,
     /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
@@ -171,7 +171,7 @@ pub struct RtsAttr {
 /// Attributes that RTS2RTS_QP may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RtsChange {
-    /// New rights of the peer.
+    /// New access flags of the peer.
     pub access: Option<RemoteAccess>,
     /// RNR NAK timer code, 0 to 31.
     pub min_rnr_timer: Option<u8>,
@@ -236,11 +236,11 @@ impl Device {
             ("CQ of the sends", attr.send_cq.object().context()),
             ("CQ of the receives", attr.receive_cq.object().context()),
         ];
-        let pool = attr.rmp.as_ref().map(|pool| ("RMP", pool.object().context()));
+        let rmp = attr.rmp.as_ref().map(|rmp| ("RMP", rmp.object().context()));
         all_of(
             self,
             "CREATE_QP",
-            parts.into_iter().chain(memory_parts(&attr.rings, &attr.record)).chain(pool),
+            parts.into_iter().chain(memory_parts(&attr.rings, &attr.record)).chain(rmp),
         )?;
         let mut input = CreateQpIn::new();
         input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
@@ -266,9 +266,7 @@ impl Device {
                     "a queue pair has either a receive queue of its own or a shared one, not both";
                 return Err(invalid("CREATE_QP", hint));
             }
-            (None, Some(pool)) => {
-                context.set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(pool.rmpn().0)
-            }
+            (None, Some(rmp)) => context.set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(rmp.rmpn().0),
             (Some(log), None) => context
                 .set_log_rq_size(log)
                 .set_log_rq_stride(attr.log_receive_stride - 4)
@@ -391,8 +389,8 @@ impl QpObject {
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0);
         self.check_connected("INIT2INIT_QP")?;
-        let rights = access_opt_mask(self.owned.attr().service);
-        input.set_opt_param_mask(rights | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0);
+        let access = access_opt_mask(self.owned.attr().service);
+        input.set_opt_param_mask(access | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0);
         let context = input.qpc_mut();
         self.set_service(context);
         self.set_access(context, attr.access);
@@ -488,7 +486,7 @@ impl QpObject {
         let init = self.init;
         attr.path.emit(init.port, context.primary_address_path_mut());
         if self.is_reliable() {
-            // INIT2RTR sets the rights and atomic_mode again, as mlx5_ib does for
+            // INIT2RTR sets the access flags and atomic_mode again, as mlx5_ib does for
             // IB_QP_MAX_DEST_RD_ATOMIC.
             self.no_reads = attr.max_destination_reads == 0;
             self.set_access(context, init.access);

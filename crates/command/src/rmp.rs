@@ -14,7 +14,7 @@ use crate::owned::Owned;
 use verbless_prm::number::Rmpn;
 
 /// Attributes of a receive memory pool. Each of its WQEs begins with the index of the next one,
-/// which the device uses if the pool is a list.
+/// which the device uses if the RMP is a list.
 #[derive(Debug, Clone)]
 pub struct RmpAttr {
     /// Protection domain of the keys in its WQEs.
@@ -86,7 +86,7 @@ impl RmpObject {
         self.rmpn
     }
 
-    /// The attributes that the pool was created with.
+    /// The attributes that the RMP was created with.
     pub fn attr(&self) -> &RmpAttr {
         self.owned.attr()
     }
@@ -116,7 +116,7 @@ impl RmpObject {
         Ok(*output.rmp_context())
     }
 
-    /// DESTROY_RMP. On failure the pool and its memory are leaked.
+    /// DESTROY_RMP. On failure the RMP and its memory are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }

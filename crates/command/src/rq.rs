@@ -1,4 +1,4 @@
-//! Raw Ethernet receive queues (RQ): creation, states and query.
+//! RQ objects: CREATE_RQ, MODIFY_RQ, QUERY_RQ, DESTROY_RQ.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use verbless_prm::number::Rqn;
 pub struct RqAttr {
     /// Completion queue of the receives.
     pub cq: Arc<CqObject>,
-    /// The ring or pool that holds the WQEs.
+    /// The ring or RMP that holds the WQEs.
     pub wqes: RqWqes,
     /// User index (24 bits): the device writes it into `srqn_uidx` of the queue's CQEs.
     pub user_index: u32,
@@ -43,7 +43,7 @@ pub struct RqAttr {
     pub counter: Option<Arc<QCounter>>,
 }
 
-/// The ring or pool that holds the WQEs of a receive queue.
+/// The ring or RMP that holds the WQEs of a receive queue.
 #[derive(Debug, Clone)]
 pub enum RqWqes {
     /// The queue's own ring.
@@ -59,8 +59,8 @@ pub enum RqWqes {
         /// log2 of the bytes of a WQE, 4 (one data segment) to 9.
         log_stride: u8,
     },
-    /// A pool shared with other queues.
-    Pool(Arc<RmpObject>),
+    /// The WQEs of an RMP, shared with other RQs.
+    Rmp(Arc<RmpObject>),
 }
 
 /// A receive queue on the device, without its ring. TIRs that refer to it keep it alive.
@@ -119,9 +119,9 @@ impl Device {
                     .set_log_wq_sz(*log_wqes)
                     .set_log_wq_stride(*log_stride);
             }
-            RqWqes::Pool(pool) => {
-                all_of(self, "CREATE_RQ", [("RMP", pool.object().context())])?;
-                context.set_mem_rq_type(MemRqType::RMP).set_rmpn(pool.rmpn().0);
+            RqWqes::Rmp(rmp) => {
+                all_of(self, "CREATE_RQ", [("RMP", rmp.object().context())])?;
+                context.set_mem_rq_type(MemRqType::RMP).set_rmpn(rmp.rmpn().0);
             }
         }
         let mut output = CreateRqOut::zeroed();

@@ -269,7 +269,7 @@ mod tests {
         let error = greeted(stream, limit).err().expect("it took too long").to_string();
         assert!(start.elapsed() < 10 * limit, "{error}");
         assert!(error.contains("took longer than"), "{error}");
-        slow.join().expect("it ends");
+        slow.join().expect("the thread ends");
     }
 
     #[test]

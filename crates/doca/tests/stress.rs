@@ -157,7 +157,7 @@ fn wait_for_job_in_flight_uses_no_cpu() {
         });
         let (start, before) = (Instant::now(), cpu());
         let event = workq.retrieve_within(None).unwrap().unwrap();
-        assert!(start.elapsed() >= WAIT / 2, "it slept: {:?}", start.elapsed());
+        assert!(start.elapsed() >= WAIT / 2, "the wait slept: {:?}", start.elapsed());
         assert_eq!(event.user_data().0, 8);
         used.push(cpu() - before);
     });

@@ -17,7 +17,7 @@
 //! | `turns` | turns: a thread takes a run, executes it, and puts it back |
 //! | `state` | the state of a DPA: processes, their runs, execution units |
 //! | `process`, `runner` | a process with its memory; a thread or a call |
-//! | `partitions`, `units` | how the functions of a card share its units; the queue for units |
+//! | `partitions`, `units` | how the functions of a card share its EUs; the queue for EUs |
 //! | `context`, `registers`, `system` | what a program sees: its context, registers, system calls |
 //! | `coredump` | the core file of a process |
 //! | `debug` | a run under a debugger, with the feature `gdb` |

@@ -1,25 +1,25 @@
-//! How the functions of a card share its execution units: partitions, which functions use, and
-//! groups of a partition's units.
+//! How the functions of a card share its execution units (EUs): partitions, which functions use,
+//! and groups of a partition's EUs.
 //!
 //! Source of the parameters: the registers NIC_DPA_EU_PARTITION and NIC_DPA_EUG (mstflint), and
-//! DOCA's guide to the tool that writes them. Units and functions without a partition of their own
+//! DOCA's guide to the tool that writes them. EUs and functions without a partition of their own
 //! are in the default partition, which has number 0 here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::runner::Affinity;
 
-/// The default partition: all units without another partition.
+/// The default partition: all EUs without another partition.
 pub(super) const DEFAULT: u16 = 0;
 /// Functions that a partition may name: the register counts them in 8 bits.
 pub const MAX_PARTITION_MEMBERS: u16 = 255;
 
-/// Why a request to share units is refused.
+/// Why a request to share EUs is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareRefusal {
-    /// The unit, group, partition or function does not exist on the card.
+    /// The EU, group, partition or function does not exist on the card.
     Absent,
-    /// The unit or function is in another partition or group already.
+    /// The EU or function is in another partition or group already.
     Taken,
     /// Groups, threads, calls or processes still use it.
     InUse,
@@ -47,29 +47,29 @@ pub struct Sender {
 pub struct Group {
     /// The name, which means nothing to the DPA.
     pub name: [u8; 16],
-    /// The units.
+    /// The EUs.
     pub units: BTreeSet<u16>,
 }
 
 /// A partition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Partition {
-    /// The units.
+    /// The EUs.
     pub units: BTreeSet<u16>,
     /// The functions that use the partition, by vhca_id.
     pub members: BTreeSet<u16>,
-    /// Maximum number of groups of the partition's units.
+    /// Maximum number of groups of the partition's EUs.
     pub groups: u16,
 }
 
 /// The changes of a partition; a field that is `None` changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionChanges {
-    /// The units.
+    /// The EUs.
     pub units: Option<BTreeSet<u16>>,
     /// The functions that use it, by vhca_id.
     pub members: Option<BTreeSet<u16>>,
-    /// Maximum number of groups of its units.
+    /// Maximum number of groups of its EUs.
     pub groups: Option<u16>,
 }
 
@@ -100,9 +100,9 @@ struct GroupEntry {
     bound: u32,
 }
 
-/// How the units of a card are shared.
+/// How the EUs of a card are shared.
 pub struct EuSharing {
-    /// For each unit, its partition, and the number of threads and calls bound to only that unit.
+    /// For each EU, its partition, and the number of threads and calls bound to only that EU.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
     partitions: BTreeMap<u16, Partition>,
@@ -113,7 +113,7 @@ pub struct EuSharing {
 }
 
 impl EuSharing {
-    /// A card with `units` units, all in the default partition, and at most this many groups and
+    /// A card with `units` EUs, all in the default partition, and at most this many groups and
     /// partitions.
     pub fn new(units: u16, max_groups: u16, max_partitions: u16) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl EuSharing {
         }
     }
 
-    /// The number of units.
+    /// The number of EUs.
     pub fn count(&self) -> u16 {
         self.units.len() as u16
     }
@@ -156,7 +156,7 @@ impl EuSharing {
         Ok(id)
     }
 
-    /// Changes the units, functions or groups of a partition.
+    /// Changes the EUs, functions or groups of a partition.
     pub fn change_partition(
         &mut self,
         by: u16,
@@ -174,7 +174,7 @@ impl EuSharing {
         Ok(())
     }
 
-    /// Removes a partition: its units return to the default partition.
+    /// Removes a partition: its EUs return to the default partition.
     pub fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), ShareRefusal> {
         self.check_manager(by)?;
         if !self.partitions.contains_key(&id) {
@@ -214,8 +214,8 @@ impl EuSharing {
         Ok(id)
     }
 
-    /// Changes the units of one of the sender's groups. Runs on a removed unit keep it until they
-    /// are over.
+    /// Changes the EUs of one of the sender's groups. Runs on a removed EU keep it until they are
+    /// over.
     pub fn change_group(
         &mut self,
         by: Sender,
@@ -276,7 +276,7 @@ impl EuSharing {
         }
     }
 
-    /// Binds a thread or call of a function to units; false if the function may not use these.
+    /// Binds a thread or call of a function to EUs; false if the function may not use these.
     pub(super) fn bind(&mut self, member: u16, affinity: Affinity) -> bool {
         let home = self.home(member);
         let may = match affinity {
@@ -300,7 +300,7 @@ impl EuSharing {
         self.groups.retain(|_, it| !it.left || it.bound > 0);
     }
 
-    /// The first free unit that a run of a function may use.
+    /// The first free EU that a run of a function may use.
     pub(super) fn find(
         &self,
         member: u16,
@@ -318,7 +318,7 @@ impl EuSharing {
         }
     }
 
-    /// The partition of a unit.
+    /// The partition of an EU.
     fn of(&self, unit: u16) -> Option<u16> {
         self.units.get(usize::from(unit)).map(|it| it.0)
     }
@@ -382,7 +382,7 @@ impl EuSharing {
         if there { Ok(()) } else { Err(ShareRefusal::Absent) }
     }
 
-    /// Checks that a group has units, all of its partition, and none of another group.
+    /// Checks that a group has EUs, all of its partition, and none of another group.
     fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), ShareRefusal> {
         if group.units.is_empty() || group.units.iter().any(|&it| self.of(it) != Some(partition)) {
             return Err(ShareRefusal::Absent);
@@ -392,7 +392,7 @@ impl EuSharing {
         if overlap { Err(ShareRefusal::Taken) } else { Ok(()) }
     }
 
-    /// Checks that a partition has units, and at most the maximum number of functions and groups.
+    /// Checks that a partition has EUs, and at most the maximum number of functions and groups.
     fn check_whole(&self, to: &Partition) -> Result<(), ShareRefusal> {
         if to.units.is_empty() {
             return Err(ShareRefusal::Absent);
@@ -421,7 +421,7 @@ impl EuSharing {
         if to.members.symmetric_difference(&from.members).any(runs) {
             return Err(ShareRefusal::InUse);
         }
-        // ... units with bound threads or calls, or in a group, stay as well, ...
+        // ... EUs with bound threads or calls, or in a group, stay as well, ...
         let in_use = |unit: &u16| {
             let bound = self.units.get(usize::from(*unit)).is_some_and(|it| it.1 > 0);
             bound || self.groups.values().any(|it| it.group.units.contains(unit))
@@ -431,7 +431,7 @@ impl EuSharing {
         {
             return Err(ShareRefusal::InUse);
         }
-        // ... and processes of the default partition keep at least one unit.
+        // ... and processes of the default partition keep at least one EU.
         let left = self.default_partition();
         let goes = left.units.is_subset(&to.units);
         let stays = |member: &u16| !to.members.contains(member) && runs(member);

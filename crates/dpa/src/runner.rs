@@ -22,9 +22,9 @@ pub enum Affinity {
     /// All that the function may use.
     #[default]
     Any,
-    /// Only this unit.
+    /// Only this EU.
     Unit(u16),
-    /// The units of this group.
+    /// The EUs of this group.
     Group(u16),
 }
 

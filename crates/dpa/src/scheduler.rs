@@ -1,5 +1,5 @@
 //! Commands on a DPA. A runner is a DPA thread or a call. Runners get execution units in the order
-//! of their requests, keep a unit until their run ends, and take turns on the host threads that
+//! of their requests, keep an EU until their run ends, and take turns on the host threads that
 //! execute them.
 //!
 //! Once a command returns, no run that it stopped, or that had ended before, still executes.
@@ -27,9 +27,9 @@ const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 pub struct DpaLimits {
     /// Execution units for programs.
     pub units: u16,
-    /// Maximum number of groups of units.
+    /// Maximum number of groups of EUs.
     pub groups: u16,
-    /// Maximum number of partitions of units, besides the default one.
+    /// Maximum number of partitions of EUs, besides the default one.
     pub partitions: u16,
     /// Maximum bytes of memory that all processes together may have.
     pub memory: u64,
@@ -74,7 +74,7 @@ pub struct Dpa {
 }
 
 impl Dpa {
-    /// The DPA of a card with one function, until it shares units with others
+    /// The DPA of a card with one function, until it shares EUs with others
     /// ([`share`](Self::share)).
     pub fn new(limits: DpaLimits) -> Self {
         let state = Mutex::new(DpaState::new(limits.sharing()));
@@ -87,14 +87,14 @@ impl Dpa {
         units.with(|sharing| sharing.remove_groups(function, uid));
     }
 
-    /// Replaces the DPA's own units by the shared `units` of a card. `function` is the caller's
+    /// Replaces the DPA's own EUs by the shared `units` of a card. `function` is the caller's
     /// number of the function ([`function_of`](crate::function_of)). No program may run yet.
     pub fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
     }
 
-    /// The units that the DPA shares, and the vhca_id of its function in them.
+    /// The EUs that the DPA shares, and the vhca_id of its function in them.
     pub fn shares(&self) -> (Arc<Units>, u16) {
         let state = self.state();
         (state.card.clone(), state.vhca_id)
@@ -274,7 +274,7 @@ impl Dpa {
         self.limits
     }
 
-    /// Begins the runs that got a unit from a change of groups or partitions.
+    /// Begins the runs that got an EU from a change of groups or partitions.
     pub fn units_changed(&self) {
         let mut state = self.state();
         state.collect();

@@ -30,7 +30,7 @@ pub fn function_of(serial: u64) -> usize {
 }
 
 pub(super) struct DpaState {
-    /// The units, shared with the other functions of the card.
+    /// The EUs, shared with the other functions of the card.
     pub(super) card: Arc<Units>,
     /// The function's vhca_id.
     pub(super) vhca_id: u16,
@@ -38,11 +38,11 @@ pub(super) struct DpaState {
     pub(super) function: usize,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) runners: BTreeMap<RunnerId, Runner>,
-    /// Runners that wait for a unit.
+    /// Runners that wait for an EU.
     pub(super) waiting: BTreeMap<Ticket, RunnerId>,
-    /// Runners that have a unit and wait for a turn.
+    /// Runners that have an EU and wait for a turn.
     pub(super) ready: VecDeque<RunnerId>,
-    /// Runners that have a unit, by the unit's number.
+    /// Runners that have an EU, by the EU's number.
     pub(super) units: BTreeMap<u16, RunnerId>,
     pub(super) serials: u64,
     /// Whether the function is dead.
@@ -235,12 +235,12 @@ impl DpaState {
         there
     }
 
-    /// Queues a runner for a unit; its next run begins when the unit is granted.
+    /// Queues a runner for an EU; its next run begins when the EU is granted.
     fn queue(&mut self, id: RunnerId) {
         if self.halted {
             return;
         }
-        let runner = found_or_report(self.runners.get_mut(&id), "a runner that wants a unit", id);
+        let runner = found_or_report(self.runners.get_mut(&id), "a runner that wants an EU", id);
         let Some(runner) = runner else { return };
         runner.state = RunnerState::Waiting;
         let ticket = self.card.lock().request(self.vhca_id, runner.start.affinity);
@@ -248,7 +248,7 @@ impl DpaState {
         self.collect();
     }
 
-    /// Begins the runs that have been granted a unit.
+    /// Begins the runs that have been granted an EU.
     pub(super) fn collect(&mut self) {
         let granted = self.card.lock().collect(self.vhca_id);
         for (ticket, unit) in granted {
@@ -262,7 +262,7 @@ impl DpaState {
 
     fn begin(&mut self, id: RunnerId, unit: u16) -> Option<()> {
         let runner =
-            found_or_report(self.runners.get_mut(&id), "a runner that is granted a unit", id)?;
+            found_or_report(self.runners.get_mut(&id), "a runner that is granted an EU", id)?;
         let process = self.processes.get(&runner.process);
         let process = found_or_report(process, "the process of a runner", runner.process)?;
         self.units.insert(unit, id);
@@ -273,7 +273,7 @@ impl DpaState {
         Some(())
     }
 
-    /// Releases the unit that a runner has or waits for.
+    /// Releases the EU that a runner has or waits for.
     pub(super) fn release(&mut self, id: RunnerId) {
         let mut card = self.card.lock();
         self.units.retain(|&unit, &mut has| {

@@ -70,12 +70,12 @@ fn partition_changes_are_reserved_to_manager() {
 fn partitions_do_not_share_units_or_functions() {
     let mut sharing = sharing();
     let mut make = |to| sharing.add_partition(MANAGER, to);
-    assert_eq!(make(partition([], &[VF], 0)), Err(ShareRefusal::Absent), "no units");
-    assert_eq!(make(partition([8], &[VF], 0)), Err(ShareRefusal::Absent), "unit 8 of 8");
+    assert_eq!(make(partition([], &[VF], 0)), Err(ShareRefusal::Absent), "no EUs");
+    assert_eq!(make(partition([8], &[VF], 0)), Err(ShareRefusal::Absent), "EU 8 of 8");
     assert_eq!(make(partition([7], &[9], 0)), Err(ShareRefusal::Absent), "no such function");
     assert_eq!(make(partition([7], &[VF], 4)), Err(ShareRefusal::Full), "four groups of three");
     let one = make(partition([7], &[VF], 0)).unwrap();
-    assert_eq!(make(partition([6, 7], &[], 0)), Err(ShareRefusal::Taken), "a unit of another");
+    assert_eq!(make(partition([6, 7], &[], 0)), Err(ShareRefusal::Taken), "an EU of another");
     assert_eq!(make(partition([6], &[VF], 0)), Err(ShareRefusal::Taken), "a function of another");
     make(partition([6], &[PF], 0)).unwrap();
     assert_eq!(make(partition([5], &[], 0)), Err(ShareRefusal::Full), "a third of two");
@@ -107,7 +107,7 @@ fn units_in_use_cannot_leave_their_partition() {
     let none = PartitionChanges { groups: Some(0), ..PartitionChanges::default() };
     assert_eq!(change(&mut sharing, none), Err(ShareRefusal::InUse), "there is a group");
     sharing.remove_group(context(VF, 1), None, grouped).unwrap();
-    // The last unit of functions without a partition of their own.
+    // The last EU of functions without a partition of their own.
     assert!(sharing.add_process(PF));
     let all: Vec<u16> = (0..8).collect();
     assert_eq!(change(&mut sharing, units(&all)), Err(ShareRefusal::InUse), "a PF has a process");
@@ -175,7 +175,7 @@ fn group_is_changed_only_by_its_owner() {
     sharing.unbind(Affinity::Group(first));
     assert!(
         sharing.add_group(other, None, group([4])).is_ok(),
-        "a unit of a group that was removed"
+        "an EU of a group that was removed"
     );
     assert!(sharing.group(PF, None, of_other).is_ok());
     sharing.remove_groups(PF, None);

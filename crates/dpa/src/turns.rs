@@ -120,7 +120,7 @@ impl Dpa {
     /// A turn for the next run that waits for one.
     pub fn turn(&self) -> Option<Turn> {
         let mut state = self.state();
-        // Another function may have returned a unit for which a run here waits.
+        // Another function may have returned an EU for which a run here waits.
         if !state.waiting.is_empty() {
             state.collect();
         }

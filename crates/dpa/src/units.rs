@@ -1,11 +1,11 @@
-//! The execution units of a card, which its functions share: the owner of each unit, and the queue
-//! for units. Units are granted first come first served over all functions, within the limits of
+//! The execution units (EUs) of a card, which its functions share: the owner of each EU, and the
+//! queue for EUs. EUs are granted first come first served over all functions, within the limits of
 //! [`EuSharing`].
 //!
-//! A thread that holds the state of a function's DPA may lock the units of its card, but not the
+//! A thread that holds the state of a function's DPA may lock the EUs of its card, but not the
 //! other way round, and no thread holds the states of two functions. So a function that returns a
-//! unit cannot start another function's run on it: the unit is granted, and the next thread that
-//! gives turns collects it.
+//! EU cannot start another function's run on it: the EU is granted, and the next thread that gives
+//! turns collects it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::partitions::EuSharing;
 use super::runner::Affinity;
 
-/// A place in the queue for units.
+/// A place in the queue for EUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// The units of a card.
+/// The EUs of a card.
 pub struct Units(Mutex<Shares>);
 
-/// The units of runs, and the runs that wait for one.
+/// The EUs of runs, and the runs that wait for one.
 pub(super) struct Shares {
     pub(super) sharing: EuSharing,
     taken: Vec<bool>,
     free: usize,
     tickets: u64,
-    /// The function that waits, and the units that it accepts.
+    /// The function that waits, and the EUs that it accepts.
     waiting: BTreeMap<Ticket, (u16, Affinity)>,
-    /// By function, units that are granted and not collected yet.
+    /// By function, EUs that are granted and not collected yet.
     granted: BTreeMap<u16, Vec<(Ticket, u16)>>,
 }
 
 impl Units {
-    /// Creates units that functions can join.
+    /// Creates EUs that functions can join.
     pub fn new(sharing: EuSharing) -> Arc<Self> {
         let count = usize::from(sharing.count());
         Arc::new(Self(Mutex::new(Shares {
@@ -50,8 +50,7 @@ impl Units {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads or changes the sharing of the units, and then grants the units that became free to
-    /// use.
+    /// Reads or changes the sharing of the EUs, and then grants the EUs that became free to use.
     pub fn with<R>(&self, each: impl FnOnce(&mut EuSharing) -> R) -> R {
         let mut shares = self.lock();
         let result = each(&mut shares.sharing);
@@ -61,7 +60,7 @@ impl Units {
 }
 
 impl Shares {
-    /// Requests a unit for a function. The unit may be granted when this returns.
+    /// Requests an EU for a function. The EU may be granted when this returns.
     pub(super) fn request(&mut self, member: u16, affinity: Affinity) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -70,23 +69,23 @@ impl Shares {
         ticket
     }
 
-    /// The units that were granted to a function since its last call.
+    /// The EUs that were granted to a function since its last call.
     pub(super) fn collect(&mut self, member: u16) -> Vec<(Ticket, u16)> {
         self.granted.remove(&member).unwrap_or_default()
     }
 
-    /// Whether a function has a unit to collect.
+    /// Whether a function has an EU to collect.
     pub(super) fn has_granted(&self) -> bool {
         !self.granted.is_empty()
     }
 
-    /// Returns a unit.
+    /// Returns an EU.
     pub(super) fn release(&mut self, unit: u16) {
         self.set_free(unit);
         self.serve();
     }
 
-    /// Cancels a function's request for a unit that it has not collected.
+    /// Cancels a function's request for an EU that it has not collected.
     pub(super) fn cancel(&mut self, member: u16, ticket: Ticket) {
         self.waiting.remove(&ticket);
         if let Some(units) = self.granted.get_mut(&member) {
@@ -102,12 +101,12 @@ impl Shares {
 
     fn set_free(&mut self, unit: u16) {
         let taken = &mut self.taken[usize::from(unit)];
-        debug_assert!(*taken, "unit {unit} is released twice");
+        debug_assert!(*taken, "EU {unit} is released twice");
         *taken = false;
         self.free += 1;
     }
 
-    /// Grants free units to the waiting runners, in their order.
+    /// Grants free EUs to the waiting runners, in their order.
     fn serve(&mut self) {
         let Self { sharing, taken, free, waiting, granted, .. } = self;
         waiting.retain(|&ticket, &mut (member, affinity)| {
@@ -129,7 +128,7 @@ mod tests {
     use super::super::partitions::Rights;
     use super::*;
 
-    /// Two units that two functions share.
+    /// Two EUs that two functions share.
     fn two() -> Arc<Units> {
         let mut sharing = EuSharing::new(2, 4, 4);
         for member in [1, 2] {
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(shares.collect(1), [(a, 0), (b, 1)]);
         let (other, again) = (shares.request(2, Affinity::Any), shares.request(1, Affinity::Any));
         assert!(!shares.has_granted());
-        // The function that returns the unit requests it again, and comes after the other function.
+        // The function that returns the EU requests it again, and comes after the other function.
         shares.release(1);
         assert_eq!((shares.collect(1), shares.collect(2)), (vec![], vec![(other, 1)]));
         shares.release(0);
@@ -172,13 +171,13 @@ mod tests {
         let mut shares = units.lock();
         let tickets: Vec<_> = (0..4).map(|_| shares.request(1, Affinity::Any)).collect();
         let other = shares.request(2, Affinity::Any);
-        // One unit is granted and not collected; one ticket waits.
+        // One EU is granted and not collected; one ticket waits.
         shares.cancel(1, tickets[0]);
         shares.cancel(1, tickets[3]);
         assert_eq!(shares.collect(1), [(tickets[1], 1), (tickets[2], 0)]);
         shares.release(0);
         assert_eq!(shares.collect(2), [(other, 0)]);
         shares.cancel(2, other);
-        assert!(shares.taken[0], "only its owner releases a collected unit");
+        assert!(shares.taken[0], "only its owner releases a collected EU");
     }
 }

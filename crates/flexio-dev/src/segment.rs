@@ -170,7 +170,7 @@ impl Segment {
         Self(*segment.as_bytes())
     }
 
-    /// The first segment of a shared receive WQE: the index of the next WQE in the list.
+    /// The first segment of an SRQ WQE: the index of the next WQE in the list.
     pub fn shared_receive(next_wqe_index: u16, signature: u8) -> Self {
         let mut segment = SrqNextSegment::zeroed();
         segment.set_next_wqe_index(next_wqe_index);

@@ -8,21 +8,22 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 
-/// Creates or empties a file for writing that only its owner may open. In a directory that other
-/// users may write, an existing file of another owner, or a link, is refused.
+/// Creates or empties a file for writing that only its owner may open. Refuses a symlink, and an
+/// existing file that is not regular, has another owner or has several hard links, so that no other
+/// user can plant the file. The directory's mode is not checked.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     options.write(true).mode(0o600).custom_flags(flags.bits());
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        made => return made,
+        created => return created,
     }
     let file = options.open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.uid() != Uid::effective().as_raw() || found.nlink() != 1 {
-        let why = "it exists, and is not a regular file of this user with a single link: \
-                   remove it, or give another name";
+        let why = "a file of this name exists that is not a regular file of this user with a \
+                   single hard link: remove it, or give another name";
         return Err(Error::new(ErrorKind::AlreadyExists, why));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;

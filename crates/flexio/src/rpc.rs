@@ -1,5 +1,5 @@
-//! Calls with attributes: where a call runs, and its thread's initial configuration. Calls with
-//! packed arguments.
+//! [`Process::call_with_attr`] sets a call's affinity, timeout, outbox, windows and thread-local
+//! storage. [`Process::call_packed`] passes a struct by address.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -57,9 +57,9 @@ pub struct RpcAttr {
 }
 
 impl Process {
-    /// Calls a function with one argument, the address of a block of bytes in the heap, which has a
-    /// copy of `block` until the call returns: for structs shared by host and program, like the
-    /// buffer of a C program's own pack and unpack functions.
+    /// Copies `block` to the DPA heap and calls `function` with the copy's address; frees the copy
+    /// when the call returns. Use it for a struct that host and DPA program share, such as the
+    /// argument buffer of a C pack function.
     ///
     /// # Errors
     /// As [`Process::call`]; the heap has no room. [`Error::CopyTimeout`]: the function was not

@@ -129,7 +129,7 @@ fn copy_timeout_includes_waiting_for_turn() -> Result {
             // The first copy times out up to 3 × STAGGER before the others, so the others may still
             // complete.
             assert!(copied.as_ref().err().is_none_or(is_copy_timeout), "{copied:?}");
-            assert!(took < TOO_LONG, "it took {took:?}");
+            assert!(took < TOO_LONG, "the call took {took:?}");
         }
     });
     // A copy times out while it waits for the copier, even if the copy before it succeeds.
@@ -186,7 +186,7 @@ fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     region.read_at(0, &mut back)?;
     assert!(back.iter().all(|&byte| byte == 0), "it was copied");
     buffer.read_at(0, &mut back)?;
-    assert!(back.iter().all(|&byte| byte == 0x5a), "its content");
+    assert!(back.iter().all(|&byte| byte == 0x5a), "the buffer's content");
     model.inject(0, Fault::LoseCompletion, 0, 1);
     let error = times_out("to free it", || buffer.free());
     let Error::NotRecovered(unfreed) = error else { panic!("{error}") };

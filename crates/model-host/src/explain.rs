@@ -1,4 +1,5 @@
-//! `verbless-model explain`: the meaning of numbers in messages, including the model's refusals.
+//! `verbless-model explain`: the meaning of error codes in messages, including the model's
+//! refusals.
 
 use verbless_model::Refusal;
 use verbless_prm::NUMBERS;
@@ -21,8 +22,8 @@ pub(crate) fn explain_all(codes: &[String]) -> Result<String, String> {
     Ok(texts?.join("\n"))
 }
 
-/// Explains a code: a syndrome of the model, or every meaning of a smaller number, a name or the
-/// words of a message, each with the messages that contain it.
+/// Explains a code: a syndrome of the model, or every meaning of a smaller code, a name or the text
+/// of a message, each with the messages that contain it.
 ///
 /// # Errors
 /// The code is unknown; the error says which codes are near or valid.

@@ -261,7 +261,7 @@ mod tests {
     fn throttle_reports_dropped_count_in_next_second() {
         let everything = tracing_subscriber::registry();
         let span = tracing::subscriber::with_default(everything, || tracing::info_span!("a place"));
-        let place = || span.metadata().expect("it has one").callsite();
+        let place = || span.metadata().expect("the span has metadata").callsite();
         let (throttles, start) = (Throttles::default(), Instant::now());
         let nanosecond = Duration::from_nanos(1);
         for _ in 0..LINES_A_SECOND {

@@ -141,9 +141,9 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Explain a number of a message, with all its meanings: ibv_wc_status and errno (12), command
-    /// status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a command that
-    /// the model refused (564c0008).
+    /// Explain an error code of a message, with all its meanings: ibv_wc_status and errno (12),
+    /// command status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a
+    /// command that the model refused (564c0008).
     Explain {
         /// A number as the message prints it (12, 0x15, -22), or a name or the words for one
         /// (IBV_WC_RETRY_EXC_ERR, bad parameter).

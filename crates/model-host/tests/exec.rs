@@ -87,7 +87,7 @@ impl Endpoint {
     fn new(device: usize) -> Self {
         let devices = Kernel::new().enumerate().expect("devices");
         let domain =
-            Domain::new(&Device::open(&Kernel::new(), &devices[device]).expect("it opens"))
+            Domain::new(&Device::open(&Kernel::new(), &devices[device]).expect("the device opens"))
                 .expect("a domain");
         let cq = domain.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq).expect("a queue pair");
@@ -101,7 +101,7 @@ impl Endpoint {
     }
 
     fn connect(&mut self, to: &PeerAddress) {
-        self.domain.connect(&mut self.qp, to, &self.options).expect("it connects");
+        self.domain.connect(&mut self.qp, to, &self.options).expect("the QP connects");
     }
 
     fn write(&mut self, from: &Region, to: RemoteAddr) -> Result<(), CompletionError> {
@@ -138,7 +138,7 @@ fn address(text: &str) -> PeerAddress {
 
 fn send_line(what: &str) {
     println!("\n{MARK}{what}");
-    std::io::stdout().flush().expect("it is read");
+    std::io::stdout().flush().expect("the parent reads stdout");
 }
 
 fn receive_line() -> String {
@@ -181,7 +181,7 @@ fn first() {
             let number = entry.file_name().to_string_lossy().parse().expect("a number");
             // SAFETY: it is open; the device has it.
             let device = unsafe { BorrowedFd::borrow_raw(number) };
-            fcntl(device, FcntlArg::F_SETFD(FdFlag::empty())).expect("it is open");
+            fcntl(device, FcntlArg::F_SETFD(FdFlag::empty())).expect("the device file is open");
             kept += 1;
         }
     }
@@ -204,16 +204,22 @@ fn second(at: usize) {
         assert!(tries < MAX_TRIES, "{TAKEN}");
         panic!("{}", program(&at.to_string()).env(TRIES, tries.to_string()).exec());
     }
-    let mut memory = mapped.expect("nothing is there").cast::<[u8; LENGTH]>();
+    let mut memory = mapped.expect("no mapping is at the address").cast::<[u8; LENGTH]>();
     // SAFETY: the mapping is new, and no other reference to it exists.
     let memory = unsafe { memory.as_mut() };
     memory.fill(OWN);
     send_line("second");
     assert_eq!(receive_line(), "failed");
-    assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
+    assert!(
+        std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN),
+        "the peer wrote to the second program's memory"
+    );
     // A device that this program opens reaches memory that it registers there.
     drop(offer(&mut Endpoint::new(1)));
-    assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
+    assert!(
+        std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN),
+        "the peer wrote to the second program's memory"
+    );
     send_line("done");
 }
 
@@ -232,12 +238,12 @@ impl Process {
             }
             line.clear();
         }
-        panic!("it ended: {:?}", self.child.wait());
+        panic!("the process ended: {:?}", self.child.wait());
     }
 
     fn send_line(&mut self, what: &str) {
         let input = self.child.stdin.as_mut().expect("piped");
-        writeln!(input, "{what}").expect("it reads");
+        writeln!(input, "{what}").expect("the child reads stdin");
     }
 
     /// Connects to the offered memory and writes it.
@@ -249,7 +255,7 @@ impl Process {
         self.send_line(&text(end.address()));
         assert_eq!(self.receive_line(), "connected");
         let remote = RemoteAddr::new(number(1), Rkey(number(2) as u32));
-        end.write(from, remote).expect("it arrives");
+        end.write(from, remote).expect("the WRITE completes");
         self.send_line("written");
         remote
     }
@@ -259,8 +265,11 @@ fn peer() {
     let mut end = Endpoint::new(0);
     let from = end.domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     from.write_at(0, &[OLD; LENGTH]).expect("room");
-    let mut child =
-        program("first").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut child = program("first")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
     let lines = BufReader::new(child.stdout.take().expect("piped"));
     let mut process = Process { child, lines };
     let remote = process.write(&mut end, &from);
@@ -270,12 +279,12 @@ fn peer() {
     assert_eq!(process.receive_line(), "second");
     // A device may write to pages that no process maps. The write need not fail, but has no effect.
     let _ = end.write(&from, remote);
-    end.read(&from, remote).expect_err("that memory is gone");
+    end.read(&from, remote).expect_err("the first program's memory is gone");
     process.send_line("failed");
     let mut again = Endpoint::new(0);
     let from = again.domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     from.write_at(0, &[OLD; LENGTH]).expect("room");
     process.write(&mut again, &from);
     assert_eq!(process.receive_line(), "done");
-    assert!(process.child.wait().expect("it ends").success());
+    assert!(process.child.wait().expect("the process ends").success());
 }

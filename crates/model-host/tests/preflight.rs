@@ -139,7 +139,7 @@ fn forbidden_syscall_is_reported_before_start() {
         (libc::SYS_seccomp, Errno::EINVAL, ["user notification", "Linux 5.14"]),
         (libc::SYS_seccomp, Errno::ENOSYS, ["user notification", "CONFIG_SECCOMP_FILTER"]),
     ] {
-        let output = forbid(&mut run(), number, errno).output().expect("it starts");
+        let output = forbid(&mut run(), number, errno).output().expect("the command starts");
         assert_rejected(&output, &words);
     }
 }
@@ -149,7 +149,7 @@ fn unreachable_program_is_distinct_from_seccomp() {
     // As with Yama and security modules: a process may read itself only.
     let mut run = run();
     let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
-    let output = output.expect("it starts");
+    let output = output.expect("the command starts");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("seccomp"));
     assert_rejected(&output, &["process_vm_readv", "user namespace"]);
 }
@@ -158,9 +158,9 @@ fn unreachable_program_is_distinct_from_seccomp() {
 fn optional_syscalls_may_be_forbidden() {
     // As docker does by default.
     let output = forbid(&mut run(), libc::SYS_pidfd_getfd, Errno::EPERM).output();
-    assert_works(&output.expect("it starts"));
+    assert_works(&output.expect("the command starts"));
     let output = forbid(&mut run(), libc::SYS_sched_setattr, Errno::EPERM).output();
-    assert_works(&output.expect("it starts"));
+    assert_works(&output.expect("the command starts"));
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn low_descriptor_limit_still_opens_device() {
         return skipped("there is no python3 here");
     }
     let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
-    let output = output.expect("it runs");
+    let output = output.expect("the command runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let script = script.replace("64", "40");
     let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
-    let text = output.expect("it runs").stderr;
+    let text = output.expect("the command runs").stderr;
     assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "the error names the limit");
 }
 
@@ -185,7 +185,8 @@ fn many_processes_open_device_under_low_limit() {
     let script = "ulimit -S -n 64; exec \"$0\" run -- sh -c \"$1\"";
     let each = "ulimit -S -n; for i in $(seq 40); do \
         (exec 5<>/dev/infiniband/uverbs0 && sleep 0.5 && echo open) & done; wait";
-    let output = Command::new("sh").args(["-c", script, BINARY, each]).output().expect("it runs");
+    let output =
+        Command::new("sh").args(["-c", script, BINARY, each]).output().expect("the command runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("64\n"), "the program's limit is as it was");
@@ -244,12 +245,15 @@ fn fallback_tree_is_not_given_across_roots() {
     }
     let mut command = Command::new(BINARY);
     command.args(["-v", "run", "--"]).args(sandbox).args(["sh", "-c", script]);
-    let output = forbid(&mut command, libc::SYS_fsopen, Errno::EPERM).output().expect("it starts");
+    let output =
+        forbid(&mut command, libc::SYS_fsopen, Errno::EPERM).output().expect("the command starts");
     let (text, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(text, "opened\n", "an absolute path is opened: {errors}");
     assert!(errors.contains("another root directory or mount namespace"), "{errors}");
-    assert_works(&forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("it starts"));
+    assert_works(
+        &forbid(&mut run(), libc::SYS_fsopen, Errno::EPERM).output().expect("the command starts"),
+    );
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn next_run_removes_files_of_killed_run() {
     let place = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
     std::fs::create_dir(&place).expect("a new directory");
     let entries = |place: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(place).expect("it exists").flatten();
+        let entries = std::fs::read_dir(place).expect("the directory exists").flatten();
         entries.map(|entry| entry.path()).collect()
     };
     // A mounted file system leaves nothing behind.
@@ -271,39 +275,42 @@ fn next_run_removes_files_of_killed_run() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it starts");
+        .expect("the command starts");
     let mut line = String::new();
     let mut output = io::BufReader::new(killed.stdout.take().expect("the output is piped"));
     io::BufRead::read_line(&mut output, &mut line).expect("the program started");
     let left = entries(&place);
     assert_eq!(left.len(), 1);
-    assert_works(&without_mount(&mut run()).expect("it starts"));
+    assert_works(&without_mount(&mut run()).expect("the command starts"));
     assert_eq!(entries(&place), left, "the files of a live run stay");
-    killed.kill().expect("it exists");
-    killed.wait().expect("it ends");
+    killed.kill().expect("the process exists");
+    killed.wait().expect("the process ends");
     assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
-    assert_works(&without_mount(&mut run()).expect("it starts"));
+    assert_works(&without_mount(&mut run()).expect("the command starts"));
     assert!(entries(&place).is_empty());
-    std::fs::remove_dir(place).expect("it is empty");
+    std::fs::remove_dir(place).expect("the directory is empty");
 }
 
 #[test]
 fn low_address_space_is_rejected_before_start() {
     // A sanitizer needs more address space than the limit.
     let version = "ulimit -v 1000000; exec \"$0\" --version";
-    let output = Command::new("sh").args(["-c", version, BINARY]).output().expect("it runs");
+    let output =
+        Command::new("sh").args(["-c", version, BINARY]).output().expect("the command runs");
     if !output.status.success() {
         skipped("this binary does not even start with a limit");
         return;
     }
     for limit in [40_000, 100_000] {
         let script = format!("ulimit -v {limit}; exec \"$0\" run -- echo started");
-        let output = Command::new("sh").args(["-c", &script, BINARY]).output().expect("it runs");
+        let output =
+            Command::new("sh").args(["-c", &script, BINARY]).output().expect("the command runs");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains("ulimit -v"), "{limit}: {text}");
         assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
     }
     let script = "ulimit -v 1000000; exec \"$0\" run -- echo started";
-    let output = Command::new("sh").args(["-c", script, BINARY]).output().expect("it runs");
+    let output =
+        Command::new("sh").args(["-c", script, BINARY]).output().expect("the command runs");
     assert_eq!(output.stdout, b"started\n", "{}", String::from_utf8_lossy(&output.stderr));
 }

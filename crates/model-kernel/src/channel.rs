@@ -753,7 +753,7 @@ pub(crate) mod tests {
     #[test]
     fn backlog_that_cannot_be_watched_is_fed() {
         let (channel, fd) = crowded();
-        let feeder = Feeder::get().expect("it runs");
+        let feeder = Feeder::get().expect("the feeder runs");
         // As if the user's epoll watches were used up.
         feeder.forget(channel.lock().socket.as_ref().expect("open"));
         feeder.poll(&channel);
@@ -964,7 +964,7 @@ pub(crate) mod tests {
         else {
             panic!("it has the descriptor");
         };
-        let fd = descriptor::duplicate(passed[0]).expect("it is open");
+        let fd = descriptor::duplicate(passed[0]).expect("the file is open");
         assert_eq!(channel.retract(2, &client), 1);
         assert_eq!((read(&fd), read(&fd)), (Ok(vec![4; 8]), Err(Errno::EAGAIN)));
     }

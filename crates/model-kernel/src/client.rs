@@ -238,7 +238,7 @@ mod tests {
     fn descriptor_is_identified_by_its_file() {
         let client = OwnProcess::default();
         let file = OwnedFd::from(fs::File::open("/dev/null").expect("there is /dev/null"));
-        let copy = client.borrow(file.as_raw_fd()).expect("it is open");
+        let copy = client.borrow(file.as_raw_fd()).expect("the file is open");
         assert_eq!(client.identify(copy.as_raw_fd()), identify(&file));
         let first = client.borrow(0).expect("a program has its standard input");
         assert_eq!(client.identify(0), identify(&first));

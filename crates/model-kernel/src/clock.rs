@@ -236,13 +236,13 @@ mod tests {
         let mut time = CycleCounter::new(156_250, 1_000_000, 500).expect("a clock");
         assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
         let page = ClockPage::alone(SystemPage::default()).expect("a page");
-        page.write(&time).expect("it exists");
+        page.write(&time).expect("the page exists");
         assert_eq!(nanoseconds(&read(&page), 500 + 156_250), 2_000_000, "a millisecond later");
         assert_eq!(nanoseconds(&read(&page), 500), 1_000_000);
         for second in 1..100_000_u64 {
             time.advance(500 + second * 156_250_000);
         }
-        page.write(&time).expect("it exists");
+        page.write(&time).expect("the page exists");
         let bytes = read(&page);
         let stamp = (500 + 100_000 * 156_250_000_u64) & MASK;
         let error = nanoseconds(&bytes, stamp).abs_diff(1_000_000 + 100_000 * 1_000_000_000);
@@ -256,7 +256,7 @@ mod tests {
     fn reader_that_checks_sign_sees_one_update() {
         let page = ClockPage::alone(SystemPage::default()).expect("a page");
         let mut time = CycleCounter::new(1_000_000, 5, 5).expect("a clock");
-        page.write(&time).expect("it exists");
+        page.write(&time).expect("the page exists");
         time.advance(77);
         let mut states = vec![read(&page)];
         page.store(&time, |at, bytes| {

@@ -56,7 +56,7 @@ pub(super) trait FunctionAccess: Send + Sync {
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and addresses, as GIDs, of the netdev on an Ethernet port.
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;
-    /// Changes PD and access rights of an mkey by UMR on the driver's QP, and waits for the
+    /// Changes PD and access flags of an mkey by UMR on the driver's QP, and waits for the
     /// completion.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
     /// The IOMMU that maps registered memory to bus addresses.

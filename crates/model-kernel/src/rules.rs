@@ -9,7 +9,7 @@ use verbless_prm::Opcode;
 
 use super::mailbox::{Field, NUMBER, NUMBER_32, OP_MOD, OPCODE, UID, VHCA_TUNNEL_ID, inbox};
 
-/// A range of opcodes that OTHER passes without further checks.
+/// A range of opcodes that DEVX_OTHER passes without further checks.
 const GENERAL: std::ops::Range<Opcode> = Opcode(0xb00)..Opcode(0xd00);
 const NUM_PSV: Field = Field(0x8, 31, 28);
 
@@ -18,7 +18,8 @@ pub(super) fn opcode(input: &[u8]) -> Opcode {
     Opcode(OPCODE.get(input) as u16)
 }
 
-/// Commands that OTHER also passes for a context without DevX, under the kernel's spare uid.
+/// Commands that DEVX_OTHER passes without a DevX uid (`devx_is_whitelist_cmd`), under
+/// `devx_whitelist_uid`.
 pub(super) fn is_passed_without_devx(input: &[u8]) -> bool {
     matches!(
         opcode(input),
@@ -29,7 +30,7 @@ pub(super) fn is_passed_without_devx(input: &[u8]) -> bool {
     )
 }
 
-/// Commands that OTHER passes; with `tunnel` (capability vhca_tunnel_commands) any command to
+/// Commands that DEVX_OTHER passes; with `tunnel` (capability vhca_tunnel_commands) any command to
 /// another vhca.
 pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
     let opcode = opcode(input);
@@ -90,7 +91,8 @@ const fn created(opcode: Opcode, destroy: Opcode) -> CreateCommand {
     }
 }
 
-const fn wide(opcode: Opcode, destroy: Opcode) -> CreateCommand {
+/// A command whose object has a 32-bit id in place of a 24-bit one.
+const fn created_with_id32(opcode: Opcode, destroy: Opcode) -> CreateCommand {
     CreateCommand {
         number: NumberField::Outbox(NUMBER_32),
         destroy_number: NUMBER_32,
@@ -113,7 +115,7 @@ const MULTICAST_GID: &[Field] =
 static CREATIONS: &[CreateCommand] = &[
     CreateCommand {
         copied: &[OP_MOD],
-        ..wide(Opcode::CREATE_GENERAL_OBJECT, Opcode::DESTROY_GENERAL_OBJECT)
+        ..created_with_id32(Opcode::CREATE_GENERAL_OBJECT, Opcode::DESTROY_GENERAL_OBJECT)
     },
     created(Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
     created(Opcode::CREATE_CQ, Opcode::DESTROY_CQ),
@@ -149,9 +151,12 @@ static CREATIONS: &[CreateCommand] = &[
         copied: FLOW_IN_TABLE,
         ..created(Opcode::SET_FLOW_TABLE_ENTRY, Opcode::DELETE_FLOW_TABLE_ENTRY)
     },
-    wide(Opcode::ALLOC_FLOW_COUNTER, Opcode::DEALLOC_FLOW_COUNTER),
-    wide(Opcode::ALLOC_PACKET_REFORMAT_CONTEXT, Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT),
-    wide(Opcode::ALLOC_MODIFY_HEADER_CONTEXT, Opcode::DEALLOC_MODIFY_HEADER_CONTEXT),
+    created_with_id32(Opcode::ALLOC_FLOW_COUNTER, Opcode::DEALLOC_FLOW_COUNTER),
+    created_with_id32(
+        Opcode::ALLOC_PACKET_REFORMAT_CONTEXT,
+        Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT,
+    ),
+    created_with_id32(Opcode::ALLOC_MODIFY_HEADER_CONTEXT, Opcode::DEALLOC_MODIFY_HEADER_CONTEXT),
     CreateCommand {
         number: NumberField::Outbox(Field(0x10, 31, 0)),
         destroy_number: Field(0xc, 31, 0),
@@ -364,12 +369,11 @@ pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
     Some(creation.destroy_number.get(input))
 }
 
-/// Sets the "umem valid" flags, so no client can pass its own address to the device. MKEY has a
-/// separate rule.
+/// Sets the umem_valid flags (`devx_set_umem_valid`), so that the device takes ring addresses from
+/// umems only. OBJ_CREATE of an mkey calls [`require_mkey_umem`] instead.
 pub(super) fn require_umem(input: &mut [u8]) {
     const WQ: &[Field] = &[Field(0x20 + 0x30 + 0x24, 31, 31), Field(0x20 + 0x30 + 0x24, 30, 30)];
     let flags: &[Field] = match opcode(input) {
-        Opcode::CREATE_MKEY => &[MKEY_UMEM_VALID],
         Opcode::CREATE_CQ => &[Field(0x5c, 31, 31), Field(0x10, 25, 25)],
         Opcode::CREATE_QP => &[Field(0x18 + 0xd0, 28, 28), Field(0x10c, 31, 31)],
         Opcode::CREATE_RQ | Opcode::CREATE_SQ | Opcode::CREATE_RMP => WQ,
@@ -457,8 +461,7 @@ mod tests {
     #[test]
     fn umem_valid_flags_are_set_per_command() {
         use verbless_prm::{
-            CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, CreateRqIn, CreateSqIn,
-            CreateXrcSrqIn, ModifyCqIn,
+            CreateCqIn, CreateQpIn, CreateRmpIn, CreateRqIn, CreateSqIn, CreateXrcSrqIn, ModifyCqIn,
         };
         fn with_umem_required<T: Clone>(
             opcode: Opcode,
@@ -469,7 +472,7 @@ mod tests {
             OPCODE.set(&mut input, opcode.0.into());
             require_umem(&mut input);
             let bits = input[4..].iter().map(|byte| byte.count_ones()).sum();
-            (read(&input).expect("it is whole").clone(), bits)
+            (read(&input).expect("the buffer has the whole input").clone(), bits)
         }
         macro_rules! check {
             ($input:ident, $opcode:ident, $($flag:expr),*) => {{
@@ -480,7 +483,6 @@ mod tests {
                 assert_eq!(bits, flags.len() as u32, "{} sets more", stringify!($opcode));
             }};
         }
-        check!(CreateMkeyIn, CREATE_MKEY, |it| it.mkey_umem_valid());
         check!(CreateCqIn, CREATE_CQ, |it| it.cq_umem_valid(), |it| {
             it.cq_context().dbr_umem_valid()
         });

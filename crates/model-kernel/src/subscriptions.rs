@@ -430,7 +430,7 @@ mod tests {
         let of_device = [subscription(0, 9, None, None), subscription(1, 9, None, None)];
         subscriptions.add(of_object.chain(of_device).collect()).expect("room");
         subscriptions.add(vec![subscription(0, 9, None, None)]).expect("room");
-        subscriptions.destroy_object(5, || Ok(())).expect("it is destroyed");
+        subscriptions.destroy_object(5, || Ok(())).expect("the object is destroyed");
         assert_eq!(subscriptions.destroy_object(6, || Err(Errno::EBUSY)), Err(Errno::EBUSY));
         let by_channel = || {
             let table = subscriptions.lock();

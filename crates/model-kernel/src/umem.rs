@@ -23,7 +23,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const RELAXED_ORDERING: u32 = 1 << 20;
-/// Low bits of an MTT entry: the device's rights.
+/// Low bits of an MTT entry: the device's access bits.
 const MTT_READ: u64 = 1;
 const MTT_WRITE: u64 = 2;
 
@@ -202,9 +202,9 @@ fn create_umem(
     let bytes = command.as_bytes();
     input.try_reserve_exact(bytes.len() + count * 8).ok()?;
     input.extend_from_slice(bytes);
-    let rights = if writable { MTT_READ + MTT_WRITE } else { MTT_READ };
+    let access = if writable { MTT_READ + MTT_WRITE } else { MTT_READ };
     for page in 0..pages {
-        input.extend_from_slice(&(first + page * size + rights).to_be_bytes());
+        input.extend_from_slice(&(first + page * size + access).to_be_bytes());
     }
     Some(whole)
 }

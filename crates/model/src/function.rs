@@ -213,8 +213,8 @@ impl Function {
         self.shared.with_function(self.id, |locked| engine::event(locked, self.id, kind, data));
     }
 
-    /// Sets another PD and other access rights of memory key `index`, as UMR on a queue of the
-    /// driver's does. False: no such key exists, or the device cannot change it.
+    /// Sets another PD and other access flags of mkey `index`, as UMR on a queue of the driver's
+    /// does. False: no such key exists, or the device cannot change it.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
         self.reconfigure_key_if(|_| true, index, change)
     }

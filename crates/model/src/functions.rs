@@ -215,7 +215,7 @@ mod tests {
         let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         let slot = Arc::new(FunctionSlot::new(hca.bar.clone()));
         slot.put_back(Box::new(FunctionEngine::new(hca)));
-        let mine = slot.try_take().expect("it is free");
+        let mine = slot.try_take().expect("the slot is free");
         assert!(slot.try_take().is_none(), "there is one");
         let (sender, came) = channel();
         let threads: Vec<_> = (0..4_u32)

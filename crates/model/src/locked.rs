@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn dpu_function_is_not_reachable_from_host() {
-        let card = || Profile::load("bluefield3").expect("it is built in");
-        let without_dpa = Profile::load("connectx6dx").expect("it is built in");
+        let card = || Profile::load("bluefield3").expect("the profile is built in");
+        let without_dpa = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder()
             .device_with_sides(card())
             .device(without_dpa)

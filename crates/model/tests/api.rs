@@ -65,19 +65,19 @@ fn reset_revives_a_device_and_disable_does_not() {
     assert_eq!(send::<InitHcaIn>(&model), CommandStatus::BAD_SYS_STATE.0);
     assert_eq!(send::<EnableHcaIn>(&model), 0);
     device.disable();
-    assert_ne!(send::<TeardownHcaIn>(&model), 0, "it is not up");
-    assert_eq!(send::<EnableHcaIn>(&model), 0, "it was disabled");
+    assert_ne!(send::<TeardownHcaIn>(&model), 0, "the function is not up");
+    assert_eq!(send::<EnableHcaIn>(&model), 0, "the function was disabled");
     device.reset();
-    assert_eq!(send::<EnableHcaIn>(&model), 0, "it was reset");
+    assert_eq!(send::<EnableHcaIn>(&model), 0, "the function was reset");
     model.kill(0);
     assert!(!device.is_alive());
     device.disable();
-    assert!(!device.is_alive(), "it stays dead");
+    assert!(!device.is_alive(), "the device stays dead");
     device.reset();
     assert!(device.is_alive());
     model.remove(0);
     device.reset();
-    assert!(!device.is_alive() && device.is_removed(), "it was removed");
+    assert!(!device.is_alive() && device.is_removed(), "the device was removed");
     assert_ne!(send::<QueryIssiIn>(&model), 0);
     assert_ne!(send::<CreateUctxIn>(&model), 0);
 }
@@ -230,7 +230,7 @@ fn event_reaches_subscribed_eq_armed_by_trapped_store() {
     let mut entry = [0; 64];
     device.memory().read(ring as u64, &mut entry).unwrap();
     assert_eq!((entry[1], &entry[0x20..0x3c]), (PORT_STATE_CHANGE, &[7; 28][..]));
-    assert!(vectors.0.lock().unwrap().is_empty(), "it is not armed");
+    assert!(vectors.0.lock().unwrap().is_empty(), "the EQ is not armed");
     let arm = u32::from(made.eq_number()) << 24;
     device.trapped_write(u64::from(uar) << 12 | 0x40, &arm.to_be_bytes());
     assert_eq!(*vectors.0.lock().unwrap(), [3]);

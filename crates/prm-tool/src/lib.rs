@@ -50,7 +50,7 @@ pub enum Task {
     /// of a real device, golden WQEs, mstflint's registers.
     Verify(verify::Options),
     /// Show a structure, command, enum, register, field or value: bit diagram, fields, their
-    /// confirmations, sources, users. For a number in a message, show every meaning.
+    /// confirmations, sources, users. For an error code in a message, show every meaning.
     Show {
         /// Any of the entry's names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
         /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003); or a number

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use verbless_prm::command::Variant;
-use verbless_prm::numbers::{Number, Numbers};
+use verbless_prm::numbers::{Code, CodeTable};
 use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
 use verbless_prm::{CommandInfo, Devx};
 
@@ -138,23 +138,23 @@ impl Runtime {
     }
 }
 
-/// The numbers that appear in messages.
-pub(crate) fn numbers(description: &Description) -> &'static [Numbers] {
+/// The error codes that appear in messages.
+pub(crate) fn code_tables(description: &Description) -> &'static [CodeTable] {
     let mut all = Vec::new();
     for e in &description.enums {
         let Some(called) = &e.called else { continue };
-        let values = e.values.iter().map(|value| Number {
+        let codes = e.values.iter().map(|value| Code {
             value: value.value,
             name: leak(&value.name),
-            says: leak_all(&value.says),
+            texts: leak_all(&value.says),
             doc: leak(&value.doc),
         });
-        all.push(Numbers {
-            called: leak(called),
+        all.push(CodeTable {
+            kind: leak(called),
             decimal: e.decimal,
-            prefixes: leak_all(&prefixes(e)),
-            shown_in: leak_all(&e.shown_in),
-            values: values.collect::<Vec<_>>().leak(),
+            c_prefixes: leak_all(&prefixes(e)),
+            messages: leak_all(&e.shown_in),
+            codes: codes.collect::<Vec<_>>().leak(),
         });
     }
     all.leak()

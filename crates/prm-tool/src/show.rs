@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use verbless_prm::numbers::{Meaning, Numbers, Reading, beyond, explain, readings};
+use verbless_prm::numbers::{CodeTable, Meaning, Reading, beyond, explain, readings};
 
 use super::at::At;
 use super::description::{
@@ -12,7 +12,7 @@ use super::description::{
 };
 use super::find::{Target, find, near};
 use super::refusals;
-use super::runtime::numbers;
+use super::runtime::code_tables;
 use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
@@ -35,13 +35,13 @@ pub(crate) fn page(
 ) -> crate::repository::Result<String> {
     let mut out = String::new();
     let found = find(description, name);
-    let numbers = numbers(description);
-    let meanings = explain(numbers, name).or_else(|| refusals::explain(name));
+    let tables = code_tables(description);
+    let meanings = explain(tables, name).or_else(|| refusals::explain(name));
     match found.targets.as_slice() {
         [] if meanings.is_some() => {}
         [] if large_number(name).is_some() => {
             let value = large_number(name).unwrap_or_default();
-            return Err(format!("prm/ has no entry `{name}`: {}", beyond(numbers, value)).into());
+            return Err(format!("prm/ has no entry `{name}`: {}", beyond(tables, value)).into());
         }
         [] => {
             let hint = match near(description, name, 8).as_slice() {
@@ -173,9 +173,9 @@ fn value(
     let _ = writeln!(out, "\n  source: {}", sources.as_ref().unwrap_or(&e.sources).join("; "));
     let _ = writeln!(out, "  the others: prm show {}", e.name);
     if let Some(called) = &e.called {
-        let numbers = Numbers::called(numbers(description), called);
+        let table = CodeTable::of_kind(code_tables(description), called);
         let _ = writeln!(out, "  occurs as {called} in:");
-        for message in numbers.and_then(|it| it.get(*value)).iter().flat_map(Meaning::messages) {
+        for message in table.and_then(|it| it.get(*value)).iter().flat_map(Meaning::messages) {
             let _ = writeln!(out, "    {message}");
         }
     }

@@ -1,93 +1,93 @@
-//! The meanings of numbers in messages, for `verbless-model explain` and `prm show`.
+//! The meanings of error codes in messages, for `verbless-model explain` and `prm show`.
 //!
-//! A number has many meanings: 12 is an ibv_wc status, an errno and a health syndrome, and 0x12 in
-//! a message that prints hexadecimal without 0x. [`explain`] lists every meaning with its messages.
-//! The tables are the enums of `prm/` that list the messages of their values.
+//! The same digits mean different things in different messages: "12" may be ibv_wc_status 12, errno
+//! 12 or health syndrome 0xc; where a message prints bare hexadecimal, it is 0x12. [`explain`]
+//! lists every meaning with its messages. The tables are the enums of `prm/` that list the messages
+//! of their values.
 
 use std::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-/// The values of one kind of number in messages.
-pub struct Numbers {
+/// The error codes of one kind.
+pub struct CodeTable {
     /// The kind, as in "CQE syndrome".
-    pub called: &'static str,
+    pub kind: &'static str,
     /// Whether messages print it in decimal; otherwise in hexadecimal.
     pub decimal: bool,
-    /// Prefixes of the values' names in C, such as `IBV_WC_`.
-    pub prefixes: &'static [&'static str],
-    /// The messages: `{n}` is the number in decimal, `{x}` in hexadecimal with 0x, `{says}` its
-    /// words.
-    pub shown_in: &'static [&'static str],
-    /// The values.
-    pub values: &'static [Number],
+    /// Prefixes of the codes' names in C, such as `IBV_WC_`.
+    pub c_prefixes: &'static [&'static str],
+    /// The messages: `{n}` is the code in decimal, `{x}` in hexadecimal with 0x, `{says}` its text.
+    pub messages: &'static [&'static str],
+    /// The codes.
+    pub codes: &'static [Code],
 }
 
-/// One value.
+/// One error code.
 #[derive(Clone, Copy)]
-pub struct Number {
+pub struct Code {
     /// The number.
     pub value: u64,
-    /// Its name in `prm/`.
+    /// The name in `prm/`.
     pub name: &'static str,
-    /// Its words in messages.
-    pub says: &'static [&'static str],
-    /// Its meaning in a sentence.
+    /// The texts in messages, as strerror has one for each errno.
+    pub texts: &'static [&'static str],
+    /// The meaning in a sentence.
     pub doc: &'static str,
 }
 
-/// A value of one kind; prints its meaning and its messages.
+/// A code of one kind; prints its meaning and its messages.
 #[derive(Clone, Copy)]
 pub struct Meaning<'a> {
-    /// The kind.
-    pub of: &'a Numbers,
-    /// The value.
-    pub is: &'a Number,
+    /// The table of the kind.
+    pub table: &'a CodeTable,
+    /// The code.
+    pub code: &'a Code,
 }
 
-impl Numbers {
+impl CodeTable {
     /// The meaning of a value.
     pub fn get(&self, value: u64) -> Option<Meaning<'_>> {
-        let is = self.values.iter().find(|it| it.value == value)?;
-        Some(Meaning { of: self, is })
+        let code = self.codes.iter().find(|code| code.value == value)?;
+        Some(Meaning { table: self, code })
     }
 
-    /// The table of that kind.
-    pub fn called<'a>(tables: &'a [Self], called: &str) -> Option<&'a Self> {
-        tables.iter().find(|it| it.called == called)
+    /// The table of this kind.
+    pub fn of_kind<'a>(tables: &'a [Self], kind: &str) -> Option<&'a Self> {
+        tables.iter().find(|table| table.kind == kind)
     }
 }
 
 impl Meaning<'_> {
     /// The meaning in one line, without the messages.
     pub fn line(&self) -> String {
-        let Number { value, name, doc, .. } = self.is;
-        let called = self.of.called;
-        match self.of.decimal {
-            true => std::format!("{called} {value}, {name}: {doc}"),
-            false => std::format!("{called} {value:#x}, {name}: {doc}"),
+        let Code { value, name, doc, .. } = self.code;
+        let kind = self.table.kind;
+        match self.table.decimal {
+            true => std::format!("{kind} {value}, {name}: {doc}"),
+            false => std::format!("{kind} {value:#x}, {name}: {doc}"),
         }
     }
 
     /// Its messages, with the number filled in.
     pub fn messages(&self) -> impl Iterator<Item = String> {
-        let Number { value, name, says, .. } = *self.is;
-        let says = says.first().copied().unwrap_or(name);
-        self.of.shown_in.iter().map(move |message| {
+        let Code { value, name, texts, .. } = *self.code;
+        let text = texts.first().copied().unwrap_or(name);
+        self.table.messages.iter().map(move |message| {
             message
                 .replace("{n}", &std::format!("{value}"))
                 .replace("{x}", &std::format!("{value:#x}"))
-                .replace("{says}", says)
+                .replace("{says}", text)
         })
     }
 
     fn is_named(&self, query: &str) -> bool {
-        let prefixes = self.of.prefixes.iter().map(|it| plain(it));
+        let prefixes = self.table.c_prefixes.iter().map(|it| plain(it));
         let bare = prefixes
             .filter_map(|prefix| query.strip_prefix(&*prefix)?.strip_prefix(' '))
             .next()
             .unwrap_or(query);
-        same(bare, self.is.name) || self.is.says.iter().any(|says| same(query, says))
+        same(bare, self.code.name) || self.code.texts.iter().any(|text| same(query, text))
     }
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for Meaning<'_> {
     }
 }
 
-/// One reading of a code as a number.
+/// One reading of an error code as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// It begins with 0x, or has digits that only hexadecimal has.
@@ -159,7 +159,7 @@ pub fn readings(code: &str) -> Vec<Reading> {
     all.into_iter().flatten().collect()
 }
 
-/// Every meaning of a number, or of a value's name or words, each with its messages; `None` if
+/// Every meaning of an error code, or of a code's name or text, each with its messages; `None` if
 /// there is none.
 ///
 /// ```
@@ -167,7 +167,7 @@ pub fn readings(code: &str) -> Vec<Reading> {
 /// assert!(text.contains("ibv_wc_status 12, RETRY_EXC_ERR"));
 /// assert!(text.contains("CQE syndrome 0x12, REMOTE_INVALID_REQUEST"));
 /// ```
-pub fn explain(tables: &[Numbers], code: &str) -> Option<String> {
+pub fn explain(tables: &[CodeTable], code: &str) -> Option<String> {
     let mut text = String::new();
     let mut add = |title: &str, found: &[Meaning<'_>]| {
         if !found.is_empty() {
@@ -198,9 +198,9 @@ pub fn explain(tables: &[Numbers], code: &str) -> Option<String> {
                 (value, std::format!("{title} {value:#x}:"))
             }
         };
-        let mut tables: Vec<&Numbers> = tables.iter().collect();
+        let mut tables: Vec<&CodeTable> = tables.iter().collect();
         match reading {
-            Reading::Negative(_) => tables.retain(|it| it.called == "errno"),
+            Reading::Negative(_) => tables.retain(|it| it.kind == "errno"),
             Reading::Bare(_) => tables.retain(|it| !it.decimal),
             Reading::Decimal(_) => tables.sort_by_key(|it| !it.decimal),
             Reading::Hexadecimal(_) => tables.sort_by_key(|it| it.decimal),
@@ -211,12 +211,12 @@ pub fn explain(tables: &[Numbers], code: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Explains a number above 0xff that no table has, by the range of each kind.
-pub fn beyond(tables: &[Numbers], value: u64) -> String {
-    let called = |decimal| tables.iter().filter(move |it| it.decimal == decimal);
-    let short: Vec<&str> = called(false).map(|it| it.called).collect();
-    let last = |it: &Numbers| it.values.iter().map(|value| value.value).max().unwrap_or_default();
-    let ends = called(true).map(|it| std::format!("{} ends at {}", it.called, last(it)));
+/// Explains an error code above 0xff that no table has, by the range of each kind.
+pub fn beyond(tables: &[CodeTable], value: u64) -> String {
+    let with_base = |decimal| tables.iter().filter(move |it| it.decimal == decimal);
+    let short: Vec<&str> = with_base(false).map(|it| it.kind).collect();
+    let last = |it: &CodeTable| it.codes.iter().map(|code| code.value).max().unwrap_or_default();
+    let ends = with_base(true).map(|it| std::format!("{} ends at {}", it.kind, last(it)));
     let ends: Vec<String> = ends.collect();
     let mut text = std::format!(
         "{value} ({value:#x}) is in no table: {} have at most 8 bits; {}",
@@ -233,17 +233,18 @@ pub fn beyond(tables: &[Numbers], value: u64) -> String {
     text
 }
 
-/// The values with that name or those words.
-pub fn named<'a>(tables: &'a [Numbers], name: &str) -> Vec<Meaning<'a>> {
+/// The codes with that name or text.
+pub fn named<'a>(tables: &'a [CodeTable], name: &str) -> Vec<Meaning<'a>> {
     let query = plain(name);
-    let all = tables.iter().flat_map(|of| of.values.iter().map(move |is| Meaning { of, is }));
+    let all =
+        tables.iter().flat_map(|table| table.codes.iter().map(move |code| Meaning { table, code }));
     all.filter(|meaning| !query.is_empty() && meaning.is_named(&query)).collect()
 }
 
-/// Names of values that contain the query.
-pub fn near(tables: &[Numbers], query: &str, max: usize) -> Vec<&'static str> {
+/// Names of codes that contain the query.
+pub fn near(tables: &[CodeTable], query: &str, max: usize) -> Vec<&'static str> {
     let query = plain(query);
-    let all = tables.iter().flat_map(|of| of.values);
+    let all = tables.iter().flat_map(|table| table.codes);
     let mut names: Vec<&'static str> = all
         .filter(|it| query.len() > 2 && plain(it.name).contains(&*query))
         .map(|it| it.name)
@@ -253,7 +254,7 @@ pub fn near(tables: &[Numbers], query: &str, max: usize) -> Vec<&'static str> {
     names
 }
 
-/// Whether both are the same name or words, except for a final "error".
+/// Whether both are the same name or text, except for a final "error".
 fn same(query: &str, name: &str) -> bool {
     let bare = |text: &str| {
         let text = plain(text);
@@ -281,26 +282,26 @@ mod tests {
     use super::*;
     use std::vec;
 
-    const TABLES: &[Numbers] = &[
-        Numbers {
-            called: "CQE syndrome",
+    const TABLES: &[CodeTable] = &[
+        CodeTable {
+            kind: "CQE syndrome",
             decimal: false,
-            prefixes: &["MLX5_CQE_SYNDROME_"],
-            shown_in: &["`syndrome {x}`"],
-            values: &[
-                Number { value: 0xc, name: "TWELVE", says: &[], doc: "It is 12." },
-                Number { value: 0x12, name: "BAD", says: &["Bad error"], doc: "It is bad." },
-                Number { value: 0xf9, name: "FLUSHED", says: &[], doc: "It is flushed." },
+            c_prefixes: &["MLX5_CQE_SYNDROME_"],
+            messages: &["`syndrome {x}`"],
+            codes: &[
+                Code { value: 0xc, name: "TWELVE", texts: &[], doc: "It is 12." },
+                Code { value: 0x12, name: "BAD", texts: &["Bad error"], doc: "It is bad." },
+                Code { value: 0xf9, name: "FLUSHED", texts: &[], doc: "It is flushed." },
             ],
         },
-        Numbers {
-            called: "errno",
+        CodeTable {
+            kind: "errno",
             decimal: true,
-            prefixes: &[],
-            shown_in: &["`{says}`, {n}"],
-            values: &[
-                Number { value: 12, name: "ENOMEM", says: &["No memory"], doc: "Too little." },
-                Number { value: 18, name: "EXDEV", says: &[], doc: "Across devices." },
+            c_prefixes: &[],
+            messages: &["`{says}`, {n}"],
+            codes: &[
+                Code { value: 12, name: "ENOMEM", texts: &["No memory"], doc: "Too little." },
+                Code { value: 18, name: "EXDEV", texts: &[], doc: "Across devices." },
             ],
         },
     ];
@@ -336,7 +337,7 @@ mod tests {
         assert!(beyond(TABLES, 1 << 32).contains("No number of mlx5's messages has more"));
         // The hexadecimal tables of prm/ have at most 8 bits, as the text says.
         for table in crate::NUMBERS.iter().filter(|it| !it.decimal) {
-            assert!(table.values.iter().all(|it| it.value <= 0xff), "{}", table.called);
+            assert!(table.codes.iter().all(|it| it.value <= 0xff), "{}", table.kind);
         }
     }
 

@@ -162,7 +162,7 @@ mod tests {
         let backend = InProcess::of(&model);
         let found = backend.enumerate().expect("two devices");
         let open = |number: usize| {
-            let device = Device::open(&backend, &found[number]).expect("it opens");
+            let device = Device::open(&backend, &found[number]).expect("the device opens");
             Domain::new(&device).expect("a domain")
         };
         [open(0), open(1)]
@@ -174,7 +174,7 @@ mod tests {
         let model = Model::builder().device(card).build();
         let backend = InProcess::of(&model);
         let found = backend.enumerate().expect("a device");
-        let device = Device::open(&backend, &found[0]).expect("it opens");
+        let device = Device::open(&backend, &found[0]).expect("the device opens");
         (model, Domain::new(&device).expect("a domain"))
     }
 
@@ -221,7 +221,7 @@ mod tests {
             events.ready(&mut far_cq).await.expect("a completion");
             let done = far_qp.poll(&mut far_cq).expect("a completion").expect("it succeeded");
             assert_eq!(done.cookie, 7);
-            let (peer, _near_qp) = other.join().expect("it ends");
+            let (peer, _near_qp) = other.join().expect("the thread ends");
             assert_eq!(peer.data, b"far");
         });
     }
@@ -291,7 +291,7 @@ mod tests {
         run(async {
             let (model, domain) = removable();
             let (mut qp, mut cq) = queues(&domain);
-            domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
+            domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("the QP connects");
             let mut events = AsyncCqEvents::new(domain.device()).expect("a channel");
             events.add(&mut cq, 0).expect("it is added");
             {

@@ -106,8 +106,8 @@ impl Region {
         self.rkey
     }
 
-    /// The region's memory key object, which has the protection domain and the access rights;
-    /// `None` if the region has no key of its own.
+    /// The region's memory key object, which has the protection domain and the access flags; `None`
+    /// if the region has no key of its own.
     pub fn key(&self) -> Option<&MkeyObject> {
         (*self.registration).downcast_ref()
     }

@@ -71,22 +71,23 @@ fn queues_show_numbers_in_debug() {
     shown(&qp, format!("Qp({qpn})"));
     shown(&sends, format!("Cq({cqn})"));
     shown(&sends.target(), format!("CqTarget({cqn})"));
-    let (send, receive) = qp.split().expect("it has two completion queues");
+    let (send, receive) = qp.split().expect("the QP has two CQs");
     shown(&send, format!("SendHalf({qpn})"));
     shown(&receive, format!("ReceiveHalf({qpn})"));
     let (other, ..) = pair(&domain);
     let other_number = other.qpn();
-    let (other_send, other_receive) = other.split().expect("it has two as well");
-    let error = Qp::join(send, other_receive).expect_err("they are of two queue pairs");
+    let (other_send, other_receive) = other.split().expect("the other QP has two CQs");
+    let error = Qp::join(send, other_receive).expect_err("the halves are of two QPs");
     shown(&error, format!("JoinError(SendHalf({qpn}), ReceiveHalf({other_number}))"));
     let (send, _) = error.into_halves();
-    let (queues, control) = Qp::join(send, receive).expect("its halves").with_control();
+    let (queues, control) =
+        Qp::join(send, receive).expect("the halves are of one QP").with_control();
     shown(&queues, format!("QpQueues({qpn})"));
     shown(&control, format!("QpControl({qpn})"));
     drop(other_send);
     let one = domain.queue_pair(&QpConfig::new(1, 1), &sends, &sends).expect("a queue pair");
     let number = one.qpn();
-    shown(&one.split().expect_err("one for both"), format!("SplitError(Qp({number}))"));
+    shown(&one.split().expect_err("both sides use one CQ"), format!("SplitError(Qp({number}))"));
     let srq = domain.srq(&SrqConfig::new(4)).expect("a shared receive queue");
     assert!(format!("{srq:?}").starts_with("Srq("), "{srq:?}");
     let events = CqEvents::new(domain.device()).expect("a channel");
@@ -105,14 +106,17 @@ fn ethernet_queues_show_numbers_and_enter_error() {
     let rq = domain.rq(&RqConfig::new(4), &completions).expect("a receive queue");
     shown(&sq, format!("Sq({})", sq.object().sqn()));
     shown(&rq, format!("Rq({})", rq.object().rqn()));
-    assert_eq!(sq.object().query().expect("its context").state(), SqState::RDY);
+    assert_eq!(sq.object().query().expect("the context").state(), SqState::RDY);
     sq.post(&Nop::new().signaled(), 9).expect("there is room");
     arrives(&completions);
     let good = completions.peek_send().expect("a successful CQE");
-    assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
+    assert_eq!(
+        WorkQueue::complete_success(&mut sq, good).expect("the CQE is of this SQ").cookie,
+        9
+    );
     completions.consume_peeked();
     sq.to_error().expect("the device accepts the transition");
-    assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
+    assert_eq!(sq.object().query().expect("the context").state(), SqState::ERR);
 }
 
 /// Linux 5.10 refuses UMEM_REG's page-size bitmap; Linux 5.15 refuses page sizes below its own. An
@@ -146,7 +150,7 @@ fn queues_work_on_old_kernels_and_on_larger_pages() {
         sq.post(&Nop::new().signaled(), 9).expect("there is room");
         arrives(&completions);
         let good = completions.peek_send().expect("a good one");
-        let done = WorkQueue::complete_success(&mut sq, good).expect("it is the queue's");
+        let done = WorkQueue::complete_success(&mut sq, good).expect("the CQE is of this SQ");
         assert_eq!(done.cookie, 9, "{release} {page}");
         completions.consume_peeked();
         drop((srqs, region, sq, completions, domain));
@@ -182,7 +186,8 @@ fn regions_begin_anywhere_in_a_larger_page() {
         let page = SystemPage::new(64).expect("not below the pages of x86-64");
         let backend = InProcess::of(&model).like(release).with_pages(page);
         let info = backend.enumerate().expect("the model has devices").remove(0);
-        let domain = Domain::new(&Device::open(&backend, &info).expect("it opens")).expect("one");
+        let domain = Domain::new(&Device::open(&backend, &info).expect("the device opens"))
+            .expect("a domain");
         let whole = Memory::allocate(1 << 20).expect("memory");
         for (offset, length) in
             [(0, 1 << 20), (0x1000, 0x1000), (0xf040, 0x2_0000), (0x1_0000, 0x1_0000), (7, 1)]
@@ -223,14 +228,14 @@ fn receive_half_moves_whole_qp_to_error() {
     let (mut qp, mut sends, mut receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
     qp.post_receive([], 7).expect("there is room");
-    let (mut send, mut receive) = qp.split().expect("it has two completion queues");
+    let (mut send, mut receive) = qp.split().expect("the QP has two CQs");
     receive.to_error().expect("the device accepts the transition");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
     let flushed = sends.poll_within(TIMEOUT).expect("no error").expect("a completion");
-    assert!(send.complete(flushed).is_err(), "it is flushed");
+    assert!(send.complete(flushed).is_err(), "the request is flushed");
     let flushed = receives.poll_within(TIMEOUT).expect("no error").expect("a completion");
-    assert!(receive.complete(flushed).is_err(), "it is flushed");
-    assert_eq!(state(&Qp::join(send, receive).expect("its halves")), QpState::ERR);
+    assert!(receive.complete(flushed).is_err(), "the request is flushed");
+    assert_eq!(state(&Qp::join(send, receive).expect("the halves are of one QP")), QpState::ERR);
 }
 
 #[test]
@@ -242,14 +247,14 @@ fn device_queues_complete_by_fast_path() {
     arrives(&sends);
     let completion =
         WorkQueue::complete_success(&mut qp, sends.peek_send().expect("a successful CQE"));
-    assert_eq!(completion.expect("it is of the queue pair").cookie, 7);
+    assert_eq!(completion.expect("the CQE is of the QP").cookie, 7);
     sends.consume_peeked();
-    let (mut send, _receive) = qp.split().expect("it has two completion queues");
+    let (mut send, _receive) = qp.split().expect("the QP has two CQs");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
     arrives(&sends);
     let completion =
         WorkQueue::complete_success(&mut send, sends.peek_send().expect("a successful CQE"));
-    assert_eq!(completion.expect("it is of the half").cookie, 8);
+    assert_eq!(completion.expect("the CQE is of the half").cookie, 8);
 }
 
 #[test]
@@ -259,10 +264,10 @@ fn qp_control_connects_its_qp() {
     let (qp, ..) = pair(&domain);
     let (_queues, control): (_, QpControl) = qp.with_control();
     control.to_init(&options).expect("INIT");
-    assert!(control.is_in_init().expect("its state"));
-    let own: PeerAddress = control.address(&domain, &options).expect("its address");
+    assert!(control.is_in_init().expect("the state"));
+    let own: PeerAddress = control.address(&domain, &options).expect("the address");
     control.connect(&domain, &own, &options).expect("a connection to itself");
-    assert!(!control.is_in_init().expect("its state"));
+    assert!(!control.is_in_init().expect("the state"));
     let bytes: [u8; PeerAddress::BYTES] = own.into();
     assert_eq!(bytes, own.to_bytes());
 }
@@ -273,10 +278,10 @@ fn imported_region_has_length_of_shared() {
     let secret = AccessKey::new([7; 32]);
     let region = domain.region(4096, KeyAccess::ALL).expect("a region");
     let shared = domain.share(&region, &secret).expect("the device shares keys");
-    let imported = domain.import(&shared, &secret).expect("it is known");
+    let imported = domain.import(&shared, &secret).expect("the secret is right");
     assert_eq!((imported.len(), imported.is_empty()), (4096, false));
     let nothing = verbless_queue::SharedRegion { length: 0, ..shared };
-    assert!(domain.import(&nothing, &secret).expect("it is known").is_empty());
+    assert!(domain.import(&nothing, &secret).expect("the secret is right").is_empty());
     let expected = format!("ImportedRegion {{ address: {:#x}, len: 4096, ", region.address());
     assert!(format!("{imported:?}").starts_with(&expected), "{imported:?}");
 }
@@ -295,8 +300,8 @@ fn missing_gid_index_error_lists_existing_ones() {
 fn builder_rejects_pd_of_another_device() {
     let ((_model, domain), (_other_model, other)) = (on(Link::Infiniband), on(Link::Infiniband));
     let of = |pd: &Pd| Domain::builder(domain.device()).protection_domain(pd.clone()).build();
-    assert_eq!(of(domain.pd()).expect("its own").pd().pdn(), domain.pd().pdn());
-    let error = of(other.pd()).expect_err("it is another device's");
+    assert_eq!(of(domain.pd()).expect("the domain of this device").pd().pdn(), domain.pd().pdn());
+    let error = of(other.pd()).expect_err("the PD is of another device");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("of another context"), "{error}");
 }
@@ -326,20 +331,20 @@ fn qp_queues_reject_posts_from_to_reset_until_reset() {
     arrives(&sends);
     queues.to_reset().expect("the device accepts the transition");
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    let done = queues.poll(&mut sends).expect("it completed before").expect("no error");
+    let done = queues.poll(&mut sends).expect("the request completed before").expect("no error");
     assert_eq!(done.cookie, 2);
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
     // From RESET it goes to INIT only after its rings are cleared.
-    assert!(!control.is_in_init().expect("its state"));
-    let error = control.to_init(&options).expect_err("its rings have the old requests");
+    assert!(!control.is_in_init().expect("the state"));
+    let error = control.to_init(&options).expect_err("the rings have the old requests");
     assert!(
         error.kind() == ErrorKind::InvalidInput && error.to_string().contains("`reset`"),
         "{error}"
     );
-    assert!(!control.is_in_init().expect("its state"));
+    assert!(!control.is_in_init().expect("the state"));
     queues.reset().expect("the device accepts the transition");
     control.to_init(&options).expect("INIT");
-    assert!(control.is_in_init().expect("its state"));
+    assert!(control.is_in_init().expect("the state"));
 }
 
 #[test]
@@ -354,12 +359,12 @@ fn qp_leaves_reset_only_after_its_rings_are_cleared() {
     arrives(&sends);
     qp.to_reset().expect("the device accepts the transition");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    let error = qp.to_init(&init).expect_err("its rings are as before");
+    let error = qp.to_init(&init).expect_err("the rings have the old requests");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     // ERR flushes no old request, and takes no new one.
     qp.to_error().expect("the device accepts the transition");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    let done = qp.poll(&mut sends).expect("it completed before").expect("no error");
+    let done = qp.poll(&mut sends).expect("the request completed before").expect("no error");
     assert_eq!(done.cookie, 2);
     qp.reset().expect("the device accepts the transition");
     domain.connect_loopback(&mut qp, &options).expect("a connection to itself");
@@ -435,7 +440,7 @@ fn rq_takes_at_most_32_sges() {
     let most = domain.device().caps().max_receive_sges().min(32) as u32;
     let make = |sges| domain.rq(&RqConfig { sges, ..RqConfig::new(4) }, &completions).map(drop);
     make(most).expect("the most");
-    assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::InvalidInput);
+    assert_eq!(make(most + 1).expect_err("one above the limit").kind(), ErrorKind::InvalidInput);
 }
 
 /// A full CQ that has overrun.
@@ -458,14 +463,14 @@ fn let_overrun(qp: &mut Qp<Rc>, cq: &Cq) {
     post_nops(qp, 8);
     let end = Instant::now() + TIMEOUT;
     while cq.check().is_ok() {
-        assert!(Instant::now() < end, "it does not overrun");
+        assert!(Instant::now() < end, "the CQ does not overrun");
     }
 }
 
 fn take(qp: &mut Qp<Rc>, cq: &mut Cq, count: u64) {
     for cookie in 0..count {
         arrives(cq);
-        let done = qp.poll(cq).expect("it arrived").expect("no error");
+        let done = qp.poll(cq).expect("the message arrived").expect("no error");
         assert_eq!(done.cookie, cookie);
     }
 }
@@ -479,14 +484,14 @@ fn cq_overrun_ends_every_wait() {
     assert_eq!(events.park(&mut sends).expect("no error"), Parked::Armed);
     let_overrun(&mut qp, &sends);
     // Its CQEs come first, and then the error, on each call.
-    assert!(events.wait_for(&mut sends, None).expect("it holds CQEs"));
+    assert!(events.wait_for(&mut sends, None).expect("the CQ holds CQEs"));
     take(&mut qp, &mut sends, 4);
     let errors = [
-        events.wait_for(&mut sends, None).expect_err("it overran"),
-        events.park(&mut sends).expect_err("it overran"),
-        events.completions(&mut sends, None).next().expect("an item").expect_err("it overran"),
-        sends.check().expect_err("it overran"),
-        sends.poll_within(TIMEOUT).expect_err("it overran"),
+        events.wait_for(&mut sends, None).expect_err("the CQ overran"),
+        events.park(&mut sends).expect_err("the CQ overran"),
+        events.completions(&mut sends, None).next().expect("an item").expect_err("the CQ overran"),
+        sends.check().expect_err("the CQ overran"),
+        sends.poll_within(TIMEOUT).expect_err("the CQ overran"),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
@@ -504,7 +509,7 @@ fn cq_error_wakes_token_wait() {
     take(&mut qp, &mut sends, 4);
     // It is not armed: the error is the only event.
     assert_eq!(events.wait(Some(TIMEOUT)).expect("no error of the channel"), Some(7));
-    assert_eq!(events.park(&mut sends).expect_err("it overran").kind(), ErrorKind::QueueFailed);
+    assert_eq!(events.park(&mut sends).expect_err("the CQ overran").kind(), ErrorKind::QueueFailed);
 }
 
 #[test]
@@ -520,7 +525,7 @@ fn poll_detects_cq_overrun_within_100_ms() {
             Ok(found) => assert_eq!(found, None),
             Err(error) => break error,
         }
-        assert!(start.elapsed() < TIMEOUT, "it is not found");
+        assert!(start.elapsed() < TIMEOUT, "the overrun is not found");
     };
     let taken = start.elapsed();
     assert!(taken >= Duration::from_millis(90) && taken < Duration::from_secs(3), "{taken:?}");
@@ -532,7 +537,8 @@ fn posting_drain_overruns_no_exact_size_cq() {
     let (_model, domain) = on(Link::Infiniband);
     let mut sends = domain.completion_queue(&CqConfig::new(8)).expect("a completion queue");
     let receives = cq(&domain);
-    let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &sends, &receives).expect("they fit");
+    let mut qp =
+        domain.queue_pair(&QpConfig::new(4, 0), &sends, &receives).expect("the queues fit the CQs");
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     assert_eq!(qp.send.free(), 8, "as many as the CQ has entries");
     for cookie in 0..8 {
@@ -543,24 +549,26 @@ fn posting_drain_overruns_no_exact_size_cq() {
     while taken < 24 {
         assert!(Instant::now() < end, "{taken} came: {:?}", sends.check());
         for cqe in sends.drain(24) {
-            assert_eq!(qp.complete(cqe).expect("it is done").cookie, taken);
+            assert_eq!(qp.complete(cqe).expect("the CQE completes").cookie, taken);
             qp.post(&Nop::new().signaled(), taken + 8).expect("there is room");
             taken += 1;
             // It completes meanwhile.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    sends.check().expect("it has not overrun");
+    sends.check().expect("the CQ has not overrun");
     // With spare entries, the consumer index goes back for several CQEs at once.
     let mut wide = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
-    let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &wide, &receives).expect("they fit");
+    let mut qp =
+        domain.queue_pair(&QpConfig::new(4, 0), &wide, &receives).expect("the queues fit the CQs");
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     for cookie in 0..3 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
     }
     while taken < 27 {
         assert!(Instant::now() < end, "{taken} came");
-        taken += wide.drain(24).map(|cqe| qp.complete(cqe).expect("it is done")).count() as u64;
+        taken +=
+            wide.drain(24).map(|cqe| qp.complete(cqe).expect("the CQE completes")).count() as u64;
     }
 }
 
@@ -579,17 +587,17 @@ fn fragmented_memory_is_registered_in_small_pages() {
     const LENGTH: usize = 4 << 20;
     let from = domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
     let into = domain.region(LENGTH, KeyAccess::ALL).expect("memory");
-    assert_eq!(from.address() % (2 << 20), 0, "it suits pages of 2 MiB");
+    assert_eq!(from.address() % (2 << 20), 0, "the region is aligned to 2 MiB");
     let (mut qp, mut sends, _receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     from.write_at(LENGTH - 8, &[0x5a; 8]).expect("room");
     let whole = from.sge(0, LENGTH).expect("a range");
     let remote = into.remote(0, LENGTH).expect("a range");
     qp.post(&verbless_queue::wr::Write::new(whole, remote).signaled(), 1).expect("room");
-    let cqe = sends.poll_within(TIMEOUT).expect("it works").expect("it is done");
-    qp.complete(cqe).expect("it is done");
+    let cqe = sends.poll_within(TIMEOUT).expect("the CQ works").expect("a CQE came");
+    qp.complete(cqe).expect("the CQE completes");
     let mut last = [0; 8];
-    into.read_at(LENGTH - 8, &mut last).expect("it exists");
+    into.read_at(LENGTH - 8, &mut last).expect("the range is in the region");
     assert_eq!(last, [0x5a; 8]);
     let sizes = sizes.lock().expect("no panic");
     assert!(sizes.len() >= 2 && sizes.iter().all(|&size| size == 0), "{sizes:?}");
@@ -606,12 +614,12 @@ fn watched_qp_error_ends_wait_once() {
     events.add(&mut receives, 7).expect("the CQ is not added yet");
     events.watch(&receives, &qp).expect("the device reports these events");
     model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
-    let error = events.wait_for(&mut receives, None).expect_err("its queue pair failed");
+    let error = events.wait_for(&mut receives, None).expect_err("a queue pair of the CQ failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     let qpn = format!("QP {:#x}", qp.qpn().0);
     assert!(error.to_string().contains(&qpn) && error.to_string().contains("0x05"), "{error}");
     let wait = events.wait_for(&mut receives, Some(Duration::from_millis(20)));
-    assert!(!wait.expect("it was reported"), "no CQE comes");
+    assert!(!wait.expect("the failure was reported"), "no CQE comes");
 }
 
 #[test]
@@ -622,7 +630,7 @@ fn port_down_ends_wait_once() {
         let mut events = CqEvents::new(domain.device()).expect("a channel");
         events.add(&mut receives, 7).expect("the CQ is not added yet");
         assert!(events.watch_port(&receives, 9).is_err(), "there is no port 9");
-        events.watch_port(&receives, 1).expect("it exists");
+        events.watch_port(&receives, 1).expect("port 1 exists");
         let short = Some(Duration::from_millis(20));
         assert!(!events.wait_for(&mut receives, short).expect("the port is up"), "no CQE");
         for _ in 0..2 {
@@ -638,7 +646,7 @@ fn port_down_ends_wait_once() {
         model.set_port(0, 1, false);
         let mut other = cq(&domain);
         events.add(&mut other, 8).expect("the CQ is not added yet");
-        events.watch_port(&other, 1).expect("it exists");
+        events.watch_port(&other, 1).expect("port 1 exists");
         let error = events.wait_for(&mut other, None).expect_err("the port is down");
         assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
     }
@@ -652,14 +660,15 @@ fn failures_before_subscription_are_found() {
     take(&mut qp, &mut sends, 4);
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     events.add(&mut sends, 7).expect("the CQ is not added yet");
-    let error = events.wait_for(&mut sends, None).expect_err("it overran before");
+    let error = events.wait_for(&mut sends, None).expect_err("the CQ overran before");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     let (mut qp, _sends, mut receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
     events.add(&mut receives, 8).expect("the CQ is not added yet");
     events.watch(&receives, &qp).expect("the device reports these events");
-    let error = events.wait_for(&mut receives, None).expect_err("its queue pair failed before");
+    let error =
+        events.wait_for(&mut receives, None).expect_err("a queue pair of the CQ failed before");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
 }
 
@@ -697,7 +706,7 @@ fn srq_sq_and_rq_are_watched() {
     // The event of a dropped queue does not reach the CQ.
     event(0x11, EqeQueueType::RQ, rq.object().rqn().0);
     drop(rq);
-    assert!(!events.wait_for(&mut receives, short).expect("it is gone"), "no CQE");
+    assert!(!events.wait_for(&mut receives, short).expect("the failed RQ is gone"), "no CQE");
 }
 
 #[test]
@@ -716,11 +725,11 @@ fn reset_qp_waits_for_room_in_its_cq() {
     }
     qp.reset().expect("the device accepts the transition");
     // Eight CQEs are removed, and still have their entries.
-    let refused = domain.connect_loopback(&mut qp, &options).expect_err("it could overrun");
+    let refused = domain.connect_loopback(&mut qp, &options).expect_err("the CQ could overrun");
     assert!(refused.to_string().contains("8 CQEs"), "{refused}");
     let other = domain.queue_pair(&QpConfig::new(1, 1), &both, &both).expect_err("no room");
     assert_eq!(other.kind(), ErrorKind::InvalidInput);
-    assert!(both.poll().is_none(), "they are removed");
+    assert!(both.poll().is_none(), "the CQEs of the reset QP are removed");
     domain.connect_loopback(&mut qp, &options).expect("the entries are free");
 }
 
@@ -733,7 +742,7 @@ fn qp_beyond_cq_entries_is_rejected() {
         (32, 16, 48)
     );
     let small = cq(&domain);
-    let refused = domain.queue_pair(&config, &small, &small).expect_err("it could overrun");
+    let refused = domain.queue_pair(&config, &small, &small).expect_err("the CQ could overrun");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     for part in ["48 requests", "16 entries", "CqConfig::new(48)", "overcommit"] {
         assert!(refused.to_string().contains(part), "{refused}");
@@ -750,7 +759,8 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
     let backend = InProcess::of(&model);
     let infos = backend.enumerate().expect("two devices");
     let [here, there] = [0, 1].map(|number| {
-        Domain::new(&Device::open(&backend, &infos[number]).expect("it opens")).expect("a domain")
+        Domain::new(&Device::open(&backend, &infos[number]).expect("the device opens"))
+            .expect("a domain")
     });
     let (mut sender, _sends, _receives) = pair(&here);
     let mut srq = there.srq(&SrqConfig::new(3)).expect("an SRQ");
@@ -760,8 +770,8 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
         there.queue_pair_with_srq(&config, &sends, &receives, &srq).expect("a queue pair");
     let options = ConnectOptions::default();
     let [near, far] = [here.address(&sender, &options), there.address(&qp, &options)];
-    here.connect(&mut sender, &far.expect("an address"), &options).expect("it connects");
-    there.connect(&mut qp, &near.expect("an address"), &options).expect("it connects");
+    here.connect(&mut sender, &far.expect("an address"), &options).expect("the QP connects");
+    there.connect(&mut qp, &near.expect("an address"), &options).expect("the QP connects");
     // The first packet of the message arrives, the others do not (SEND_MIDDLE and SEND_LAST).
     let lose = FrameFault {
         effect: FrameEffect::Lose,
@@ -780,7 +790,7 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
     let mut first = [0; 64];
     while first != [0x5a; 64] {
         assert!(Instant::now() < end, "the first packet does not arrive");
-        into.read_at(0, &mut first).expect("it exists");
+        into.read_at(0, &mut first).expect("the range is in the region");
     }
     let start = Instant::now();
     let _kept = leave(qp);
@@ -829,7 +839,7 @@ fn connect_after_reset_needs_new_address() {
     // The control checks it too.
     let (mut queues, control) = qp.with_control();
     queues.reset().expect("the device accepts the transition");
-    control.to_init(&options).expect("it is in RESET");
+    control.to_init(&options).expect("the QP is in RESET");
     let refused = control.connect(&domain, &theirs, &options).expect_err("the old one is out");
     assert!(refused.to_string().contains("Send the new address"), "{refused}");
 }
@@ -841,10 +851,10 @@ fn path_to_another_subnet_has_router_lid_and_grh() {
     let options = ConnectOptions::default();
     let mut peer = domain.address(&qp, &options).expect("an address");
     peer.gid.0[7] ^= 1;
-    let refused = domain.connect(&mut qp, &peer, &options).expect_err("it has no router");
+    let refused = domain.connect(&mut qp, &peer, &options).expect_err("the peer has no router");
     assert!(refused.to_string().contains("router_lid"), "{refused}");
     let options = ConnectOptions { router_lid: Some(0x77), ..options };
-    domain.connect(&mut qp, &peer, &options).expect("it has one");
+    domain.connect(&mut qp, &peer, &options).expect("the peer has a router");
     let context = qp.object().query().expect("the device answers");
     let path = context.primary_address_path();
     assert_eq!((path.grh(), path.rlid(), path.hop_limit()), (true, 0x77, 64));
@@ -884,8 +894,8 @@ fn reset_of_failed_qp_finds_earlier_last_wqe_event() {
         domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
     for _ in 0..2 {
         let itself = domain.address(&qp, &ConnectOptions::default()).expect("an address");
-        domain.connect(&mut qp, &itself, &ConnectOptions::default()).expect("it connects");
-        assert!(model.fail_queue(0, QueueKind::Qp, qp.qpn().0), "it fails by itself");
+        domain.connect(&mut qp, &itself, &ConnectOptions::default()).expect("the QP connects");
+        assert!(model.fail_queue(0, QueueKind::Qp, qp.qpn().0), "the QP exists");
         // The event has come before the wait.
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
@@ -907,8 +917,8 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
     let mut qp: Qp<Rc, WithSrq> =
         domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
     qp.reset().expect("the device accepts the transition");
-    assert_eq!(domain.device().leaked(), 0, "it has received nothing");
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
+    assert_eq!(domain.device().leaked(), 0, "the QP has received nothing");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("the QP connects");
     qp.reset().expect("the device accepts the transition");
     assert_eq!(domain.device().leaked(), 1);
 }
@@ -919,8 +929,8 @@ fn cqes_of_failed_device_are_polled_before_its_error() {
     let (mut qp, mut sends, _receives) = pair(&domain);
     domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
     let mut events = CqEvents::new(domain.device()).expect("a channel");
-    events.add(&mut sends, 0).expect("it is added");
-    assert_eq!(events.park(&mut sends).expect("it parks"), Parked::Armed);
+    events.add(&mut sends, 0).expect("the CQ is added");
+    assert_eq!(events.park(&mut sends).expect("the CQ parks"), Parked::Armed);
     qp.post(&Nop::new().signaled(), 7).expect("room");
     arrives(&sends);
     model.kill(0);
@@ -940,7 +950,7 @@ fn refused_reset_of_srq_qp_keeps_event() {
     let mut qp: Qp<Rc, WithSrq> =
         domain.queue_pair_with_srq(&QpConfig::new(4, 4), &cq, &cq, &srq).expect("a queue pair");
     for _ in 0..2 {
-        domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
+        domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("the QP connects");
         model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::INTERNAL_ERR, 0);
         assert!(qp.reset().is_err());
         let start = Instant::now();

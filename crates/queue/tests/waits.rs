@@ -44,7 +44,7 @@ fn let_sleep() {
 
 fn is_readable(events: &CqEvents) -> bool {
     let file = Waiter::new([events.as_fd()]).expect("a file");
-    file.wait(Some(Duration::ZERO)).expect("it can be waited for")
+    file.wait(Some(Duration::ZERO)).expect("the file can be waited for")
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn watch_of_failed_qp_wakes_sleeper() {
         let sleeper = scope.spawn(|| events.wait(TIMEOUT));
         let_sleep();
         events.watch(&cq, &qp).expect("the device reports these events");
-        assert_eq!(sleeper.join().expect("it ends").expect("a token"), Some(7));
+        assert_eq!(sleeper.join().expect("the thread ends").expect("a token"), Some(7));
     });
 }
 
@@ -82,9 +82,9 @@ fn file_is_readable_until_last_token_is_taken() {
     let (qp, cq) = &pairs[0];
     events.watch(cq, qp).expect("the device reports these events");
     let other = &mut pairs[1].1;
-    events.park(other).expect_err("its queue pair failed");
+    events.park(other).expect_err("a queue pair of the CQ failed");
     let wait = events.wait_for(other, Some(Duration::from_millis(20)));
-    assert!(!wait.expect("it was reported"), "no CQE comes");
+    assert!(!wait.expect("the failure was reported"), "no CQE comes");
     assert!(!is_readable(&events));
     assert_eq!(events.try_next().expect("no error"), Some(7));
 }
@@ -96,7 +96,7 @@ fn reset_ends_waits_of_earlier_contexts() {
         let earlier = open(&model);
         let mut events = CqEvents::new(earlier.device()).expect("a channel");
         let (_qp, mut cq) = pair(&earlier, &events, 7);
-        assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
+        assert_eq!(events.park(&mut cq).expect("the CQ parks"), Parked::Armed);
         thread::scope(|scope| {
             let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(TIMEOUT)));
             let_sleep();
@@ -105,7 +105,8 @@ fn reset_ends_waits_of_earlier_contexts() {
             }
             model.device(0).reset();
             for sleeper in sleepers {
-                let error = sleeper.join().expect("it ends").expect_err("the device was reset");
+                let error =
+                    sleeper.join().expect("the thread ends").expect_err("the device was reset");
                 assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
             }
         });
@@ -153,7 +154,7 @@ fn failure_of_qp_with_reused_number_is_reported() {
     assert_eq!(events.wait(TIMEOUT).expect("no error"), Some(7));
     let error = events.park(&mut cq).expect_err("the second queue pair failed");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
-    assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
+    assert_eq!(events.park(&mut cq).expect("the failure was reported once"), Parked::Armed);
 }
 
 #[test]
@@ -178,13 +179,13 @@ fn last_cqe_of_removed_device_is_polled_after_error() {
     let domain = open(&model);
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     let (mut qp, mut cq) = pair(&domain, &events, 7);
-    assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
+    assert_eq!(events.park(&mut cq).expect("the CQ parks"), Parked::Armed);
     qp.post(&Nop::new().signaled(), 9).expect("room");
     let_sleep();
     model.remove(0);
     let_sleep();
     assert!(events.wait_for(&mut cq, TIMEOUT).expect("the CQE comes first"));
-    assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 9);
+    assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("the request succeeded").cookie, 9);
     let error = events.wait_for(&mut cq, TIMEOUT).expect_err("the device was removed");
     assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
 }

@@ -122,16 +122,16 @@ fn line_post_umr(pair: &mut QueuePair, key: Rkey, klms: &[Sge], cookie: u64) -> 
 }
 
 #[inline(never)]
-fn line_post_shared(pool: &mut SharedReceiveQueue, into: [Sge; 1], cookie: u64) -> Posted {
-    pool.post(into, cookie)
+fn line_post_shared(srq: &mut SharedReceiveQueue, into: [Sge; 1], cookie: u64) -> Posted {
+    srq.post(into, cookie)
 }
 
 #[inline(never)]
 fn line_complete_shared(
-    pool: &mut SharedReceiveQueue,
+    srq: &mut SharedReceiveQueue,
     cq: &mut CompletionQueue,
 ) -> Option<Result<Completion, CompletionError>> {
-    cq.poll().map(|cqe| pool.complete(cqe))
+    cq.poll().map(|cqe| srq.complete(cqe))
 }
 
 #[inline(never)]
@@ -187,7 +187,7 @@ struct Harness {
     into: [Polled; BATCH],
     datagrams: QueuePair<Ud>,
     peer: Destination,
-    pool: SharedReceiveQueue,
+    srq: SharedReceiveQueue,
     table: Dispatcher<QueuePair>,
     frames: SendQueue<Eth>,
     header: [u8; HEADER],
@@ -288,7 +288,7 @@ impl Harness {
             stride: 16,
             record: record_of(&memory(8)),
         });
-        let pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
+        let srq = SharedReceiveQueue::new(SharedReceiveQueueParts {
             ring: ring_of(&memory(32 * WQEBBS)),
             stride: 32,
             record: record_of(&memory(8)),
@@ -319,7 +319,7 @@ impl Harness {
             into: [const { None }; BATCH],
             datagrams: QueuePair::new(datagrams.unwrap(), datagram_receives.unwrap()),
             peer: AddressHandle::new(way).to(Qpn(0x99), QKey(1)),
-            pool: pool.unwrap(),
+            srq: srq.unwrap(),
             table,
             frames: frames.unwrap(),
             header: [0x12; HEADER],
@@ -386,13 +386,13 @@ impl Harness {
         assert!(self.cq.is_empty());
     }
 
-    /// Completes every shared receive, the last first.
+    /// Completes every SRQ WQE, the last first.
     fn complete_shared(&mut self) {
         for index in (0..WQEBBS as u16).rev() {
             let cqe = self.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
-            let _ = self.pool.complete(cqe);
+            let _ = self.srq.complete(cqe);
         }
-        assert_eq!(self.pool.free(), self.pool.capacity());
+        assert_eq!(self.srq.free(), self.srq.capacity());
     }
 
     /// CQEs for the operations of one round.
@@ -499,9 +499,9 @@ measured! {
             cookie,
         );
     measured_shared: ROUND, |w, cookie|
-        line_post_shared(&mut w.pool, [*black_box(&w.sges[0])], cookie);
+        line_post_shared(&mut w.srq, [*black_box(&w.sges[0])], cookie);
     measured_shared_inlined: ROUND, |w, cookie|
-        w.pool.post([*black_box(&w.sges[0])], cookie);
+        w.srq.post([*black_box(&w.sges[0])], cookie);
     measured_frame: ROUND, |w, cookie|
         line_post_frame(&mut w.frames, black_box(&w.header), *black_box(&w.sges[0]), cookie);
     measured_frame_inlined: ROUND, |w, cookie|
@@ -607,7 +607,7 @@ fn others() {
     line_dispatch(&mut world.table, &mut world.cq);
     line_poll_datagram(&mut world.datagrams, &mut world.cq);
     line_post_umr(&mut world.pair, Rkey(1), &world.sges[..5], 0).unwrap();
-    line_complete_shared(&mut world.pool, &mut world.cq);
+    line_complete_shared(&mut world.srq, &mut world.cq);
 }
 
 fn main() -> ExitCode {

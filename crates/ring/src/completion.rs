@@ -44,7 +44,7 @@ impl Completion {
         WcOpcode::from_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
     }
 
-    /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
+    /// The queue pair that the request was posted to; for an SRQ WQE, the queue pair that the
     /// message was sent to.
     pub const fn qpn(&self) -> Qpn {
         Qpn(OpcodeQpn::from_bits(self.opcode_qpn.get()).qpn())
@@ -382,7 +382,7 @@ pub struct FailedRequest {
     pub wqe_index: WqeIndex,
     /// Whether the request was a receive.
     pub receive: bool,
-    /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
+    /// The queue pair that the request was posted to; for an SRQ WQE, the queue pair that the
     /// message was sent to.
     pub qpn: Qpn,
     /// The user index that this queue pair was created with, 24 bits.

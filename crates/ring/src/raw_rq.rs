@@ -2,9 +2,9 @@
 //!
 //! A raw receive queue is a [`ReceiveQueue`] with other CQEs than a queue pair: they have the flow
 //! tag of the matching rule in place of the QPN, and only the user index identifies the queue. So
-//! CQEs of frames are taken with their words ([`RawRq::poll`],
-//! [`CompletionQueue::poll_eth`]), and cleaned by user index
-//! ([`CqCleaner::clean_raw_rq`](crate::CqCleaner::clean_raw_rq)).
+//! [`RawRq::poll`] and [`CompletionQueue::poll_eth`] return each CQE with its Ethernet fields (RSS
+//! hash and its types, VLAN, checksum), and
+//! [`CqCleaner::clean_raw_rq`](crate::CqCleaner::clean_raw_rq) matches CQEs by user index.
 //!
 //! ```no_run
 //! # fn f(mut frames: verbless_ring::RawRq, mut cq: verbless_ring::CompletionQueue,
@@ -20,6 +20,7 @@
 
 use core::mem::offset_of;
 use verbless_prm::hot::{self, CqeUserIndex, cqe_opcode};
+use verbless_prm::number::Rqn;
 
 use crate::completion::{Completion, CompletionError, InvalidCqe, invalid_cqe};
 use crate::cq::{CompletionQueue, Cqe, RequestId};
@@ -29,12 +30,12 @@ pub use crate::eth_cqe::{EthCqe, L3Type, L4Type, ReceivedFrame, RssHash};
 use crate::poll::{self, Poll};
 use crate::qp::{ReceiveBatch, ReceiveQueue};
 use crate::ring::{CqeView, LayoutError};
-use crate::types::{Qpn, WqeIndex};
+use crate::types::WqeIndex;
 use crate::wr::{PostError, SgList};
 
 impl CompletionQueue {
-    /// Takes the next CQE with the words that describe a frame, if there is one. For a completion
-    /// queue of several receivers, or of a receiver and a send queue.
+    /// Takes the next CQE with its Ethernet fields, if there is one. For a completion queue of
+    /// several receivers, or of a receiver and a send queue.
     pub fn poll_eth(&mut self) -> Option<EthCqe> {
         let taken = self.take_eth();
         if taken.is_some() {
@@ -86,8 +87,8 @@ impl RawRq {
     }
 
     /// The number of the RQ.
-    pub fn rqn(&self) -> Qpn {
-        self.queue.qpn()
+    pub fn rqn(&self) -> Rqn {
+        Rqn(self.queue.qpn().0)
     }
 
     /// The user index in the queue's CQEs.
@@ -218,7 +219,7 @@ const NO_QUEUE: u32 = 0xff_ffff;
 
 /// For dispatch by user index
 /// ([`Dispatcher::poll_by_user_index`](crate::Dispatcher::poll_by_user_index)): the completion has
-/// only the length of the frame's description.
+/// byte_cnt only, not the other Ethernet fields of the CQE.
 impl WorkQueue for RawRq {
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.complete_cqe(&cqe)

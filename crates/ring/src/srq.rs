@@ -63,14 +63,12 @@ impl SharedReceiveQueue {
         let count = ring.count();
         if ring.segments() < 2 {
             let stride = parts.stride as u64;
-            return Err(LayoutError::new(
-                "shared receive stride",
-                "has no room for an SGE",
-                stride,
-            ));
+            let why = "has no room for an SGE: use at least 32";
+            return Err(LayoutError::new("SRQ stride", why, stride));
         }
         if count < 2 {
-            return Err(LayoutError::new("shared receive ring", "is of one WQE", count.into()));
+            let why = "has too few WQEs: use at least 2";
+            return Err(LayoutError::new("SRQ ring", why, count.into()));
         }
         let mut queue = Self {
             slots: Slots::new(count),

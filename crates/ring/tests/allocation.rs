@@ -136,7 +136,7 @@ fn umr_requests_allocate_nothing() {
         queue.post(&Umr::map(key, KeyAccess::ALL, &klms[..counts[lap as usize % 5]]), lap).unwrap();
         assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &klms), lap).is_err());
         queue.post(&Umr::map_from(key, KeyAccess::ALL, list, 64), lap).unwrap();
-        queue.post(&Umr::rights(key, KeyAccess::LOCAL).fence(), lap).unwrap();
+        queue.post(&Umr::access_flags(key, KeyAccess::LOCAL).fence(), lap).unwrap();
         let last = queue.post(&LocalInvalidate::new(key).signaled(), lap).unwrap();
         let cqe = sender.device.completion(opcode::UMR, last.0);
         sender.queue.complete(cqe).unwrap();
@@ -146,7 +146,7 @@ fn umr_requests_allocate_nothing() {
 
 #[test]
 fn srq_receives_allocate_nothing() {
-    let mut pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
+    let mut srq = SharedReceiveQueue::new(SharedReceiveQueueParts {
         ring: support::ring_of(&support::memory(64 * 8)),
         stride: 64,
         record: support::record_of(&support::memory(8)),
@@ -156,24 +156,24 @@ fn srq_receives_allocate_nothing() {
     let sge = Sge::new(0, 8, Lkey(1));
     let before = ALLOCATIONS.get();
     for lap in 0..300u64 {
-        let first = pool.post(sge, lap).unwrap();
-        let mut batch = pool.batch();
+        let first = srq.post(sge, lap).unwrap();
+        let mut batch = srq.batch();
         let second = batch.post([sge; 3], lap).unwrap();
         assert!(batch.post([sge; 4], lap).is_err());
         batch.ring();
-        drop(pool.batch());
-        while pool.batch().post(sge, lap).is_err() {}
+        drop(srq.batch());
+        while srq.batch().post(sge, lap).is_err() {}
         for (index, opcode) in
             [(second, cqe_opcode::RESPONDER_ERROR), (first, cqe_opcode::RESPONDER_SEND)]
         {
             let cqe = device.cqe(opcode, 0, index.0);
             let cqe = device.deliver(cqe);
-            let good = pool.complete(cqe).is_ok();
+            let good = srq.complete(cqe).is_ok();
             assert_eq!(good, opcode == cqe_opcode::RESPONDER_SEND);
         }
         let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, first.0);
         let cqe = device.deliver(cqe);
-        assert!(pool.complete(cqe).is_err());
+        assert!(srq.complete(cqe).is_err());
     }
     assert_eq!(ALLOCATIONS.get(), before);
 }

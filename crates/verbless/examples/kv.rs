@@ -454,11 +454,11 @@ mod tests {
         let near = Domain::new(&found.device(0).expect("a device")).expect("a domain");
         let far = Domain::new(&found.device(1).expect("another")).expect("a domain");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("it has one").to_string();
+        let address = listener.local_addr().expect("the socket has an address").to_string();
         std::thread::scope(|scope| {
             let server = scope.spawn(|| serve(&far, &listener, Some(clients)));
             use_it(&near, &address);
-            server.join().expect("it ends").expect("it serves");
+            server.join().expect("the thread ends").expect("it serves");
         });
     }
 

@@ -10,7 +10,7 @@ use verbless::prm::{
 };
 
 fn opened() -> (Model, Device) {
-    let card = Profile::load("connectx6dx").expect("it is built in");
+    let card = Profile::load("connectx6dx").expect("the profile is built in");
     let model = Model::builder().device(card).build();
     let backend = InProcess::of(&model);
     let info = backend.find("mlx5_0").expect("the model has it");
@@ -65,7 +65,7 @@ fn card_without_dpa_rejects_dpa_objects() {
 fn card_without_dpa_reports_no_dpa_capability() {
     let (model, device) = opened();
     for mode in [CapMode::Current, CapMode::Maximum] {
-        let page = device.query_hca_cap(CapPage::GENERAL, mode).expect("its capabilities");
+        let page = device.query_hca_cap(CapPage::GENERAL, mode).expect("the general capabilities");
         let caps = HcaCap::from_prefix(&page[..]).expect("whole");
         assert!(!caps.apu() && !caps.access_register_user());
     }

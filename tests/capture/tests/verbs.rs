@@ -106,7 +106,7 @@ const REASONS: &[Explanation] = &[
     reason("RST2INIT_QP", "qpc.counter_set_id", Is::Set, Is::Just(0),
         "mlx5_ib uses the kernel's own Q counter set"),
     reason("RST2INIT_QP", "qpc.rre", Is::Just(0), Is::Just(1),
-        "mlx5_ib sets the READ and atomic rights with max_dest_rd_atomic, in INIT2RTR; we set \
+        "mlx5_ib sets the READ and atomic flags with max_dest_rd_atomic, in INIT2RTR; we set \
          them here and in INIT2RTR, before the first request can arrive"),
     reason("RST2INIT_QP", "qpc.rae", Is::Just(0), Is::Just(1), "as rre"),
     reason("RST2INIT_QP", "qpc.atomic_mode", Is::Just(0), Is::Just(1), "as rre"),

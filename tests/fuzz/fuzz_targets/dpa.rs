@@ -399,7 +399,7 @@ fuzz_target!(|data: &[u8]| {
     let model = Model::builder().device(profile(Link::Infiniband).clone()).stepped().build();
     let backend = InProcess::of(&model);
     let info = backend.find("mlx5_0").expect("it is there");
-    let device = Device::open(&backend, &info).expect("it opens");
+    let device = Device::open(&backend, &info).expect("the device opens");
     let Some(mut host) = Host::new(&device, &code) else { return };
     for operation in input.operations.iter().take(48) {
         host.perform(operation, &model);

@@ -1,16 +1,16 @@
-//! Shared code of the fuzz targets: a device with hostile guests, and valid commands by which a
-//! guest reaches deep states before it misbehaves.
+//! Shared code of the fuzz targets: a device with hostile guests, and valid commands that bring its
+//! objects into use before the guest sends invalid ones.
 //!
 //! ```text
-//!   memory    a guest's memory, and the count of what the device does in it
-//!   address   where hostile pointers point
+//!   memory    a guest's memory, and a count of the device's accesses to it
+//!   address   the targets of hostile pointers, and the layout of a guest's memory
 //!   client    a client of the in-process front end, whose memory changes while it is read
-//!   frame     packets of a hostile peer
-//!   guest     the command queue: entries, mailboxes, and lies in both
-//!   machine   the guests of one device, and the numbers of what they made
-//!   object    commands that make, move and destroy, as an honest driver sends them
-//!   tweak     changes of single fields of such commands
-//!   wqe       work requests: nearly right, wrong, or random
+//!   frame     InfiniBand packets of a hostile peer, from nearly valid to wrong
+//!   guest     a guest's command queue: entries and mailboxes, with mistakes in both
+//!   machine   the guests of one device, and their object numbers
+//!   object    valid commands that create, modify and destroy objects
+//!   tweak     changes of single fields of valid commands
+//!   wqe       work requests: nearly valid, wrong, or random
 //! ```
 
 pub mod address;

@@ -1,4 +1,4 @@
-//! The guests of one device, and the numbers of their objects.
+//! The guests of one device, and their object numbers.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -115,7 +115,7 @@ pub fn profile(link: Link) -> &'static Profile {
             .replace("init_pages = 256", "init_pages = 1")
             .replace("uar_pages = 8192", "uar_pages = 2048");
         [Link::Infiniband, Link::Ethernet]
-            .map(|link| Profile::from_toml(&text).expect("it is built in").with_link(link))
+            .map(|link| Profile::from_toml(&text).expect("the profile is valid").with_link(link))
     });
     if link == Link::Infiniband { infiniband } else { ethernet }
 }

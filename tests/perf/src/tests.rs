@@ -13,21 +13,21 @@ use crate::{Bandwidth, End, Kind, Latency, Measured, Operation, Plan};
 
 /// Measures between two modelled devices; returns the numbers and what has arrived.
 fn measure(plan: &Plan) -> (Measured, u64) {
-    let card = Profile::load("connectx6dx").expect("it is built in");
+    let card = Profile::load("connectx6dx").expect("the profile is built in");
     let model = Model::builder().device(card.clone()).device(card).build();
     let backend = InProcess::of(&model);
     let devices = backend.enumerate().expect("two devices");
     let [mut here, mut there] = [0, 1].map(|at| {
-        let device = Device::open(&backend, &devices[at]).expect("it opens");
+        let device = Device::open(&backend, &devices[at]).expect("the device opens");
         End::new(&device, plan).expect("it has room")
     });
     let (ours, theirs) = (here.hello().expect("an address"), there.hello().expect("an address"));
-    here.connect(&theirs).expect("it connects");
-    there.connect(&ours).expect("it connects");
+    here.connect(&theirs).expect("the QP connects");
+    there.connect(&ours).expect("the QP connects");
     std::thread::scope(|scope| {
         let responder = scope.spawn(|| there.respond().expect("it responds"));
         let measured = here.measure().expect("it measures");
-        (measured, responder.join().expect("it ends"))
+        (measured, responder.join().expect("the thread ends"))
     })
 }
 

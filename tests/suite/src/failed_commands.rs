@@ -221,7 +221,7 @@ mod tests {
 
     /// A device of a model behind a recorder.
     fn recorded() -> (Model, Device, FailedCommands) {
-        let profile = Profile::load("connectx6dx").expect("it is built in");
+        let profile = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder().device(profile).build();
         let failed = FailedCommands::default();
         let backend = Recorder { backend: Arc::new(InProcess::of(&model)), failed: failed.clone() };

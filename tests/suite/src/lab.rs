@@ -722,7 +722,8 @@ mod tests {
 
     /// The devices of a machine, by the state of their first ports.
     fn machine(states: &[u8]) -> Vec<DeviceInfo> {
-        let model = Model::builder().device(Profile::load("connectx6dx").expect("it is built in"));
+        let model =
+            Model::builder().device(Profile::load("connectx6dx").expect("the profile is built in"));
         let like = InProcess::of(&model.build()).enumerate().expect("a device").remove(0);
         let device = |(number, &state): (usize, &u8)| {
             let mut info = DeviceInfo { name: format!("mlx5_{number}"), ..like.clone() };

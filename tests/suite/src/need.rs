@@ -131,7 +131,7 @@ pub enum Need {
     /// The case may change more than its own objects: the device is the model, or the run allows
     /// it.
     Destructive,
-    /// One of the devices may make partitions of the DPA's units. On hardware the suite tries this
+    /// One of the devices may make partitions of the DPA's EUs. On hardware the suite tries this
     /// only if the run may change the card.
     DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
@@ -242,7 +242,7 @@ impl fmt::Display for Need {
             ),
             Self::Destructive => f.write_str("leave to change the card (--destructive)"),
             Self::DpaPartitions => f.write_str(
-                "a function that may make partitions of the DPA's units: the card has refused it \
+                "a function that may make partitions of the DPA's EUs: the card has refused it \
                  to each that the run has",
             ),
             Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
@@ -294,7 +294,7 @@ pub(crate) struct Facts {
     two_processes: bool,
     /// The run may change more than its own objects.
     destructive: bool,
-    /// Whether one of the devices may make partitions of the DPA's units, if the suite has tried.
+    /// Whether one of the devices may make partitions of the DPA's EUs, if the suite has tried.
     dpa_partitions: bool,
 }
 
@@ -509,7 +509,7 @@ fn is_absent(error: &verbless_devx::Error) -> bool {
     matches!(error.kind(), NotSupported | Permission | NoDevice)
 }
 
-/// Whether one of the devices makes a partition of a unit of its DPA, which is destroyed at once.
+/// Whether one of the devices makes a partition of an EU of its DPA, which is destroyed at once.
 fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
     devices.iter().any(|info| {
         let made = Device::open(backend, info).and_then(|device| {
@@ -610,7 +610,7 @@ mod tests {
         let may = |info: &verbless_devx::DeviceInfo| {
             super::makes_partitions(lab.backend(), std::slice::from_ref(info))
         };
-        // The DPU's function manages the units of the card.
+        // The DPU's function manages the EUs of the card.
         assert_eq!([lab.info(), lab.other_info()].map(may), [false, true]);
         let both = [lab.info().clone(), lab.other_info().clone()];
         assert!(super::makes_partitions(lab.backend(), &both));

@@ -70,7 +70,7 @@ mod tests {
             let table = whole(name).unwrap_or_else(|Stop(why)| panic!("{name}: {why}"));
             let text = toml::to_string(&table).expect("a table is TOML");
             let read = Profile::from_toml(&text).unwrap_or_else(|why| panic!("{name}: {why}"));
-            let builtin = Profile::load(name).expect("it is built in");
+            let builtin = Profile::load(name).expect("the profile is built in");
             assert_eq!(format!("{read:?}"), format!("{builtin:?}"), "{name}");
         }
     }

@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 
 fn hwtest(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hwtest"));
-    command.args(arguments).output().expect("it starts")
+    command.args(arguments).output().expect("the command starts")
 }
 
 fn text(output: &Output) -> String {

@@ -177,7 +177,7 @@ fn queue_pair(domain: &Domain) -> Qp {
 }
 
 /// The cases of UMR on such a device: keys are mapped, changed and invalidated; only the case of
-/// the atomic right cannot run.
+/// the atomic access flag cannot run.
 #[test]
 fn umr_works_without_changing_atomic_right() {
     let rights = [
@@ -212,7 +212,7 @@ fn umr_granting_barred_atomic_right_is_rejected() {
     let mut key = domain.umr_key(4, false).expect("the device allows it");
     let mut qp = queue_pair(&domain);
     qp.send.supports(&Umr::INFO).expect("the device allows it");
-    let refused = qp.post(&Umr::rights(key.renew(), KeyAccess::ALL), 1);
+    let refused = qp.post(&Umr::access_flags(key.renew(), KeyAccess::ALL), 1);
     assert_eq!(refused, Err(PostError::UmrAtomicAccess));
     let text = PostError::UmrAtomicAccess.to_string();
     assert!(text.contains("umr_modify_atomic_disabled"), "{text}");

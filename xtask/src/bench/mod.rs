@@ -138,7 +138,7 @@ const OPERATIONS: &[Operation] = &[
         floor: None,
     },
     Operation {
-        name: "post a shared receive, 1 SGE",
+        name: "post to an SRQ, 1 SGE",
         case: "shared",
         function: "shared",
         bound: 80.0,

@@ -1,9 +1,9 @@
 //! Programs under `verbless-model run`: the rate of data between their memory, and the slowdown of
 //! a program that does not use RDMA.
 //!
-//! **Rates**: the example `speed` on the kernel's device, which is the model's here, so that every
-//! byte passes through `process_vm_readv` and `process_vm_writev`; its rows are read as in
-//! [`speed`]. If the kernel's own copies are slow, the bound is a share of their rate.
+//! **Rates**: runs the example `speed --kernel` under `verbless-model run`. The model accesses its
+//! memory with `process_vm_readv` and `process_vm_writev`. [`speed`] explains the rows. If the
+//! kernel's own copies are slow, the bound is a share of their rate.
 //!
 //! **Latencies**: two programs of rdma-core and perftest that poll all the time, while the model's
 //! threads need processor time too. On two processors three or more threads compete, so the latency
@@ -12,11 +12,12 @@
 //! against the rest of the machine if the system allows it. The best of several short rounds
 //! counts, and the rounds end once one reaches the bound.
 //!
-//! **A compile**: `run` adds an absolute time, not a share, because it stops calls with a path.
-//! Their number depends on the programs that the compiler starts and the headers that it looks for,
-//! not on how much it compiles. So the added time is measured with a file of headers only, compiled
-//! in turns by a shell under `run` and by one without; the shortest of many short times has the
-//! least disturbance. The added time is compared with the native compile time of the same file with
+//! **A compile**: the overhead of `run` is a fixed time for each intercepted system call that takes
+//! a path (openat, stat, execve), not a percentage. The number of such calls depends on the
+//! programs that the compiler starts and the headers that it looks for, not on how much it
+//! compiles. So the added time is measured with a file of headers only, compiled in turns by a
+//! shell under `run` and by one without; the shortest of many short times has the least
+//! disturbance. The added time is compared with the native compile time of the same file with
 //! functions to optimize. A direct measurement could not show 2 % of that time: on a machine with
 //! other work, the compile times themselves differ by more.
 
@@ -80,8 +81,7 @@ const LATENCIES: [Latency; 2] = [
 /// Messages in a round, and the most rounds.
 const MESSAGES: u32 = 300;
 const LATENCY_ROUNDS: u32 = 30;
-/// TCP ports of servers and clients, used one after the other, as a closed port is not free at
-/// once.
+/// TCP ports, a new one each round, because a closed port stays in TIME_WAIT.
 const PORTS: std::ops::Range<u16> = 18_900..18_990;
 
 /// Bounds of a compile's time under `run`, as ratios. A compile of headers only is the worst case

@@ -37,10 +37,10 @@ fn alias_requires_allow_and_matching_access_key() {
     assert!(device.caps().shares_keys());
     assert_eq!(SECRET.as_bytes(), &[0x5a; 32]);
     let key = key(&device);
-    device.create_alias_key(alias(&device, &key)).expect_err("its owner allowed no function");
-    key.allow(&device, &SECRET).expect("it is of this device");
+    device.create_alias_key(alias(&device, &key)).expect_err("the owner allowed no function");
+    key.allow(&device, &SECRET).expect("the key is of this device");
     let wrong = AliasAttr { access_key: AccessKey::new([0x5b; 32]), ..alias(&device, &key) };
-    device.create_alias_key(wrong).expect_err("another secret");
+    device.create_alias_key(wrong).expect_err("the secret is wrong");
     let absent = AliasAttr { vhca_id: device.vhca_id() + 100, ..alias(&device, &key) };
     device.create_alias_key(absent).expect_err("there is no such function");
     let [one, other] =
@@ -52,7 +52,7 @@ fn alias_requires_allow_and_matching_access_key() {
         assert_eq!((alias.attr().key, alias.attr().vhca_id), (key.rkey(), device.vhca_id()));
     }
     assert_ne!(one.rkey(), other.rkey());
-    one.destroy().expect("nothing uses it");
+    one.destroy().expect("no object uses the alias");
     refusal_is_reported(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
 }
 

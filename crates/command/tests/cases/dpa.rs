@@ -26,7 +26,7 @@ const HEAP: u32 = 1 << 16;
 
 fn open() -> (Model, Device, ModelToken) {
     let (model, device) = with_dpa();
-    let token = device.as_model().expect("it is the model");
+    let token = device.as_model().expect("the device is a model");
     (model, device, token)
 }
 
@@ -78,7 +78,7 @@ fn processes_have_distinct_ids_and_heaps() {
         assert_eq!(heap.address(), process.heap_address());
         let shown = format!("umem {:#x}: {HEAP} bytes at {:#x}", heap.id(), heap.address());
         assert_eq!(format!("{heap:?}"), shown);
-        let info = process.query().expect("its context");
+        let info = process.query().expect("the context");
         assert!(info.status.runs() && !info.ending && info.crash.is_none(), "{info:?}");
         assert_eq!(info.instructions, 0);
     }
@@ -98,7 +98,7 @@ fn outbox_and_window_ids_are_unique_until_destroy() {
     }
     let [first, ..] = windows;
     let id = first.id();
-    only_handle(first).destroy().expect("nothing begins with it");
+    only_handle(first).destroy().expect("no thread or call has the window in its entry");
     let next = device.create_dpa_window(&process, &pd).expect("room for another");
     assert_eq!(next.id(), id, "the number is free again");
 }
@@ -113,16 +113,19 @@ fn call_returns_value_and_fault_ends_process() {
         device.begin_dpa_call(&process, entry, [20, 3, 0, 0, 0, 0, 0, 0]).expect("a call")
     };
     let call = begin(&entry);
-    assert_eq!(call.state().expect("its context"), DpaCallState::Running);
+    assert_eq!(call.state().expect("the context"), DpaCallState::Running);
     model.run_until_idle();
-    assert_eq!(call.state().expect("its context"), DpaCallState::Returned(23));
-    assert!(process.query().expect("its context").instructions >= 2, "two and the return's");
+    assert_eq!(call.state().expect("the context"), DpaCallState::Returned(23));
+    assert!(
+        process.query().expect("the context").instructions >= 2,
+        "add, ret and the return to the host"
+    );
 
     let call = begin(&DpaEntry::at(ILLEGAL));
     model.run_until_idle();
-    let info = process.query().expect("its context");
+    let info = process.query().expect("the context");
     assert_eq!(info.status.0, DpaFault::ILLEGAL.0);
-    assert_eq!(call.state().expect("its context"), DpaCallState::ProcessEnded(info.status));
+    assert_eq!(call.state().expect("the context"), DpaCallState::ProcessEnded(info.status));
     let crash = info.crash.as_ref().expect("the run that ended it");
     assert!(crash.in_call);
     assert_eq!((crash.pc, crash.registers[10], crash.registers[11]), (ILLEGAL, 20, 3));
@@ -144,7 +147,7 @@ fn new_thread_is_idle() {
     assert_ne!(one.id(), other.id());
     model.run_until_idle();
     for thread in [&one, &other] {
-        let info = thread.query().expect("its context");
+        let info = thread.query().expect("the context");
         assert_eq!(info.state, DpaThreadState::IDLE);
         assert_eq!((info.runs, info.instructions, info.events), (0, 0, 0));
     }
@@ -156,7 +159,9 @@ fn dump_reports_needed_length_if_room_is_short() {
     let (_model, device, token) = open();
     let process = process(&device, &token);
     let small = register_pages(&device);
-    let needed = device.dump_dpa_core(&process, &small, small.length() - 64).expect("its length");
+    let needed = device
+        .dump_dpa_core(&process, &small, small.length() - 64)
+        .expect("the core dump's length");
     assert!(needed > 64, "{needed} bytes");
 }
 
@@ -174,25 +179,27 @@ fn emulated_device_has_queues_vectors_and_doorbells() {
     });
     let [one, other] = &emulated;
     assert_ne!(one.id(), other.id());
-    assert_eq!(one.raised().expect("its context"), [0; 2]);
-    assert_eq!(other.raised().expect("its context"), [0; 3]);
+    assert_eq!(one.raised().expect("the context"), [0; 2]);
+    assert_eq!(other.raised().expect("the context"), [0; 3]);
 
     let cq = cq(&device);
-    let doorbell = |of, queue| device.create_emulated_doorbell(of, queue, &cq);
-    let bells = [(one, 0), (other, 3)].map(|(of, queue)| doorbell(of, queue).expect("a doorbell"));
+    let doorbell =
+        |emulated_device, queue| device.create_emulated_doorbell(emulated_device, queue, &cq);
+    let bells = [(one, 0), (other, 3)]
+        .map(|(emulated_device, queue)| doorbell(emulated_device, queue).expect("a doorbell"));
     assert_ne!(bells[0].id(), bells[1].id());
-    doorbell(one, 1).expect_err("it has one queue");
-    doorbell(other, 3).expect_err("another thread has it");
-    other.ring(3, 0x17).expect("it has four queues");
-    other.ring(3, 0x18).expect("it has four queues");
-    other.ring(4, 0).expect_err("it has four queues");
-    let infos = bells.each_ref().map(|bell| bell.query().expect("its context"));
+    doorbell(one, 1).expect_err("device `one` has queue 0 only");
+    doorbell(other, 3).expect_err("the queue has a doorbell");
+    other.ring(3, 0x17).expect("device `other` has queues 0 to 3");
+    other.ring(3, 0x18).expect("device `other` has queues 0 to 3");
+    other.ring(4, 0).expect_err("device `other` has queues 0 to 3");
+    let infos = bells.each_ref().map(|bell| bell.query().expect("the context"));
     assert_eq!((infos[0].value, infos[0].rings, infos[0].pending), (0, 0, false));
     assert_eq!((infos[1].value, infos[1].rings, infos[1].pending), (0x18, 2, true));
     assert!(!infos[1].armed, "no program armed it");
     let [_, second] = bells;
     second.destroy().expect("the device destroys it");
-    doorbell(other, 3).expect("it is free");
+    doorbell(other, 3).expect("the queue has no doorbell");
 }
 
 #[test]
@@ -204,23 +211,25 @@ fn dpa_eq_checks_attributes_and_serves_cq() {
     let [one, other] = [(); 2].map(|()| device.create_dpa_eq(&token, attr()).expect("an EQ"));
     assert_ne!(one.id(), other.id());
     assert_eq!(one.attr().log_entries, 4);
-    let info = one.query().expect("its context");
+    let info = one.query().expect("the context");
     assert_eq!((info.producer, info.consumer, info.armed), (0, 0, false));
     let raising = |vector| DpaEqAttr { raises: Some((emulated.clone(), vector)), ..attr() };
     device.create_dpa_eq(&token, raising(1)).expect("the last vector");
-    device.create_dpa_eq(&token, raising(2)).expect_err("it has two vectors");
+    device.create_dpa_eq(&token, raising(2)).expect_err("the device has vectors 0 and 1");
     let always = DpaEqAttr { always_armed: true, ..attr() };
-    device.create_dpa_eq(&token, always).expect_err("it raises nothing");
+    device
+        .create_dpa_eq(&token, always)
+        .expect_err("an EQ that raises no vector cannot be always armed");
     let long = device.create_dpa_eq(&token, DpaEqAttr { log_entries: 32, ..attr() });
     let error = long.expect_err("the field has 5 bits").to_string();
     assert!(error.contains("entries is 32; at most 31"), "{error}");
-    let of_it = CqAttr { element: CqEventTarget::DpaEq(one.id()), ..cq_attr(&device) };
-    let cq = device.create_cq(of_it.clone()).expect("a CQ of it");
-    assert_eq!(cq.query().expect("its context").c_eqn_or_apu_element(), one.id());
-    other.destroy().expect("nothing names it");
-    cq.destroy().expect("nothing uses it");
-    one.destroy().expect("nothing names it any more");
-    device.create_cq(of_it).expect_err("the EQ is gone");
+    let on_eq = CqAttr { element: CqEventTarget::DpaEq(one.id()), ..cq_attr(&device) };
+    let cq = device.create_cq(on_eq.clone()).expect("a CQ of the EQ");
+    assert_eq!(cq.query().expect("the context").c_eqn_or_apu_element(), one.id());
+    other.destroy().expect("no CQ reports to the EQ");
+    cq.destroy().expect("no object uses the CQ");
+    one.destroy().expect("the CQ of the EQ is destroyed");
+    device.create_cq(on_eq).expect_err("the EQ is gone");
 }
 
 #[test]
@@ -253,7 +262,7 @@ fn failed_destroy_is_reported() {
 }
 
 fn only_handle<T>(object: Arc<T>) -> T {
-    Arc::into_inner(object).expect("nothing else has it")
+    Arc::into_inner(object).expect("the caller has the only handle")
 }
 
 #[test]
@@ -262,7 +271,7 @@ fn signal_end_rejects_non_eventfd() {
     let process = process(&device, &token);
     let channel = device.event_channel(true).expect("a channel");
     let file = std::fs::File::open("/dev/null").expect("a file");
-    process.signal_end(&channel, file.as_fd()).expect_err("it is not an eventfd");
+    process.signal_end(&channel, file.as_fd()).expect_err("the file is not an eventfd");
 }
 
 /// The context in the next CREATE_GENERAL_OBJECT.
@@ -287,9 +296,10 @@ fn thread_and_call_send_all_entry_fields() {
     let process = process(&device, &token);
     let pd = device.alloc_pd().expect("a protection domain");
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
-    let [_, outbox] = [(); 2].map(|()| device.create_dpa_outbox(&process, &uar).expect("one"));
+    let [_, outbox] =
+        [(); 2].map(|()| device.create_dpa_outbox(&process, &uar).expect("an outbox"));
     let [_, first, second] =
-        [(); 3].map(|()| device.create_dpa_window(&process, &pd).expect("one"));
+        [(); 3].map(|()| device.create_dpa_window(&process, &pd).expect("a window"));
     let entry = DpaEntry {
         address: ADD,
         metadata: 0x1234_5678_9abc_def0,
@@ -310,7 +320,7 @@ fn thread_and_call_send_all_entry_fields() {
         assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::STRICT, 3));
         assert_eq!(sent.outbox_id(), outbox.id());
         assert_eq!([sent.window_id(), sent.second_window_id()], [first.id(), second.id()]);
-        thread.destroy().expect("nothing starts it");
+        thread.destroy().expect("no event starts the thread");
     }
     let arguments = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
     let (sent, _call) = sent::<prm::DpaCall, _>(&model, || {
@@ -343,7 +353,9 @@ fn outbox_or_window_of_another_process_is_rejected() {
             let error = refused.expect_err(what);
             assert!(error.to_string().contains(what), "{error}");
         }
-        device.create_dpa_thread(&other, &entry, 0, kind).expect("it is its own");
+        device
+            .create_dpa_thread(&other, &entry, 0, kind)
+            .expect("the outbox and window are of this process");
     }
 }
 
@@ -357,11 +369,11 @@ fn error_handler_and_held_argument_are_sent() {
         inputs.remove(0).split_off(prm::ModifyGeneralObjectIn::BYTES)
     };
     let modify = Opcode::MODIFY_GENERAL_OBJECT;
-    let sent = body(modify, &mut || process.set_error_handler(ILLEGAL).expect("it runs"));
+    let sent = body(modify, &mut || process.set_error_handler(ILLEGAL).expect("the process runs"));
     let sent = prm::DpaProcess::from_prefix(&sent).expect("a whole context");
     assert_eq!(sent.error_handler(), ILLEGAL);
     let kind = DpaThreadKind { held: true, ..Default::default() };
-    let thread = device.create_dpa_thread(&process, &DpaEntry::at(ADD), 0, kind).expect("one");
+    let thread = device.create_dpa_thread(&process, &DpaEntry::at(ADD), 0, kind).expect("a thread");
     let sent = body(modify, &mut || thread.run(0x77).expect("the process runs"));
     let sent = prm::DpaThread::from_prefix(&sent).expect("a whole context");
     assert_eq!(sent.argument(), 0x77);
@@ -379,6 +391,6 @@ fn uar_extensions_have_distinct_device_ids() {
         made
     });
     assert_ne!(one.device_id(), other.device_id());
-    one.destroy().expect("nothing names it");
+    one.destroy().expect("no object uses the first one");
     refusal_is_reported(&model, Opcode::DESTROY_GENERAL_OBJECT, || other.destroy());
 }

@@ -63,20 +63,20 @@ fn rq_query_returns_attributes_of_ring_or_rmp() {
     for (flush_in_error, keep_vlan) in [(true, false), (false, true)] {
         let attr = RqAttr { flush_in_error, keep_vlan, ..rq_attr(&device) };
         let rq = device.create_rq(attr.clone()).expect("an RQ");
-        let context = rq.query().expect("its context");
+        let context = rq.query().expect("the context");
         assert_eq!((context.state(), context.mem_rq_type()), (RqState::RST, MemRqType::INLINE));
         assert_eq!((context.flush_in_error_en(), context.vsd()), (flush_in_error, keep_vlan));
         assert_eq!((context.user_index(), context.cqn()), (0x12_3456, attr.cq.cqn().0));
-        let RqWqes::Own { pd, record, .. } = &attr.wqes else { panic!("a ring of its own") };
+        let RqWqes::Own { pd, record, .. } = &attr.wqes else { panic!("the RQ has its own ring") };
         let wq = context.wq();
         assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, pd.pdn()));
         assert_eq!(wq.dbr_addr(), record.offset());
     }
-    let pool = Arc::new(device.create_rmp(rmp_attr(&device)).expect("a pool"));
-    let attr = RqAttr { wqes: RqWqes::Pool(pool.clone()), ..rq_attr(&device) };
+    let rmp = Arc::new(device.create_rmp(rmp_attr(&device)).expect("an RMP"));
+    let attr = RqAttr { wqes: RqWqes::Rmp(rmp.clone()), ..rq_attr(&device) };
     assert!(attr.flush_in_error);
-    let context = device.create_rq(attr).expect("an RQ").query().expect("its context");
-    assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, pool.rmpn().0));
+    let context = device.create_rq(attr).expect("an RQ").query().expect("the context");
+    assert_eq!((context.mem_rq_type(), context.rmpn()), (MemRqType::RMP, rmp.rmpn().0));
     assert!(!context.flush_in_error_en(), "flush_in_error_en must be 0 with an RMP");
 }
 
@@ -98,12 +98,12 @@ fn rq_uses_its_q_counter() {
     let counter = Arc::new(device.alloc_q_counter().expect("a counter"));
     let attr = RqAttr { counter: Some(counter.clone()), ..rq_attr(&device) };
     let rq = device.create_rq(attr).expect("an RQ");
-    let context = rq.query().expect("its context");
+    let context = rq.query().expect("the context");
     assert_eq!(context.counter_set_id(), counter.number());
     assert_eq!(counter.query().expect("the counts").out_of_buffer(), 0);
     rq.destroy().expect("the RQ goes");
     Arc::into_inner(counter)
-        .expect("it has one owner")
+        .expect("the Q counter has one owner")
         .destroy()
         .expect("the device destroys the counter");
 }
@@ -122,9 +122,9 @@ fn timestamp_format_and_empw_require_capability() {
         let (_model, device) = with_caps(&[WITHOUT_RAW_TX, (&rqs.0, &rqs.1), (&sqs.0, &sqs.1)]);
         for timestamps in [has, Clock::DEFAULT] {
             let rq = device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }).expect("an RQ");
-            assert_eq!(rq.query().expect("its context").ts_format(), timestamps);
+            assert_eq!(rq.query().expect("the context").ts_format(), timestamps);
             let sq = device.create_sq(SqAttr { timestamps, ..sq_attr(&device) }).expect("an SQ");
-            assert_eq!(sq.query().expect("its context").ts_format(), timestamps);
+            assert_eq!(sq.query().expect("the context").ts_format(), timestamps);
         }
         let timestamps = lacks;
         refused(device.create_rq(RqAttr { timestamps, ..rq_attr(&device) }), "has no clock");
@@ -138,10 +138,10 @@ fn timestamp_format_and_empw_require_capability() {
 fn rq_moves_through_rst_rdy_err() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
-    let state = || rq.query().expect("its context").state();
+    let state = || rq.query().expect("the context").state();
     rq.to_ready().expect("from RST");
     assert_eq!(state(), RqState::RDY);
-    assert_eq!(rq.to_ready().expect_err("it is ready").kind(), ErrorKind::Command);
+    assert_eq!(rq.to_ready().expect_err("the RQ is in RDY").kind(), ErrorKind::Command);
     rq.to_error().expect("from RDY");
     assert_eq!(state(), RqState::ERR);
     rq.to_reset().expect("from ERR");
@@ -153,17 +153,17 @@ fn sq_query_returns_attributes_and_state() {
     let (_model, device) = with_caps(&[WITHOUT_RAW_TX]);
     let attr = sq_attr(&device);
     let sq = device.create_sq(attr.clone()).expect("an SQ");
-    let context = sq.query().expect("its context");
+    let context = sq.query().expect("the context");
     assert_eq!((context.state(), context.flush_in_error_en()), (SqState::RST, true));
     assert_eq!((context.user_index(), context.cqn()), (0x65_4321, attr.cq.cqn().0));
     assert_eq!(context.min_wqe_inline_mode(), MinWqeInlineMode::L2);
-    let tis = attr.tis.as_ref().expect("it has one");
+    let tis = attr.tis.as_ref().expect("the SQ has a TIS");
     assert_eq!((context.tis_lst_sz(), context.tis_num_0()), (1, tis.tisn().0));
     let wq = context.wq();
     assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (5, 6, attr.pd.pdn()));
     assert_eq!((wq.uar_page(), wq.dbr_addr()), (attr.uar.page_id(), attr.record.offset()));
 
-    let state = || sq.query().expect("its context").state();
+    let state = || sq.query().expect("the context").state();
     sq.to_ready().expect("from RST");
     assert_eq!(state(), SqState::RDY);
     sq.to_error().expect("from RDY");
@@ -221,16 +221,16 @@ fn values_wider_than_field_are_rejected_by_name() {
 fn tis_priority_is_in_bits_3_1() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let tis = tis(&device, 7).expect("a TIS");
-    let context = tis.query().expect("its context");
+    let context = tis.query().expect("the context");
     assert_eq!((context.prio(), context.transport_domain()), (14, tis.attr().domain.number()));
-    tis.set_priority(2).expect("another");
-    assert_eq!(tis.query().expect("its context").prio(), 4);
+    tis.set_priority(2).expect("priority 2");
+    assert_eq!(tis.query().expect("the context").prio(), 4);
     refused(tis.set_priority(8), "priority");
 }
 
 /// lag_tx_port_affinity of a new TIS, and whether it is strict.
 fn affinity(device: &Device) -> (u8, bool) {
-    let context = tis(device, 0).expect("a TIS").query().expect("its context");
+    let context = tis(device, 0).expect("a TIS").query().expect("the context");
     (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity())
 }
 
@@ -268,7 +268,7 @@ fn tir_has_its_rq_and_self_loopback_block() {
     {
         let loopback = SelfLoopback { allow_unicast, allow_multicast };
         let tir = device.create_tir(domain.clone(), rq.clone(), loopback).expect("a TIR");
-        let context = tir.query().expect("its context");
+        let context = tir.query().expect("the context");
         assert_eq!((context.disp_type(), context.inline_rqn()), (TirDispType::DIRECT, rq.rqn().0));
         assert_eq!((context.transport_domain(), context.self_lb_block()), (domain.number(), bits));
         assert!(Arc::ptr_eq(tir.domain(), &domain) && Arc::ptr_eq(tir.rq(), &rq));

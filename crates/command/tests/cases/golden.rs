@@ -23,7 +23,7 @@ fn umem_mkey_command_matches_ucx_bytes() {
     });
     let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("a device").remove(0);
-    let device = Device::open(&backend, &info).expect("it opens");
+    let device = Device::open(&backend, &info).expect("the device opens");
     let umem = register_pages(&device);
     let pd = device.alloc_pd().expect("a protection domain");
     let page = page_size() as u64;
@@ -48,10 +48,10 @@ fn umem_mkey_command_matches_ucx_bytes() {
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     // opcode CREATE_MKEY; the kernel writes the uid after it.
     put(0x00, &[0x02, 0x00]);
-    // mkey_umem_valid, bit 97, after pg_access.
+    // mkey_umem_valid, bit 97 of create_mkey_in, after pg_access.
     put(0x0c, &0x4000_0000_u32.to_be_bytes());
-    // memory_key_mkey_entry (mkc) at 0x10; bits without "of the command" count from there.
-    // rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
+    // memory_key_mkey_entry (mkc) at 0x10. Bit offsets below are within mkc, unless they say
+    // create_mkey_in. rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
     put(0x10, &0x0000_3d00_u32.to_be_bytes());
     // qpn: any QP; and the variant, which is random.
     let variant = key.lkey().0 & 0xff;
@@ -61,16 +61,16 @@ fn umem_mkey_command_matches_ucx_bytes() {
     // start_addr, bit 128; len, bit 192.
     put(0x20, &start.to_be_bytes());
     put(0x28, &(2 * page + 0x80).to_be_bytes());
-    // translations_octword_size (bit 416 of mkc) and translations_octword_actual_size (bit 768 of
-    // the command): UCX writes 1 for any length. No log_page_size: the UMEM has the pages.
+    // translations_octword_size, bit 416, and translations_octword_actual_size, bit 768 of
+    // create_mkey_in: UCX writes 1 for any length. No log_page_size: the UMEM has the pages.
     put(0x44, &1_u32.to_be_bytes());
     put(0x60, &1_u32.to_be_bytes());
-    // mkey_umem_id and mkey_umem_offset, bits 800 and 832 of the command.
+    // mkey_umem_id and mkey_umem_offset, bits 800 and 832 of create_mkey_in.
     put(0x64, &umem.id().to_be_bytes());
     put(0x68, &offset.to_be_bytes());
     let mut input = inputs.lock().expect("no panic").last().expect("a command").clone();
     input[2..4].fill(0);
-    let differs = input.iter().zip(&expected).position(|(is, expected)| is != expected);
+    let differs = input.iter().zip(&expected).position(|(sent, expected)| sent != expected);
     assert_eq!(differs.map(|at| format!("byte {at:#x}: {:02x?}", &input[at & !3..][..4])), None);
     assert_eq!(input.len(), expected.len());
 }

@@ -29,20 +29,20 @@ fn ring_sizes_above_limit_are_rejected() {
         ..qp_attr(&device, ServiceType::RC)
     };
     let made = device.create_qp(attr(Some(5), Some(5))).expect("rings of the limit");
-    let context = made.query().expect("its context");
+    let context = made.query().expect("the context");
     assert_eq!((context.log_sq_size(), context.log_rq_size()), (5, 5));
     refused(device.create_qp(attr(Some(6), Some(5))), "send ring's WQEBBs is 6; at most 5");
     refused(device.create_qp(attr(Some(5), Some(6))), "receive WQEs is 6; at most 5");
     refused(device.create_qp(attr(Some(200), None)), "at most 5");
 
     let cq = |log_cqes| device.create_cq(CqAttr { log_cqes, ..cq_attr(&device) });
-    assert_eq!(cq(6).expect("the limit").query().expect("its context").log_cq_size(), 6);
+    assert_eq!(cq(6).expect("the limit").query().expect("the context").log_cq_size(), 6);
     refused(cq(7), "CQEs is 7; at most 6");
 
-    let pools = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..rmp_attr(&device) });
-    let made = pools(5).expect("the limit").query().expect("its context");
+    let create_rmp = |log_wqes| device.create_rmp(RmpAttr { log_wqes, ..rmp_attr(&device) });
+    let made = create_rmp(5).expect("the limit").query().expect("the context");
     assert_eq!(made.wq().log_wq_sz(), 5);
-    refused(pools(6), "receives is 6; at most 5");
+    refused(create_rmp(6), "receives is 6; at most 5");
 }
 
 #[test]
@@ -54,14 +54,14 @@ fn receive_stride_is_16_to_512_bytes() {
     };
     for log in [4, 9] {
         let made = make(log, Some(3)).expect("the least and the most");
-        assert_eq!(made.query().expect("its context").log_rq_stride(), log - 4);
+        assert_eq!(made.query().expect("the context").log_rq_stride(), log - 4);
     }
     for log in [0, 3, 10, 255] {
         refused(make(log, Some(3)), "16 to 512 bytes");
     }
     // Without a receive ring the stride cannot be wrong.
     let none = make(0, None).expect("a queue pair that receives nothing");
-    assert_eq!(none.query().expect("its context").rq_type(), RqType::NONE);
+    assert_eq!(none.query().expect("the context").rq_type(), RqType::NONE);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn user_index_has_24_bits() {
     let (_model, device) = connectx6dx(Link::Infiniband);
     let make =
         |user_index| device.create_qp(QpAttr { user_index, ..qp_attr(&device, ServiceType::RC) });
-    let made = make(0xff_ffff).expect("all 24 bits").query().expect("its context");
+    let made = make(0xff_ffff).expect("all 24 bits").query().expect("the context");
     assert_eq!(made.user_index(), 0xff_ffff);
     refused(make(1 << 24), "the user index is 16777216; at most 16777215");
 }
@@ -79,7 +79,7 @@ fn qp_without_sq_sets_no_sq() {
     let (_model, device) = connectx6dx(Link::Infiniband);
     for log_send_wqebbs in [None, Some(3)] {
         let attr = QpAttr { log_send_wqebbs, ..qp_attr(&device, ServiceType::RC) };
-        let made = device.create_qp(attr).expect("a queue pair").query().expect("its context");
+        let made = device.create_qp(attr).expect("a queue pair").query().expect("the context");
         assert_eq!(made.no_sq(), log_send_wqebbs.is_none());
         assert_eq!(made.ts_format(), TimestampFormat::FREE_RUNNING);
     }
@@ -96,7 +96,7 @@ fn qp_timestamps_follow_sq_ts_format_without_roce() {
         let (_model, device) = based_on("connectx6dx-realtime", &lines);
         assert!(device.caps().roce.is_none());
         let made = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");
-        assert_eq!(made.query().expect("its context").ts_format(), expected, "{format}");
+        assert_eq!(made.query().expect("the context").ts_format(), expected, "{format}");
     }
 }
 
@@ -104,7 +104,7 @@ fn qp_timestamps_follow_sq_ts_format_without_roce() {
 fn qp_has_own_rq_or_rmp() {
     let (_model, device) = connectx6dx(Link::Infiniband);
     let attr = qp_attr(&device, ServiceType::RC);
-    let made = device.create_qp(attr.clone()).expect("a queue pair").query().expect("its context");
+    let made = device.create_qp(attr.clone()).expect("a queue pair").query().expect("the context");
     assert_eq!(made.rq_type(), RqType::REGULAR);
     let rmp = Some(Arc::new(device.create_rmp(rmp_attr(&device)).expect("an RMP")));
     refused(device.create_qp(QpAttr { rmp, ..attr }), "not both");
@@ -178,7 +178,7 @@ fn connection_attributes_fit_up_to_last_bit() {
     refused(qp.to_rtr(&RtrAttr { min_rnr_timer: 32, ..rtr() }), "is 32; at most 31");
     refused(qp.to_rtr(&RtrAttr { path: Path::to_lid(0), ..rtr() }), "LID 0");
     qp.to_rtr(&rtr()).expect("RTR with all bits set");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.remote_qpn(), context.next_rcv_psn()), (0xff_ffff, 0xff_ffff));
     assert_eq!((context.min_rnr_nak(), context.atomic_mode()), (31, AtomicMode::IB_SPEC));
     assert_eq!(context.log_msg_max(), device.caps().log_max_message);
@@ -194,7 +194,7 @@ fn connection_attributes_fit_up_to_last_bit() {
     refused(qp.to_rts(&RtsAttr { retry_count: 8, ..rts }), "the retry count is 8; at most 7");
     refused(qp.to_rts(&RtsAttr { rnr_retry: 8, ..rts }), "the RNR retry count is 8; at most 7");
     qp.to_rts(&rts).expect("RTS with all bits set");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.next_send_psn(), context.log_sra_max()), (0xff_ffff, 4));
     assert_eq!((context.retry_count(), context.rnr_retry()), (7, 7));
     assert_eq!(context.primary_address_path().ack_timeout(), 31);
@@ -212,9 +212,9 @@ fn max_destination_reads_rounds_up_to_power_of_two() {
         qp.to_init(&init()).expect("INIT");
         let attr = RtrAttr { max_destination_reads: reads, ..rtr() };
         qp.to_rtr(&attr).expect("RTR");
-        let context = qp.query().expect("its context");
+        let context = qp.query().expect("the context");
         assert_eq!(context.log_rra_max(), log, "{reads}");
-        assert!(context.rre() && context.rae(), "{reads}: the right to read");
+        assert!(context.rre() && context.rae(), "{reads}: rre and rae");
     }
 }
 
@@ -240,7 +240,7 @@ fn outstanding_reads_above_limit_are_rejected() {
             refused(qp.to_rts(&RtsAttr { max_reads: reads, ..rts }), &words);
         }
         qp.to_rts(&RtsAttr { max_reads: most_out, ..rts }).expect("RTS");
-        let context = qp.query().expect("its context");
+        let context = qp.query().expect("the context");
         assert_eq!(1 << context.log_sra_max(), u32::from(most_out));
     }
 }
@@ -262,7 +262,7 @@ fn ud_has_largest_mtu_and_24_bit_psn() {
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(u32::MAX) };
     qp.to_init_datagram(&attr).expect("INIT");
     qp.to_rtr_datagram().expect("RTR");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.mtu().0, context.log_msg_max()), (Mtu::B4096 as u8, 12));
     refused(qp.to_rts_datagram(1 << 24), "the send PSN");
     qp.to_rts_datagram(0xff_ffff).expect("all its bits");
@@ -307,14 +307,14 @@ fn umem_mkey_is_bounded_by_umem_and_page_offset() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let whole = register_pages(&device).length();
     device.create_mkey(umem_mkey_attr(&device, 0, whole)).expect("all of it");
-    device.create_mkey(umem_mkey_attr(&device, whole - 1, 1)).expect("its last byte");
+    device.create_mkey(umem_mkey_attr(&device, whole - 1, 1)).expect("the region's last byte");
     refused(device.create_mkey(umem_mkey_attr(&device, 0, whole + 1)), "the end of its UMEM");
     refused(device.create_mkey(umem_mkey_attr(&device, whole, 1)), "the end of its UMEM");
     refused(device.create_mkey(umem_mkey_attr(&device, u64::MAX - 1, 2)), "");
 
     let page = page_size() as u64;
     let attr = umem_mkey_attr(&device, 100, 2 * page);
-    device.create_mkey(attr.clone()).expect("it begins within a page");
+    device.create_mkey(attr.clone()).expect("the key begins within a page");
     let elsewhere = MkeyAttr { start: attr.start + page, ..attr.clone() };
     device.create_mkey(elsewhere).expect("the same offset in another page");
     for start in [attr.start + 1, attr.start - 1, attr.start ^ 0x800] {
@@ -335,13 +335,13 @@ fn klm_and_ksm_mkeys_check_range_and_entries() {
     make(u64::MAX - 4096, 4096, klms(1)).expect("up to the last address");
     refused(make(u64::MAX - 4095, 4096, klms(1)), "the end of the address space");
     refused(make(0, 0, klms(1)), "zero bytes");
-    let made = make(0, 1, klms(1)).expect("one byte").query().expect("its context");
+    let made = make(0, 1, klms(1)).expect("one byte").query().expect("the context");
     assert_eq!(made.translations_octword_size(), 4, "the list is filled up to four");
-    let made = make(0, 1, klms(5)).expect("one byte").query().expect("its context");
+    let made = make(0, 1, klms(5)).expect("one byte").query().expect("the context");
     assert_eq!(made.translations_octword_size(), 8, "the list is filled up to four");
     assert_eq!(made.access_mode_1_0() | made.access_mode_4_2() << 2, MkeyAccessMode::KLMS.0);
     let ksms = KeyMemory::Ksms { log_length: 12, klms: vec![klm; 2] };
-    let made = make(0, 8192, ksms).expect("two pages").query().expect("its context");
+    let made = make(0, 8192, ksms).expect("two pages").query().expect("the context");
     assert_eq!(made.access_mode_1_0() | made.access_mode_4_2() << 2, MkeyAccessMode::KSM.0);
     assert_eq!(made.log_page_size(), 12);
     refused(make(0, 1, KeyMemory::Ksms { log_length: 12, klms: Vec::new() }), "one KLM entry");
@@ -411,7 +411,7 @@ fn umr_mkey_takes_1_to_65532_klms() {
         device.create_mkey(MkeyAttr { pd, access, start: 0, length, memory })
     };
     for (klms, octowords) in [(1, 4), (4, 4), (5, 8), (65_532, 65_532)] {
-        let made = make(0, klms).expect("within the limits").query().expect("its context");
+        let made = make(0, klms).expect("within the limits").query().expect("the context");
         assert_eq!(made.translations_octword_size(), octowords, "{klms}");
         assert!(made.free() && made.umr_en() && made.en_rinval());
     }
@@ -451,7 +451,7 @@ fn mkey_omits_rights_that_device_lacks() {
     let all = KeyAccess { relaxed_ordering: true, ..KeyAccess::ALL };
     let key = |device: &Device| {
         let attr = MkeyAttr { access: all, ..umem_mkey_attr(device, 0, 4096) };
-        let context = device.create_mkey(attr).expect("a key").query().expect("its context");
+        let context = device.create_mkey(attr).expect("a key").query().expect("the context");
         (context.a(), context.relaxed_ordering_write(), context.relaxed_ordering_read())
     };
     let (_model, device) = connectx6dx(Link::Ethernet);
@@ -491,10 +491,10 @@ fn cq_moderation_requires_its_capability() {
         device.create_cq(cq_attr(&device)).expect("a CQ with default options");
     }
     let (_model, device) = connectx6dx(Link::Ethernet);
-    let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("it moderates");
-    assert_eq!(cq.moderation().expect("its context"), (moderation, false));
-    let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("it counts from CQEs");
-    assert_eq!(cq.moderation().expect("its context"), (Moderation::default(), true));
+    let cq = device.create_cq_with(cq_attr(&device), &moderated).expect("the CQ moderates");
+    assert_eq!(cq.moderation().expect("the context"), (moderation, false));
+    let cq = device.create_cq_with(cq_attr(&device), &from_cqe).expect("the CQ counts from CQEs");
+    assert_eq!(cq.moderation().expect("the context"), (Moderation::default(), true));
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn qp_without_atomics_has_no_atomic_mode_or_rae() {
     ]);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.rre(), context.rae()), (true, false));
     assert_eq!(context.atomic_mode(), AtomicMode::NONE);
 }
@@ -580,7 +580,7 @@ fn cqe_compression_requires_size_and_format_caps() {
             let (_model, device) = based_on("connectx6dx", &format!("[caps.general]\n{lines}"));
             let attr = CqAttr { cqe_size, ..cq_attr(&device) };
             let options = CqOptions { compression: Some(format), ..CqOptions::default() };
-            device.create_cq_with(attr, &options).map(|cq| cq.query().expect("its context"))
+            device.create_cq_with(attr, &options).map(|cq| cq.query().expect("the context"))
         };
         let context = make(None).expect("the device has all of it");
         assert!(context.cqe_comp_en() && context.mini_cqe_res_format() == format);
@@ -589,7 +589,7 @@ fn cqe_compression_requires_size_and_format_caps() {
         }
         for name in [of_64, of_128, with_tag, with_stride].iter().filter(|it| !needed.contains(it))
         {
-            make(Some(name)).expect("it does not need the capability");
+            make(Some(name)).expect("the CQ does not need the capability");
         }
     }
     let (_model, device) = connectx6dx(Link::Ethernet);
@@ -616,7 +616,7 @@ fn moderation_change_requires_capabilities() {
         for (change, refuses) in changes.into_iter().zip(refuses) {
             match refuses {
                 true => refused(change(&cq), &format!("capability {name} is 0")),
-                false => change(&cq).expect("it does not need the capability"),
+                false => change(&cq).expect("the command does not need the capability"),
             }
         }
     }

@@ -49,18 +49,25 @@ fn caps_match_hca_cap_page() {
 }
 
 #[test]
-fn mkey_query_returns_attributes_and_number_changes() {
+fn query_mkey_returns_attributes() {
     let (_model, device) = device();
     let attr = klms(&device, 3);
-    let first = device.create_mkey(attr.clone()).expect("a key");
-    let context = first.query().expect("its context");
+    let mkey = device.create_mkey(attr.clone()).expect("a key");
+    let context = mkey.query().expect("the context");
     assert_eq!((context.start_addr(), context.len()), (attr.start, attr.length));
     assert_eq!(context.pd(), attr.pd.pdn());
     assert!(context.rr() && context.rw() && context.a() && context.lr() && context.lw());
-    assert_eq!(u32::from(context.mkey_7_0()), first.rkey().0 & 0xff);
+    assert_eq!(u32::from(context.mkey_7_0()), mkey.rkey().0 & 0xff);
+}
+
+#[test]
+fn recreated_mkey_has_another_rkey() {
+    let (_model, device) = device();
+    let attr = klms(&device, 3);
+    let first = device.create_mkey(attr.clone()).expect("a key");
     let stale = first.rkey();
-    first.destroy().expect("nothing uses it");
-    let second = device.create_mkey(attr).expect("another key");
+    first.destroy().expect("no object uses the key");
+    let second = device.create_mkey(attr).expect("a second key");
     assert_ne!(second.rkey(), stale, "the old key must not open the new one's memory");
 }
 
@@ -89,10 +96,10 @@ fn failed_command_reports_name_status_and_syndrome() {
         verbless_prm::CommandStatus(0x0f),
         0xbeef,
     );
-    let error = device.nop().expect_err("it was made to fail");
+    let error = device.nop().expect_err("the model fails the first NOP");
     assert_eq!(error.kind(), ErrorKind::Command);
     assert_eq!((error.status(), error.syndrome()), (Some(0x0f), Some(0xbeef)));
     let text = error.to_string();
     assert!(text.contains("NOP") && text.contains("0xbeef"), "{text}");
-    device.nop().expect("only the first was to fail");
+    device.nop().expect("the model fails only the first NOP");
 }

@@ -23,18 +23,18 @@ fn cq_query_returns_requested_attributes() {
     for (cqe_size, ignore_overrun) in [(CqeSize::BYTES_64, true), (CqeSize::BYTES_128, false)] {
         let attr = CqAttr { cqe_size, ignore_overrun, ..cq_attr(&device) };
         let cq = device.create_cq(attr.clone()).expect("a CQ");
-        let context = cq.query().expect("its context");
+        let context = cq.query().expect("the context");
         assert_eq!((context.cqe_sz(), context.oi()), (cqe_size, ignore_overrun));
         assert_eq!((context.log_cq_size(), context.uar_page()), (4, attr.uar.page_id()));
         assert_eq!(CqEventTarget::Eq(Eqn(context.c_eqn_or_apu_element())), attr.element);
         assert_eq!(context.dbr_addr(), attr.record.offset());
         assert_eq!(cq.attr().log_cqes, 4);
         assert_eq!(model.counts(0).cqs, before + 1);
-        cq.destroy().expect("nothing uses it");
+        cq.destroy().expect("no object uses the CQ");
         assert_eq!(model.counts(0).cqs, before);
     }
     let padded = CqAttr { cqe_size: CqeSize::BYTES_128_PADDED, ..cq_attr(&device) };
-    let error = device.create_cq(padded).expect_err("it is not supported").to_string();
+    let error = device.create_cq(padded).expect_err("padding is not supported").to_string();
     assert!(error.contains("CqeSize::BYTES_128"), "{error}");
     let each: [CqObject; 2] =
         std::array::from_fn(|_| device.create_cq(cq_attr(&device)).expect("a CQ"));
@@ -46,14 +46,15 @@ fn moderation_is_set_and_limited_to_12_bits() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
     for (period, count) in [(16, 32), (0xfff, 0xffff), (0, 0)] {
-        cq.set_moderation(Moderation { period, count }).expect("it fits");
-        let context = cq.query().expect("its context");
+        cq.set_moderation(Moderation { period, count }).expect("period and count fit");
+        let context = cq.query().expect("the context");
         assert_eq!((context.cq_period(), context.cq_max_count()), (period, count));
     }
     for (cqe, mode) in [(true, CqPeriodMode::START_FROM_CQE), (false, CqPeriodMode::START_FROM_EQE)]
     {
-        cq.set_moderation_from(Moderation { period: 7, count: 9 }, cqe).expect("it fits");
-        let context = cq.query().expect("its context");
+        cq.set_moderation_from(Moderation { period: 7, count: 9 }, cqe)
+            .expect("period and count fit");
+        let context = cq.query().expect("the context");
         assert_eq!((context.cq_period(), context.cq_max_count()), (7, 9));
         assert_eq!(context.cq_period_mode(), mode);
     }
@@ -73,7 +74,7 @@ fn rc_qp_query_returns_values_of_each_transition() {
     let before = model.counts(0).qps;
     let attr = qp_attr(&device, ServiceType::RC);
     let mut qp = device.create_qp(attr.clone()).expect("a queue pair");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((qp.state().expect("a state"), context.st()), (QpState::RST, ServiceType::RC));
     assert_eq!((context.log_sq_size(), context.log_rq_size()), (3, 2));
     assert_eq!((context.log_rq_stride(), context.user_index()), (1, 0x12_3456));
@@ -85,19 +86,19 @@ fn rc_qp_query_returns_values_of_each_transition() {
 
     qp.to_init(&init()).expect("INIT");
     assert!(qp.has_left_reset());
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert!(context.rre() && context.rwe() && context.rae());
     assert_eq!(context.primary_address_path().vhca_port_num(), 1);
     let less = RemoteAccess { write: true, ..Default::default() };
     qp.change_init(&InitAttr { access: less, ..init() }).expect("INIT again");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.rre(), context.rwe(), context.rae()), (false, true, false));
     let empty = InitAttr { pkey_index: 1, ..init() };
     let error = qp.change_init(&empty).expect_err("there is one partition key");
     assert_eq!(error.status(), Some(CommandStatus::IX.0), "{error}");
     qp.change_init(&init()).expect("INIT again");
     qp.to_rtr(&rtr()).expect("RTR");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!(context.mtu().0, Mtu::B1024 as u8);
     assert_eq!((context.remote_qpn(), context.next_rcv_psn()), (0x1234, 0x56_789a));
     assert_eq!((context.min_rnr_nak(), context.log_rra_max()), (13, 3));
@@ -105,13 +106,13 @@ fn rc_qp_query_returns_values_of_each_transition() {
     assert!(context.rre() && context.rwe() && context.rae());
 
     qp.to_rts(&rts()).expect("RTS");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!(context.next_send_psn(), 0xab_cdef);
     assert_eq!((context.retry_count(), context.rnr_retry(), context.log_sra_max()), (6, 5, 2));
     assert_eq!(context.primary_address_path().ack_timeout(), 14);
 
     qp.change(&RtsChange { access: Some(less), min_rnr_timer: Some(7) }).expect("RTS again");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.rre(), context.rwe(), context.min_rnr_nak()), (false, true, 7));
     assert_eq!(qp.state().expect("a state"), QpState::RTS);
     qp.to_error().expect("ERR");
@@ -120,7 +121,7 @@ fn rc_qp_query_returns_values_of_each_transition() {
     assert_eq!(qp.state().expect("a state"), QpState::RST);
     assert!(!qp.has_left_reset());
     assert_eq!((qp.attr().user_index, model.counts(0).qps), (0x12_3456, before + 1));
-    qp.destroy().expect("nothing uses it");
+    qp.destroy().expect("no object uses the QP");
     assert_eq!(model.counts(0).qps, before);
 }
 
@@ -130,7 +131,7 @@ fn qp_without_inbound_reads_has_no_read_right() {
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
     qp.to_rtr(&RtrAttr { max_destination_reads: 0, ..rtr() }).expect("RTR");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.rre(), context.rwe(), context.rae()), (false, true, false));
 }
 
@@ -159,10 +160,10 @@ fn failed_transition_hints_at_state_only_for_bad_state() {
     qp.to_init(&init()).expect("INIT");
     qp.to_rtr(&rtr()).expect("RTR");
     model.fail_command(0, Opcode::RTR2RTS_QP, 1, CommandStatus::BAD_RES_STATE, 1);
-    let error = qp.to_rts(&rts()).expect_err("it was made to fail");
+    let error = qp.to_rts(&rts()).expect_err("the model fails the command");
     assert!(error.hint().contains("RTS needs RTR"), "{}", error.hint());
     model.fail_command(0, Opcode::RTR2RTS_QP, 1, CommandStatus::BAD_PARAM, 1);
-    let error = qp.to_rts(&rts()).expect_err("it was made to fail");
+    let error = qp.to_rts(&rts()).expect_err("the model fails the command");
     assert!(!error.hint().contains("needs RTR"), "{}", error.hint());
     qp.to_rts(&rts()).expect("RTS");
 }
@@ -171,17 +172,17 @@ fn failed_transition_hints_at_state_only_for_bad_state() {
 fn ud_qp_has_qkey_and_rejects_rc_transitions() {
     let (_model, device) = connectx6dx(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
-    let refused = qp.to_init(&init()).expect_err("it has no peer");
+    let refused = qp.to_init(&init()).expect_err("the QP has no peer");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(0x1122_3344) };
     qp.to_init_datagram(&attr).expect("INIT");
-    assert_eq!(qp.query().expect("its context").q_key(), 0x1122_3344);
+    assert_eq!(qp.query().expect("the context").q_key(), 0x1122_3344);
     qp.to_rtr_datagram().expect("RTR");
     assert!(qp.to_rts_datagram(1 << 24).is_err(), "25 bits");
     qp.to_rts_datagram(0x65_4321).expect("RTS");
-    assert_eq!(qp.query().expect("its context").next_send_psn(), 0x65_4321);
+    assert_eq!(qp.query().expect("the context").next_send_psn(), 0x65_4321);
     qp.change_q_key(QKey(0x5566_7788)).expect("RTS again");
-    assert_eq!(qp.query().expect("its context").q_key(), 0x5566_7788);
+    assert_eq!(qp.query().expect("the context").q_key(), 0x5566_7788);
     for refused in [qp.to_rtr(&rtr()), qp.to_rts(&rts()), qp.change(&RtsChange::default())] {
         assert_eq!(
             refused.expect_err("connected transition on a UD QP").kind(),
@@ -198,12 +199,12 @@ fn uc_qp_has_no_reads_or_retries() {
     qp.to_init(&init()).expect("INIT");
     qp.to_rtr(&rtr()).expect("RTR");
     qp.to_rts(&rts()).expect("RTS");
-    let context = qp.query().expect("its context");
+    let context = qp.query().expect("the context");
     assert_eq!((context.st(), context.rwe(), context.rre()), (ServiceType::UC, true, false));
     assert_eq!((context.retry_count(), context.log_sra_max()), (0, 0));
     let timer = RtsChange { min_rnr_timer: Some(1), ..Default::default() };
     assert_eq!(qp.change(&timer).expect_err("no such timer").kind(), ErrorKind::InvalidInput);
-    let error = qp.recover().expect_err("it has not failed");
+    let error = qp.recover().expect_err("the QP has not failed");
     assert_eq!(error.kind(), ErrorKind::Command);
     for refused in [qp.to_init_datagram(&datagram()), qp.to_rtr_datagram(), qp.to_rts_datagram(0)] {
         assert_eq!(
@@ -222,13 +223,13 @@ fn rmp_query_returns_attributes_and_armed_limit() {
     let (model, device) = connectx6dx(Link::Infiniband);
     let before = model.counts(0);
     let attr = rmp_attr(&device);
-    let rmp = device.create_rmp(attr.clone()).expect("a pool");
-    let context = rmp.query().expect("its context");
+    let rmp = device.create_rmp(attr.clone()).expect("an RMP");
+    let context = rmp.query().expect("the context");
     let wq = context.wq();
     assert_eq!((wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()), (4, 6, attr.pd.pdn()));
     assert_eq!((wq.dbr_addr(), wq.lwm()), (attr.record.offset(), 0));
     rmp.arm_limit(9).expect("the device accepts it");
-    assert_eq!(rmp.query().expect("its context").wq().lwm(), 9);
+    assert_eq!(rmp.query().expect("the context").wq().lwm(), 9);
     assert_eq!(rmp.attr().log_wqes, 4);
     let shared = Arc::new(rmp);
     let sharing = QpAttr {
@@ -237,9 +238,12 @@ fn rmp_query_returns_attributes_and_armed_limit() {
         ..qp_attr(&device, ServiceType::RC)
     };
     let qp = device.create_qp(sharing).expect("a queue pair that draws from it");
-    assert_eq!(qp.query().expect("its context").srqn_rmpn_xrqn(), shared.rmpn().0);
+    assert_eq!(qp.query().expect("the context").srqn_rmpn_xrqn(), shared.rmpn().0);
     drop(qp);
-    Arc::into_inner(shared).expect("it has one owner").destroy().expect("nothing uses it");
+    Arc::into_inner(shared)
+        .expect("the RMP has one owner")
+        .destroy()
+        .expect("no object uses the RMP");
     assert_eq!(model.counts(0).qps, before.qps);
 }
 
@@ -318,7 +322,7 @@ fn relaxed_writes_only_device_relaxes_every_mkey() {
                 length: 4096,
                 memory: KeyMemory::Umem { umem: register_pages(&device), offset: 0 },
             });
-            let context = key.expect("a key").query().expect("its context");
+            let context = key.expect("a key").query().expect("the context");
             assert_eq!(
                 context.relaxed_ordering_write(),
                 always || requested,
@@ -333,7 +337,7 @@ fn failed_destroy_is_reported() {
     let (model, device) = connectx6dx(Link::Ethernet);
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
     let qp = qp(&device, ServiceType::RC);
-    let pool = device.create_rmp(rmp_attr(&device)).expect("a pool");
+    let rmp = device.create_rmp(rmp_attr(&device)).expect("an RMP");
     let umem = register_pages(&device);
     let key = device.create_mkey(MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
@@ -345,7 +349,7 @@ fn failed_destroy_is_reported() {
     let key = key.expect("a key");
     refusal_is_reported(&model, Opcode::DESTROY_CQ, || cq.destroy());
     refusal_is_reported(&model, Opcode::DESTROY_QP, || qp.destroy());
-    refusal_is_reported(&model, Opcode::DESTROY_RMP, || pool.destroy());
+    refusal_is_reported(&model, Opcode::DESTROY_RMP, || rmp.destroy());
     refusal_is_reported(&model, Opcode::DESTROY_MKEY, || key.destroy());
 }
 
@@ -357,7 +361,7 @@ fn qps_alternate_lag_ports() {
     for _ in 0..4 {
         let mut qp = qp(&device, ServiceType::RC);
         qp.to_init(&init()).expect("INIT");
-        ports.push(qp.query().expect("its context").lag_tx_port_affinity());
+        ports.push(qp.query().expect("the context").lag_tx_port_affinity());
     }
     assert!(ports == [1, 2, 1, 2] || ports == [2, 1, 2, 1], "{ports:?}");
     for (ports, choices) in [(0, 1), (1, 1), (2, 2), (4, 4)] {
@@ -368,5 +372,5 @@ fn qps_alternate_lag_ports() {
     assert_eq!(device.lag_ports(), 1);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
-    assert_eq!(qp.query().expect("its context").lag_tx_port_affinity(), 0);
+    assert_eq!(qp.query().expect("the context").lag_tx_port_affinity(), 0);
 }

@@ -1,4 +1,4 @@
-//! Parts of another context, rights of mkeys, keys and numbers of new objects, and ISSI.
+//! Parts of another context, access flags of mkeys, keys and numbers of new objects, and ISSI.
 
 use verbless_command::{
     CqAttr, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, QpAttr, RemoteAccess, ServiceType,
@@ -56,7 +56,7 @@ fn q_counters_have_distinct_ids_and_start_at_0() {
     assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
     for counter in counters {
         assert_eq!(format!("{counter:?}"), format!("QCounter({})", counter.number()));
-        assert_eq!(counter.query().expect("its counts").out_of_buffer(), 0);
+        assert_eq!(counter.query().expect("the Q counter").out_of_buffer(), 0);
         counter.destroy().expect("no queue uses it");
     }
 }

@@ -24,7 +24,7 @@ fn another(model: &Model) -> Device {
 }
 
 fn load(name: &str) -> Profile {
-    Profile::load(name).expect("it is built in")
+    Profile::load(name).expect("the profile is built in")
 }
 
 /// BlueField-3 without ACCESS_REGISTER_USER; user contexts may have these privileges.
@@ -98,7 +98,7 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     assert!(error.to_string().contains("ACCESS_REGISTER (0x805) by FWCTL_RPC"), "{error}");
     group.destroy().unwrap();
     partition.destroy().unwrap();
-    assert!(partition.query().is_err(), "it was destroyed");
+    assert!(partition.query().is_err(), "the partition was destroyed");
 }
 
 /// After DESTROY the id may belong to a new group, so the drop must not send another one.
@@ -117,7 +117,7 @@ fn failed_destroy_returns_dpa_group() {
     let group = device.create_dpa_group("one", &[2]).unwrap();
     model.fail_command(0, Opcode::ACCESS_REGISTER_USER, 1, CommandStatus::BAD_RES_STATE, 7);
     let failed = group.destroy().unwrap_err();
-    assert_eq!(failed.object.units().unwrap(), [2], "it still exists");
+    assert_eq!(failed.object.units().unwrap(), [2], "the object still exists");
     failed.object.destroy().unwrap();
 }
 
@@ -146,7 +146,8 @@ fn fwctl_group_ends_with_its_file() {
     let (model, first) = open(load("bluefield3-fwctl"));
     let second = another(&model);
     let id = write_group(&first, Operation::CREATE, 0, 7).unwrap();
-    let error = write_group(&second, Operation::DESTROY, id, 7).expect_err("another's");
+    let error = write_group(&second, Operation::DESTROY, id, 7)
+        .expect_err("the group belongs to the other function");
     assert_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{error}");
     write_group(&second, Operation::CREATE, 0, 7).expect_err("the unit is in a group");
     drop(first);
@@ -172,7 +173,7 @@ fn fwctl_file_closes_with_context() {
     let (model, device) = open(load("bluefield3-fwctl"));
     let before = model.counts(0);
     let control = device.fwctl().unwrap().expect("a file");
-    assert_ne!(model.counts(0), before, "it has a user context");
+    assert_ne!(model.counts(0), before, "the device has a user context");
     let again = device.fwctl().unwrap().expect("a file").info().unwrap();
     assert_eq!(control.info().unwrap(), again, "there is one for each context");
     let mut output = QueryAdapterOut::zeroed();

@@ -104,7 +104,7 @@ fn rst2init_has_pkey_index() {
 #[test]
 fn query_vuid_returns_function_name() {
     let (_model, device) = connectx6dx(Link::Ethernet);
-    let vuid = device.query_vuid().expect("its name");
+    let vuid = device.query_vuid().expect("the vuid");
     assert!(vuid.starts_with("VBL") && vuid.len() == 19, "{vuid:?}");
 }
 
@@ -169,7 +169,7 @@ fn failed_flow_rule_destroy_is_reported() {
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
     let tir = device.create_tir(domain, rq, SelfLoopback::default()).expect("a TIR");
     let other = device.create_tir(tir.domain().clone(), tir.rq().clone(), SelfLoopback::default());
-    assert_ne!(tir.tirn(), other.expect("another TIR").tirn());
+    assert_ne!(tir.tirn(), other.expect("a second TIR").tirn());
     let attr = FlowAttr::to([2, 0, 0, 0, 0, 9]);
     let rule = device.create_flow_rule(&attr, &Arc::new(tir)).expect("a rule");
     let opcode = Opcode::DELETE_FLOW_TABLE_ENTRY;

@@ -64,7 +64,7 @@ fn qp_object_returns_its_number_service_and_device() {
     let (_model, device) = connectx6dx(Link::Ethernet);
     let qp = device.create_qp(qp_attr(&device, ServiceType::UC)).expect("a queue pair");
     assert_ne!(qp.qpn().0, 0);
-    assert_eq!(qp.query().expect("its context").st(), ServiceType::UC);
+    assert_eq!(qp.query().expect("the context").st(), ServiceType::UC);
     assert_eq!(qp.object().context().info().name, device.info().name);
 }
 
@@ -78,7 +78,7 @@ fn crossing_mkey_starts_at_address_0() {
         length: 4096,
         memory: KeyMemory::Crossing { vhca_id: 1, key: Rkey(0x700) },
     };
-    let refused = device.create_mkey(attr.clone()).expect_err("it starts at 8");
+    let refused = device.create_mkey(attr.clone()).expect_err("the range starts at 8");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(refused.to_string().contains("begins at address 0"), "{refused}");
     let refused = device

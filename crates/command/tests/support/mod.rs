@@ -151,7 +151,7 @@ pub(crate) fn refused<T>(result: Result<T, Error>, words: &str) {
     assert!(error.to_string().contains(words), "{error} does not say {words:?}");
 }
 
-/// INIT with all rights.
+/// INIT with all access flags.
 pub(crate) fn init() -> InitAttr {
     InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }
 }

@@ -198,7 +198,8 @@ fn open_error_of_node_suggests_remedy() {
             tree.link("dev/uverbs0", target);
         }
         let kernel = tree.kernel();
-        let error = kernel.open(&kernel.enumerate().unwrap()[0]).err().expect("it does not open");
+        let error =
+            kernel.open(&kernel.enumerate().unwrap()[0]).err().expect("the device does not open");
         assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{target:?}");
         let text = error.to_string();
         assert!(words.iter().all(|word| text.contains(word)), "{target:?}: {text}");

@@ -231,15 +231,15 @@ fn fwctl_node_is_found_in_sysfs() {
     let tree = machine();
     assert!(control_of(&tree).unwrap().is_none(), "there is none");
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
-    let error = control_of(&tree).err().expect("it has no node");
+    let error = control_of(&tree).err().expect("the device has no fwctl node");
     assert_eq!((error.kind(), error.errno()), (ErrorKind::NoDevice, Some(Errno::ENOENT)));
     let text = error.to_string();
     assert!(text.contains("fwctl/fwctl7") && text.contains("--device=/dev/fwctl"), "{text}");
     tree.file("fwctl/fwctl7", "");
-    let file = control_of(&tree).unwrap().expect("its node is there");
+    let file = control_of(&tree).unwrap().expect("the fwctl node exists");
     // SAFETY: no address is in it.
     let answer = unsafe { file.ioctl(FWCTL_INFO, &mut [24, 0, 0]) };
-    assert_eq!(answer, Err(Errno::ENOTTY), "it is a regular file");
+    assert_eq!(answer, Err(Errno::ENOTTY), "the node is a regular file");
 }
 
 #[test]

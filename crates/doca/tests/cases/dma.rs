@@ -72,7 +72,7 @@ fn done(workq: &mut WorkQ) -> MemcpyDone {
 
 fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }
@@ -640,7 +640,7 @@ fn flushed_chain_requests_keep_their_cq_entries() {
         (job, tries) = (refused.given, tries + 1);
         assert!(tries < 1000, "their CQ entries never come back");
     }
-    assert!(tries > 0, "it would overrun the CQ");
+    assert!(tries > 0, "the CQ would be overrun");
     model.run_until_idle();
     for _ in 0..2 {
         let done = (0..1000).find_map(|_| match rig.workq.progress_retrieve() {

@@ -96,7 +96,7 @@ fn cq_failure_wakes_event_handle_and_ends_jobs() {
         workq.clear().unwrap();
         workq.arm().unwrap();
         let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
-        assert_ne!(poll(&mut files, 10_000_u16).unwrap(), 0, "it sleeps");
+        assert_ne!(poll(&mut files, 10_000_u16).unwrap(), 0, "the poll timed out");
     };
     let Err(Retrieve::IoFailed(event)) = event else { panic!("{event:?}") };
     assert!(event.result().unwrap_err().to_string().contains("could not write a CQE"));
@@ -178,7 +178,7 @@ fn removed_device_stops_no_jobs_of_another() {
         let file = workq.event_handle().try_clone_to_owned().unwrap();
         let readable = async || {
             let mut files = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-            assert_ne!(poll(&mut files, 10_000_u16).unwrap(), 0, "it sleeps");
+            assert_ne!(poll(&mut files, 10_000_u16).unwrap(), 0, "the poll timed out");
             Ok(())
         };
         let mut context = Context::from_waker(Waker::noop());
@@ -292,7 +292,7 @@ fn busy_neighbour(mut workq: WorkQ, wait: impl Fn(&mut WorkQ) -> Result<Option<E
     model.inject(0, Fault::LoseCompletion, 0, 1);
     submit(&mut workq, 0);
     std::thread::sleep(Duration::from_millis(50));
-    assert!((0..0x1000).any(|qpn| model.fail_queue(0, QueueKind::Qp, qpn)), "it has one");
+    assert!((0..0x1000).any(|qpn| model.fail_queue(0, QueueKind::Qp, qpn)), "the device has a QP");
     workq.add(&rooms[1].1).unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     for busy in 0.. {

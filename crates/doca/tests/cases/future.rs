@@ -298,7 +298,7 @@ fn submit_waiting_may_be_dropped() {
     {
         let drive = queue.drive_until(async || readable(queue.file()).await, all.as_mut());
         let drive = pin!(drive);
-        assert!(poll_times(queue.file(), drive, 3).is_none(), "they have not all room at once");
+        assert!(poll_times(queue.file(), drive, 3).is_none(), "all jobs had room at once");
     }
     // Most of the waiting futures are dropped.
     all.0.truncate(100);

@@ -75,7 +75,7 @@ fn ended(workq: &mut WorkQ) -> GraphDone {
 
 fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }
@@ -650,7 +650,7 @@ fn abort_fails_instance_and_drop_frees_bufs() {
     rig.workq.submit_graph(&other, 0).unwrap();
     drop(std::mem::replace(&mut rig.workq, WorkQ::new(1).unwrap()));
     assert!(!other.is_running());
-    assert!(other.take_job::<Memcpy>(nodes[3]).unwrap().is_some(), "it did not run");
+    assert!(other.take_job::<Memcpy>(nodes[3]).unwrap().is_some(), "the node did not run");
     assert_eq!(graph.workqs(), 0);
     graph.stop().unwrap();
     drop(other);

@@ -128,8 +128,12 @@ fn model_reports_function_properties() {
     assert_eq!(vuid, info.vuid().unwrap(), "constant");
     assert_eq!(info.ipv4().unwrap().to_string(), "192.0.2.1");
     assert_eq!(info.ipv6().unwrap().to_string(), "2001:db8::1");
-    assert_eq!(kind(info.interface_name()), ErrorKind::NotFound, "it has no network interface");
-    assert_eq!(kind(info.pci_address()), ErrorKind::NotFound, "it is on no bus");
+    assert_eq!(
+        kind(info.interface_name()),
+        ErrorKind::NotFound,
+        "the device has no network interface"
+    );
+    assert_eq!(kind(info.pci_address()), ErrorKind::NotFound, "the device is on no bus");
     assert_eq!(info.dev_type().unwrap(), DevType::Software);
     assert_eq!(info.function_type(), PciFuncType::Pf);
 }

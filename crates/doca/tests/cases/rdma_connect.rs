@@ -52,7 +52,9 @@ fn instance_is_usable_during_connect() {
     let (hold, mut ends) = held();
     let theirs = ends[1].rdma().export().unwrap();
     let [a, _] = &mut ends;
-    let End { workq, rdma: Some(rdma), map, inventory, .. } = a else { panic!("it is started") };
+    let End { workq, rdma: Some(rdma), map, inventory, .. } = a else {
+        panic!("the context is started")
+    };
     let room = inventory.buf_by_addr(map, map.address(), 64).unwrap();
     let connected = hold.during(
         || rdma.connect(theirs),
@@ -76,7 +78,9 @@ fn abort_or_remove_during_connect_cancels_it() {
     for removed in [false, true] {
         let (hold, mut ends) = held();
         let theirs = ends[1].rdma().export().unwrap();
-        let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+        let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else {
+            panic!("the context is started")
+        };
         let refused = hold.during(
             || rdma.connect(theirs),
             || match removed {
@@ -108,7 +112,9 @@ fn workq_change_during_connect_cancels_it() {
     let (hold, backend) = Hold::of(crate::support::disturbable(PROFILE).1);
     let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     let theirs = ends[1].rdma().export().unwrap();
-    let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+    let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else {
+        panic!("the context is started")
+    };
     let mut other = WorkQ::new(4).unwrap();
     // It was not exported, so no peer knows the queue pair that is removed with the work queue.
     let refused = hold.during(
@@ -127,7 +133,7 @@ fn workq_change_during_connect_cancels_it() {
 fn concurrent_connects_succeed_once() {
     let (hold, mut ends) = held();
     let theirs = ends[1].rdma().export().unwrap();
-    let End { rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
+    let End { rdma: Some(rdma), .. } = &mut ends[0] else { panic!("the context is started") };
     let ours = rdma.export().unwrap();
     let refused = hold.during(|| rdma.connect(ours), || rdma.connect(theirs).unwrap());
     assert_eq!(kind(refused), ErrorKind::BadState);

@@ -23,7 +23,7 @@ fn changed(from: &str, to: &str) -> Vec<DevInfo> {
 
 /// The error of a failed start.
 fn start_error(builder: RdmaBuilder) -> (ErrorKind, String) {
-    let error = builder.start().expect_err("it is above the limit").error;
+    let error = builder.start().expect_err("the value is above the limit").error;
     (error.kind(), error.to_string())
 }
 

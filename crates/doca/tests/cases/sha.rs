@@ -50,7 +50,7 @@ fn done(workq: &mut WorkQ) -> HashDone {
 
 fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }

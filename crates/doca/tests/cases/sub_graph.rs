@@ -90,7 +90,7 @@ impl Rig {
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.kind(),
     }
 }
@@ -252,10 +252,10 @@ fn ended_graph_frees_sub_instances_and_unrun_jobs() {
     workq.submit_graph(&outer, 0).unwrap();
     let done = ended(&mut workq);
     assert_eq!((done.failed, done.status()), (Some(rig.subs[0]), number(ErrorKind::InvalidValue)));
-    drop(one.take_job::<Memcpy>(rig.copy).unwrap().expect("it was refused"));
+    drop(one.take_job::<Memcpy>(rig.copy).unwrap().expect("the job was refused"));
     one.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
     two.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
-    drop(two.take_result(rig.copy).unwrap().expect("it ran"));
+    drop(two.take_result(rig.copy).unwrap().expect("the job ran"));
     check(&outer, true);
     // Its context is aborted, or its handle dropped.
     let outer = rig.over([&one, &two], 0);
@@ -306,7 +306,7 @@ fn callback_reaches_sub_graph_nodes_before_and_after() {
     let before = graph.user_node(move |node| {
         let mut inside = node.sub_graph(sub).map_err(|error| error.kind())?;
         let job = late.lock().unwrap().take().ok_or(ErrorKind::Empty)?;
-        assert!(inside.take_result(copy).is_none(), "it has not run");
+        assert!(inside.take_result(copy).is_none(), "the node has not run");
         assert_eq!(inside.sub_graph(copy).err().unwrap().kind(), ErrorKind::InvalidValue);
         inside.set_job(copy, job).map_err(|refused| refused.error.kind())
     });

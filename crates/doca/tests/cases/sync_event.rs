@@ -35,7 +35,7 @@ fn context(dev: &Dev) -> SyncEventCtx {
 
 fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }

@@ -21,7 +21,7 @@ use crate::support::{backend, dev, plain};
 
 fn kind<T>(result: Result<T, impl Into<Error>>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }

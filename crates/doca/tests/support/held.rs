@@ -57,10 +57,10 @@ impl Hold {
         let ended = thread::scope(|scope| {
             let builder = thread::Builder::new().name(HELD.into());
             let running = builder.spawn_scoped(scope, run).expect("a thread more");
-            self.reached.recv_timeout(Duration::from_secs(60)).expect("it makes a request");
+            self.reached.recv_timeout(Duration::from_secs(60)).expect("the thread makes a request");
             meanwhile();
             self.go.send(()).expect("the gate is there");
-            running.join().expect("it does not panic")
+            running.join().expect("the thread does not panic")
         });
         assert!(!self.gate.expired.load(Ordering::Acquire), "what came meanwhile waited for it");
         ended

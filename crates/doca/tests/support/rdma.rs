@@ -44,7 +44,7 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn rdma(&self) -> &Rdma {
-        self.rdma.as_ref().expect("it is started")
+        self.rdma.as_ref().expect("the context is started")
     }
 
     /// A buffer of its own memory whose dataroom is the whole buffer.
@@ -93,7 +93,7 @@ impl End {
 
     /// Stops the instance and starts it again.
     pub(crate) fn restart(&mut self) {
-        let stopped = self.rdma.take().expect("it is started").stop().unwrap();
+        let stopped = self.rdma.take().expect("the context is started").stop().unwrap();
         self.rdma = Some(stopped.start().unwrap());
     }
 }
@@ -170,7 +170,7 @@ pub(crate) fn pair(profile: &str) -> [End; 2] {
 /// The kind of an expected error.
 pub(crate) fn kind<T, E: Into<Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
         Err(error) => error.into().kind(),
     }
 }

@@ -305,7 +305,8 @@ mod tests {
             }
             let expected: Vec<_> = message.chunks(64).map(<[u8]>::to_vec).collect();
             assert_eq!(taken, expected, "message {round}");
-            let cqe = cq.poll_within(Duration::from_secs(20)).unwrap().expect("it was sent");
+            let cqe =
+                cq.poll_within(Duration::from_secs(20)).unwrap().expect("the message was sent");
             qp.complete(cqe).unwrap();
         }
     }

@@ -169,7 +169,7 @@ fn numbers(items: &[(String, usize)]) -> Result<Vec<u16>, YamlError> {
         let digits = item.bytes().all(|byte| byte.is_ascii_digit());
         let number = item.parse().ok().filter(|_| digits);
         let number = number.ok_or_else(|| {
-            YamlError::new(*line, format!("{item:?} is not a unit or group number: 0 to 65535"))
+            YamlError::new(*line, format!("{item:?} is not an EU or group number: 0 to 65535"))
         })?;
         if all.contains(&number) {
             return Err(YamlError::new(*line, format!("{number} comes twice")));
@@ -196,11 +196,11 @@ mod tests {
             ("    app_name: c\n", 5, "comes twice"),
             ("    eus: 5\n", 5, "list of numbers"),
             ("    eus: [5, 5]\n", 5, "5 comes twice"),
-            ("    eus:\n      - 5\n      - 65536\n", 7, "\"65536\" is not a unit"),
-            ("    eus: [-1]\n", 5, "\"-1\" is not a unit"),
+            ("    eus:\n      - 5\n      - 65536\n", 7, "\"65536\" is not an EU"),
+            ("    eus: [-1]\n", 5, "\"-1\" is not an EU"),
             ("    eus: [1]#2\n", 5, "text after the list"),
-            ("    eus: [+1]\n", 5, "\"+1\" is not a unit"),
-            ("    eus: [0x10]\n", 5, "is not a unit"),
+            ("    eus: [+1]\n", 5, "\"+1\" is not an EU"),
+            ("    eus: [0x10]\n", 5, "is not an EU"),
             ("    threads: [1]\n", 5, "no such key here: threads"),
             ("  c:\n", 5, "has no app_name"),
             ("  a:\n    app_name: d\n", 5, "a comes twice"),
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((both.eu_groups(), both.eus()), (&[3, 65535][..], &[][..]));
         let wrong = |text: &str| read(text.as_bytes()).unwrap_err().why;
         assert!(wrong(&of("    eu_groups: 3\n")).contains("eu_groups is a list"));
-        assert!(wrong(&of("    eu_groups: [65536]\n")).contains("is not a unit"));
+        assert!(wrong(&of("    eu_groups: [65536]\n")).contains("is not an EU"));
         assert!(wrong("edition: 1\n").contains("comes first"));
         assert!(wrong("version: 1\nmemory:\n  a:\n    app_name: b\n").contains("come second"));
         let longest = of("") + "#";

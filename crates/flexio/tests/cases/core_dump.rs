@@ -12,7 +12,7 @@ use crate::support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// The test of this thread.
+/// The name of the running test: the harness names the thread after it.
 fn test_name() -> String {
     std::thread::current().name().unwrap_or("a test").to_string()
 }

@@ -368,7 +368,7 @@ fn message_starts_event_handler_of_armed_cq() -> Documented<()> {
         assert_eq!(received, *b"message!");
         let end = Instant::now() + Duration::from_secs(20);
         while !no_arm && handler.query()?.runs == 0 {
-            assert!(Instant::now() < end, "it does not run");
+            assert!(Instant::now() < end, "the thread does not run");
         }
         assert_eq!(handler.query()?.runs, u64::from(!no_arm));
     }

@@ -316,7 +316,7 @@ mod tests {
     fn every_task_has_left_only_after_hangup() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         assert!(!every_task_has_left(ours.as_fd()));
-        theirs.write_all(b"!").expect("it is open");
+        theirs.write_all(b"!").expect("the socket is open");
         assert!(!every_task_has_left(ours.as_fd()));
         drop(theirs);
         assert!(every_task_has_left(ours.as_fd()));

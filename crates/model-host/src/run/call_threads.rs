@@ -474,7 +474,7 @@ mod tests {
             held.wait();
             assert!(waits(&wait), "the first thread waits for its program");
             held.wait();
-            assert!(!second.join().expect("it ends"), "it is first now, and works");
+            assert!(!second.join().expect("the thread ends"), "it is first now, and works");
         });
     }
 

@@ -58,10 +58,13 @@ mod tests {
         let bytes = path.to_bytes_with_nul().len() as u64;
         // Nothing is mapped at 16, so a path that fits fails with EFAULT.
         let answer = |directory: &std::path::Path, room: u64| {
-            let mut child =
-                Command::new("sleep").arg("60").current_dir(directory).spawn().expect("it runs");
+            let mut child = Command::new("sleep")
+                .arg("60")
+                .current_dir(directory)
+                .spawn()
+                .expect("the command runs");
             let answer = program.call_of(child.id(), libc::SYS_getcwd, &[16, room]);
-            child.kill().and_then(|()| child.wait()).expect("it exists");
+            child.kill().and_then(|()| child.wait()).expect("the child exists");
             answer
         };
         assert_eq!(answer(&link, bytes - 1), Errno::ERANGE.into());

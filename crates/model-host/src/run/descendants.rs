@@ -80,11 +80,11 @@ mod tests {
         let script = r"printf 'a) \377' >/proc/$$/comm; echo; read line";
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
+        let mut child = command.spawn().expect("the command runs");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
         assert_eq!(parent_of(pid), Some(own));
         assert!(all(None).expect("a list").contains(&(pid, own)));
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 }

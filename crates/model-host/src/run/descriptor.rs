@@ -129,11 +129,11 @@ mod tests {
         for call in [[&plain[..], &[1024]].concat(), [&plain[..], &[1 << 32]].concat()] {
             assert_eq!(program.call(fcntl_, &call), Answer::Kernel, "{call:?}");
         }
-        let other = std::fs::File::open("/dev/null").expect("it exists");
+        let other = std::fs::File::open("/dev/null").expect("/dev/null exists");
         let call = [other.as_raw_fd() as u64];
         assert_eq!(program.call(libc::SYS_dup, &call), Answer::Kernel, "it is no device");
         // Numbers in use are skipped.
-        let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("it is free");
+        let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("the descriptor is free");
         let call = [&plain[..], &[taken as u64]].concat();
         assert_eq!(program.call(fcntl_, &call), Answer::Installed);
         assert_eq!(program.last_installed().number, Some(taken as u32 + 1));
@@ -158,7 +158,7 @@ mod tests {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
-        let other = std::fs::File::open("/dev/null").expect("it exists");
+        let other = std::fs::File::open("/dev/null").expect("/dev/null exists");
         context(&program, verbs.descriptor());
         let clock = 0x70_0000;
         let nodev = Answer::Ours(Err(Errno::ENODEV));
@@ -186,7 +186,7 @@ mod tests {
     fn truncate_and_fallocate_of_device_fail() {
         let program = Program::new();
         let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR).descriptor();
-        let null = std::fs::File::open("/dev/null").expect("it exists");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null exists");
         let null = null.as_raw_fd() as u64;
         for (number, errno) in
             [(libc::SYS_ftruncate, Errno::EINVAL), (libc::SYS_fallocate, Errno::ENODEV)]
@@ -204,7 +204,7 @@ mod tests {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
-        let null = std::fs::File::open("/dev/null").expect("it exists");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null exists");
         let ioctl = |fd: u64, request: u64, argument: u64| {
             program.call(libc::SYS_ioctl, &[fd, request, argument])
         };

@@ -237,7 +237,7 @@ mod tests {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a test");
             let line = format!("skipped: {name}: no file system can be mounted: {error}\n");
-            io::Write::write_all(&mut io::stderr(), line.as_bytes()).expect("it is open");
+            io::Write::write_all(&mut io::stderr(), line.as_bytes()).expect("stderr is open");
         })
         .ok()
         .map(|made| made.root)
@@ -273,7 +273,7 @@ mod tests {
             .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
             .args([&chroot, &program])
             .output()
-            .expect("it starts");
+            .expect("the command starts");
         fs::remove_dir(&chroot).expect("nothing is mounted there");
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);

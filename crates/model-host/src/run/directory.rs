@@ -142,11 +142,11 @@ mod tests {
     fn parent_named(name: &str) -> PathBuf {
         let parent = env::temp_dir().join(format!("directory-{name}-{}", std::process::id()));
         fs::create_dir(&parent).expect("a new directory");
-        parent.canonicalize().expect("it exists")
+        parent.canonicalize().expect("the path exists")
     }
 
     fn count(parent: &Path) -> usize {
-        fs::read_dir(parent).expect("it exists").count()
+        fs::read_dir(parent).expect("the path exists").count()
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         for name in ["verbless-model-link", "verbless-model-file", "kept/file"] {
             assert!(parent.join(name).symlink_metadata().is_ok(), "{name} stays");
         }
-        fs::remove_dir_all(parent).expect("it exists");
+        fs::remove_dir_all(parent).expect("the path exists");
     }
 
     #[test]

@@ -115,12 +115,12 @@ mod tests {
         let (theirs, _ours, file) = socket();
         let theirs = Stdio::from(OwnedFd::from(theirs));
         let holder = Command::new("sleep").arg("60").stdin(theirs).spawn();
-        let mut holder = holder.expect("it runs");
+        let mut holder = holder.expect("the command runs");
         let caller = Caller { process, tid: std::process::id(), call: None };
         let found = caller.find(file).expect("it is asked").expect("the child has it");
         assert!(is_file(&found, file));
         drop(found);
-        holder.kill().and_then(|()| holder.wait()).expect("it exists");
+        holder.kill().and_then(|()| holder.wait()).expect("the child exists");
         // A child that another test forks may hold it until `execve`.
         while !matches!(caller.find(file), Ok(None)) {
             std::thread::yield_now();
@@ -167,7 +167,7 @@ mod tests {
             .stdout(Stdio::piped())
             .stderr(OwnedFd::from(theirs))
             .spawn();
-        let mut child = child.expect("it runs");
+        let mut child = child.expect("the command runs");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
         let process = processes.of_thread(tid, || true).expect("a child");
@@ -179,6 +179,6 @@ mod tests {
             let owner = Caller { process, tid, call: None };
             assert!(matches!(owner.find(file), Ok(Some(_))));
         }
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 }

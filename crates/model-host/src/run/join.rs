@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn run_name_is_unique_until_host_ends() {
         let name = name("unique");
-        let host = Host::new(&name).expect("it is free");
+        let host = Host::new(&name).expect("the name is free");
         assert!(names::taken().contains(&name));
         let stranger = Joined::join("no-run-has-this-name", Side::Host).expect_err("there is none");
         assert!(stranger.to_string().contains("your runs: "), "{stranger}");
@@ -387,13 +387,13 @@ mod tests {
     #[test]
     fn socket_of_a_killed_run_is_replaced() {
         let name = name("killed");
-        let mut host = Host::new(&name).expect("it is free");
+        let mut host = Host::new(&name).expect("the name is free");
         let path = std::mem::take(&mut host.path);
         drop(host);
         assert!(path.exists() && !names::taken().contains(&name));
         let missing = Joined::join(&name, Side::Host).expect_err("it is gone");
         assert!(matches!(missing, RunError::NoSuchRun { .. }), "{missing}");
-        drop(Host::new(&name).expect("it is free"));
+        drop(Host::new(&name).expect("the name is free"));
         assert!(!path.exists());
     }
 
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn malformed_guest_messages_are_rejected() {
-        let host = Host::new(&name("nonsense")).expect("it is free");
+        let host = Host::new(&name("nonsense")).expect("the name is free");
         let flags = SockFlag::SOCK_CLOEXEC;
         let (_, address) = address(&name("nonsense")).unwrap();
         let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
@@ -443,7 +443,7 @@ mod tests {
             (PROGRAM, Some(stdin.as_raw_fd())),
             (PROGRAM, Some(guest.0.as_raw_fd())),
         ] {
-            guest.send(message, descriptor).expect("it exists");
+            guest.send(message, descriptor).expect("the host exists");
             let refused = peer.request().expect_err("it is nonsense");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
@@ -454,10 +454,11 @@ mod tests {
         {
             let control = [ControlMessage::ScmRights(descriptors)];
             let (bytes, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
-            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it exists");
+            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None)
+                .expect("the host exists");
             assert_eq!(peer.request().err(), Some(Errno::EBADMSG), "{message:?}");
         }
-        guest.send(b"join 1 dpu", None).expect("it exists");
+        guest.send(b"join 1 dpu", None).expect("the host exists");
         assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
         drop(guest);
         // The guest's duplicate is closed by another thread.

@@ -116,32 +116,33 @@ mod tests {
     #[test]
     fn locked_directory_is_waited_for_within_limit() {
         let directory = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&directory).expect("it is free");
-        let open = || File::open(&directory).expect("it exists");
+        DirBuilder::new().mode(0o700).create(&directory).expect("the path is free");
+        let open = || File::open(&directory).expect("the path exists");
         let (holder, other) = (open(), open());
-        holder.lock().expect("it is free");
+        holder.lock().expect("the lock is free");
         let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(holder);
         // A child that another test has forked holds it until its `execve`.
-        lock_within(&other, Duration::from_secs(10)).expect("it is free");
-        fs::remove_dir_all(&directory).expect("it is ours");
+        lock_within(&other, Duration::from_secs(10)).expect("the lock is free");
+        fs::remove_dir_all(&directory).expect("this user owns the path");
     }
 
     #[test]
     fn names_directory_must_be_private() {
         drop(locked().expect("it is made"));
-        assert!(is_own(&directory()).expect("it exists"));
+        assert!(is_own(&directory()).expect("the path exists"));
         let other = std::env::temp_dir().join(format!("verbless-names-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&other).expect("it is free");
-        assert!(is_own(&other).expect("it exists"));
+        DirBuilder::new().mode(0o700).create(&other).expect("the path is free");
+        assert!(is_own(&other).expect("the path exists"));
         let link = other.join("link");
-        std::os::unix::fs::symlink(&other, &link).expect("it is free");
+        std::os::unix::fs::symlink(&other, &link).expect("the path is free");
         assert!(is_own(&link).is_err(), "it leads elsewhere");
         for mode in [0o710, 0o701, 0o770] {
-            fs::set_permissions(&other, fs::Permissions::from_mode(mode)).expect("it is ours");
-            assert!(!is_own(&other).expect("it exists"), "{mode:o}");
+            fs::set_permissions(&other, fs::Permissions::from_mode(mode))
+                .expect("this user owns the path");
+            assert!(!is_own(&other).expect("the path exists"), "{mode:o}");
         }
-        fs::remove_dir_all(&other).expect("it is ours");
+        fs::remove_dir_all(&other).expect("this user owns the path");
     }
 }

@@ -65,10 +65,11 @@ pub(super) mod tests {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a test");
             let line = format!("skipped: {name}: unshare {} is refused\n", options.join(" "));
-            std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("it is open");
+            std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes())
+                .expect("stderr is open");
             return None;
         }
-        let mut child = command.args(["sleep", "60"]).spawn().expect("it runs");
+        let mut child = command.args(["sleep", "60"]).spawn().expect("the command runs");
         let name = format!("/proc/{}/comm", child.id());
         let start = std::time::Instant::now();
         while fs::read_to_string(&name).expect("the process is alive") != "sleep\n" {
@@ -89,7 +90,7 @@ pub(super) mod tests {
             let tid = child.id();
             let found =
                 (has_our_root(tid), has_our_network_namespace(tid), has_our_user_namespace(tid));
-            child.kill().and_then(|()| child.wait()).expect("it exists");
+            child.kill().and_then(|()| child.wait()).expect("the child exists");
             assert_eq!(found, (root, network, users), "{options:?}");
         }
     }

@@ -196,7 +196,7 @@ mod tests {
             (SOCK_DGRAM | SOCK_CLOEXEC, true, true),
         ] {
             let given = opened(&program, kind);
-            let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("it is open");
+            let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("the file is open");
             assert_eq!(flags & libc::O_NONBLOCK == 0, waits, "{kind:#x}");
             assert_eq!((given.close_on_exec, given.answer), (closes, true), "{kind:#x}");
             assert!(given.number.is_some_and(|number| (960..1024).contains(&number)));
@@ -283,7 +283,7 @@ mod tests {
             }
             _ => Err(Errno::last()),
         });
-        let made = match made.join().expect("it ends") {
+        let made = match made.join().expect("the thread ends") {
             Ok(made) => made,
             Err(errno) => {
                 let line = format!("skipped: run::netlink: no other network: {errno}\n");
@@ -355,7 +355,8 @@ mod tests {
         for bound in [false, true] {
             let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
             let port = || {
-                let own: NetlinkAddr = getsockname(given.file.as_raw_fd()).expect("it has one");
+                let own: NetlinkAddr =
+                    getsockname(given.file.as_raw_fd()).expect("the socket has an address");
                 own.pid()
             };
             if bound {

@@ -389,7 +389,7 @@ mod tests {
     fn close_is_found_without_memory_for_its_event() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
-        let memory = opens.get(id).expect("it is open").memory.clone();
+        let memory = opens.get(id).expect("the file is open").memory.clone();
         drop(file);
         wait_until_closed(&mut opens, id, |opens| {
             // Drops the event and keeps a watch, as the kernel does without memory.

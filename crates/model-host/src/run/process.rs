@@ -671,7 +671,7 @@ Max processes             95932                95932                processes";
         assert_eq!(soft_limit("", "Max locked memory"), 0);
         assert_eq!(own(None).memlock(), 0, "it makes no call");
         let own = own(waiting()).memlock();
-        let limit = getrlimit(Limit::RLIMIT_MEMLOCK).expect("it has one").0;
+        let limit = getrlimit(Limit::RLIMIT_MEMLOCK).expect("the process has the limit").0;
         assert_eq!(own, limit);
     }
 
@@ -690,7 +690,7 @@ Max processes             95932                95932                processes";
     fn killed_caller_loses_rights() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
-        let null = File::open("/dev/null").expect("it exists");
+        let null = File::open("/dev/null").expect("/dev/null exists");
         let fd = null.as_raw_fd();
         let bytes = [0_u8; 4];
         let pin = |caller: &Caller| caller.pin(bytes.as_ptr() as u64, 4, false);
@@ -718,7 +718,7 @@ Max processes             95932                95932                processes";
     fn ended_owner_has_no_descriptors() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
         let process = processes().of_thread(child.id(), || true).expect("the process is alive");
-        child.wait().expect("it ends");
+        child.wait().expect("the child ends");
         // As if its pid were reused for this process.
         let process = Arc::into_inner(process).expect("the only reference");
         let process = Arc::new(Process { pid: Pid::this(), ..process });
@@ -753,7 +753,7 @@ Max processes             95932                95932                processes";
         let caller = Caller { process, tid: child.id(), call: waiting() };
         let status = caller.proc_file("status").expect("the process is alive");
         let found = caller.capable(Capability::NetRaw);
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
         assert!(capable(&status, Capability::NetRaw), "it has all there are, over itself");
         assert!(!found);
     }
@@ -782,7 +782,7 @@ Max processes             95932                95932                processes";
         // SAFETY: fresh memory, which nothing else refers to.
         unsafe {
             let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
-            mprotect(memory.byte_add(4096), 4096, second).expect("it exists");
+            mprotect(memory.byte_add(4096), 4096, second).expect("the mapping exists");
             memory.as_ptr() as u64 + 4096
         }
     }
@@ -855,7 +855,7 @@ Max processes             95932                95932                processes";
         std::thread::scope(|scope| scope.spawn(test).join()).expect("it holds");
         // SAFETY: as above.
         unsafe { munmap(mapped, 4096) }.expect("it is mapped");
-        fs::remove_file(path).expect("it exists");
+        fs::remove_file(path).expect("the path exists");
     }
 
     #[test]
@@ -905,26 +905,26 @@ Max processes             95932                95932                processes";
         becomes_sleep(&mut child);
         assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
         assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 
     #[test]
     fn install_adds_descriptor_to_caller() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
-        let file = fs::File::open("/dev/null").expect("it exists");
+        let file = fs::File::open("/dev/null").expect("/dev/null exists");
         let number = caller.install(file.try_clone().expect("a duplicate").into());
         let given = recorder.last().expect("it was given");
         assert_eq!(number, Ok(given.descriptor() as i32));
         assert_eq!((given.number, given.close_on_exec, given.answer), (None, true, false));
         let fd = file.as_raw_fd();
-        let metadata = file.metadata().expect("it is open");
+        let metadata = file.metadata().expect("the file is open");
         assert_eq!(caller.identify(fd), Ok(FileId(metadata.dev(), metadata.ino())));
         assert!(caller.descriptors().expect("a list").contains(&fd));
         assert_eq!(caller.thread(), std::process::id());
         assert!(threads().contains(&nix::unistd::gettid().as_raw()));
         if let Ok(copy) = caller.process.take(fd, |_| true) {
-            let copy = fs::File::from(copy).metadata().expect("it is open");
+            let copy = fs::File::from(copy).metadata().expect("the file is open");
             assert_eq!(copy.rdev(), metadata.rdev());
         }
         assert!(captured_log(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
@@ -937,7 +937,7 @@ Max processes             95932                95932                processes";
             return;
         }
         let limit = |soft: u64| {
-            let (_, hard) = getrlimit(Limit::RLIMIT_NOFILE).expect("it has one");
+            let (_, hard) = getrlimit(Limit::RLIMIT_NOFILE).expect("the process has the limit");
             setrlimit(Limit::RLIMIT_NOFILE, soft, hard).expect("it is lower");
         };
         limit(808);
@@ -958,7 +958,7 @@ Max processes             95932                95932                processes";
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
         assert_eq!(most(&other, Errno::EMFILE), 100);
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 
     /// A filter whose account has so many descriptors and DMA numbers to share with others.
@@ -988,7 +988,7 @@ Max processes             95932                95932                processes";
         assert_eq!(messages(), 0);
         processes.of_thread(child.id(), || true).expect("another filter has descriptors");
         assert_eq!(messages(), 1);
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 
     #[test]
@@ -1001,12 +1001,12 @@ Max processes             95932                95932                processes";
         let second = behind(&children[1], &filter).expect("one of two");
         assert_eq!(behind(&children[2], &filter).map(drop), Err(Errno::ENFILE));
         assert!(behind(&children[2], &other).is_ok(), "another filter's");
-        children[0].kill().and_then(|()| children[0].wait()).expect("it exists");
+        children[0].kill().and_then(|()| children[0].wait()).expect("the child exists");
         processes.forget_if_ended(first.pid);
         assert_eq!(filter.account.taken(Resource::Descriptors), PROC_FILES, "of the second");
         drop(second);
         for child in &mut children[1..] {
-            child.kill().and_then(|()| child.wait()).expect("it exists");
+            child.kill().and_then(|()| child.wait()).expect("the child exists");
         }
     }
 
@@ -1029,7 +1029,7 @@ Max processes             95932                95932                processes";
                     becomes_sleep(&mut child);
                     processes.note_call(tid, || true);
                 }
-                child.kill().and_then(|()| child.wait()).expect("it exists");
+                child.kill().and_then(|()| child.wait()).expect("the child exists");
                 processes.forget_if_ended(pid);
                 process
             })
@@ -1041,7 +1041,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn stray_descriptors_are_closed_elsewhere_and_bounded() {
         let caller = own(waiting());
-        let null = File::open("/dev/null").expect("it exists");
+        let null = File::open("/dev/null").expect("/dev/null exists");
         let (event, socket) = (
             nix::sys::eventfd::EventFd::new().expect("an eventfd"),
             std::os::unix::net::UnixDatagram::unbound().expect("a socket"),
@@ -1100,18 +1100,18 @@ Max processes             95932                95932                processes";
         let own = behind(std::process::id(), &pool).expect("one of two");
         // Its number is free once its registrations, here `kept`, are gone too.
         let kept = behind(first, &pool).expect("one of two");
-        children[0].kill().and_then(|()| children[0].wait()).expect("it exists");
+        children[0].kill().and_then(|()| children[0].wait()).expect("the child exists");
         processes.forget_if_ended(kept.pid);
         assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
         assert!(behind(second, &others).is_ok(), "another filter's");
         drop((own, kept));
-        children[1].kill().and_then(|()| children[1].wait()).expect("it exists");
+        children[1].kill().and_then(|()| children[1].wait()).expect("the child exists");
     }
 
     #[test]
     fn strays_of_a_filter_count_together() {
         let (processes, pool) = (processes(), Arc::<FileClosers>::default());
-        let null = File::open("/dev/null").expect("it exists");
+        let null = File::open("/dev/null").expect("/dev/null exists");
         let fd = null.as_raw_fd();
         let mut child = shell();
         let own = processes.behind(std::process::id(), &pool, || true).expect("this process");
@@ -1145,7 +1145,7 @@ Max processes             95932                95932                processes";
             }
         }
         for child in [&mut child, &mut alone] {
-            child.kill().and_then(|()| child.wait()).expect("it exists");
+            child.kill().and_then(|()| child.wait()).expect("the child exists");
         }
     }
 
@@ -1163,7 +1163,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn descriptor_limit_is_raised_to_hard_limit() {
         allow_many_descriptors();
-        let (now, most) = getrlimit(Limit::RLIMIT_NOFILE).expect("it has one");
+        let (now, most) = getrlimit(Limit::RLIMIT_NOFILE).expect("the process has the limit");
         assert_eq!(now, most);
     }
 
@@ -1176,7 +1176,7 @@ Max processes             95932                95932                processes";
         // SAFETY: the memory is fresh, and no code uses its second page.
         let memory = unsafe {
             let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
-            munmap(memory.byte_add(4096), 4096).expect("it exists");
+            munmap(memory.byte_add(4096), 4096).expect("the mapping exists");
             memory
         };
         let (own, end) = (Pid::this(), memory.as_ptr() as u64 + 4096);
@@ -1193,7 +1193,7 @@ Max processes             95932                95932                processes";
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read line; exec sleep 60"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
+        let mut child = command.spawn().expect("the command runs");
         // `spawn` may return before the child has become the shell.
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         child

@@ -286,7 +286,8 @@ mod tests {
     #[test]
     fn wait_reaps_no_child_that_ends() {
         use std::os::unix::process::ExitStatusExt;
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it runs");
+        let mut child =
+            std::process::Command::new("sleep").arg("60").spawn().expect("the command runs");
         let pid = child.id() as i32;
         let waited = in_own_thread(|| {
             let _seized = Seized::new(pid as u32, || true, || {})?;
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn seized_threads_hold_up_no_other() {
         let (stuck, mut child) = (stuck(), std::process::Command::new("sleep"));
-        let mut child = child.arg("60").spawn().expect("it runs");
+        let mut child = child.arg("60").spawn().expect("the command runs");
         let tid = child.id();
         // A tracee makes our calls at its syscall instruction; until `sleep` sleeps, it runs other
         // code.
@@ -336,7 +337,7 @@ mod tests {
             assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "it has not waited");
             other.join().expect("no panic")
         });
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
         // SAFETY: integers, and the kernel writes no status.
         unsafe {
             libc::kill(stuck, libc::SIGKILL);

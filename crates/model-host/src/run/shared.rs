@@ -262,7 +262,7 @@ mod tests {
         let wakes = Wakes::new().expect("an epoll");
         wakes.on_input(ours.as_fd(), Wake::Guest(2)).expect("it is taken");
         assert_eq!(wakes.wait(Some(Duration::ZERO)), Ok(vec![]));
-        std::io::Write::write_all(&mut theirs, b"!").expect("it is open");
+        std::io::Write::write_all(&mut theirs, b"!").expect("the socket is open");
         assert_eq!(wakes.wait(Some(Duration::from_secs(20))), Ok(vec![Wake::Guest(2)]));
         wakes.forget(ours.as_fd());
         assert_eq!(wakes.wait(Some(Duration::ZERO)), Ok(vec![]));

@@ -553,7 +553,7 @@ mod tests {
 
     /// A sleeping process in its own process group.
     fn sleep() -> std::process::Child {
-        Command::new("sleep").arg("60").process_group(0).spawn().expect("it runs")
+        Command::new("sleep").arg("60").process_group(0).spawn().expect("the command runs")
     }
 
     #[test]
@@ -585,7 +585,7 @@ mod tests {
         programs.handle_signals();
         before.thread_set_mask().expect("a mask");
         for stranger in &mut strangers {
-            stranger.kill().expect("it exists");
+            stranger.kill().expect("the process exists");
             assert_eq!(status(stranger), killed, "the first signal that it got");
         }
     }
@@ -618,7 +618,7 @@ mod tests {
         let (start, limit) = (Instant::now(), Duration::from_millis(50));
         assert_eq!(programs.wait_until(Some(start + limit)), libc::SIGKILL);
         assert!(start.elapsed() >= limit && !programs.have_ended());
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 
     #[test]
@@ -641,7 +641,7 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .process_group(0)
             .spawn()
-            .expect("it runs");
+            .expect("the command runs");
         // It has ignored SIGTERM.
         let mut byte = [0];
         let output = child.stdout.as_mut().expect("piped");

@@ -601,7 +601,7 @@ mod tests {
     /// Collects every symlink below a directory.
     fn links(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
-            let kind = entry.file_type().expect("it exists");
+            let kind = entry.file_type().expect("the path exists");
             if kind.is_symlink() {
                 found.push(entry.path());
             } else if kind.is_dir() {

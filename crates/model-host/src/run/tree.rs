@@ -307,8 +307,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    std::fs::rename(&one, &other).expect("it exists");
-                    std::fs::rename(&other, &one).expect("it exists");
+                    std::fs::rename(&one, &other).expect("the path exists");
+                    std::fs::rename(&other, &one).expect("the path exists");
                 }
             });
             let up = "/sys/class/infiniband/mlx5_0/device/../fb0b:00:01.0/device";
@@ -343,7 +343,8 @@ mod tests {
         let known = Path::new("/dev/infiniband");
         let real = |tree: &Tree| {
             let fd = tree.open(b"/dev/infiniband", OFlag::O_PATH).expect("a directory");
-            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("it is open")
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+                .expect("the file is open")
         };
         for tree in [tree(), temporary()] {
             assert_eq!(tree.shown(real(&tree)), known);

@@ -147,7 +147,8 @@ fn fwctl_node_is_root_only_by_default() {
         &["sh", "-c"]
     };
     let by_other = |options: &[&str]| {
-        let output = command(options, &[other, &[used]].concat()).output().expect("it runs");
+        let output =
+            command(options, &[other, &[used]].concat()).output().expect("the command runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let refused = by_other(&[]);

@@ -94,7 +94,7 @@ fn in_root_path_does_not_reach_device_tree() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3 here");
     }
-    let output = command(&[], &["python3", "-c", python]).output().expect("it runs");
+    let output = command(&[], &["python3", "-c", python]).output().expect("the command runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "['here']\n", "{errors}");
 }
@@ -163,7 +163,8 @@ fn chdir_enters_and_leaves_device_tree() {
         ("/sys/class/infiniband/mlx5_7", "No such file"),
         ("/sys/class/infiniband/mlx5_0/node_type", "Not a directory"),
     ] {
-        let output = command(&[], &["env", "-C", place, "true"]).output().expect("it runs");
+        let output =
+            command(&[], &["env", "-C", place, "true"]).output().expect("the command runs");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(why), "{place}: {text}");
     }
@@ -251,8 +252,9 @@ fn netlink_lists_devices_and_links() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3 here");
     }
-    let output =
-        command(&["--devices", "2"], &["python3", "-c", python]).output().expect("it runs");
+    let output = command(&["--devices", "2"], &["python3", "-c", python])
+        .output()
+        .expect("the command runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(text, "True True\nTrue (3, 2)\nTrue\n-22\n94\nTrue\n", "{errors}");
@@ -277,7 +279,7 @@ fn rdma_tool_counts_only_contexts_of_programs() {
         devices = ibv.ibv_get_device_list(None)\n\
         held = ibv.ibv_open_device(devices[0])\n\
         print(bool(held), subprocess.check_output(['rdma', 'res']).decode())\n";
-    let output = command(&[], &["python3", "-c", python]).output().expect("it runs");
+    let output = command(&[], &["python3", "-c", python]).output().expect("the command runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(text.starts_with("True") && text.contains(" ctx 1 "), "{text}{errors}");
@@ -291,7 +293,7 @@ fn pci_listing_adds_modelled_functions() {
         own.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     if let Some(name) = expected.first() {
         let file = format!("/sys/bus/pci/devices/{name}/vendor");
-        let vendor = std::fs::read_to_string(&file).expect("it exists");
+        let vendor = std::fs::read_to_string(&file).expect("the file exists");
         assert_eq!(output_of(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
         let relative = format!("cd /sys/bus/pci/devices; cat {name}/vendor");
         assert_eq!(output_of(&[], &relative), vendor.trim_end());

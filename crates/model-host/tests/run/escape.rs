@@ -26,7 +26,8 @@ impl Secret {
         symlink("secret", place.join("link")).expect("a link");
         fs::copy("/bin/true", place.join("program")).expect("a program");
         // Only its root keeps a program out.
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("it is ours");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777))
+            .expect("this user owns the directory");
         Self(place)
     }
 
@@ -189,7 +190,7 @@ pub(super) fn start_named_run(name: &str) -> Child {
         .expect("the binary runs");
     let mut line = String::new();
     let mut output = std::io::BufReader::new(host.stdout.take().expect("piped"));
-    std::io::BufRead::read_line(&mut output, &mut line).expect("it is up");
+    std::io::BufRead::read_line(&mut output, &mut line).expect("the host prints a line");
     host
 }
 
@@ -211,7 +212,7 @@ fn non_seccomp_descriptor_is_rejected_as_filter() {
         .output()
         .expect("python runs");
     drop(host.stdin.take());
-    host.wait().expect("it ends");
+    host.wait().expect("the process ends");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text, "yes\n\n", "it is disconnected: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -239,7 +240,7 @@ fn joining_program_is_given_no_directory() {
     let text = String::from_utf8_lossy(&hidden.stdout);
     assert!(text.contains("no run"), "{text}");
     drop(host.stdin.take());
-    host.wait().expect("it ends");
+    host.wait().expect("the process ends");
     assert_no_leak(&tried);
     let text = String::from_utf8_lossy(&tried.stdout);
     assert!(text.contains("yes"), "the run answered: {text}");
@@ -265,14 +266,15 @@ fn as_other_user(words: &[&str], chroot: Option<&Path>) -> Option<Output> {
 fn other_user_is_given_only_the_tree() {
     let secret = Secret::new("user");
     let inode = fs::metadata(&secret.0).expect("a directory").ino().to_string();
-    fs::set_permissions(&secret.0, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    fs::set_permissions(&secret.0, fs::Permissions::from_mode(0o700))
+        .expect("this user owns the directory");
     let attacks = "listing,up,change,race,write,mount";
     let attack = env::temp_dir().join(format!("attack-{}.py", std::process::id()));
     fs::copy(ATTACK, &attack).expect("a file");
     let words =
         ["/usr/bin/python3", attack.to_str().expect("text"), secret.path(), attacks, &inode];
     let output = as_other_user(&words, None);
-    fs::remove_file(attack).expect("it exists");
+    fs::remove_file(attack).expect("the file exists");
     let Some(output) = output else { return };
     assert_no_leak(&output);
     secret.assert_untouched();
@@ -313,7 +315,7 @@ fn unprivileged_run_serves_the_tree() {
         .args(["run", "--", "sh", "-c", program])
         .output()
         .expect("setpriv runs");
-    fs::remove_file(place).expect("it exists");
+    fs::remove_file(place).expect("the file exists");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");

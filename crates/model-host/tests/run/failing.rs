@@ -29,7 +29,7 @@ fn check_failed_queue(what: &str, numbers: std::ops::Range<u32>, port: u16) {
     let pingpong = format!("timeout 20 ibv_rc_pingpong -e -p {port} -n 1000000000");
     let start = |script: &str| {
         let mut program = host.join(&[], script);
-        program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+        program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
     };
     let server = start(&pingpong);
     // The server listens soon; a client that finds no server prints an error.
@@ -41,7 +41,7 @@ fn check_failed_queue(what: &str, numbers: std::ops::Range<u32>, port: u16) {
     std::thread::sleep(std::time::Duration::from_millis(2500));
     let number = fail_one(&host, what, numbers);
     let again = model(&["ctl", &host.name, what, "0", &number.to_string()]);
-    let outputs = [server, client].map(|it| it.wait_with_output().expect("it ends"));
+    let outputs = [server, client].map(|it| it.wait_with_output().expect("the process ends"));
     let text: String = outputs
         .iter()
         .map(|it| String::from_utf8_lossy(&[&it.stdout[..], &it.stderr].concat()).into_owned())
@@ -67,17 +67,17 @@ fn removed_device_raises_fatal_event() {
         return skipped("there is no ibv_asyncwatch here");
     }
     let host = Host::start("remove", &[], "read line; exit 0");
-    let works = || host.join(&[], "ibv_devinfo -d mlx5_0").output().expect("it runs");
+    let works = || host.join(&[], "ibv_devinfo -d mlx5_0").output().expect("the command runs");
     assert!(works().status.success());
     let mut watch = host.join(&[], "stdbuf -oL timeout 20 ibv_asyncwatch -d mlx5_0");
-    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the watch starts");
     let mut lines = BufReader::new(watch.stdout.take().expect("the output is piped")).lines();
     let mut line = || lines.next().expect("a line").expect("text");
-    assert!(line().contains("async event FD"), "it watches");
+    assert!(line().contains("async event FD"), "ibv_asyncwatch has opened the device");
     assert_eq!(model(&["ctl", &host.name, "remove", "0"]), (Some(0), String::new()));
-    assert!(line().contains("event_type"), "it gets an event");
-    assert!(!works().status.success(), "it is gone");
-    watch.wait().expect("it ends");
+    assert!(line().contains("event_type"), "ibv_asyncwatch gets an event");
+    assert!(!works().status.success(), "the device is removed");
+    watch.wait().expect("the process ends");
     assert_eq!(host.end(), Some(0));
 }
 

@@ -48,7 +48,7 @@ impl Server {
         let mount_point = MountPoint::new(test)?;
         let mut command = Command::new("/usr/bin/python3");
         let child = command.arg(SERVER).arg(mount_point.path()).stdout(Stdio::piped()).spawn();
-        let mut child = child.expect("it exists");
+        let mut child = child.expect("the child exists");
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         output.read_line(&mut line).expect("text");

@@ -26,7 +26,7 @@ fn hanging(threads: &str, then: &str) -> Option<(Child, BufReader<ChildStdout>)>
     let mut line = String::new();
     output.read_line(&mut line).expect("text");
     if line != "hangs\n" {
-        run.wait().expect("it ends");
+        run.wait().expect("the process ends");
         skipped("userfaultfd is not allowed, or there is no python3");
         return None;
     }
@@ -48,7 +48,7 @@ fn absent_memory_stalls_no_other_program() {
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "character special file\n");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert!(run.wait().expect("it ends").success());
+    assert!(run.wait().expect("the process ends").success());
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn hung_file_server_does_not_stall_others() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     // Without the server, reads of the pages fail and the run can end.
     drop(server);
-    assert!(run.wait().expect("it ends").success());
+    assert!(run.wait().expect("the process ends").success());
 }
 
 /// A joining program whose first call's path never arrives, and its output.
@@ -96,10 +96,10 @@ fn joining_succeeds_despite_stalled_guests() {
     let (elapsed, errors) = (start.elapsed(), String::from_utf8_lossy(&joined.stderr));
     for (guest, _) in &mut guests {
         drop(guest.stdin.take());
-        guest.wait().expect("it ends");
+        guest.wait().expect("the process ends");
     }
     drop(host.stdin.take());
-    host.wait().expect("it ends");
+    host.wait().expect("the process ends");
     assert!(joined.status.success(), "{elapsed:?}: {errors}");
 }
 
@@ -116,8 +116,8 @@ fn stalled_guest_does_not_delay_joining() {
     let joined = command(&["--join", &name], &["true"]).output().expect("the binary runs");
     let elapsed = start.elapsed();
     drop((guest.stdin.take(), host.stdin.take()));
-    guest.wait().expect("it ends");
-    host.wait().expect("it ends");
+    guest.wait().expect("the process ends");
+    host.wait().expect("the process ends");
     assert_eq!(text, "stalls\n");
     let errors = String::from_utf8_lossy(&joined.stderr);
     assert!(joined.status.success() && elapsed < Duration::from_secs(5), "{elapsed:?}: {errors}");
@@ -131,7 +131,7 @@ fn too_many_absent_pages_kill_the_program() {
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "status 137\n");
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
-    run.wait().expect("it ends");
+    run.wait().expect("the process ends");
 }
 
 #[test]
@@ -144,5 +144,5 @@ fn crowd_of_absent_pages_stalls_no_other_program() {
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "character special file\n");
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
-    run.wait().expect("it ends");
+    run.wait().expect("the process ends");
 }

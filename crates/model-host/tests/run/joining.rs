@@ -34,7 +34,7 @@ impl Host {
     /// Ends its program; returns the exit code.
     pub(super) fn end(mut self) -> Option<i32> {
         drop(self.child.stdin.take());
-        self.child.wait().expect("it ends").code()
+        self.child.wait().expect("the process ends").code()
     }
 }
 
@@ -46,12 +46,14 @@ fn ctl_changes_links_and_devices_of_run() {
     let host = Host::start("ctl", &[], "read line; exit 0");
     let ctl = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
-        let output = command.args(["ctl", &host.name]).args(words).output().expect("it runs");
+        let output =
+            command.args(["ctl", &host.name]).args(words).output().expect("the command runs");
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(text).unwrap())
     };
     let state = || {
-        let output = host.join(&[], "ibv_devinfo | grep state:").output().expect("it runs");
+        let output =
+            host.join(&[], "ibv_devinfo | grep state:").output().expect("the command runs");
         String::from_utf8(output.stdout).unwrap().trim().to_string()
     };
     let silent = (Some(0), String::new());
@@ -79,7 +81,7 @@ fn ctl_changes_links_and_devices_of_run() {
     let (name, ended) = (host.name.clone(), host.end());
     assert_eq!(ended, Some(0));
     let mut late = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
-    let late = late.args(["ctl", &name, "show"]).output().expect("it runs");
+    let late = late.args(["ctl", &name, "show"]).output().expect("the command runs");
     assert!(String::from_utf8_lossy(&late.stderr).contains(&format!("no run named {name}")));
 }
 
@@ -94,7 +96,7 @@ fn ctl_changes_devices_of_pci_server() {
     let silent = (Some(0), String::new());
     let start = std::time::Instant::now();
     while ctl(&["show"]).0 != Some(0) {
-        assert!(start.elapsed().as_secs() < 20, "it never answered");
+        assert!(start.elapsed().as_secs() < 20, "the host did not answer");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(ctl(&["down", "0"]), silent);
@@ -112,8 +114,8 @@ fn ctl_changes_devices_of_pci_server() {
     again[2] = &other;
     let (status, text) = model(&again);
     assert!(status == Some(1) && text.contains("you already have a run named"), "{text}");
-    server.kill().expect("it is ours");
-    server.wait().expect("it ends");
+    server.kill().expect("the server is a child of this process");
+    server.wait().expect("the process ends");
     assert!(ctl(&["show"]).1.contains(&format!("no run named {name}")));
     let _ = std::fs::remove_file(socket);
 }
@@ -132,7 +134,7 @@ fn joined_program_sees_devices_of_its_side() {
     let other = joined(&["--side", "dpu"]);
     assert_eq!(other.lines().count(), 2);
     assert!(other.lines().all(|guid| !same.contains(guid)), "{same}{other}");
-    assert_eq!(host.join(&[], "exit 7").status().expect("it ends").code(), Some(7));
+    assert_eq!(host.join(&[], "exit 7").status().expect("the program ends").code(), Some(7));
     assert_eq!(host.end(), Some(3));
 }
 
@@ -168,7 +170,7 @@ fn devices_live_until_last_joined_program() {
     assert!(!ending.is_finished(), "a joined program is left");
     drop(last.stdin.take());
     assert_eq!(lines.next().expect("a line").expect("text"), "open");
-    assert!(last.wait().expect("it ends").success());
+    assert!(last.wait().expect("the process ends").success());
     assert_eq!(ending.join().expect("no panic"), Some(0));
     let late = command(&["--join", &name], &["true"]).output().expect("the binary runs");
     let text = String::from_utf8_lossy(&late.stderr);
@@ -188,9 +190,9 @@ fn joined_program_fails_when_host_is_killed() {
     let mut line = String::new();
     let output = joined.stdout.as_mut().expect("the output is piped");
     BufReader::new(output).read_line(&mut line).expect("a line");
-    host.child.kill().expect("it exists");
-    host.child.wait().expect("it ends");
-    let joined = joined.wait_with_output().expect("it ends");
+    host.child.kill().expect("the host process exists");
+    host.child.wait().expect("the process ends");
+    let joined = joined.wait_with_output().expect("the process ends");
     let errors = String::from_utf8_lossy(&joined.stderr);
     assert!(errors.contains("the joined run ended"), "{errors}");
     assert_eq!(joined.status.code(), Some(1));
@@ -209,7 +211,7 @@ fn sigterm_reaches_joined_program() {
     let output = joined.stdout.as_mut().expect("the output is piped");
     BufReader::new(output).read_line(&mut line).expect("a line");
     let pid = nix::unistd::Pid::from_raw(joined.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
-    assert_eq!(joined.wait().expect("it ends").code(), Some(5));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("the process exists");
+    assert_eq!(joined.wait().expect("the process ends").code(), Some(5));
     assert_eq!(host.end(), Some(1), "`read` met the end of its input");
 }

@@ -51,7 +51,7 @@ fn run_reports_frames_missing_in_capture() {
     }
     let name = format!("verbless-{}-missing.pcapng", std::process::id());
     let pipe = std::env::temp_dir().join(name);
-    let made = Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
     assert!(made.success());
     let begun = pipe.clone();
     // A reader that stops after the section header.
@@ -88,7 +88,7 @@ fn pingpong_crosses_runs_over_roce_v2() {
     let server = command(&lossy, &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
     let server = server.expect("the binary runs");
     let output = run(&options(&from), &client(&format!("{pingpong} localhost")));
-    let served = server.wait_with_output().expect("it ends");
+    let served = server.wait_with_output().expect("the process ends");
     let _ = std::fs::remove_file(&faults);
     let text = [output.stdout, output.stderr, served.stdout].concat();
     let text = String::from_utf8_lossy(&text);
@@ -118,7 +118,7 @@ fn runs_of_distinct_identity_share_ethernet() {
     let server = command(&options(0), &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
     let server = server.expect("the binary runs");
     let output = run(&options(1), &client(&format!("{pingpong} localhost")));
-    let served = server.wait_with_output().expect("it ends");
+    let served = server.wait_with_output().expect("the process ends");
     let text = [output.stdout, output.stderr, served.stdout].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success() && served.status.success(), "{text}");

@@ -30,7 +30,7 @@ fn trace_lists_ioctls_and_commands() {
     let option = format!("--trace={}", file.display());
     let output = command(&[&option, "--fwctl-mode=666"], &["python3", "-c", python])
         .output()
-        .expect("it runs");
+        .expect("the command runs");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&file).expect("the file was written");
     let _ = std::fs::remove_file(&file);
@@ -47,10 +47,10 @@ fn unread_trace_does_not_block_program() {
         .expect("the binary runs");
     let start = Instant::now();
     let status = loop {
-        match run.try_wait().expect("it is our child") {
+        match run.try_wait().expect("the run is a child of this process") {
             Some(status) => break status,
             None if start.elapsed() > Duration::from_secs(60) => {
-                run.kill().expect("it runs");
+                run.kill().expect("the process runs");
                 panic!("a full pipe of --trace stopped the run");
             }
             None => std::thread::sleep(Duration::from_millis(20)),

@@ -26,7 +26,8 @@ fn children_see_the_devices_too_and_are_waited_for() {
 fn program_inherits_signal_mask_and_priority() {
     let prints = |program: &[&str]| {
         let ours = command(&[], program).output().expect("the binary runs").stdout;
-        let without = Command::new(program[0]).args(&program[1..]).output().expect("it runs");
+        let without =
+            Command::new(program[0]).args(&program[1..]).output().expect("the command runs");
         assert!(!without.stdout.is_empty());
         (String::from_utf8(ours), String::from_utf8(without.stdout))
     };
@@ -46,9 +47,9 @@ fn signals_reach_the_program() {
     let mut lines = BufReader::new(child.stdout.take().expect("the output is piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "ready");
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("the process exists");
     assert_eq!(lines.next().expect("a line").expect("text"), "caught");
-    assert_eq!(child.wait().expect("it ends").code(), Some(5));
+    assert_eq!(child.wait().expect("the process ends").code(), Some(5));
 }
 
 #[test]
@@ -62,8 +63,8 @@ fn signals_reach_the_command_on_the_dpu_side_too() {
     let lines = BufReader::new(child.stdout.take().expect("the output is piped")).lines();
     assert_eq!(lines.take(2).filter_map(Result::ok).collect::<Vec<_>>(), ["ready", "ready"]);
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
-    assert_eq!(child.wait().expect("it ends").code(), Some(6));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("the process exists");
+    assert_eq!(child.wait().expect("the process ends").code(), Some(6));
 }
 
 #[test]
@@ -88,10 +89,10 @@ fn device_user_dies_with_killed_run() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     };
-    wait("it sleeps", &|| name(pid) == "sleep\n");
-    run.kill().expect("it is ours");
-    run.wait().expect("it ends");
-    wait("it is killed", &|| has_ended(pid));
+    wait("the program sleeps", &|| name(pid) == "sleep\n");
+    run.kill().expect("the run is a child of this process");
+    run.wait().expect("the process ends");
+    wait("the program is killed", &|| has_ended(pid));
     // No process holds the output pipe of the run either, the guardian included.
     line.clear();
     assert_eq!(output.read_line(&mut line).expect("the end"), 0, "{line}");
@@ -100,7 +101,7 @@ fn device_user_dies_with_killed_run() {
 /// Sends SIGTERM to a run.
 fn terminate(run: &std::process::Child) {
     let pid = nix::unistd::Pid::from_raw(run.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it exists");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("the process exists");
 }
 
 /// Whether a process has ended.
@@ -139,7 +140,7 @@ fn sigterm_ends_run_with_live_daemon() {
             assert!(run.try_wait().expect("a child").is_none(), "the program lives");
             terminate(&run);
         }
-        let status = run.wait().expect("it ends");
+        let status = run.wait().expect("the process ends");
         assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
         assert_eq!(status.code(), Some(if second { 128 + 9 } else { 4 }));
         assert!(has_ended(daemon), "{script}");

@@ -101,7 +101,7 @@ fn modify_qp_attributes_reach_qpc_fields() {
     let qpc = rtr.qpc();
     assert_eq!((qpc.next_rcv_psn(), qpc.remote_qpn()), (0x65_4321, 0x45_6789));
     assert_eq!((qpc.log_rra_max(), qpc.min_rnr_nak(), qpc.log_ack_req_freq()), (3, 19, 8));
-    assert!(qpc.rae() && qpc.rre() && qpc.rwe(), "the rights that it had");
+    assert!(qpc.rae() && qpc.rre() && qpc.rwe(), "the access flags of before");
     assert_eq!(qpc.atomic_mode(), AtomicMode::IB_SPEC);
     for (path, at) in [(qpc.primary_address_path(), 0), (qpc.secondary_address_path(), 32)] {
         assert_eq!(path.rgid_rip()[..], destination(at)[..16], "{at}");
@@ -510,8 +510,9 @@ fn create_cq_rounds_size_and_sets_cqe_size() {
         let context = command.cq_context();
         assert_eq!((entries, context.log_cq_size(), context.cqe_sz()), (127, 7, size));
         assert_eq!(context.c_eqn_or_apu_element(), 0x43, "the queue of the second vector");
-        let (response, _) =
-            verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0).expect("it is destroyed");
+        let (response, _) = verbs
+            .write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0)
+            .expect("the object is destroyed");
         assert_eq!(response, [0; 16]);
         let again = verbs.write(20, &fields(&[8, 4, 4], &[0, cq, 0]), 16, &[], 0);
         assert_eq!(again.map(drop), Err(Errno::ENOENT));
@@ -576,7 +577,7 @@ fn scatter_to_cqe_follows_cqe_size_and_flags() {
         let service = [ServiceType::RC, ServiceType::UC, ServiceType::UD][kind as usize - 2];
         assert_eq!(qpc.st(), service);
         let destroy = fields(&[8, 4, 4], &[0, output[0].into(), 0]);
-        let (response, _) = verbs.write(27, &destroy, 4, &[], 0).expect("it is destroyed");
+        let (response, _) = verbs.write(27, &destroy, 4, &[], 0).expect("the object is destroyed");
         assert_eq!(response, [0; 4]);
         assert_eq!(verbs.write(27, &destroy, 4, &[], 0).map(drop), Err(Errno::ENOENT));
     }

@@ -340,7 +340,7 @@ fn destroy_command_is_built_from_create() {
         let handle = fixture.create(&input).expect("it passes");
         let created = fixture.device.last(create).expect("it was passed");
         assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "{create:#x}");
-        let sent = fixture.device.last(destroy).expect("it was sent");
+        let sent = fixture.device.last(destroy).expect("the command was sent");
         assert_eq!((sent.len(), uid(&sent)), (bytes, uid(&created)), "{create:#x}");
         match Opcode(create) {
             Opcode::CREATE_GENERAL_OBJECT => assert_eq!(sent[7], 0x1c),

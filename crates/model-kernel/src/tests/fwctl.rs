@@ -300,7 +300,7 @@ fn open_fails_if_create_uctx_fails() {
 #[test]
 fn fwctl_is_offered_except_on_sub_functions() {
     assert!(is_offered(3, false) && !is_offered(0, false) && !is_offered(7, true));
-    let profile = Profile::load("bluefield3").expect("it is built in");
+    let profile = Profile::load("bluefield3").expect("the profile is built in");
     let model = Model::builder().device_with_topology(profile).stepped().build();
     let kinds: Vec<_> = model
         .all_devices()
@@ -332,7 +332,7 @@ proptest! {
             1..16,
         ),
     ) {
-        let profile = Profile::load("bluefield3-fwctl").expect("it is built in");
+        let profile = Profile::load("bluefield3-fwctl").expect("the profile is built in");
         let model = Model::builder().device(profile).stepped().build();
         let control = FwctlFile::open(&InProcess::of(&model), 0).expect("it opens");
         let client = TestClient::new();

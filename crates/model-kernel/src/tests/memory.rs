@@ -18,7 +18,7 @@ fn umem_arguments_are_checked() {
     type Case = (&'static str, u64, u64, u32, Option<u64>, Result<(), Errno>);
     let cases: &[Case] = &[
         ("plain", address, 8192, 1, None, Ok(())),
-        ("all rights", address, 8192, 7 | 1 << 20, Some(4096), Ok(())),
+        ("all access flags", address, 8192, 7 | 1 << 20, Some(4096), Ok(())),
         ("read only", address, 8192, 0, None, Ok(())),
         ("unaligned", address + 64, 100, 1, None, Ok(())),
         ("remote write alone", address, 4096, 2, None, Err(Errno::EINVAL)),
@@ -50,11 +50,11 @@ fn umem_arguments_are_checked() {
 fn read_only_umem_has_no_write_right() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
-    for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
+    for (access, mtt_access) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
         fixture.umem(address, 4096, access, None).expect("it is mapped");
-        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
         let entry = u64::from_be_bytes(*sent[0x30..].first_chunk().expect("an entry"));
-        assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, rights), "access {access}");
+        assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, mtt_access), "access {access}");
     }
     assert_eq!(fixture.close(), 0);
 }
@@ -74,7 +74,7 @@ fn umem_page_size_follows_bitmap_and_length() {
         (0, 0x1_0008, None, 0, 17),
     ] {
         fixture.umem(odd + offset, length, 1, bitmap).expect("it is mapped");
-        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+        let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
         let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
         let umem = create.umem();
         let got = (umem.log_page_size(), umem.num_of_mtt(), umem.page_offset());
@@ -94,7 +94,7 @@ fn linux_5_10_refuses_page_sizes_and_follows_address() {
     assert_eq!(refused, Err(Errno::EINVAL), "relaxed ordering");
     let odd = address + if address & 0x1000 == 0 { 0x1000 } else { 0 };
     fixture.umem(odd, 0x1_0000, 1, None).expect("it is mapped");
-    let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+    let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
     let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
     assert_eq!((create.umem().log_page_size(), create.umem().num_of_mtt()), (0, 16));
     assert_eq!(fixture.close(), 0);
@@ -121,7 +121,7 @@ fn umem_on_pages_of_64_kib_lists_pages_as_large_or_as_asked() {
     ] {
         let fixture = on_64k(release);
         let made = fixture.umem(start + offset, length, 1, bitmap).map(|_| {
-            let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
+            let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
             let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
             let umem = create.umem();
             (umem.log_page_size(), umem.num_of_mtt(), umem.page_offset())

@@ -139,7 +139,7 @@ fn malformed_mr_is_rejected_before_commands() {
         ),
         ("remote write alone", address, 0x1000, address, 2, Errno::EINVAL),
         ("remote atomics alone", address, 0x1000, address, 8, Errno::EINVAL),
-        ("an unknown right", address, 0x1000, address, 1 << 12, Errno::EINVAL),
+        ("an unknown access flag", address, 0x1000, address, 1 << 12, Errno::EINVAL),
         ("on demand", address, 0x1000, address, 1 << 6, Errno::EOPNOTSUPP),
         ("length 0", address, 0, address, 1, Errno::EINVAL),
         ("no memory", 0x1000, 0x1000, 0x1000, 1, Errno::EFAULT),
@@ -163,7 +163,7 @@ fn create_cq_maps_driver_fields() {
     let pages = verbs.list(Opcode::CREATE_CQ.0, CreateCqIn::BYTES);
     assert_eq!(pages, [0, 1, 2].map(|page| verbs.address + page * 0x1000));
     let mut response = [0xff; 8];
-    verbs.destroy(object::CQ, handle, &mut response).expect("it is destroyed");
+    verbs.destroy(object::CQ, handle, &mut response).expect("the object is destroyed");
     assert_eq!(
         (response, verbs.fixture.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
         ([0; 8], number as u8)
@@ -302,7 +302,7 @@ fn cq_event_is_delivered_once_and_retracted() {
     (0..3).for_each(raise);
     assert_eq!(read(&channel), 0xcafe_f00d_u64.to_ne_bytes());
     let mut response = [0; 8];
-    verbs.destroy(object::CQ, handle, &mut response).expect("it is destroyed");
+    verbs.destroy(object::CQ, handle, &mut response).expect("the object is destroyed");
     assert_eq!(word(&response), 1, "one of three was read");
     assert!(read(&channel).is_empty(), "a destroyed queue sends no event");
     raise(3);
@@ -323,7 +323,7 @@ fn create_qp_maps_driver_fields() {
     assert_eq!(pages, [verbs.address + 0x1_0000], "RQ 512 B and SQ 1024 B fit into one page");
     let mut response = [0; 8];
     assert_eq!(verbs.destroy(object::CQ, cq, &mut response), Err(Errno::EBUSY));
-    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("it is destroyed");
+    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("the object is destroyed");
     assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 0, "the QP is still in RESET");
     assert_eq!(verbs.fixture.device.last(Opcode::DESTROY_QP.0).expect("sent")[11], number as u8);
     verbs.destroy(object::CQ, cq, &mut response).expect("its QP was destroyed");
@@ -390,8 +390,8 @@ fn modify_qp_sends_reset_to_rts_commands() {
     );
     assert_eq!((qpc.primary_address_path().rlid(), qpc.min_rnr_nak()), (9, 12));
     assert!(qpc.rwe() && qpc.rre());
-    let rights = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
-    assert_eq!(rtr.opt_param_mask(), rights);
+    let access = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
+    assert_eq!(rtr.opt_param_mask(), access);
     verbs
         .modify(qp, RTS, &[(96, &[3]), (80, &[7]), (101, &[16]), (106, &[7]), (105, &[14])])
         .expect("RTS");
@@ -404,7 +404,7 @@ fn modify_qp_sends_reset_to_rts_commands() {
         Err(Errno::EINVAL),
         "RTS to INIT is no transition"
     );
-    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("it is destroyed");
+    verbs.destroy(object::QP, qp, &mut [0; 4]).expect("the object is destroyed");
     assert_eq!(verbs.fixture.device.count(Opcode::QP_2RST.0), 1, "stopped first");
 }
 
@@ -436,7 +436,7 @@ fn srq_is_rmp_referenced_by_qp() {
     let armed: ModifyRmpIn = verbs.last(Opcode::MODIFY_RMP.0, ModifyRmpIn::from_prefix);
     assert_eq!((armed.rmpn(), armed.ctx().wq().lwm()), (number, 5));
     verbs.destroy(object::QP, qp, &mut [0; 4]).expect("the QP is destroyed");
-    verbs.destroy(object::SRQ, srq, &mut [0; 4]).expect("it is destroyed");
+    verbs.destroy(object::SRQ, srq, &mut [0; 4]).expect("the object is destroyed");
 }
 
 #[test]
@@ -504,7 +504,7 @@ fn qp_event_reaches_async_file() {
     assert_eq!((&record[..8], word(&record[8..])), (&0xbeef_u64.to_ne_bytes()[..], 3));
     verbs.fixture.device.event(0, 1, event::COMMUNICATION_ESTABLISHED, &[(6, number)]);
     let mut response = [0; 4];
-    verbs.destroy(object::QP, qp, &mut response).expect("it is destroyed");
+    verbs.destroy(object::QP, qp, &mut response).expect("the object is destroyed");
     assert_eq!(
         (word(&response), read(&file).len()),
         (1, 0),

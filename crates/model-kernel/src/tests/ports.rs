@@ -1,4 +1,4 @@
-//! Ports and GID tables: each field of their responses.
+//! QUERY_PORT and QUERY_GID_TABLE: the response fields that depend on the device.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,13 +20,13 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 #[test]
-fn query_port_has_same_answer_in_both_forms() {
+fn query_port_agrees_between_write_and_ioctl() {
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_log_max_msg(30).set_gid_table_size(GidTableSize(2));
     let fixture = Fixture::of(Arc::new(device));
     let attributes = query(&fixture);
     assert_eq!((word(&attributes, 4), word(&attributes, 16)), (1 << 30, 32), "message size, GIDs");
-    let old = |port: u8, room: usize| {
+    let by_write = |port: u8, room: usize| {
         let (mut core, mut response) = ([0; 16], vec![0xff; room]);
         core[8] = port;
         Request::new(0, 0)
@@ -36,13 +36,18 @@ fn query_port_has_same_answer_in_both_forms() {
             .send(&fixture.file)
             .map(|()| response)
     };
-    assert_eq!(old(1, 40).expect("the port"), attributes[..40]);
-    assert_eq!(old(2, 40), Err(Errno::EINVAL));
-    assert_eq!(old(1, 39), Err(Errno::ENOSPC));
+    assert_eq!(by_write(1, 40).expect("the port"), attributes[..40]);
+    assert_eq!(by_write(2, 40), Err(Errno::EINVAL));
+    assert_eq!(by_write(1, 39), Err(Errno::ENOSPC));
     fixture.device.alive.store(false, Ordering::Relaxed);
-    let new = |port| Request::new(0, 2).number(0, port).output(1, &mut [0; 48]).send(&fixture.file);
-    assert_eq!([old(1, 40).map(drop), new(1)], [Err(Errno::ENOLINK); 2], "the device is dead");
-    assert_eq!([old(2, 40).map(drop), new(2)], [Err(Errno::EINVAL); 2]);
+    let by_ioctl =
+        |port| Request::new(0, 2).number(0, port).output(1, &mut [0; 48]).send(&fixture.file);
+    assert_eq!(
+        [by_write(1, 40).map(drop), by_ioctl(1)],
+        [Err(Errno::ENOLINK); 2],
+        "the device is dead"
+    );
+    assert_eq!([by_write(2, 40).map(drop), by_ioctl(2)], [Err(Errno::EINVAL); 2]);
 }
 
 #[test]
@@ -55,7 +60,8 @@ fn ethernet_port_reports_cm_and_ip_based_gids() {
 }
 
 #[test]
-fn gid_and_pkey_table_sizes_are_powers_of_two() {
+fn gid_and_pkey_table_sizes_follow_hca_cap() {
+    // A gid_table_size above 4 is invalid and reads as 0, as in `mlx5_get_gid_table_len`.
     for (size, gids) in [(0, 8), (1, 16), (4, 128), (5, 0)] {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_gid_table_size(GidTableSize(size)).set_pkey_table_size(PkeyTableSize(size));

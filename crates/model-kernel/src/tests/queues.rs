@@ -314,7 +314,7 @@ fn qp_defaults_to_first_uar_of_context() {
         .output(0x1001, &mut page)
         .send(&fixture.file)
         .expect("the page of the first register");
-    let verbs = Verbs::of(fixture);
+    let verbs = Verbs::with_fixture(fixture);
     let (one, _) = verbs.plain_cq();
     qp(&verbs, (one, one), 0, CAPACITY, &qp_driver_with(&verbs, &[(28, 0)])).expect("a QP");
     assert_eq!(created(&verbs).qpc().uar_page(), word(&page));
@@ -402,7 +402,7 @@ fn mkey_page_size_follows_both_addresses() {
             }
             let key = word(&output[4..]) >> 8;
             let handle = word(&output).to_ne_bytes();
-            verbs.write(13, &handle, 0, &[], 0).expect("it is destroyed");
+            verbs.write(13, &handle, 0, &[], 0).expect("the object is destroyed");
             let destroy = verbs.fixture.device.last(Opcode::DESTROY_MKEY.0).expect("sent");
             assert_eq!(destroy[8..12], key.to_be_bytes(), "the key has the index of the device");
         }
@@ -414,7 +414,7 @@ fn mw_rkey_has_index_of_device() {
     let verbs = Verbs::new();
     let core = fields(&[8, 4, 4], &[0, verbs.pd.into(), 1]);
     let (output, _) = verbs.write(14, &core, 8, &[0; 8], 8).expect("a window");
-    verbs.write(16, &output[..4], 0, &[], 0).expect("it is destroyed");
+    verbs.write(16, &output[..4], 0, &[], 0).expect("the object is destroyed");
     let destroy = verbs.fixture.device.last(Opcode::DESTROY_MKEY.0).expect("sent");
     assert_eq!(destroy[8..12], (word(&output[4..]) >> 8).to_be_bytes());
 }

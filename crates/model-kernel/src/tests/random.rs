@@ -88,7 +88,7 @@ proptest! {
 
     #[test]
     fn random_calls_leave_no_objects_on_model(calls in calls(), numbers in 0x10..0x420u32) {
-        let profile = Profile::load("connectx6dx").expect("it is built in");
+        let profile = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder().device(profile).stepped().build();
         let lease = InProcess::of(&model).lease(0).expect("a lease");
         let file = File::new(lease.kernel.clone(), TestClient::new());

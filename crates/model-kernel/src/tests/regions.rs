@@ -43,11 +43,11 @@ fn rereg_mr_of_rights_or_pd_keeps_key() {
     let pd = another_pd(&verbs);
     assert_eq!(rereg(&verbs, handle, PD, (0, 0), pd, 0), Ok(key));
     let changes = verbs.fixture.device.reconfigured.lock().expect("no panic").clone();
-    let [(index, rights), (_, moved)] = &changes[..] else { panic!("two changes") };
+    let [(index, flags), (_, moved)] = &changes[..] else { panic!("two changes") };
     assert_eq!(*index, key >> 8);
-    assert!(rights.lw() && rights.rw() && rights.rr() && rights.lr() && !rights.a());
-    assert!(moved.rw(), "the rights stay");
-    assert_ne!(moved.pd(), rights.pd());
+    assert!(flags.lw() && flags.rw() && flags.rr() && flags.lr() && !flags.a());
+    assert!(moved.rw(), "the access flags stay");
+    assert_ne!(moved.pd(), flags.pd());
     let dealloc = |pd: u32| verbs.write(4, &pd.to_ne_bytes(), 0, &[], 0).map(drop);
     assert_eq!(dealloc(pd), Err(Errno::EBUSY), "the region is in it");
     assert_eq!(dealloc(verbs.pd), Ok(()), "nothing is in it any more");
@@ -63,7 +63,7 @@ fn rereg_mr_of_rights_keeps_pd() {
         fields(&[8, 8, 8, 8, 4, 4], &[0, verbs.address, 0x1000, verbs.address, second.into(), 1]);
     let (region, _) = verbs.write(9, &core, 12, &[], 0).expect("a region");
     let made: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
-    rereg(&verbs, word(&region), ACCESS, (0, 0), 0, 1 | 4).expect("other rights");
+    rereg(&verbs, word(&region), ACCESS, (0, 0), 0, 1 | 4).expect("other access flags");
     let changes = verbs.fixture.device.reconfigured.lock().expect("no panic").clone();
     assert_eq!(changes[0].1.pd(), made.memory_key_mkey_entry().pd());
 }
@@ -86,7 +86,7 @@ fn rereg_mr_of_translation_changes_key() {
     assert_ne!(new, key);
     let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     let entry = command.memory_key_mkey_entry();
-    assert!(entry.lw() && !entry.rw(), "the rights stay");
+    assert!(entry.lw() && !entry.rw(), "the access flags stay");
     assert_eq!((entry.start_addr(), entry.len()), range);
     assert_eq!(verbs.fixture.device.count(Opcode::DESTROY_MKEY.0), 1);
     let query = |handle: u32| {
@@ -213,7 +213,7 @@ fn devx_commands_reach_verbs_objects_by_handle() {
     ] {
         assert_eq!(send(method, handle, opcode, number), answer, "{case}");
     }
-    let change = verbs.fixture.device.last(Opcode::MODIFY_CQ.0).expect("it was sent");
+    let change = verbs.fixture.device.last(Opcode::MODIFY_CQ.0).expect("the command was sent");
     assert_eq!(change[0x5c] >> 7, 1, "its record must be in registered memory");
     assert_ne!(u16::from_be_bytes([change[2], change[3]]), 0, "of the client's context");
 }

@@ -48,7 +48,7 @@ pub(super) struct Device {
     pub keeps_backing: AtomicBool,
     /// Ioctls with exactly these names fail.
     pub fails: Mutex<Option<Vec<&'static str>>>,
-    /// Keys that got another PD or other rights.
+    /// Keys that got another PD or other access flags.
     pub reconfigured: Mutex<Vec<(u32, MkeyContext)>>,
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
     pub iommu: Arc<Iommu>,

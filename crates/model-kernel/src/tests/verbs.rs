@@ -97,7 +97,7 @@ fn context_privileges_follow_capabilities() {
         let bits = if capability == 0 { 0 } else { 1 << capability };
         fixture.client.capabilities.store(bits, Ordering::Relaxed);
         fixture.get_context(1).expect("a context");
-        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
+        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("the command was sent");
         assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "capability {capability}");
     }
 }
@@ -116,7 +116,7 @@ fn context_privileges_are_of_caller_not_opener() {
         let mut ioctl = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
         let caller: Arc<dyn Client> = caller;
         fixture.file.ioctl_of(&caller, ioctl.words()).expect("a context");
-        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
+        let sent = fixture.device.last(Opcode::CREATE_UCTX.0).expect("the command was sent");
         assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "opener {openers:#x}");
     }
 }

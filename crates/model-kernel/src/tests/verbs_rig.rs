@@ -62,11 +62,11 @@ impl Verbs {
 
     /// Opens a file of this device.
     pub(super) fn on(device: Device) -> Self {
-        Self::of(Fixture::of(Arc::new(device)))
+        Self::with_fixture(Fixture::of(Arc::new(device)))
     }
 
-    /// Takes an open file with a context.
-    pub(super) fn of(fixture: Fixture) -> Self {
+    /// Wraps an open uverbs file whose context exists, and allocates a PD.
+    pub(super) fn with_fixture(fixture: Fixture) -> Self {
         let (memory, address) = buffer(64);
         let mut verbs = Self { fixture, _memory: memory, address, pd: 0, pdn: 0 };
         let (core, driver) = verbs.write(command::ALLOC_PD, &[0; 8], 4, &[], 4).expect("a PD");
@@ -153,7 +153,7 @@ impl Verbs {
         (handle, number)
     }
 
-    /// `mlx5_ib_create_qp` of 16 send WQEBBs and 8 receives of 64 bytes on UAR page 7.
+    /// `mlx5_ib_create_qp`: 16 send WQEBBs, `receives` receive WQEs of 64 bytes, UAR page 7.
     pub(super) fn qp_driver(&self, receives: u64, flags: u64) -> Vec<u8> {
         let (stride, record) = (if receives == 0 { 0 } else { 6 }, self.address + 0x8080);
         let values =

@@ -234,7 +234,8 @@ mod tests {
         let in_flight = listeners.get(ListenerKind::Cq, NUMBER).expect("a listener");
         let client = OwnProcess::default();
         let ending = listeners.destroy(ListenerKind::Cq, NUMBER, Some(&client), || Ok(()));
-        let reported = ending.expect("it is destroyed").expect("a listener").finish(&client);
+        let reported =
+            ending.expect("the object is destroyed").expect("a listener").finish(&client);
         in_flight.complete();
         assert_eq!(reported.completions, 0);
         assert!(descriptor::receive(&fd, &mut [0; 64]).is_err(), "a stale completion");

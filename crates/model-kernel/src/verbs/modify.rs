@@ -324,7 +324,7 @@ fn fill(
         qpc.set_next_send_psn(requested.sq_psn & 0xff_ffff);
     }
     if requested.has(mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) {
-        set_rights(kernel, qp, requested, qpc)?;
+        set_access_flags(kernel, qp, requested, qpc)?;
     }
     if requested.has(mask::MIN_RNR_TIMER) {
         qpc.set_min_rnr_nak(requested.min_rnr_timer & 0x1f);
@@ -341,8 +341,8 @@ fn fill(
     Ok(())
 }
 
-/// Sets the peer's access rights. A QP with a responder depth of 0 accepts only writes.
-fn set_rights(
+/// Sets the peer's access flags. A QP with a responder depth of 0 accepts only writes.
+fn set_access_flags(
     kernel: &Kernel,
     qp: &VerbsQp,
     requested: &ModifyQpAttributes,
@@ -353,13 +353,13 @@ fn set_rights(
     } else {
         qp.max_dest_rd_atomic
     };
-    let mut rights =
+    let mut access_flags =
         if requested.has(mask::ACCESS_FLAGS) { requested.access_flags } else { qp.access };
     if depth == 0 {
-        rights &= REMOTE_WRITE;
+        access_flags &= REMOTE_WRITE;
     }
-    qpc.set_rre(rights & REMOTE_READ != 0).set_rwe(rights & REMOTE_WRITE != 0);
-    if rights & REMOTE_ATOMIC != 0 {
+    qpc.set_rre(access_flags & REMOTE_READ != 0).set_rwe(access_flags & REMOTE_WRITE != 0);
+    if access_flags & REMOTE_ATOMIC != 0 {
         if !kernel.caps.atomic() {
             let words = "IBV_ACCESS_REMOTE_ATOMIC: the device has no atomics (hca_cap.atomic)";
             return Err(refused(Errno::EOPNOTSUPP, words));

@@ -2,7 +2,7 @@
 //!
 //! Linux registers by UMR if the device allows it, else by CREATE_MKEY with the page list; the mkey
 //! is the same. This kernel uses CREATE_MKEY. A region that moves gets another mkey, as in Linux
-//! when UMR cannot make the change. A change of rights or PD keeps the mkey.
+//! when UMR cannot make the change. A change of access flags or PD keeps the mkey.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
@@ -69,31 +69,31 @@ impl RegionRange {
     }
 }
 
-/// Refuses invalid combinations of rights, and rights that the device does not offer.
-fn check_rights(rights: u32) -> Result<(), Errno> {
-    let unknown = rights & !(access::KNOWN | access::OPTIONAL);
+/// Refuses invalid combinations of access flags, and access flags that the device does not offer.
+fn check_access_flags(access_flags: u32) -> Result<(), Errno> {
+    let unknown = access_flags & !(access::KNOWN | access::OPTIONAL);
     if unknown != 0 {
         let words = format!("access flags have bits {unknown:#x}, which Linux does not know");
         return Err(refused(Errno::EINVAL, words));
     }
-    if rights & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0
-        && rights & access::LOCAL_WRITE == 0
+    if access_flags & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0
+        && access_flags & access::LOCAL_WRITE == 0
     {
         let words = format!(
-            "access {rights:#x} lets peers write and not the device: IBV_ACCESS_LOCAL_WRITE is \
-             missing"
+            "access {access_flags:#x} lets peers write and not the device: \
+             IBV_ACCESS_LOCAL_WRITE is missing"
         );
         return Err(refused(Errno::EINVAL, words));
     }
-    if rights & access::ON_DEMAND != 0 {
+    if access_flags & access::ON_DEMAND != 0 {
         return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
     }
     Ok(())
 }
 
-/// The rights of a key.
-fn set_rights(key: &mut MkeyContext, caps: &HcaCap, rights: u32) {
-    let has = |right: u32| rights & right != 0;
+/// The access flags of a key.
+fn set_access_flags(key: &mut MkeyContext, caps: &HcaCap, access_flags: u32) {
+    let has = |flag: u32| access_flags & flag != 0;
     key.set_a(has(access::REMOTE_ATOMIC)).set_rw(has(access::REMOTE_WRITE));
     key.set_rr(has(access::REMOTE_READ)).set_lw(has(access::LOCAL_WRITE)).set_lr(true);
     if has(access::RELAXED_ORDERING) {
@@ -102,11 +102,11 @@ fn set_rights(key: &mut MkeyContext, caps: &HcaCap, rights: u32) {
     }
 }
 
-/// Whether the device may write a region with these rights.
-fn is_writable(rights: u32) -> bool {
+/// Whether the device may write a region with these access flags.
+fn is_writable(access_flags: u32) -> bool {
     let writing =
         access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC | access::MW_BIND;
-    rights & writing != 0
+    access_flags & writing != 0
 }
 
 /// The largest page size of a key: 2 GiB.
@@ -116,15 +116,15 @@ impl Method<'_> {
     pub(crate) fn reg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let range = RegionRange::read(request, 8, self.file.kernel.page)?;
         self.state.context()?;
-        let rights = request.u32(36);
-        check_rights(rights)?;
+        let access_flags = request.u32(36);
+        check_access_flags(access_flags)?;
         let pd = self.state.lookup(request.u32(32).into(), object::PD)?;
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
         let handle = self.state.free_handle()?;
-        let writable = is_writable(rights);
+        let writable = is_writable(access_flags);
         let page = self.file.kernel.page;
         let pinned = Pinned::new((self.client, page), range.start, range.bytes(page), writable)?;
-        let mr = self.make_region(pdn, rights, range, pinned, writable)?;
+        let mr = self.make_region(pdn, access_flags, range, pinned, writable)?;
         let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
         let (object, uses) = (Object::Verbs(Verbs::Mr(mr)), vec![pd]);
@@ -135,7 +135,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Changes the range, rights or PD of a region; its handle stays.
+    /// Changes the range, access flags or PD of a region; its handle stays.
     pub(crate) fn rereg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let changes = request.u32(12);
         if changes == 0 {
@@ -150,9 +150,9 @@ impl Method<'_> {
             .then(|| RegionRange::read(request, 16, self.file.kernel.page))
             .transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
-        let new_rights = changes(rereg::ACCESS).then(|| request.u32(44));
-        if let Some(rights) = new_rights {
-            check_rights(rights)?;
+        let new_access_flags = changes(rereg::ACCESS).then(|| request.u32(44));
+        if let Some(access_flags) = new_access_flags {
+            check_access_flags(access_flags)?;
         }
         let pd = match changes(rereg::PD) {
             true => self.state.lookup(request.u32(40).into(), object::PD)?,
@@ -162,21 +162,21 @@ impl Method<'_> {
         let Some(Object::Verbs(Verbs::Mr(old))) = self.state.object(handle) else {
             return Err(Errno::EINVAL);
         };
-        let rights = new_rights.unwrap_or(old.rights);
+        let access_flags = new_access_flags.unwrap_or(old.access_flags);
         let end = old.destroy.clone();
         let Some(range) = moved else {
             // A region pinned for reading stays read-only.
-            if is_writable(rights) && !old.writable {
+            if is_writable(access_flags) && !old.writable {
                 let words = "the region's memory is pinned for reading: register it anew to write";
                 return Err(refused(Errno::EACCES, words));
             }
             let key = old.key;
-            return self.reconfigure(handle, key, pd, pdn, rights);
+            return self.reconfigure(handle, key, pd, pdn, access_flags);
         };
-        let writable = is_writable(rights);
+        let writable = is_writable(access_flags);
         let page = self.file.kernel.page;
         let pinned = Pinned::new((self.client, page), range.start, range.bytes(page), writable)?;
-        let mr = self.make_region(pdn, rights, range, pinned, writable)?;
+        let mr = self.make_region(pdn, access_flags, range, pinned, writable)?;
         if let Err(errno) = self.file.kernel.exec(&end, &mut [0; 16]) {
             return Err(self.abort(Object::Verbs(Verbs::Mr(mr)), vec![pd], errno));
         }
@@ -189,18 +189,18 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// Changes the PD and rights of a region; range and mkey stay the same.
+    /// Changes the PD and access flags of a region; range and mkey stay the same.
     fn reconfigure(
         &mut self,
         handle: u32,
         key: u32,
         pd: u32,
         pdn: u32,
-        rights: u32,
+        access_flags: u32,
     ) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
         let mut change = MkeyContext::default();
-        set_rights(&mut change, &kernel.caps, rights);
+        set_access_flags(&mut change, &kernel.caps, access_flags);
         change.set_pd(pdn);
         if !kernel.function.is_alive() {
             return Err(refused(Errno::EIO, "no UMR is posted to a dead device"));
@@ -209,7 +209,7 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, "UMR may not change this region's key"));
         }
         if let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object_mut(handle) {
-            mr.rights = rights;
+            mr.access_flags = access_flags;
         }
         self.state.replace_uses(handle, vec![pd]);
         let mut reply = UverbsResponse::default();
@@ -235,24 +235,25 @@ impl Method<'_> {
     fn make_region(
         &self,
         pdn: u32,
-        rights: u32,
+        access_flags: u32,
         range: RegionRange,
         pinned: Pinned,
         writable: bool,
     ) -> Result<Mr, Errno> {
         let RegionRange { start, length, virtual_address } = range;
-        let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
+        let (index, variant) =
+            self.create_key(pdn, access_flags, start, length, virtual_address)?;
         let key = (index << 8) + u32::from(variant);
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, index);
-        Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
+        Ok(Mr { destroy, key, range, access_flags, _pinned: pinned, writable })
     }
 
     /// Creates an mkey over a range of the client's memory; returns its index and variant.
     fn create_key(
         &self,
         pdn: u32,
-        rights: u32,
+        access_flags: u32,
         start: u64,
         length: u64,
         virtual_address: u64,
@@ -293,7 +294,7 @@ impl Method<'_> {
         let mut input = CreateMkeyIn::new();
         input.set_pg_access(caps.pg()).set_translations_octword_actual_size(octwords);
         let key = input.memory_key_mkey_entry_mut();
-        set_rights(key, caps, rights);
+        set_access_flags(key, caps, access_flags);
         key.set_pd(pdn).set_qpn(0xff_ffff).set_start_addr(virtual_address).set_len(length);
         key.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_umr_en(true);
         key.set_translations_octword_size(octwords).set_log_page_size(size.trailing_zeros() as u8);

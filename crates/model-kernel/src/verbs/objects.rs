@@ -100,7 +100,7 @@ pub(crate) struct Mr {
     pub destroy: Vec<u8>,
     pub(super) key: u32,
     pub(super) range: RegionRange,
-    pub(super) rights: u32,
+    pub(super) access_flags: u32,
     pub(super) _pinned: Pinned,
     /// Whether the memory was pinned for writing by the device.
     pub(super) writable: bool,

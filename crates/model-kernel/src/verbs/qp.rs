@@ -365,9 +365,10 @@ impl Method<'_> {
             );
         }
         qp.queried.write(&mut reply);
-        let rights = u32::from(qpc.rwe()) * 2 + u32::from(qpc.rre()) * 4 + u32::from(qpc.rae()) * 8;
+        let access_flags =
+            u32::from(qpc.rwe()) * 2 + u32::from(qpc.rre()) * 4 + u32::from(qpc.rae()) * 8;
         reply.u32(qpc.q_key()).u32(qpc.next_rcv_psn()).u32(qpc.next_send_psn());
-        reply.u32(qpc.remote_qpn()).u32(rights);
+        reply.u32(qpc.remote_qpn()).u32(access_flags);
         reply.u16(path.pkey_index()).u16(qpc.secondary_address_path().pkey_index());
         let migration = match qpc.pm_state() {
             PathMigrationState::MIGRATED => 0,

@@ -154,7 +154,7 @@ fn names(bits: u32) -> String {
 /// The opt_param_mask bits of the optional fields that the attributes set.
 pub(super) fn opt_param_mask(service: ServiceType, from: u8, to: u8, attributes: u32) -> u32 {
     type Opt = OptParamMask;
-    let rights = match service {
+    let access = match service {
         RC => Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0,
         UC => Opt::RWE.0,
         _ => 0,
@@ -164,10 +164,10 @@ pub(super) fn opt_param_mask(service: ServiceType, from: u8, to: u8, attributes:
     let migration = if service == UD { 0 } else { Opt::PM_STATE.0 };
     let qkey = if service == UD { Opt::Q_KEY.0 } else { 0 };
     let accepted = match (from, to) {
-        (INIT, INIT) => rights | qkey | Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0,
-        (INIT, RTR) => rights | qkey | alt_path | Opt::PKEY_INDEX.0,
-        (RTR | RTS, RTS) => rights | qkey | alt_path | migration | rnr,
-        (SQE | SQD, RTS) => rights | qkey | rnr,
+        (INIT, INIT) => access | qkey | Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0,
+        (INIT, RTR) => access | qkey | alt_path | Opt::PKEY_INDEX.0,
+        (RTR | RTS, RTS) => access | qkey | alt_path | migration | rnr,
+        (SQE | SQD, RTS) => access | qkey | rnr,
         _ => 0,
     };
     let pairs = [
@@ -316,9 +316,9 @@ mod tests {
     #[test]
     fn attribute_sets_its_opt_param_bit() {
         type Opt = OptParamMask;
-        let rights = Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0;
+        let access = Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0;
         let own = |service| match service {
-            RC => rights,
+            RC => access,
             UC => Opt::RWE.0,
             _ => 0,
         };

@@ -33,14 +33,15 @@ struct Wire {
 
 impl Wire {
     fn new(build: impl FnOnce(Builder) -> Builder) -> Self {
-        let card = Profile::load("connectx6dx").expect("it is built in");
+        let card = Profile::load("connectx6dx").expect("the profile is built in");
         let builder = Model::builder().device(card.clone()).device(card).stepped();
         let model = build(builder).build();
         let (sender, requests) = channel();
         let watch = model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
         let backend = InProcess::of(&model);
         let devices = backend.enumerate().expect("two");
-        let open = |number: usize| Device::open(&backend, &devices[number]).expect("it opens");
+        let open =
+            |number: usize| Device::open(&backend, &devices[number]).expect("the device opens");
         let (device, other) = (open(0), open(1));
         let [here, there] = [&device, &other].map(|it| Domain::new(it).expect("a domain"));
         let cq = here.completion_queue(&CqConfig::new(64)).expect("a completion queue");
@@ -51,8 +52,8 @@ impl Wire {
         let options = ConnectOptions::default();
         let address = here.address(&qp, &options).expect("an address");
         let far = there.address(&far_qp, &options).expect("an address");
-        here.connect(&mut qp, &far, &options).expect("it connects");
-        there.connect(&mut far_qp, &address, &options).expect("it connects");
+        here.connect(&mut qp, &far, &options).expect("the QP connects");
+        there.connect(&mut far_qp, &address, &options).expect("the QP connects");
         let events = device.event_channel(false).expect("a channel");
         events
             .subscribe(Some(cq.object().object()), &[event_type::CQ_ERROR.into()], CQ)
@@ -103,7 +104,7 @@ impl Wire {
     }
 
     fn state(&self) -> QpState {
-        self.qp.object().query().expect("it answers").state()
+        self.qp.object().query().expect("the QP answers the query").state()
     }
 
     /// The watched requests: operation, bytes and syndrome.
@@ -177,7 +178,7 @@ fn auto_advance_runs_timeouts_until_idle() {
     still.model.lose_messages(0, still.qpn(), 0, 1);
     still.post(0);
     still.model.run_until_idle();
-    assert_eq!(still.seen(), [], "it waits for its ACK");
+    assert_eq!(still.seen(), [], "the request waits for its ACK");
     still.model.advance(Duration::from_secs(10));
     still.model.run_until_idle();
     assert_eq!(still.seen(), [DONE]);
@@ -195,7 +196,9 @@ fn failing_qp_raises_event_and_flushes() {
     for in_packets in [false, true] {
         let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
         let plan = format!("[[queue]]\nkind = \"qp\"\nnumber = {}\nnth = 2", wire.qpn());
-        wire.model.apply(&FaultPlan::parse(&plan).expect("a plan")).expect("it fits");
+        wire.model
+            .apply(&FaultPlan::parse(&plan).expect("a plan"))
+            .expect("the plan names the model's devices");
         // An unacknowledged request is flushed as well.
         wire.post(0);
         wire.model.run_until_idle();
@@ -206,7 +209,7 @@ fn failing_qp_raises_event_and_flushes() {
         assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
         assert_eq!(wire.state(), QpState::ERR);
         assert_eq!([wire.failed(), wire.failed()], [1, 2]);
-        assert!(!wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()), "it has failed already");
+        assert!(!wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()), "the QP has failed already");
         assert_eq!(wire.events(), []);
     }
 }
@@ -225,8 +228,8 @@ fn failing_cq_moves_its_qp_to_error() {
         let both = [(CQ, event_type::CQ_ERROR), (QP, event_type::WQ_CATASTROPHIC_ERROR)];
         assert_eq!(wire.events(), both, "in packets: {in_packets}");
         assert_eq!(wire.state(), QpState::ERR);
-        assert!(wire.qp.poll(&mut wire.cq).is_none(), "its CQE is lost");
-        let status = wire.cq.object().query().expect("it answers").status();
+        assert!(wire.qp.poll(&mut wire.cq).is_none(), "the CQE is lost");
+        let status = wire.cq.object().query().expect("the CQ answers the query").status();
         assert_eq!(status, CqStatus::WRITE_FAIL);
     }
 }
@@ -238,7 +241,7 @@ fn fail_queue_acts_at_once_and_only_once() {
     assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "no CQ has this number");
     assert!(wire.model.fail_queue(0, QueueKind::Cq, cqn));
     assert_eq!(wire.events(), [(CQ, event_type::CQ_ERROR)]);
-    assert_eq!(wire.state(), QpState::RTS, "it has no CQE to write yet");
+    assert_eq!(wire.state(), QpState::RTS, "the QP has no CQE to write yet");
     assert!(wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()));
     assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
     assert_eq!(wire.state(), QpState::ERR);
@@ -261,7 +264,7 @@ fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
 fn failed_ioctl_reports_errno_and_leaks_nothing() {
     let (mut failed, mut spared) = (Vec::new(), 0);
     for nth in 1.. {
-        let card = Profile::load("connectx6dx").expect("it is built in");
+        let card = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder().device(card).stepped().build();
         model.fail_ioctl(0, Ioctl::Any, nth, Errno::ENOSPC as i32);
         let error = match set_up(&model) {

@@ -13,14 +13,14 @@ use verbless_prm::{
 };
 
 fn model(link: Link) -> Model {
-    let profile = Profile::load("connectx6dx").expect("it is built in").with_link(link);
+    let profile = Profile::load("connectx6dx").expect("the profile is built in").with_link(link);
     Model::builder().device(profile.clone()).device(profile).stepped().build()
 }
 
 fn open(model: &Model, device: usize) -> Context {
     let backend = InProcess::of(model);
     let devices = backend.enumerate().expect("the model has devices");
-    Context::open(&backend, &devices[device]).expect("it opens")
+    Context::open(&backend, &devices[device]).expect("the device opens")
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn destroyed_objects_of_every_kind_leave_no_counts() {
         // SAFETY: the range lies in `memory`, which outlives the registration; no code uses it
         // meanwhile.
         let umem = unsafe { context.umem_reg(address, 8192, 1, PageSizes::Bitmap(4096)) }
-            .expect("it is mapped");
+            .expect("the page is mapped");
 
         let mut create = CreateCqIn::new();
         create.set_cq_umem_id(umem.id());
@@ -52,7 +52,7 @@ fn destroyed_objects_of_every_kind_leave_no_counts() {
         let mut query = QueryCqIn::new();
         query.set_cqn(output.cqn());
         let mut state = QueryCqOut::default();
-        cq.query(query.as_bytes(), state.as_bytes_mut()).expect("its context");
+        cq.query(query.as_bytes(), state.as_bytes_mut()).expect("the context");
         assert_eq!(state.cq_context().log_cq_size(), 5);
         query.set_cqn(output.cqn() + 1);
         let refused = cq.query(query.as_bytes(), state.as_bytes_mut()).expect_err("not its own");
@@ -60,15 +60,15 @@ fn destroyed_objects_of_every_kind_leave_no_counts() {
 
         let channel = context.event_channel(true).expect("a channel");
         channel.subscribe(Some(&cq), &[0, 4], 0xc00c1e).expect("a subscription");
-        assert!(!channel.wait(Some(Duration::ZERO)).expect("it can be waited for"));
+        assert!(!channel.wait(Some(Duration::ZERO)).expect("the channel can be waited for"));
 
         let busy = umem.destroy().expect_err("a CQ lies in it");
         let umem = busy.object;
         drop(channel);
-        cq.destroy().expect("it has no users");
-        umem.destroy().expect("it has no users");
-        uar.destroy().expect("it has no users");
-        pd.destroy().expect("it has no users");
+        cq.destroy().expect("the object has no users");
+        umem.destroy().expect("the object has no users");
+        uar.destroy().expect("the object has no users");
+        pd.destroy().expect("the object has no users");
         assert_ne!(model.counts(0), ObjectCounts::default(), "the context is still open");
         drop(context);
         assert_eq!(model.counts(0), ObjectCounts::default());
@@ -86,7 +86,7 @@ fn resized_cq_releases_old_umem() {
         // SAFETY: the range lies in `memory`, which outlives the registration; no code uses it
         // meanwhile.
         unsafe { context.umem_reg(address + page * 4096, 4096, 1, PageSizes::Bitmap(4096)) }
-            .expect("it is mapped")
+            .expect("the page is mapped")
     });
     let mut create = CreateCqIn::new();
     create.set_cq_umem_id(old.id());
@@ -104,19 +104,19 @@ fn resized_cq_releases_old_umem() {
     let too_large = cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut());
     assert!(too_large.is_err(), "128 entries are two pages");
     resize.cq_context_mut().set_log_cq_size(6);
-    cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut()).expect("it fits");
+    cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut()).expect("the new size fits");
 
     let mut query = QueryCqIn::new();
     query.set_cqn(output.cqn());
     let mut state = QueryCqOut::default();
-    cq.query(query.as_bytes(), state.as_bytes_mut()).expect("its context");
+    cq.query(query.as_bytes(), state.as_bytes_mut()).expect("the context");
     assert_eq!((state.cq_context().log_cq_size(), state.cq_context().producer_counter()), (6, 1));
     old.destroy().expect("the CQ left it");
     let new = new.destroy().expect_err("the CQ lies in it").object;
-    let record = record.destroy().expect_err("its record lies there").object;
-    cq.destroy().expect("it has no users");
-    new.destroy().expect("it has no users");
-    record.destroy().expect("it has no users");
+    let record = record.destroy().expect_err("the CQ has its doorbell record in the umem").object;
+    cq.destroy().expect("the object has no users");
+    new.destroy().expect("the object has no users");
+    record.destroy().expect("the object has no users");
     drop((uar, context));
     let page = (address as usize - memory.as_ptr() as usize) / 8;
     let op_own = memory[page + 512 + 7].to_ne_bytes()[7];
@@ -164,17 +164,20 @@ fn port_state_change_reaches_event_channels() {
     model.set_port(0, 1, false);
     model.run_until_idle();
     assert!(!context.query_port(1).expect("the port").is_active());
-    let event = channel.read().expect("it is open").expect("an event came");
+    let event = channel.read().expect("the channel is open").expect("an event came");
     assert_eq!((event.cookie, event.eqe.map(|eqe| eqe[1])), (77, Some(9)));
-    let event = verbs.read().expect("it is open").expect("an event came");
+    let event = verbs.read().expect("the event file is open").expect("an event came");
     assert_eq!(event, AsyncEvent::Port { port: 1, event: event_type::PORT_ERR });
-    assert_eq!(channel.read().expect("it is open"), None);
+    assert_eq!(channel.read().expect("the channel is open"), None);
     for up in [true, false, true] {
         model.set_port(0, 1, up);
         model.run_until_idle();
-        assert_eq!(channel.read().expect("it is open").map(|event| event.cookie), Some(77));
+        assert_eq!(
+            channel.read().expect("the channel is open").map(|event| event.cookie),
+            Some(77)
+        );
     }
-    assert_eq!(channel.read().expect("it is open"), None);
+    assert_eq!(channel.read().expect("the channel is open"), None);
 }
 
 #[test]
@@ -191,7 +194,7 @@ fn create_ah_resolves_roce_destination_mac() {
     path.grh.dgid = gids[1].gid.0;
     path.grh.sgid_index = 1;
     let ah = here.create_ah(&pd, &path).expect("the neighbour is known");
-    let mac = ah.destination_mac().expect("it is RoCE");
+    let mac = ah.destination_mac().expect("the port is RoCE");
     assert_eq!(mac[..3], [0x02, 0x56, 0x4c]);
     path.grh.dgid[15] ^= 0xff;
     let error = here.create_ah(&pd, &path).map(drop).expect_err("no neighbour has that address");
@@ -242,7 +245,7 @@ fn removed_device_ends_channels_and_is_closed() {
     let channel = context.event_channel(false).expect("a channel");
     let verbs = context.async_event_alloc().expect("a channel");
     model.kill(0);
-    assert_eq!(channel.read().expect("it stays open"), None);
+    assert_eq!(channel.read().expect("the channel stays open"), None);
     assert_eq!(verbs.read().expect("the event file is readable"), Some(AsyncEvent::DeviceFatal));
     assert!(context.alloc_pd().is_err());
     model.remove(0);
@@ -275,14 +278,14 @@ fn reset_ends_channels_and_loses_objects_of_earlier_contexts() {
         let kept = later.alloc_pd().expect("a PD");
         assert_eq!(kept.pdn(), pd.pdn());
         let events = later.event_channel(false).expect("a channel");
-        events.subscribe(None, &[9], 5).expect("it is passed");
+        events.subscribe(None, &[9], 5).expect("the subscription is passed");
         let before = model.counts(0);
         assert!(pd.destroy().is_ok(), "a lost object counts as destroyed");
         drop((channel, verbs, earlier));
         assert_eq!(model.counts(0), before);
         model.set_port(0, 1, false);
         assert_eq!(events.read().expect("an event").map(|event| event.cookie), Some(5));
-        kept.destroy().expect("it was kept");
+        kept.destroy().expect("the later context's PD survived");
     }
 }
 
@@ -292,16 +295,17 @@ fn open_of_dead_device_is_eagain() {
     let backend = InProcess::of(&model);
     let devices = backend.enumerate().expect("the model has devices");
     let open = || Context::open(&backend, &devices[0]).map(drop);
-    let errno = |opened: Result<(), verbless_devx::Error>| opened.expect_err("it is dead").errno();
-    let context = Context::open(&backend, &devices[0]).expect("it opens");
+    let errno =
+        |opened: Result<(), verbless_devx::Error>| opened.expect_err("the device is dead").errno();
+    let context = Context::open(&backend, &devices[0]).expect("the device opens");
     model.kill(0);
     assert_eq!(errno(open()), Some(nix::errno::Errno::EAGAIN), "another program has it open");
     drop(context);
     assert_eq!(errno(open()), Some(nix::errno::Errno::EAGAIN));
     model.device(0).reset();
-    open().expect("it was reset");
+    open().expect("the device was reset");
     model.remove(0);
-    let error = open().expect_err("it was removed");
+    let error = open().expect_err("the device was removed");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::DeviceGone, Some(nix::errno::Errno::EIO))

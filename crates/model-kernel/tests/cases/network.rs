@@ -33,15 +33,17 @@ fn address(host: u8) -> IpAddr {
 
 impl Host {
     fn new([local, peer]: [u8; 2]) -> Self {
-        let card = Profile::load("connectx6dx").expect("it is built in").with_link(Link::Ethernet);
+        let card = Profile::load("connectx6dx")
+            .expect("the profile is built in")
+            .with_link(Link::Ethernet);
         let model = Model::builder().device(card).threaded().build();
         let uplink = RoceUplink::new(address(local), vec![address(peer)]).expect("two hosts");
         let joined = model.join_roce(0, &uplink).expect("the address is ours");
         let backend = InProcess::of(&model);
-        let device = &backend.enumerate().expect("one")[0];
+        let device = &backend.enumerate().expect("the devices")[0];
         // The description before the open has the same GIDs as the open device.
         assert_eq!(device.ports[0].gids.len(), 4);
-        let device = Device::open(&backend, device).expect("it opens");
+        let device = Device::open(&backend, device).expect("the device opens");
         let domain = Domain::new(&device).expect("a domain");
         let cq = domain.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq).expect("a queue pair");
@@ -54,8 +56,8 @@ impl Host {
         let options = ConnectOptions::default();
         let here = self.domain.address(&self.qp, &options).expect("an address");
         let there = peer.domain.address(&peer.qp, &options).expect("an address");
-        self.domain.connect(&mut self.qp, &there, &options).expect("it connects");
-        peer.domain.connect(&mut peer.qp, &here, &options).expect("it connects");
+        self.domain.connect(&mut self.qp, &there, &options).expect("the QP connects");
+        peer.domain.connect(&mut peer.qp, &here, &options).expect("the QP connects");
     }
 
     /// Writes the whole region into the peer's.
@@ -68,7 +70,10 @@ impl Host {
             match self.qp.poll(&mut self.cq) {
                 Some(Ok(_)) => break,
                 Some(Err(error)) => panic!("{error}"),
-                None => assert!(start.elapsed() < Duration::from_secs(60), "it completes"),
+                None => assert!(
+                    start.elapsed() < Duration::from_secs(60),
+                    "the request did not complete"
+                ),
             }
             std::thread::yield_now();
         }
@@ -122,7 +127,10 @@ fn neighbour_resolution_rejects_non_peer() {
     let (one, mut other) = (Host::new([11, 12]), Host::new([13, 11]));
     let options = ConnectOptions::default();
     let stranger = one.domain.address(&one.qp, &options).expect("an address");
-    other.domain.connect(&mut other.qp, &stranger, &options).expect("this one knows its peer");
+    other
+        .domain
+        .connect(&mut other.qp, &stranger, &options)
+        .expect("the stranger is a peer of `other`");
     let address = other.domain.address(&other.qp, &options).expect("an address");
     let mut one = one;
     let error = one.domain.connect(&mut one.qp, &address, &options).unwrap_err().to_string();

@@ -44,7 +44,7 @@ fn completion_is_event(qp: &mut Qp, cq: &mut Cq, events: &CqEvents) -> bool {
     qp.post(&Nop::new().signaled(), 1).expect("room");
     wait_for_engine();
     let event = events.try_next().expect("the channel is open").is_some();
-    assert!(qp.poll(cq).expect("it completes").is_ok());
+    assert!(qp.poll(cq).expect("the request completes").is_ok());
     event
 }
 

@@ -12,7 +12,7 @@ use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 const SIDES: [Side; 2] = [Side::Host, Side::Dpu];
 
 fn card(link: Link) -> Model {
-    let profile = Profile::load("bluefield3").expect("it is built in").with_link(link);
+    let profile = Profile::load("bluefield3").expect("the profile is built in").with_link(link);
     Model::builder().device_with_sides(profile).build()
 }
 
@@ -20,7 +20,7 @@ fn card(link: Link) -> Model {
 fn device(backend: &InProcess) -> Device {
     let devices = backend.enumerate().expect("a device");
     assert_eq!(devices.len(), 1);
-    Device::open(backend, &devices[0]).expect("it opens")
+    Device::open(backend, &devices[0]).expect("the device opens")
 }
 
 #[test]
@@ -34,11 +34,11 @@ fn side_enumerates_own_device_only() {
         assert_eq!(devices.len(), 1);
         assert_eq!((&*devices[0].name, &*devices[0].node), ("mlx5_0", "uverbs0"));
     }
-    let context = Context::open(&dpu, &on_dpu[0]).expect("it opens");
+    let context = Context::open(&dpu, &on_dpu[0]).expect("the device opens");
     assert_eq!(model.counts(0), ObjectCounts::default(), "the host's is not touched");
     assert_ne!(model.counts(1), ObjectCounts::default());
     drop(context);
-    let all = InProcess::of(&model).enumerate().expect("both");
+    let all = InProcess::of(&model).enumerate().expect("the devices of both sides");
     assert_eq!(all.iter().map(|info| &*info.name).collect::<Vec<_>>(), ["mlx5_0", "mlx5_1"]);
     let error = Context::open(&host, &all[1]).map(drop).expect_err("the other side's");
     assert_eq!(error.kind(), ErrorKind::NoDevice);
@@ -49,7 +49,9 @@ fn both_functions_share_card_but_not_ids() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let model = card(link);
         let backends = SIDES.map(|side| InProcess::of(&model).on_side(side));
-        let [host, dpu] = backends.each_ref().map(|side| side.enumerate().expect("one").remove(0));
+        let [host, dpu] = backends
+            .each_ref()
+            .map(|side| side.enumerate().expect("the devices of a side").remove(0));
         assert_eq!(host.system_image_guid, dpu.system_image_guid);
         assert_eq!(
             (host.device_id, &host.board_id, &host.firmware),
@@ -64,7 +66,7 @@ fn both_functions_share_card_but_not_ids() {
             general.set_vhca_id(0);
             general
         });
-        assert_eq!(host, dpu, "they can do the same");
+        assert_eq!(host, dpu, "host and DPU have the same capabilities");
         assert!(!host.eswitch_manager() && !host.vport_group_manager());
     }
 }
@@ -87,8 +89,8 @@ fn write_and_read_cross_sides_of_card() {
                 here.address(&qp, &options).expect("an address"),
                 there.address(&far_qp, &options).expect("an address"),
             ];
-            here.connect(&mut qp, &far, &options).expect("it connects");
-            there.connect(&mut far_qp, &address, &options).expect("it connects");
+            here.connect(&mut qp, &far, &options).expect("the QP connects");
+            there.connect(&mut far_qp, &address, &options).expect("the QP connects");
             let from = here.region(4096, KeyAccess::LOCAL).expect("memory");
             let to = there.region(4096, KeyAccess::ALL).expect("memory");
             from.write_at(0, b"across the card").expect("room");
@@ -115,10 +117,11 @@ fn write_and_read_cross_sides_of_card() {
 
 #[test]
 fn card_without_ecpf_has_host_side_only() {
-    let profile = Profile::load("connectx6dx").expect("it is built in");
+    let profile = Profile::load("connectx6dx").expect("the profile is built in");
     let model = Model::builder().device_with_sides(profile).build();
     assert_eq!((model.devices(), model.side(0)), (1, Side::Host));
-    let error = InProcess::of(&model).on_side(Side::Dpu).enumerate().expect_err("nothing is there");
+    let error =
+        InProcess::of(&model).on_side(Side::Dpu).enumerate().expect_err("the card has no DPU side");
     assert_eq!(error.kind(), ErrorKind::NoDevice);
     assert!(error.to_string().contains("DPU side"), "{error}");
 }

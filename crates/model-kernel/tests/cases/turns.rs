@@ -88,7 +88,7 @@ fn share(kind: Kind, in_packets: bool) -> usize {
     while long.moved < MOVED_BYTES {
         long.keep_full(&local, &remote);
         short.keep_full(&local, &remote);
-        assert!(model.step(), "both always have work");
+        assert!(model.step(), "both queues always have work");
     }
     short.moved * 100 / long.moved
 }

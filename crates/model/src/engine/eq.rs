@@ -8,10 +8,11 @@ use crate::memory::HostMemory;
 /// Bytes of an EQE.
 const EQE: u64 = 64;
 
-/// Takes the consumer index of an EQ; true if the doorbell armed the EQ and more EQEs exist.
+/// Stores the consumer index of an EQ doorbell. An arm with EQEs outstanding does not arm the EQ;
+/// it returns true, and the caller raises the interrupt.
 pub(super) fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
-    ring.consumer = consumer & ring.counter;
-    let more = ring.producer & ring.counter != ring.consumer;
+    ring.consumer = consumer & ring.counter_mask;
+    let more = ring.producer & ring.counter_mask != ring.consumer;
     if arm {
         ring.armed = !more;
     }
@@ -28,7 +29,7 @@ pub(super) fn write(
     data: [u8; 28],
 ) -> bool {
     let size = 1_u32.checked_shl(eq.log_size).unwrap_or(0);
-    if eq.producer.wrapping_sub(eq.consumer) & eq.counter >= size && !eq.overrun_ignore {
+    if eq.producer.wrapping_sub(eq.consumer) & eq.counter_mask >= size && !eq.overrun_ignore {
         tracing::warn!(eqn, kind, "an event queue is full: the event is lost");
         return false;
     }

@@ -1,5 +1,4 @@
-//! The events that the data path reports: completions of CQs and asynchronous events, which EQs
-//! receive (`eq`), and the interrupts that they raise.
+//! Posts completion and asynchronous EQEs to EQs (ring: `eq`), and collects the vectors to raise.
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{
@@ -83,10 +82,10 @@ impl Events<'_> {
         self.queue(kind, EqeQueueType::RQ, rqn);
     }
 
-    /// An event about an SRQ. The event of an RMP has the queue type of RQs, by which Linux finds
-    /// its subscribers.
-    pub(super) fn srq(&mut self, kind: u8, number: u32, is_pool: bool) {
-        self.queue(kind, if is_pool { EqeQueueType::RQ } else { EqeQueueType::QP }, number);
+    /// An event about an SRQ. An RMP event has queue type RQ: Linux looks up the RMP's DevX
+    /// subscribers under that type.
+    pub(super) fn srq(&mut self, kind: u8, number: u32, is_rmp: bool) {
+        self.queue(kind, if is_rmp { EqeQueueType::RQ } else { EqeQueueType::QP }, number);
     }
 
     fn queue(&mut self, kind: u8, queue_type: EqeQueueType, number: u32) {
@@ -116,7 +115,7 @@ impl Events<'_> {
         );
     }
 
-    /// Reports another LID of port `port` (from 1).
+    /// Reports a LID change of port `port` (from 1).
     pub(super) fn port_lid(&mut self, port: u8) {
         self.port_change(port, PortChangeSubtype::LID);
     }

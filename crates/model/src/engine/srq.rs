@@ -51,8 +51,8 @@ pub(super) fn consume(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
     let posted = posted(events.memory, queue).unwrap_or(queue.consumed);
     if posted.wrapping_sub(queue.consumed) < queue.limit {
         queue.limit = 0;
-        let is_pool = matches!(queue.context, SrqContext::Rmp(_));
-        events.srq(event_type::SRQ_LIMIT, number, is_pool);
+        let is_rmp = matches!(queue.context, SrqContext::Rmp(_));
+        events.srq(event_type::SRQ_LIMIT, number, is_rmp);
     }
 }
 

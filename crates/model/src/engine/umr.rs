@@ -1,4 +1,4 @@
-//! UMR: work requests that change an mkey's rights, range and translation entries.
+//! UMR: work requests that change an mkey's access flags, range and translation entries.
 //!
 //! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them. When
 //! it becomes valid, the model builds the translation of the data path from them. The kernel's own

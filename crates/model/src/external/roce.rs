@@ -107,7 +107,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 struct Socket {
     socket: UdpSocket,
     uplink: RoceUplink,
-    /// The device's port.
+    /// MAC of the device's port.
     mac: Mac,
     /// Whether a packet that is too long was logged.
     logged: AtomicBool,
@@ -127,8 +127,9 @@ impl Socket {
                  limit, sysctl net.core.rmem_max={RECEIVE_BUFFER}"
             );
         }
-        // No packet is fragmented, and a router's error for one does not block the next. This
-        // setting and the unconnected socket make the IPv4 identification 0.
+        // PMTUDISC_PROBE sets DF and ignores the path MTU, so an ICMP "fragmentation needed" does
+        // not make later sends fail with EMSGSIZE. This setting and the unconnected socket make the
+        // IPv4 identification 0.
         match uplink.local {
             IpAddr::V4(_) => {
                 let name = libc::IP_MTU_DISCOVER;
@@ -209,7 +210,7 @@ impl Model {
     /// Joins port 1 of an Ethernet device to the IP network of this machine, until the guard is
     /// dropped: its RoCE v2 packets leave as UDP datagrams of port 4791 to the peers, whose
     /// datagrams arrive. A peer is another model, Linux's rdma_rxe, or a card. While the port is
-    /// joined, all messages travel in packets.
+    /// joined, the model packetizes every message; otherwise it may copy a whole message at once.
     ///
     /// The network device of the port then has the local address: the modelled kernel enters it
     /// into the GID table when a program opens the device, so join before that.
@@ -281,9 +282,9 @@ mod tests {
         Model::builder().device(profile).threaded().build()
     }
 
-    fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    fn wait(what: &str, mut condition: impl FnMut() -> bool) {
         let start = Instant::now();
-        while !is() {
+        while !condition() {
             assert!(start.elapsed() < Duration::from_secs(20), "{what}");
             std::thread::sleep(Duration::from_millis(1));
         }

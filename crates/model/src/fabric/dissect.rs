@@ -66,7 +66,7 @@ fn all() -> Vec<Packet<'static>> {
     let routes = of_every_route().map(|packet| packet.headers.route);
     let packets = routes.into_iter().flat_map(|route| {
         of_every_opcode().map(move |transport| {
-            let message = transport.opcode().expect("it has one");
+            let message = transport.opcode().expect("the transport has an opcode");
             let payload: &[u8] = match message.message {
                 // These carry 16 reserved bytes.
                 Message::Congestion | Message::RoceCongestion => &[0; 16],
@@ -118,7 +118,7 @@ fn tshark_reads_a_capture_of_every_opcode() {
         let (malformed, line) = line.split_once(';').expect("the first field");
         // tshark parses XRC opcodes as those of another service with other headers, and misses the
         // last headers of some RD opcodes, which mlx5 does not have.
-        let opcode = packet.headers.transport.opcode().expect("it has one");
+        let opcode = packet.headers.transport.opcode().expect("the transport has an opcode");
         let known = !matches!(opcode.service, Service::Xrc | Service::Rd);
         assert!(malformed.is_empty() || !known, "{malformed}: {packet:?}");
         let bth = packet.headers.transport.bth;

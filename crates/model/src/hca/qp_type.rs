@@ -12,9 +12,9 @@ pub(crate) struct QpType {
     /// The type's number in CREATE_QP.
     pub st: ServiceType,
     pub users: Users,
-    /// The optional fields (bits of `opt_param_mask`) by which a transition changes a peer's rights
-    /// to the QP.
-    pub rights: u32,
+    /// The bits of `opt_param_mask` by which a transition changes a peer's access to the QP: RRE,
+    /// RWE, RAE or Q_KEY.
+    pub access_opts: u32,
     /// The service of its packets; `None`: it sends no packets.
     pub service: Option<wire::Service>,
     /// Whether it has a peer, set by INIT2RTR.

@@ -483,7 +483,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().expect("a child");
         let pid = Pid::from_raw(child.id() as i32);
         let number = memory.add(RemoteMemory::Process(pid)).expect("the second of many");
-        child.wait().expect("it ends");
+        child.wait().expect("the child ends");
         assert!(memory.is_gone(at(number, &bytes)));
         memory.free(number);
         assert!(memory.is_gone(at(number, &bytes)));

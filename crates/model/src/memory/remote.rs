@@ -289,7 +289,7 @@ mod tests {
             Ok(child) => child,
             Err(error) => {
                 let line = format!("skipped: memory::remote: python3: {error}\n");
-                return std::io::stderr().write_all(line.as_bytes()).expect("it is open");
+                return std::io::stderr().write_all(line.as_bytes()).expect("stderr is open");
             }
         };
         let mut line = String::new();
@@ -319,8 +319,8 @@ mod tests {
             assert_eq!(process.write(b"seen", &[stretch(4)]), Ok(4));
         }
         assert!(!process.is_gone());
-        child.kill().expect("it exists");
-        child.wait().expect("it ends");
+        child.kill().expect("the process exists");
+        child.wait().expect("the child ends");
         assert!(process.is_gone());
     }
 
@@ -341,7 +341,7 @@ mod tests {
         child.stdout.take().expect("piped").read_exact(&mut answer).expect("the next program");
         assert!(program.is_gone() && !process.is_gone());
         drop(input);
-        child.wait().expect("it ends");
+        child.wait().expect("the child ends");
         assert!(process.is_gone());
     }
 
@@ -361,7 +361,8 @@ mod tests {
         let all = [at(100, 2 * PAGE), at(3 * PAGE, 2 * PAGE)];
         for (fill, protection) in [(1, ProtFlags::PROT_READ), (2, ProtFlags::PROT_NONE)] {
             // SAFETY: the mapping's second page and those after it.
-            unsafe { mprotect(pages.add(PAGE), BYTES - PAGE, protection) }.expect("it is ours");
+            unsafe { mprotect(pages.add(PAGE), BYTES - PAGE, protection) }
+                .expect("the mapping is ours");
             assert_eq!(access.write(&[fill; 4 * PAGE], &all), Ok(4 * PAGE));
             let mut back = [0; 4 * PAGE];
             assert_eq!(access.read(&mut back, &all), Ok(4 * PAGE));
@@ -372,14 +373,14 @@ mod tests {
             assert_eq!(access.write(&[fill; 8], &[at(PAGE, 4), unmapped]), Ok(4));
         }
         // SAFETY: the mapping is unused from here on.
-        unsafe { munmap(pages, BYTES) }.expect("it is ours");
+        unsafe { munmap(pages, BYTES) }.expect("the mapping is ours");
     }
 
     #[test]
     fn number_of_an_ended_client_is_not_used() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("a child");
         let gone = memory(Pid::from_raw(child.id() as i32));
-        child.kill().and_then(|()| child.wait()).expect("it ends");
+        child.kill().and_then(|()| child.wait()).expect("the child ends");
         // As if this process had its number.
         let (access, lives) = client(Pid::this(), gone);
         drop(lives);

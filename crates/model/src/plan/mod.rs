@@ -61,7 +61,7 @@ pub(crate) struct CommandFault {
     pub device: usize,
     /// The opcode of the command.
     pub opcode: u16,
-    /// Which occurrences fail, counted from now.
+    /// Which occurrences fail, counted from when the plan is applied.
     pub when: Times,
     /// The status of the failure.
     pub status: u8,
@@ -76,7 +76,7 @@ pub(crate) struct IoctlFault {
     pub device: usize,
     /// Which ioctls count.
     pub ioctl: Ioctl,
-    /// Which occurrences fail, counted from now.
+    /// Which occurrences fail, counted from when the plan is applied.
     pub when: Times,
     /// The errno of the failure.
     pub errno: i32,
@@ -91,7 +91,7 @@ pub(crate) struct QueueFault {
     pub kind: QueueKind,
     /// The QPN or CQN; `None`: any queue of the type.
     pub number: Option<u32>,
-    /// At which requests or CQEs it fails, counted from now.
+    /// At which requests or CQEs it fails, counted from when the plan is applied.
     pub when: Times,
 }
 
@@ -191,7 +191,9 @@ impl FaultPlan {
             (0, None, None) => FrameEffect::Lose,
             (1, None, None) => FrameEffect::Duplicate,
             (2, Some(by), None) => FrameEffect::Delay(by.duration()?),
-            (2, None, None) => return Err(entry.error("a delay says by how much: by = \"50us\"")),
+            (2, None, None) => {
+                return Err(entry.error("effect = \"delay\" needs `by`, for example by = \"50us\""));
+            }
             (3, None, bits) => FrameEffect::Corrupt(match bits {
                 Some(bits) => bits.integer(1..=64 * 1024 * 8)? as u32,
                 None => 1,
@@ -282,13 +284,20 @@ impl FaultPlan {
         &self.commands
     }
 
-    /// The settings after the plan is applied, of a link of these devices, for this port number.
-    pub(crate) fn settings(&self, of: &LinkSettings, devices: &[usize], port: u8) -> LinkSettings {
+    /// The settings `before` of the link at port `port` of `devices`, with the plan's changes
+    /// applied.
+    pub(crate) fn settings(
+        &self,
+        before: &LinkSettings,
+        devices: &[usize],
+        port: u8,
+    ) -> LinkSettings {
         let names = |ports: &Ports| {
             ports.device.is_none_or(|device| devices.contains(&device))
                 && ports.port.is_none_or(|number| number == port)
         };
-        let mut settings = LinkSettings { seed: self.seed.unwrap_or(of.seed), ..of.clone() };
+        let mut settings =
+            LinkSettings { seed: self.seed.unwrap_or(before.seed), ..before.clone() };
         for (_, change) in self.links.iter().filter(|(ports, _)| names(ports)) {
             settings.up = change.up.unwrap_or(settings.up);
             settings.latency = change.latency.unwrap_or(settings.latency);
@@ -317,8 +326,9 @@ impl FaultPlan {
             if let Some(device) = device.filter(|&device| device >= devices) {
                 return no_device(device, Some(line));
             }
-            let of = ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
-            let max = of.map(|(_, &ports)| ports).max().unwrap_or(0);
+            let matching =
+                ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
+            let max = matching.map(|(_, &ports)| ports).max().unwrap_or(0);
             if let Some(port) = port.filter(|&port| usize::from(port) > max) {
                 let text = format!("there is no port {port}: there are {max}, numbered from 1");
                 return Err(FaultPlanError { line: Some(line), text });

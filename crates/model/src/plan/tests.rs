@@ -233,8 +233,8 @@ fn plan_errors_name_line_and_correction() {
         ),
         (
             "[[fault]]\neffect = \"delay\"",
-            "line 1: [[fault]]: a delay says by how much: by \
-                = \"50us\"",
+            "line 1: [[fault]]: effect = \"delay\" needs `by`, for example \
+                by = \"50us\"",
         ),
         (
             "[[fault]]\neffect = \"delay\"\nby = \"1s\"\nbits = 1",

@@ -220,9 +220,9 @@ sections! {
         pub units_per_core: u16,
         /// Execution units that the system reserves.
         pub reserved_units: u16,
-        /// Maximum number of groups of units.
+        /// Maximum number of groups of EUs.
         pub groups: u16,
-        /// Maximum number of partitions of units among functions, besides the default one.
+        /// Maximum number of partitions of EUs among functions, besides the default one.
         pub partitions: u16,
         /// Maximum bytes of all processes of a function: programs, heaps, stacks.
         pub memory: u64,

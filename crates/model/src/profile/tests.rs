@@ -154,7 +154,7 @@ fn profile_errors_name_field_and_reason() {
 
 #[test]
 fn side_and_link_are_independent() {
-    let profile = Profile::load("bluefield3").expect("it is built in");
+    let profile = Profile::load("bluefield3").expect("the profile is built in");
     let host = profile.clone().vhca_id();
     for link in [Link::Infiniband, Link::Ethernet] {
         let dpu = profile.clone().with_link(link).on(Side::Dpu).expect("it is a DPU");
@@ -165,7 +165,7 @@ fn side_and_link_are_independent() {
             assert_eq!(profile.on(Side::Host).expect("all have one").vhca_id(), host);
         }
     }
-    let profile = Profile::load("connectx6dx").expect("it is built in");
+    let profile = Profile::load("connectx6dx").expect("the profile is built in");
     assert_eq!(profile.side(), Side::Host);
     assert!(profile.on(Side::Dpu).is_none());
 }
@@ -258,7 +258,7 @@ fn file_merges_sections_of_base_field_by_field() {
                 [dpu.caps.general]\nlog_max_qp = 5\n\
                 [ethernet.caps.flow_table.flow_table_properties_nic_receive]\nmax_ft_level = 9\n";
     let profile = Profile::from_toml(text).expect("a good profile").with_link(Link::Ethernet);
-    let base = Profile::load("bluefield3").expect("it is built in");
+    let base = Profile::load("bluefield3").expect("the profile is built in");
     assert_eq!((&*profile.device().board_id, profile.device().device_id), ("OTHER", 0xa2dc));
     let dpa = profile.dpa().expect("the base has one");
     assert_eq!((dpa.cores, dpa.units_per_core), (2, 16));
@@ -304,7 +304,7 @@ fn topology_accepts_only_possible_functions() {
     let text = format!("topology = [{host_pf}, {vf}]\n{GOOD}\n{dpu}\n");
     let error = Profile::from_toml(&text).expect_err("the VF's number").to_string();
     assert!(error.contains("vhca_id is 2, as a host's"), "{error}");
-    let card = Profile::load("bluefield3").expect("it is built in");
+    let card = Profile::load("bluefield3").expect("the profile is built in");
     let of = |role| card.topology().iter().filter(|it| it.role == role).count();
     assert_eq!([Role::Pf, Role::Vf, Role::Sf].map(of), [4, 3, 2]);
 }

@@ -1,8 +1,9 @@
-//! Text and tables as HTML, without blank lines: Markdown takes each for one block.
+//! Renders text and tables as HTML without blank lines, because a blank line ends an HTML block in
+//! Markdown.
 
 use super::place::Places;
 
-/// Text with the characters of HTML replaced.
+/// Escapes `&`, `<`, `>` and `"`, and turns newlines into spaces.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -52,7 +53,7 @@ fn linked(places: &Places, text: &str) -> String {
     out
 }
 
-/// A table: heads, and rows of HTML. A row may have an id, to which links lead.
+/// A table: header cells, and rows of HTML. A row may have an id, the target of links.
 pub(super) struct Table {
     out: String,
 }

@@ -3,7 +3,7 @@
 use verbless_prm::CommandInfo;
 use verbless_prm::command::Decoded;
 use verbless_prm::dump::parse_log;
-use verbless_prm::numbers::{Meaning, Numbers};
+use verbless_prm::numbers::{CodeTable, Meaning};
 use verbless_prm::reflect::View;
 
 use super::super::runtime::Runtime;
@@ -84,7 +84,7 @@ pub(super) fn show(known: &Known<'_>, dump: &Dump) -> String {
             let syndrome = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
             format!(
                 "  output of a command\n    {}\n    {}\n",
-                known.number("command status", bytes[0].into()),
+                known.code("command status", bytes[0].into()),
                 known.firmware_syndrome(syndrome),
             ) + &rest(&bytes[8..])
         }
@@ -144,7 +144,7 @@ fn kind(known: &Known<'_>, bytes: &[u8], hint: Hint) -> Kind {
         return Kind::SendWqes;
     }
     let is_status = |status: u8| {
-        let statuses = Numbers::called(known.numbers, "command status");
+        let statuses = CodeTable::of_kind(known.code_tables, "command status");
         status != 0 && statuses.is_some_and(|it| it.get(status.into()).is_some())
     };
     match bytes {
@@ -161,7 +161,9 @@ fn kind(known: &Known<'_>, bytes: &[u8], hint: Hint) -> Kind {
 fn error_syndrome<'a>(known: &Known<'a>, cqe: &[u8]) -> Option<Meaning<'a>> {
     let (&syndrome, &last) = (cqe.get(0x37)?, cqe.get(0x3f)?);
     let is_error = matches!(last >> 4, 0xd | 0xe);
-    is_error.then(|| Numbers::called(known.numbers, "CQE syndrome")?.get(syndrome.into())).flatten()
+    is_error
+        .then(|| CodeTable::of_kind(known.code_tables, "CQE syndrome")?.get(syndrome.into()))
+        .flatten()
 }
 
 fn is_command_entry(runtime: &Runtime, bytes: &[u8]) -> bool {
@@ -313,8 +315,8 @@ fn error_cqe(known: &Known<'_>, cqe: &[u8]) -> String {
     let mut out = format!(
         "  error CQE of the {side} side ({})\n    {}\n    {}\n    {}\n",
         opcode_name(known, last >> 4),
-        known.number("CQE syndrome", syndrome.into()),
-        known.number_name("ibv_wc_status", wc_status(syndrome)),
+        known.code("CQE syndrome", syndrome.into()),
+        known.code_name("ibv_wc_status", wc_status(syndrome)),
         known.vendor_syndrome(vendor.into()),
     );
     let number = u32::from_be_bytes([0, cqe[0x39], cqe[0x3a], cqe[0x3b]]);

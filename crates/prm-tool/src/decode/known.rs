@@ -1,45 +1,45 @@
-//! Looks up a log's numbers in the tables of prm/.
+//! Looks up a log's error codes in the tables of prm/.
 
-use verbless_prm::numbers::Numbers;
+use verbless_prm::numbers::CodeTable;
 
 use super::super::description::Description;
 use super::super::refusals;
-use super::super::runtime::{Runtime, numbers};
+use super::super::runtime::{Runtime, code_tables};
 
 /// The tables, and how much of them to show.
 pub(super) struct Known<'a> {
     pub(super) description: &'a Description,
     pub(super) runtime: &'a Runtime,
-    pub(super) numbers: &'static [Numbers],
+    pub(super) code_tables: &'static [CodeTable],
     /// Show fields that are zero.
     pub(super) all: bool,
 }
 
 impl<'a> Known<'a> {
     pub(super) fn new(description: &'a Description, runtime: &'a Runtime, all: bool) -> Self {
-        Self { description, runtime, numbers: numbers(description), all }
+        Self { description, runtime, code_tables: code_tables(description), all }
     }
 
-    pub(super) fn table(&self, called: &str) -> Option<&'static Numbers> {
-        Numbers::called(self.numbers, called)
+    pub(super) fn table(&self, kind: &str) -> Option<&'static CodeTable> {
+        CodeTable::of_kind(self.code_tables, kind)
     }
 
-    /// A number of this kind with its meaning.
-    pub(super) fn number(&self, called: &str, value: u64) -> String {
-        match self.table(called).and_then(|it| it.get(value)) {
+    /// A code of this kind with its meaning.
+    pub(super) fn code(&self, kind: &str, value: u64) -> String {
+        match self.table(kind).and_then(|it| it.get(value)) {
             Some(meaning) => meaning.line(),
-            None => format!("{called} {value:#x}, not in prm/"),
+            None => format!("{kind} {value:#x}, not in prm/"),
         }
     }
 
-    /// A number of this kind with its name.
-    pub(super) fn number_name(&self, called: &str, value: u64) -> String {
-        match self.table(called).and_then(|it| it.get(value)) {
+    /// A code of this kind with its name.
+    pub(super) fn code_name(&self, kind: &str, value: u64) -> String {
+        match self.table(kind).and_then(|it| it.get(value)) {
             Some(meaning) => {
-                let says = meaning.is.says.first().map(|says| format!(", \"{says}\""));
-                format!("{called} {value}, {}{}", meaning.is.name, says.unwrap_or_default())
+                let text = meaning.code.texts.first().map(|text| format!(", \"{text}\""));
+                format!("{kind} {value}, {}{}", meaning.code.name, text.unwrap_or_default())
             }
-            None => format!("{called} {value}"),
+            None => format!("{kind} {value}"),
         }
     }
 
@@ -50,7 +50,7 @@ impl<'a> Known<'a> {
             );
         }
         match self.table("vendor syndrome of an error CQE").and_then(|it| it.get(value)) {
-            Some(meaning) => format!("vendor syndrome {value:#04x}: {}", meaning.is.doc),
+            Some(meaning) => format!("vendor syndrome {value:#04x}: {}", meaning.code.doc),
             None => format!("vendor syndrome {value:#04x}: not published"),
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Known<'a> {
 
     /// The reason that prm/ gives for a status of this command.
     pub(super) fn rule(&self, opcode: u16, status: u64) -> Option<&'a str> {
-        let name = self.table("command status")?.get(status)?.is.name;
+        let name = self.table("command status")?.get(status)?.code.name;
         let command = self.description.commands.iter().find(|it| it.opcode == opcode)?;
         let rule = command.statuses.iter().find(|rule| rule.name == name)?;
         Some(&rule.why)

@@ -70,14 +70,14 @@ fn failed_command(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     if let Some(op_mod) = after(line, &["op_mod"]).filter(|it| it.value != 0) {
         lines[0] += &format!(", op_mod {:#x}", op_mod.value);
     }
-    lines.push(known.number("command status", status.value));
+    lines.push(known.code("command status", status.value));
     let rule = known.rule(command.1, status.value);
     lines.extend(rule.map(|why| format!("of this command: {why}")));
     if let Some(syndrome) = after(status.rest, &["syndrome", "syndrom"]) {
         lines.push(known.firmware_syndrome(syndrome.value as u32));
     }
     if let Some(errno) = after(status.rest, &["err"]) {
-        lines.push(known.number_name("errno", errno.value));
+        lines.push(known.code_name("errno", errno.value));
     }
     Some(lines)
 }
@@ -117,7 +117,7 @@ fn cq_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let syndrome = after(cqn.rest, &["syndrome", "syndrom"])?;
     Some(vec![
         format!("event: an error of CQ {:#x}; its queues get no more completions", cqn.value),
-        known.number("syndrome of a CQ error event", syndrome.value),
+        known.code("syndrome of a CQ error event", syndrome.value),
     ])
 }
 
@@ -156,15 +156,15 @@ fn health(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     }
     if is_core && lower.contains("synd 0x") && !lower.contains("vend") {
         let synd = after(line, &["synd"])?;
-        return one(known.number("health syndrome", synd.value));
+        return one(known.code("health syndrome", synd.value));
     }
     if let Some(severity) = after(line, &["severity"]).filter(|_| is_core) {
         let mut lines = vec![known.severity(severity.value)];
         let table = known.table("health syndrome");
-        let mut values = table.iter().flat_map(|it| it.values);
+        let mut values = table.iter().flat_map(|it| it.codes);
         let says = |it: &&str| lower.contains(&it.to_ascii_lowercase());
-        if let Some(value) = values.find(|value| value.says.iter().any(says)) {
-            lines.insert(0, known.number("health syndrome", value.value));
+        if let Some(value) = values.find(|value| value.texts.iter().any(says)) {
+            lines.insert(0, known.code("health syndrome", value.value));
         }
         return Some(lines);
     }
@@ -194,7 +194,9 @@ fn health(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
 fn health_words(known: &Known<'_>, lower: &str) -> bool {
     let Some(synd) = lower.strip_prefix("synd ").and_then(number) else { return false };
     let value = known.table("health syndrome").and_then(|it| it.get(synd.value));
-    value.is_some_and(|it| it.is.says.iter().any(|says| lower.contains(&says.to_ascii_lowercase())))
+    value.is_some_and(|it| {
+        it.code.texts.iter().any(|text| lower.contains(&text.to_ascii_lowercase()))
+    })
 }
 
 /// UCX's second line for a failed completion: `RC QP 0x1ca1 wqe[6]: RDMA_READ s-- [rva … rkey …]
@@ -253,7 +255,7 @@ fn failed_devx(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let mut lines = vec![format!("a command{through} failed")];
     let status = after(line, &["status"]);
     if let Some(status) = status {
-        lines.push(known.number("command status", status.value));
+        lines.push(known.code("command status", status.value));
     }
     match errno {
         Some(errno) if syndrome.value == 0 && status.is_none() && errno != EREMOTEIO => {
@@ -261,7 +263,7 @@ fn failed_devx(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         }
         _ => lines.push(known.firmware_syndrome(syndrome.value as u32)),
     }
-    lines.extend(errno.map(|errno| known.number("errno", errno)));
+    lines.extend(errno.map(|errno| known.code("errno", errno)));
     Some(lines)
 }
 
@@ -288,8 +290,8 @@ fn errno_in_words(known: &Known<'_>, text: &str) -> Option<u64> {
     let ends = |says: &&str| {
         text.strip_suffix(*says).is_some_and(|rest| rest.is_empty() || rest.ends_with(' '))
     };
-    let mut values = known.table("errno")?.values.iter();
-    values.find(|value| value.says.iter().any(ends)).map(|value| value.value)
+    let mut values = known.table("errno")?.codes.iter();
+    values.find(|value| value.texts.iter().any(ends)).map(|value| value.value)
 }
 
 /// A completion with an error: its CQE syndrome, its `ibv_wc_status`, its vendor syndrome.
@@ -343,8 +345,8 @@ fn failed_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         is_about || own.iter().any(|own| says.contains(own))
     };
     let statuses = known.table("ibv_wc_status");
-    let words = statuses.iter().flat_map(|table| table.values).find(|value| {
-        let mut says = value.says.iter().map(|says| says.to_ascii_lowercase());
+    let words = statuses.iter().flat_map(|table| table.codes).find(|value| {
+        let mut says = value.texts.iter().map(|text| text.to_ascii_lowercase());
         let name = format!("ibv_wc_{}", value.name.to_ascii_lowercase());
         let mut names = lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         value.value != 0
@@ -358,10 +360,10 @@ fn failed_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         .or(words.map(|value| value.value));
     let mut lines = Vec::new();
     if let Some(syndrome) = syndrome.filter(|it| it.value <= 0xff && is_about) {
-        lines.push(known.number("CQE syndrome", syndrome.value));
-        lines.push(known.number_name("ibv_wc_status", wc_status(syndrome.value as u8)));
+        lines.push(known.code("CQE syndrome", syndrome.value));
+        lines.push(known.code_name("ibv_wc_status", wc_status(syndrome.value as u8)));
     } else if let Some(status) = status.filter(|&it| it != 0) {
-        lines.push(known.number("ibv_wc_status", status));
+        lines.push(known.code("ibv_wc_status", status));
     }
     if let Some(vendor) = vendor.filter(|_| !lines.is_empty()) {
         lines.push(known.vendor_syndrome(vendor.value));

@@ -21,8 +21,8 @@ pub struct ConnectOptions {
     pub gid_index: Option<u8>,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// The peer's rights to our memory. A queue pair gets atomics only if the device has them
-    /// ([`Caps::atomics`]); otherwise it connects without that right.
+    /// The peer's access to our memory. A queue pair gets atomics only if the device has them
+    /// ([`Caps::atomics`]); otherwise it connects without that flag.
     ///
     /// [`Caps::atomics`]: verbless_command::Caps::atomics
     pub access: RemoteAccess,

@@ -26,7 +26,7 @@ pub struct SharedRegion {
 
 impl Domain {
     /// Lets functions of this device that know the access key [`import`](Self::import) a region,
-    /// with the rights of the region's own key, until the region is dropped here.
+    /// with the access flags of the region's own key, until the region is dropped here.
     ///
     /// # Errors
     /// The device cannot share mkeys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys));
@@ -100,7 +100,7 @@ impl ImportedRegion {
         self.alias.lkey()
     }
 
-    /// The key for a peer, with the rights that the owner gave to its own key.
+    /// The key for a peer, with the access flags of the owner's own key.
     pub fn rkey(&self) -> Rkey {
         self.alias.rkey()
     }

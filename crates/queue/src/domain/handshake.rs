@@ -50,8 +50,8 @@ impl Domain {
     /// together).
     ///
     /// A connected peer reaches every region of this domain whose key it knows or guesses, within
-    /// the key's rights, and not only the region in `data`: the protection domain ties keys and
-    /// queue pairs together. To isolate peers from each other, give each a [`Domain`].
+    /// the key's access flags, and not only the region in `data`: the protection domain ties keys
+    /// and queue pairs together. To isolate peers from each other, give each a [`Domain`].
     ///
     /// ```no_run
     /// # fn f(domain: &verbless_queue::Domain, mut qp: verbless_queue::Qp,

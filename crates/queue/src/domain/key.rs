@@ -17,7 +17,7 @@ impl Domain {
     /// length in bytes.
     ///
     /// # Errors
-    /// A range outside of its region; no range at all; rights that exclude each other
+    /// A range outside of its region; no range at all; access flags that exclude each other
     /// ([`check_access`](verbless_command::check_access)); write access over a region that no
     /// device may write, where the device would refuse each write; `remote.atomic` for ranges whose
     /// total length is not a multiple of the device's largest atomic
@@ -103,8 +103,8 @@ impl IndirectKey {
     }
 }
 
-/// A key whose memory and rights UMR requests change. It keeps no region alive: dropping a region
-/// destroys that region's own key, and an access to it through this key then fails.
+/// A key whose memory and access flags UMR requests change. It keeps no region alive: dropping a
+/// region destroys that region's own key, and an access to it through this key then fails.
 #[derive(Debug)]
 pub struct UmrKey {
     mkey: MkeyObject,

@@ -84,8 +84,8 @@ impl Domain {
     /// this process.
     ///
     /// # Errors
-    /// `length` is 0; rights that exclude each other ([`check_access`]); the memory limit is too
-    /// low.
+    /// `length` is 0; access flags that exclude each other ([`check_access`]); the memory limit is
+    /// too low.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
         self.region_of(&Memory::allocate(length)?, access)
     }

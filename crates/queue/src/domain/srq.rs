@@ -50,12 +50,12 @@ impl Domain {
         // The link takes the room of one entry.
         let most = self.device.caps().max_receive_sges().min(512 / 16).saturating_sub(1);
         // A receive without entries takes the room of one.
-        check_limit("making a shared receive queue", "sges", config.sges.max(1), most)?;
+        check_limit("making an SRQ", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
         // The ring always keeps the last WQE back, because its link is not known yet.
         let least = config.receives.max(1).saturating_add(1);
         let room = self.device.caps().general.log_max_srq_sz();
-        let count = checked_power_of_two("shared receive ring entries", least, room)?;
+        let count = checked_power_of_two("SRQ ring entries", least, room)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let (record, record_memory) = self.shared.pool.record()?;
         let parts = SharedReceiveQueueParts { ring: ring.memory, stride, record };

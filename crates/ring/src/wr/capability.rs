@@ -30,8 +30,8 @@ capabilities! {
                and its page)",
     /// UMR that changes the KLMs of a key.
     Umr = "UMR that changes indirect keys (capability `umr_indirect_mkey_disabled`, 0)",
-    /// UMR that gives or takes the atomic right of a key.
-    UmrAtomic = "UMR that changes the atomic right of a key (capability `atomic`, and \
+    /// UMR that sets or clears the atomic access flag of a key.
+    UmrAtomic = "UMR that changes the atomic access flag of a key (capability `atomic`, and \
                  `umr_modify_atomic_disabled` 0)",
     /// Queue pairs that copy memory.
     Dma = "queue pairs that copy memory (capability `dma_mmo_qp` or `dma_mmo_sq`, and a queue \

@@ -34,9 +34,9 @@ pub enum PostError {
     DmaMmoLength,
     /// A WAIT for a word whose address is not a multiple of 8.
     UnalignedWait,
-    /// A UMR that gives peers writes or atomics without the local write right.
+    /// A UMR that gives peers writes or atomics without the local write flag.
     UmrAccess,
-    /// A UMR that gives the atomic right, on a device whose UMRs cannot change it.
+    /// A UMR that sets the atomic access flag, on a device whose UMRs cannot change it.
     UmrAtomicAccess,
     /// A KLM of no bytes, or of more than 2 GiB.
     KlmLength,
@@ -96,7 +96,7 @@ impl fmt::Display for PostError {
                  (KeyAccess::READ_WRITE)"
             }
             Self::UmrAtomicAccess => {
-                "UMR cannot set the atomic right on this device (it lacks `atomic`, or \
+                "UMR cannot set the atomic access flag on this device (it lacks `atomic`, or \
                  `umr_modify_atomic_disabled` is 1): clear `remote.atomic`"
             }
             Self::KlmLength => {

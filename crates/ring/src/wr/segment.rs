@@ -242,7 +242,7 @@ mod tests {
             move |limits| [request.fast_ds(limits), request.ds(limits).ok()]
         }
         all(5, &both(Send::new(sge).to(&destination)));
-        all(8, &both(Umr::rights(Rkey(1), KeyAccess::LOCAL)));
+        all(8, &both(Umr::access_flags(Rkey(1), KeyAccess::LOCAL)));
         all(3, &both(Write::new(sge, RemoteAddr::new(0, Rkey(1)))));
         all(4, &both(EthSend::new(&[0; 18], sge)));
         all(11, &both(EthSend::new(&[0; 128], Inline(&[0; 12]))));

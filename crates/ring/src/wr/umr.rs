@@ -1,19 +1,19 @@
 //! UMR: requests that change memory keys.
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
-//! sets them, [`Umr::rights`] sets access rights, and [`LocalInvalidate`](super::LocalInvalidate)
-//! invalidates the key until it is mapped again. The next request waits for the change, and a
-//! [`Umr`] waits as its device requires ([`UmrRules`]): the queue adds these fences itself, as
-//! rdma-core and Linux do.
+//! sets them, [`Umr::access_flags`] sets access flags, and
+//! [`LocalInvalidate`](super::LocalInvalidate) invalidates the key until it is mapped again. The
+//! next request waits for the change, and a [`Umr`] waits as its device requires ([`UmrRules`]):
+//! the queue adds these fences itself, as rdma-core and Linux do.
 //!
 //! [`UmrRules`]: super::UmrRules
 //!
 //! The device must let UMR change indirect keys ([`Capability::Umr`]);
-//! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Changing the atomic right is a
-//! separate capability ([`Capability::UmrAtomic`]): without it, requests keep that right, and
+//! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Changing the atomic access flag
+//! is a separate capability ([`Capability::UmrAtomic`]): without it, requests keep that flag, and
 //! posting refuses one that gives it. No request here changes the entity size of a key, so
-//! `umr_modify_entity_size_disabled` does not matter. Linux checks the same
-//! (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
+//! `umr_modify_entity_size_disabled` does not matter. Linux checks the same (`umr_check_mkey_mask`
+//! and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{Klm, MkeyContext, UmrMkeyMask};
@@ -37,8 +37,8 @@ const LIST_ALIGNMENT: u64 = 2048;
 
 /// Any queue pair may use the key.
 const ANY_QP: u32 = 0xff_ffff;
-/// The rights that a request gives or takes, besides atomics. Local reads are always allowed.
-const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0;
+/// The access flags that a request sets or clears, besides atomics. Local reads are always allowed.
+const ACCESS_FLAGS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0;
 
 /// A change of a memory key that UMR may change.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +76,8 @@ impl<'a> Umr<'a> {
     /// refuses it ([`PostError::UmrAccess`]).
     ///
     /// The device checks the KLMs' own keys when the key is used. A write needs their local write
-    /// right; their remote rights are apparently not checked (Linux maps keys with remote rights
-    /// over the local DMA key of its protection domain: `mlx5/mr.c`).
+    /// flag; their remote flags are apparently not checked (Linux maps keys with remote access over
+    /// the local DMA key of its protection domain: `mlx5/mr.c`).
     #[inline]
     pub const fn map(key: Rkey, access: KeyAccess, klms: &'a [Sge]) -> Self {
         Self { key, access, list: KlmSource::Inline(klms), start: 0, options: Options::NONE }
@@ -92,9 +92,9 @@ impl<'a> Umr<'a> {
         Self { key, access, list, start: 0, options: Options::NONE }
     }
 
-    /// Changes the access rights of the key. Relaxed ordering does not change.
+    /// Changes the access flags of the key. Relaxed ordering does not change.
     #[inline]
-    pub const fn rights(key: Rkey, access: KeyAccess) -> Self {
+    pub const fn access_flags(key: Rkey, access: KeyAccess) -> Self {
         Self { key, access, list: KlmSource::Unchanged, start: 0, options: Options::NONE }
     }
 
@@ -172,7 +172,7 @@ impl Encode for Umr<'_> {
         let (entries, length) = self.extent();
         let mut umr = UmrCtrlSegment::zeroed();
         umr.set_xlt_octowords(entries as u16);
-        let mut mask = RIGHTS;
+        let mut mask = ACCESS_FLAGS;
         if limits.has(Capability::UmrAtomic) {
             mask |= UmrMkeyMask::A.0;
         }

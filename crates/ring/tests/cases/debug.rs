@@ -28,14 +28,14 @@ fn queues_and_memory_show_names_in_debug() {
     shows(&record_of(&record), &["RecordMemory"]);
     shows(&uar_page().1, &["UarPage"]);
     shows(&to_lid(7), &["AddressHandle"]);
-    let pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
+    let srq = SharedReceiveQueue::new(SharedReceiveQueueParts {
         ring: ring_of(&ring),
         stride: 64,
         record: record_of(&record),
     });
-    let pool = pool.unwrap();
-    shows(&pool, &["SharedReceiveQueue"]);
-    shows(&pool.returns(), &["SrqReturns(0)"]);
+    let srq = srq.unwrap();
+    shows(&srq, &["SharedReceiveQueue"]);
+    shows(&srq.returns(), &["SrqReturns(0)"]);
     shows(&sender.device.queue.cleaner(), &["CqCleaner(of 256 entries)"]);
     assert_eq!(Completer::with(1, 64, 64).queue.entries(), 64);
     assert_eq!(Receiver::new(0x45, 4, 64).queue.qpn(), Qpn(0x45));

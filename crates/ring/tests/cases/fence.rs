@@ -25,7 +25,7 @@ fn request_after_umr_has_small_fence() {
         let mut batch = sender.queue.batch();
         batch.post(&write, 0).unwrap();
         batch.post(&write.fence_with(Fence::Reads), 0).unwrap();
-        batch.post(&Umr::rights(key, KeyAccess::LOCAL), 0).unwrap();
+        batch.post(&Umr::access_flags(key, KeyAccess::LOCAL), 0).unwrap();
         batch.post(&write, 0).unwrap();
         batch.ring();
         sender.queue.post(&write.fence(), 0).unwrap();
@@ -57,7 +57,7 @@ fn dropped_batch_keeps_fence_after_umr() {
 fn reset_clears_fence_after_umr() {
     let Sender { queue, ring, .. } = Sender::new(Settings::default());
     let mut pair = QueuePair::new(queue, Receiver::new(0x123, 4, 32).queue);
-    pair.post(&Umr::rights(Rkey(0x1234), KeyAccess::LOCAL), 0).unwrap();
+    pair.post(&Umr::access_flags(Rkey(0x1234), KeyAccess::LOCAL), 0).unwrap();
     pair.reset();
     pair.post(&Write::new(sge(8), REMOTE), 0).unwrap();
     let control = unwrapped(&ring, 0, 16);

@@ -2,6 +2,7 @@
 
 use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of, unwrapped};
 use verbless_prm::hot::{self, cqe_opcode, opcode};
+use verbless_prm::number::Rqn;
 use verbless_prm::{CqeHashIp, CqeHashL4, CqeL3Type, CqeL4Type};
 use verbless_ring::completion::InvalidCqe;
 use verbless_ring::qp::{ReceiveQueue, ReceiveQueueParts};
@@ -511,7 +512,7 @@ fn publish_rewrites_receive_count_until_reset() {
         record: record_of(&record),
     });
     let mut frames = RawRq::new(queue.unwrap(), USER).unwrap();
-    assert_eq!(frames.rqn(), Qpn(RQN));
+    assert_eq!(frames.rqn(), Rqn(RQN));
     for _ in 0..3 {
         frames.post(BODY, 0).unwrap();
     }

@@ -91,7 +91,7 @@ fn outcomes(wqebbs: usize, lacks: Option<Capability>) -> Vec<Outcome> {
         LocalInvalidate::new(Rkey(0x200)),
         DmaMmo::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
         Wait::new(0x1000, Lkey(1), WaitCondition::equal(1)),
-        Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
+        Umr::access_flags(Rkey(0x200), KeyAccess::LOCAL),
         EthSend::new(&[0; MIN_INLINE_HEADER as usize], sge),
     );
     outcomes
@@ -141,7 +141,7 @@ fn too_short_ring_is_named_with_length() {
     let mut queue = queue::<Rc>(1, None);
     let why = queue.supports(&Umr::INFO).unwrap_err().to_string();
     assert!(why.starts_with("UMR takes 2 wqebbs of 64 bytes, and this send ring has 1"), "{why}");
-    let refused = queue.post(&Umr::rights(Rkey(0x200), KeyAccess::LOCAL), 0);
+    let refused = queue.post(&Umr::access_flags(Rkey(0x200), KeyAccess::LOCAL), 0);
     assert_eq!(refused, Err(PostError::TooLong));
     queue.post(&Nop::new(), 0).unwrap();
     assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling frees a slot");

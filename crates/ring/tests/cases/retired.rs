@@ -173,18 +173,18 @@ fn receive_completes_by_its_index() {
     }
 }
 
-fn pool(count: usize) -> SharedReceiveQueue {
+fn srq(count: usize) -> SharedReceiveQueue {
     let (ring, record) = (ring_of(&memory(count * 32)), record_of(&memory(8)));
     SharedReceiveQueue::new(SharedReceiveQueueParts { ring, stride: 32, record }).unwrap()
 }
 
 #[test]
 fn srq_gets_receives_of_retired_qp_back() {
-    let mut pool = pool(128);
+    let mut srq = srq(128);
     let mut device = Completer::new(GONE);
     let cleaner = device.queue.cleaner();
     for cookie in 0..127 {
-        pool.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
+        srq.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
     }
     for (index, qpn) in [(3, GONE), (5, OTHER), (64, GONE), (126, GONE), (999, GONE)] {
         let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
@@ -192,31 +192,31 @@ fn srq_gets_receives_of_retired_qp_back() {
     }
     let request = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 7);
     device.push(of(request, GONE));
-    assert_eq!(pool.post([], 0), Err(PostError::Full));
-    cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
-    cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
-    assert_eq!(pool.free(), 3);
-    assert_eq!(pool.take_returned(), Some(3));
-    assert_eq!(pool.free(), 3, "the WQE is free without a call");
+    assert_eq!(srq.post([], 0), Err(PostError::Full));
+    cleaner.clean_with_srq(Qpn(GONE), &srq.returns());
+    cleaner.clean_with_srq(Qpn(GONE), &srq.returns());
+    assert_eq!(srq.free(), 3);
+    assert_eq!(srq.take_returned(), Some(3));
+    assert_eq!(srq.free(), 3, "the WQE is free without a call");
     // Without `take_returned`, the post that needs the WQEs takes them back.
     for _ in 0..3 {
-        pool.post([], 0).unwrap();
+        srq.post([], 0).unwrap();
     }
-    assert_eq!((pool.post([], 0), pool.free()), (Err(PostError::Full), 0));
-    assert_eq!(pool.take_returned(), None);
+    assert_eq!((srq.post([], 0), srq.free()), (Err(PostError::Full), 0));
+    assert_eq!(srq.take_returned(), None);
     let cqe = device.queue.poll().unwrap();
-    assert_eq!(pool.complete(cqe).unwrap().cookie, 5);
+    assert_eq!(srq.complete(cqe).unwrap().cookie, 5);
 }
 
 /// A queue that ignores overruns: half of its CQEs belong to another lap than the consumer's.
 #[test]
 fn overwriting_cq_is_cleaned_of_every_lap() {
     for start in [0, 5, 8, 15] {
-        let mut pool = pool(32);
+        let mut srq = srq(32);
         let mut device = Completer::with(GONE, 8, 64);
         device.advance(start);
         for cookie in 0..31 {
-            pool.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
+            srq.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
         }
         // Three CQEs more than the queue holds.
         for index in 0..11 {
@@ -224,9 +224,9 @@ fn overwriting_cq_is_cleaned_of_every_lap() {
             device.push(of(cqe, if index % 4 == 3 { OTHER } else { GONE }));
         }
         let cleaner = device.queue.cleaner().overwriting(true);
-        cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
-        cleaner.clean_with_srq(Qpn(GONE), &pool.returns());
-        let mut back: Vec<_> = std::iter::from_fn(|| pool.take_returned()).collect();
+        cleaner.clean_with_srq(Qpn(GONE), &srq.returns());
+        cleaner.clean_with_srq(Qpn(GONE), &srq.returns());
+        let mut back: Vec<_> = std::iter::from_fn(|| srq.take_returned()).collect();
         back.sort_unstable();
         assert_eq!(back, [4, 5, 6, 8, 9, 10], "from {start}");
         // One lap later the consumer and the device agree again.
@@ -241,30 +241,30 @@ fn overwriting_cq_is_cleaned_of_every_lap() {
 /// A CQE that was never written is not a receive, whatever its other bytes hold.
 #[test]
 fn overwriting_cq_returns_no_unwritten_receives() {
-    let mut pool = pool(8);
-    pool.post(Sge::new(0, 8, Lkey(1)), 1).unwrap();
+    let mut srq = srq(8);
+    srq.post(Sge::new(0, 8, Lkey(1)), 1).unwrap();
     let device = Completer::with(0, 8, 64);
     let cleaner = device.queue.cleaner().overwriting(true);
-    cleaner.clean_with_srq(Qpn(0), &pool.returns());
-    assert_eq!(pool.take_returned(), None);
+    cleaner.clean_with_srq(Qpn(0), &srq.returns());
+    assert_eq!(srq.take_returned(), None);
 }
 
 #[test]
 fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     let settings = Settings { qpn: OTHER, register: None, ..Settings::default() };
     let Sender { mut queue, mut device, .. } = Sender::new(settings);
-    let mut pool = pool(8);
+    let mut srq = srq(8);
     for cookie in 10..14 {
         queue.post(&Nop::new().signaled(), cookie).unwrap();
-        pool.post(Sge::new(0, 8, Lkey(1)), 10 * cookie).unwrap();
+        srq.post(Sge::new(0, 8, Lkey(1)), 10 * cookie).unwrap();
     }
     let mut queues = Dispatcher::new();
     queues.insert(OTHER, queue).unwrap();
-    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none());
+    assert!(queues.poll_with_srq(&mut device.queue, &mut srq).is_none());
     for (opcode, index, qpn) in [
         (cqe_opcode::RESPONDER_SEND, 2, OTHER),
         (cqe_opcode::REQUESTER, 0, OTHER),
-        // All queues share the pool, including one that is not in the table.
+        // All queues share the SRQ, including one that is not in the table.
         (cqe_opcode::RESPONDER_SEND, 0, GONE),
         (cqe_opcode::REQUESTER, 1, GONE),
         (cqe_opcode::RESPONDER_ERROR, 1, OTHER),
@@ -274,7 +274,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
         let cqe = device.cqe(opcode, opcode::NOP, index);
         device.push(of(cqe, qpn));
     }
-    let mut next = || queues.poll_with_srq(&mut device.queue, &mut pool).unwrap();
+    let mut next = || queues.poll_with_srq(&mut device.queue, &mut srq).unwrap();
     let cookie = |(qpn, done): Dispatched| (qpn, done.unwrap().cookie);
     assert_eq!(cookie(next()), (OTHER, 120));
     assert_eq!(cookie(next()), (OTHER, 10));
@@ -293,14 +293,14 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     let twice = CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(1)));
     assert_eq!(next(), (OTHER, Err(twice)));
     assert_eq!(cookie(next()), (OTHER, 11));
-    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none());
-    assert_eq!((pool.free(), recorded_consumer(&device)), (6, 7));
+    assert!(queues.poll_with_srq(&mut device.queue, &mut srq).is_none());
+    assert_eq!((srq.free(), recorded_consumer(&device)), (6, 7));
 
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 3);
     device.push(of(cqe, OTHER));
-    device.queue.cleaner().clean_with_srq(Qpn(OTHER), &pool.returns());
-    assert!(queues.poll_with_srq(&mut device.queue, &mut pool).is_none(), "its queue is gone");
-    assert_eq!(pool.take_returned(), Some(130));
+    device.queue.cleaner().clean_with_srq(Qpn(OTHER), &srq.returns());
+    assert!(queues.poll_with_srq(&mut device.queue, &mut srq).is_none(), "the CQE's queue is gone");
+    assert_eq!(srq.take_returned(), Some(130));
 }
 
 /// One thread polls, another cleans, and the device keeps writing: every CQE of the remaining queue

@@ -34,23 +34,24 @@ fn umr_map_matches_libmlx5_bytes() {
     assert_eq!(ring[64..128], mkey);
     assert_eq!(ring[128..144], Umr::entry(&klms[0]));
     assert_eq!(ring[144..160], [0, 0, 0, 0x30, 0, 0, 0xbb, 2, 0, 0, 0, 0, 0, 0, 0x22, 0x22]);
-    assert_eq!(ring[160..192], [0; 32], "the list is padded to four");
+    assert_eq!(ring[160..192], [0; 32], "the KLMs are padded to four");
     assert!(ring[192..].iter().all(|&byte| byte == 0xee));
     assert_eq!(sender.queue.free(), 5);
 }
 
-/// As [`umr_map_matches_libmlx5_bytes`], with the list in memory, and without a list.
+/// Ours only, not compared with libmlx5: a UMR with a KLM pointer in place of inline KLMs, and a
+/// UMR that changes access flags only.
 #[test]
-fn umr_maps_list_in_memory_or_changes_rights_only() {
+fn umr_takes_klm_pointer_or_changes_access_flags_only() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
     sender.ring.fill(0xee);
     let list = Sge::new(0x4_0000, 8 * 16, Lkey(0xcc03));
     let request = Umr::map_from(Rkey(0x77), KeyAccess::LOCAL, list, 0x1_0000).starting_at(0x7000);
     sender.queue.post(&request, 1).unwrap();
     let ring = bytes(&sender.ring);
-    assert_eq!(ring[7], 9, "control, UMR control, key, list");
+    assert_eq!(ring[7], 9, "ctrl, umr_ctrl, mkey context, KLM pointer");
     let (umr, mkey) = (&ring[16..64], &ring[64..128]);
-    // Not inline; eight entries; the mask of the key's fields.
+    // Not inline; eight KLMs; mkey_mask.
     assert_eq!(umr[..8], [0, 0, 0, 0, 0, 8, 0, 0]);
     assert_eq!(umr[8..16], 0x203c_2041_u64.to_be_bytes());
     assert_eq!(mkey[16..24], 0x7000_u64.to_be_bytes());
@@ -59,10 +60,10 @@ fn umr_maps_list_in_memory_or_changes_rights_only() {
     assert!(ring[144..].iter().all(|&byte| byte == 0xee));
     assert_eq!(sender.queue.free(), 5);
 
-    sender.queue.post(&Umr::rights(Rkey(0x77), KeyAccess::LOCAL), 1).unwrap();
+    sender.queue.post(&Umr::access_flags(Rkey(0x77), KeyAccess::LOCAL), 1).unwrap();
     let ring = unwrapped(&sender.ring, 3 * 64, 128);
-    assert_eq!(ring[7], 8, "control, UMR control, key");
-    // Inline, no entries; only the rights.
+    assert_eq!(ring[7], 8, "ctrl, umr_ctrl, mkey context");
+    // Inline, no KLMs; only the access flags.
     assert_eq!(ring[16..24], [0x80, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(ring[24..32], 0x003c_0000_u64.to_be_bytes());
 }
@@ -78,7 +79,7 @@ fn invalid_umr_is_rejected() {
     for (request, why) in [
         (Umr::map(key, writes, &[sge(1)]), PostError::UmrAccess),
         (Umr::map_from(key, atomics, Sge::new(0x800, 64, Lkey(1)), 1), PostError::UmrAccess),
-        (Umr::rights(key, writes), PostError::UmrAccess),
+        (Umr::access_flags(key, writes), PostError::UmrAccess),
         (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
         (Umr::map(key, access, &[sge(1), sge(0x8000_0001)]), PostError::KlmLength),
         (Umr::map(key, access, &[sge(1), sge(0), sge(1)]), PostError::KlmLength),
@@ -103,7 +104,7 @@ fn invalid_umr_is_rejected() {
 }
 
 #[test]
-fn umr_rights_set_their_mkey_bits() {
+fn umr_access_flags_set_their_mkey_bits() {
     let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
     let (none, local) = (KeyAccess::LOCAL_READ, KeyAccess::LOCAL);
     for (access, bit) in [
@@ -114,31 +115,31 @@ fn umr_rights_set_their_mkey_bits() {
         (KeyAccess { remote: remote(false, false, true), ..local }, 1 << 3 | 1 << 6),
     ] {
         let mut sender = Sender::new(Settings::default());
-        sender.queue.post(&Umr::rights(Rkey(0x1234), access), 0).unwrap();
-        // After control (16 bytes) and UMR control (48).
+        sender.queue.post(&Umr::access_flags(Rkey(0x1234), access), 0).unwrap();
+        // After ctrl (16 bytes) and umr_ctrl (48).
         let mkey = unwrapped(&sender.ring, 64, 64);
         let mkey = MkeyContext::from_prefix(&mkey).unwrap();
-        let rights = [mkey.lw(), mkey.rr(), mkey.rw(), mkey.a()];
-        let rights = (3..).zip(rights).map(|(bit, right)| u8::from(right) << bit).sum::<u8>();
-        assert_eq!(rights, bit, "{access:?}");
+        let flags = [mkey.lw(), mkey.rr(), mkey.rw(), mkey.a()];
+        let flags = (3..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum::<u8>();
+        assert_eq!(flags, bit, "{access:?}");
     }
 }
 
 #[test]
-fn umr_skips_atomic_right_without_capability() {
+fn umr_skips_atomic_flag_without_capability() {
     let klms = [sge(64)];
     let access =
         KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
     for (has_capability, bit) in [(true, UmrMkeyMask::A.0), (false, 0)] {
         let mut sender = Sender::new(Settings::default());
         sender.queue.set_capabilities(|it| has_capability || it != Capability::UmrAtomic);
-        let (rights, map) = (Umr::rights(Rkey(1), access), Umr::map(Rkey(1), access, &klms));
-        for (request, index) in [(rights, 0), (map, 2)] {
+        let (flags, map) = (Umr::access_flags(Rkey(1), access), Umr::map(Rkey(1), access, &klms));
+        for (request, index) in [(flags, 0), (map, 2)] {
             sender.queue.post(&request, 0).unwrap();
             let umr = unwrapped(&sender.ring, 64 * index + 16, 48);
             let mask = UmrCtrlSegment::from_prefix(&umr).unwrap().mkey_mask();
             assert_eq!(mask & UmrMkeyMask::A.0, bit);
-            assert_ne!(mask & UmrMkeyMask::RW.0, 0, "the other rights");
+            assert_ne!(mask & UmrMkeyMask::RW.0, 0, "the other access flags");
         }
         let refused = sender.queue.post(&Umr::map(Rkey(1), KeyAccess::ALL, &klms), 0);
         assert_eq!(refused.err(), (!has_capability).then_some(PostError::UmrAtomicAccess));

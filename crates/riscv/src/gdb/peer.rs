@@ -114,7 +114,7 @@ mod tests {
             };
             assert!(!is_same_user(&stream).expect("there is /proc"), "{connect}");
             drop(other.stdin.take());
-            other.wait().expect("it ends");
+            other.wait().expect("the child ends");
         }
     }
 

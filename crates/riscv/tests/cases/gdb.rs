@@ -321,7 +321,7 @@ fn faults_are_reported_as_linux_signals() {
         let answer = debugger.ask("vCont;c");
         assert_eq!(answer.get(1..3), Some(signal), "{code:#x} at {address:#x}: {answer}");
         drop(debugger);
-        assert!(thread.join().unwrap().0.is_err(), "it closed without a detach");
+        assert!(thread.join().unwrap().0.is_err(), "the client closed without a detach");
     }
 }
 

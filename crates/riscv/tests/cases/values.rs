@@ -64,7 +64,7 @@ fn translated_bytes_count_until_release() {
     assert!((64..1 << 16).contains(&translated), "{translated} bytes");
     machine.hart.add_breakpoint(CODE + 4);
     machine.hart.release();
-    assert_eq!(machine.hart.translated(), 0, "its memory is given back");
+    assert_eq!(machine.hart.translated(), 0, "the translated code is freed");
     machine.hart.set_pc(CODE);
     assert_eq!((machine.hart.run(10), machine.hart.pc()), (Exit::Breakpoint, CODE + 4));
     let shown = format!("{:?}", machine.hart);
@@ -82,7 +82,7 @@ fn remove_breakpoints_removes_all() {
     assert_eq!((machine.hart.run(10), machine.hart.pc()), (Exit::Breakpoint, CODE + 4));
     machine.hart.remove_breakpoints();
     machine.finish();
-    assert!(!machine.hart.remove_breakpoint(CODE + 8), "it was removed before");
+    assert!(!machine.hart.remove_breakpoint(CODE + 8), "the breakpoint was removed before");
     assert_eq!(machine.get(A0), 6);
 }
 

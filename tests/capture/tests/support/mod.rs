@@ -9,7 +9,8 @@ use verbless_model_kernel::InProcess;
 
 /// Our driver's commands for the cases here.
 pub(crate) fn in_process() -> Vec<Section> {
-    let profile = Profile::load("bluefield3").expect("it is built in").with_link(Link::Infiniband);
+    let profile =
+        Profile::load("bluefield3").expect("the profile is built in").with_link(Link::Infiniband);
     let model = Model::builder().device(profile).stepped().build();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();

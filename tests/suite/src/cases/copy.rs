@@ -211,7 +211,10 @@ fn read_only_mkey_is_copy_source_only(lab: &Lab) -> Result<(), Stop> {
     ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(1, 64), "the read bytes");
     let from = copier.from.sge(0, 64)?;
     copier.refused(from, fixed_sge, WcStatus::LocalProtection)?;
-    ensure!(Copier::bytes(&fixed, 0, 64)? == pattern(1, 64), "it was written");
+    ensure!(
+        Copier::bytes(&fixed, 0, 64)? == pattern(1, 64),
+        "the refused copy wrote to the fixed region"
+    );
     Ok(())
 }
 
@@ -247,7 +250,7 @@ fn qp_without_memory_copies_rejects_copy(lab: &Lab) -> Result<(), Stop> {
     let own = copier.own()?;
     let refused = copier.qp.post(&DmaMmo::new(own, from, to), 9);
     ensure_eq!(refused, Err(PostError::Unsupported), "a post");
-    ensure!(copier.qp.send.supports(&DmaMmo::INFO).is_err(), "it says that it copies");
+    ensure!(copier.qp.send.supports(&DmaMmo::INFO).is_err(), "the SQ supports DmaMmo");
     Ok(())
 }
 

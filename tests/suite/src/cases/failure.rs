@@ -59,7 +59,7 @@ fn write_imm_waits_for_receive(lab: &Lab) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&WriteImm::new(Inline(b"late"), to, 5).signaled(), 0)?;
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
-    quiet("it completed without a receive", || qp.poll(send_cq))?;
+    quiet("the WRITE_IMM completed without a receive", || qp.poll(send_cq))?;
     pair.b.receive(64, 0, 1)?;
     pair.a.sent()??;
     ensure_eq!(pair.b.received()??.byte_len(), 4, "bytes");
@@ -258,7 +258,7 @@ fn failure_text_names_rkey_wqe_and_syndrome(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = refused_write(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
-    let Err(error) = pair.a.sent()? else { return Err(Stop::fail("it worked")) };
+    let Err(error) = pair.a.sent()? else { return Err(Stop::fail("the refused WRITE succeeded")) };
     let text = error.to_string();
     for word in ["remote access", "rkey", "WQE", "syndrome"] {
         ensure!(text.contains(word), "{text:?} does not say {word:?}");

@@ -69,7 +69,7 @@ fn failed_command_reports_status_and_syndrome(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device();
     fail_next(lab, &prm::NOP)?;
     let device = device?;
-    let Err(error) = device.nop() else { return Err(Stop::fail("it worked")) };
+    let Err(error) = device.nop() else { return Err(Stop::fail("the NOP succeeded")) };
     ensure_eq!(error.kind(), ErrorKind::Command, "kind");
     let hidden = device.hides_refusals();
     let (status, syndrome) = (CommandStatus::NO_RES.0, 0xbad_cafe);
@@ -135,7 +135,7 @@ fn failed_open_succeeds_on_retry(lab: &Lab) -> Result<(), Stop> {
     ] {
         fail_next(lab, command)?;
         let opened = Device::open(lab.backend(), lab.info());
-        ensure!(opened.is_err(), "it opened without {}", command.name);
+        ensure!(opened.is_err(), "the device opened without {}", command.name);
         let left = lab.model()?.counts(0);
         ensure_eq!(left, before, format!("objects after {} failed", command.name));
         lab.device()?.nop()?;
@@ -152,7 +152,7 @@ fn failed_transition_keeps_qp_state(lab: &Lab) -> Result<(), Stop> {
     ] {
         fail_next(lab, command)?;
         let Err(Stop(text)) = pair.connect(&ConnectOptions::default()) else {
-            return Err(Stop::fail(format!("it connected without {}", command.name)));
+            return Err(Stop::fail(format!("the pair connected without {}", command.name)));
         };
         ensure!(text.contains(command.name), "{text:?} does not name {}", command.name);
         ensure_eq!(pair.a.qp.object().state()?, state, "state");
@@ -206,7 +206,7 @@ fn unreset_qp_keeps_its_qpn(lab: &Lab) -> Result<(), Stop> {
     qp.to_init(&InitAttr { port: 1, pkey_index: 0, access })?;
     let before = model.counts(0).qps;
     model.fail_command(0, verbless_prm::Opcode(prm::QP_2RST.opcode), 1, CommandStatus::NO_RES, 0);
-    ensure!(qp.reset().is_err(), "it was reset");
+    ensure!(qp.reset().is_err(), "the QP was reset");
     ensure_eq!(device.leaked(), 0, "leaks");
     model.fail_command(0, verbless_prm::Opcode(prm::QP_2RST.opcode), 1, CommandStatus::NO_RES, 0);
     drop(qp);

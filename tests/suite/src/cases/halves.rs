@@ -251,7 +251,7 @@ fn equal_qpns_of_two_devices_do_not_join(lab: &Lab) -> Result<(), Stop> {
         ensure!(these.len() < 256, "no number is that of queue pairs of both devices");
     };
     let (qpn, devices) = (one.qp.qpn(), [&one.device, &other.device]);
-    ensure!(!std::ptr::eq(devices[0], devices[1]), "one device");
+    ensure!(!std::ptr::eq(devices[0], devices[1]), "both QPs are on one device");
     let ((sender, receiver), (other_sender, other_receiver)) = (one.qp.split()?, other.qp.split()?);
     let Err(error) = Qp::join(sender, other_receiver) else {
         return Err(Stop::fail("halves of two devices' queue pairs were joined"));

@@ -72,7 +72,7 @@ fn handshake_waits_for_peer_to_connect(lab: &Lab) -> Result<(), Stop> {
         });
         near.set_read_timeout(Some(TIMEOUT))?;
         a.domain.handshake(&mut a.qp, &near, &[], &Default::default())?;
-        ensure!(called.load(Ordering::Relaxed), "it did not wait for the other side");
+        ensure!(called.load(Ordering::Relaxed), "the handshake did not wait for the other side");
         slow.join().map_err(|_| Stop::fail("the slow side panicked"))?
     })
 }
@@ -92,7 +92,7 @@ fn handshake_rejects_peer_of_another_service(lab: &Lab) -> Result<(), Stop> {
         other.join().map(|other| (one, other)).map_err(|_| Stop::fail("a side panicked"))
     })?;
     for refused in [one, other] {
-        let Err(error) = refused else { return Err(Stop::fail("they connected")) };
+        let Err(error) = refused else { return Err(Stop::fail("a side connected")) };
         ensure_eq!(error.kind(), ErrorKind::Peer, format!("the kind of {error}"));
         ensure!(error.to_string().contains("service"), "{error} does not say what differs");
     }
@@ -127,10 +127,14 @@ fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
         let mut stream = Canned { answer: nonsense, written: Vec::new() };
         let Endpoint { domain, qp, .. } = &mut pair.a;
         let Err(error) = domain.handshake(qp, &mut stream, &[], &Default::default()) else {
-            return Err(Stop::fail("it connected with nonsense"));
+            return Err(Stop::fail("the handshake accepted an invalid answer"));
         };
         ensure_eq!(error.kind(), ErrorKind::Peer, format!("the kind of {error}"));
-        ensure_eq!(stream.written.get(..4), Some(&b"vbls"[..]), "its greeting");
+        ensure_eq!(
+            stream.written.get(..4),
+            Some(&b"vbls"[..]),
+            "the magic that the handshake sends"
+        );
     }
     let too_long = [7; Domain::MAX_HANDSHAKE_DATA + 1];
     let (near, _far) = UnixStream::pair()?;
@@ -147,7 +151,7 @@ fn closed_stream_ends_handshake_with_io_error(lab: &Lab) -> Result<(), Stop> {
     far.shutdown(std::net::Shutdown::Write)?;
     let Endpoint { domain, qp, .. } = &mut pair.a;
     let Err(error) = domain.handshake(qp, near, &[], &Default::default()) else {
-        return Err(Stop::fail("it connected without a peer"));
+        return Err(Stop::fail("the handshake succeeded without a peer"));
     };
     ensure_eq!(error.kind(), ErrorKind::Io, format!("the kind of {error}"));
     ensure!(error.to_string().contains("closed"), "{error} does not say that the peer closed");

@@ -61,7 +61,7 @@ fn connected(lab: &Lab, options: &ConnectOptions) -> Result<Pair, Stop> {
 fn two_devices_reach_each_other(lab: &Lab) -> Result<(), Stop> {
     let mut pair = connected(lab, &ConnectOptions::default())?;
     let guid = |end: &Endpoint| end.device.info().node_guid;
-    ensure!(guid(&pair.a) != guid(&pair.b), "both are the same device");
+    ensure!(guid(&pair.a) != guid(&pair.b), "both ends are on one device");
     exchange(&mut pair)
 }
 
@@ -302,7 +302,10 @@ fn initial_psn_differs_per_connection(lab: &Lab) -> Result<(), Stop> {
     pair.restart()?;
     exchange(&mut pair)?;
     // Four equal 24-bit numbers are not an accident.
-    ensure!(before != psn(&pair) || before.0 != before.1, "they begin alike: {before:?}");
+    ensure!(
+        before != psn(&pair) || before.0 != before.1,
+        "both connections start at the PSNs {before:?}"
+    );
     Ok(())
 }
 
@@ -373,7 +376,7 @@ fn peer_of_another_link_layer_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let other = PeerAddress { ethernet: !there.ethernet, ..there };
     let refused = pair.a.domain.connect(&mut pair.a.qp, &other, &ConnectOptions::default());
     let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-    ensure!(said.contains("Ethernet") && said.contains("InfiniBand"), "it says {said:?}");
+    ensure!(said.contains("Ethernet") && said.contains("InfiniBand"), "the error is {said:?}");
     Ok(())
 }
 

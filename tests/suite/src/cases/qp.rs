@@ -302,8 +302,8 @@ fn zero_destination_reads_disable_remote_read(lab: &Lab) -> Result<(), Stop> {
     qp.to_init(&init())?;
     qp.to_rtr(&attr)?;
     let context = qp.object().query()?;
-    ensure!(context.rwe(), "the write right was removed, too");
-    ensure!(!context.rre() && !context.rae(), "one read at a time is not none");
+    ensure!(context.rwe(), "rwe was cleared, too");
+    ensure!(!context.rre() && !context.rae(), "a responder depth of 0 kept rre or rae");
     qp.to_rts(&rts())?;
     qp.change(&RtsChange { access: Some(RemoteAccess::ALL), ..Default::default() })?;
     ensure!(!qp.object().query()?.rre(), "a change of the rights does not change the number");
@@ -405,7 +405,8 @@ fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     let port = end.device.caps().ports + 1;
     let refused = end.qp.to_init(&InitAttr { port, ..init() }).err();
-    let refused = refused.ok_or_else(|| Stop::fail("it was taken"))?;
+    let refused =
+        refused.ok_or_else(|| Stop::fail("INIT with a port that does not exist succeeded"))?;
     ensure_eq!(refused.kind(), ErrorKind::InvalidInput, format!("the kind of {refused}"));
     ensure!(refused.to_string().contains(&format!("the port is {port}")), "{refused}");
     Ok(())

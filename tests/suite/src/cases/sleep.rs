@@ -67,7 +67,7 @@ fn parked_cq_wakes_waiter_with_its_token(lab: &Lab) -> Result<(), Stop> {
         start(&mut pair)?;
         ensure_eq!(events.wait(Some(TIMEOUT))?, Some(7), "token");
         pair.a.sent()??;
-        ensure_eq!(events.try_next()?, None, "another token");
+        ensure_eq!(events.try_next()?, None, "a second token");
         ensure!(!readable(&events)?, "the file is readable without an event");
     }
     ensure_eq!(events.as_raw_fd(), events.as_fd().as_raw_fd(), "descriptor");
@@ -113,7 +113,7 @@ fn wait_ends_at_its_timeout(lab: &Lab) -> Result<(), Stop> {
     ensure!(!events.wait_for(&mut pair.a.send_cq, Some(time))?, "an unexpected completion");
     ensure!(
         start.elapsed() >= 2 * time,
-        "it waited {:?} instead of twice {time:?}",
+        "the wait took {:?} instead of twice {time:?}",
         start.elapsed()
     );
     ensure_eq!(events.wait(Some(Duration::ZERO))?, None, "token without a wait");
@@ -132,10 +132,13 @@ fn stale_event_does_not_end_wait(lab: &Lab) -> Result<(), Stop> {
     until("the event", || readable(&events).ok().filter(|&readable| readable))?;
     let time = Duration::from_millis(20);
     let begin = Instant::now();
-    ensure!(!events.wait_for(&mut pair.a.send_cq, Some(time))?, "it found a completion");
+    ensure!(!events.wait_for(&mut pair.a.send_cq, Some(time))?, "the wait found a completion");
     ensure!(begin.elapsed() >= time, "the old event ended the wait");
     start(&mut pair)?;
-    ensure!(events.wait_for(&mut pair.a.send_cq, Some(TIMEOUT))?, "it is armed no more");
+    ensure!(
+        events.wait_for(&mut pair.a.send_cq, Some(TIMEOUT))?,
+        "the CQ is not armed after the wait"
+    );
     pair.a.sent()??;
     Ok(())
 }
@@ -145,7 +148,7 @@ fn wait_for_one_cq_keeps_events_of_others(lab: &Lab) -> Result<(), Stop> {
     // The same token on purpose: queues do not differ by token.
     events.add(&mut pair.a.receive_cq, 7)?;
     pair.a.receive(0, 64, 0)?;
-    ensure_eq!(events.park(&mut pair.a.receive_cq)?, Parked::Armed, "the other queue");
+    ensure_eq!(events.park(&mut pair.a.receive_cq)?, Parked::Armed, "the state of the receive CQ");
     pair.b.perform(&Send::new(Inline(b"for the other")).signaled())?;
     until("an event", || readable(&events).ok().filter(|&readable| readable))?;
     let time = Some(Duration::from_millis(20));
@@ -223,7 +226,7 @@ fn dropped_future_loses_no_completion(lab: &Lab) -> Result<(), Stop> {
         let ready = events.ready(&mut pair.a.send_cq, async || until_readable(&file).await);
         let mut ready = Box::pin(ready);
         let first = ready.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        ensure!(first.is_pending(), "it is ready without a completion");
+        ensure!(first.is_pending(), "the future is ready without a completion");
         drop(ready);
         start(&mut pair)?;
         block_on(events.ready(&mut pair.a.send_cq, async || until_readable(&file).await))??;

@@ -113,7 +113,7 @@ impl<S: Service> Side<S> {
     }
 
     fn cqe(&mut self, of: usize) -> Result<Cqe, Stop> {
-        until("a completion of a shared receive", || self.cqs[of].poll())
+        until("a completion of an SRQ WQE", || self.cqs[of].poll())
     }
 
     /// The next receive of queue pair `of`.
@@ -373,7 +373,7 @@ fn failed_qp_leaves_receives_to_others(lab: &Lab) -> Result<(), Stop> {
     let flushed = until("a completion", || send_cq.poll())?;
     ensure_eq!(failed(qps[0].complete(flushed), WcStatus::Flushed)?, 9, "the send");
     let Side { cqs, .. } = &mut rig.side;
-    quiet("a shared receive was flushed", || cqs[0].poll())?;
+    quiet("an SRQ WQE was flushed", || cqs[0].poll())?;
     for slot in 0..4 {
         rig.send(1, b"still here")?;
         ensure_eq!(rig.side.receive(1)??.cookie, slot, "cookie");
@@ -454,7 +454,7 @@ fn query_returns_size_stride_and_pd(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(shown.wq().pd(), rig.side.domain.pd().pdn(), "protection domain");
     ensure_eq!(shown.wq().lwm(), 0, "limit");
     let qp = rig.side.qps[0].object().query()?;
-    ensure_eq!(qp.srqn_rmpn_xrqn(), rig.side.receives.object().rmpn().0, "pool of a queue pair");
+    ensure_eq!(qp.srqn_rmpn_xrqn(), rig.side.receives.object().rmpn().0, "RMP of the QP");
     Ok(())
 }
 

@@ -271,15 +271,15 @@ fn rights_change_keeps_mapping(lab: &Lab) -> Result<(), Stop> {
     map(&mut pair, rkey, &[klm])?;
     let read_only =
         KeyAccess { remote: RemoteAccess { read: true, ..Default::default() }, ..KeyAccess::LOCAL };
-    pair.b.perform(&Umr::rights(rkey, read_only).signaled())?;
+    pair.b.perform(&Umr::access_flags(rkey, read_only).signaled())?;
     ensure!(read(&mut pair, 0, rkey, 64)? == text, "the mapping changed");
     pair.a.qp.post(&Write::new(Inline(b"may I?"), RemoteAddr::new(0, rkey)), 4)?;
     ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 4, "cookie");
     pair.restart()?;
-    pair.b.perform(&Umr::rights(rkey, SHARED).signaled())?;
+    pair.b.perform(&Umr::access_flags(rkey, SHARED).signaled())?;
     pair.a.perform(&Write::new(Inline(b"now I may"), RemoteAddr::new(0, rkey)).signaled())?;
     ensure_eq!(pair.b.bytes(0, 9)?, b"now I may", "the written bytes");
-    pair.b.perform(&Umr::rights(rkey, KeyAccess::LOCAL).signaled())?;
+    pair.b.perform(&Umr::access_flags(rkey, KeyAccess::LOCAL).signaled())?;
     refused(&mut pair, 0, rkey, 8)
 }
 
@@ -416,7 +416,7 @@ fn invalid_umr_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
         (qp.post(&Umr::map(rkey, SHARED, &many), 0), PostError::TooManyKlms),
         (qp.post(&Umr::map_from(rkey, SHARED, askew, 64), 0), PostError::BadKlmList),
         (qp.post(&Umr::map(rkey, unpaired, &[klm]), 0), PostError::UmrAccess),
-        (qp.post(&Umr::rights(rkey, unpaired), 0), PostError::UmrAccess),
+        (qp.post(&Umr::access_flags(rkey, unpaired), 0), PostError::UmrAccess),
     ];
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");

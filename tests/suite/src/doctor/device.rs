@@ -83,7 +83,7 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// Opens the device; a refusal of its file belongs to the link of permissions.
+/// Opens the device. EACCES on its node is reported under [`Link::Permission`].
 fn open(chain: &mut Chain, lab: &Lab) -> Result<Device, Broken> {
     let opened = lab.shared_backend().clone();
     let opened = Device::open(&*opened, lab.info());
@@ -171,7 +171,8 @@ fn large(domain: &Domain) -> Result<(Option<Region>, Finding), String> {
     Ok((Some(region), Finding::Holds(facts)))
 }
 
-/// Writes and sends through the port; the data arrives in the large region across a page's end.
+/// WRITEs to the large region across a page boundary, then SENDs the data back. Without a large
+/// region the target is `small` behind the source.
 fn send_to_itself(
     domain: &Domain,
     qp: &mut Qp,

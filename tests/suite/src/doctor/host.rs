@@ -1,5 +1,5 @@
-//! The host's links: the kernel, its modules, the device's node, the right to open it, the limit of
-//! locked memory.
+//! The chain's links on the host: kernel release, modules, uverbs node, its permissions,
+//! RLIMIT_MEMLOCK.
 //!
 //! Facts are read below a root directory, so that tests can give a tree of files. Sources: Linux
 //! `Documentation/ABI/stable/sysfs-module` (taint), `drivers/infiniband/core/uverbs_main.c`
@@ -41,7 +41,7 @@ pub struct Host {
     open: fn(&Path) -> io::Result<File>,
 }
 
-/// The user whose rights count.
+/// The user whose permissions count.
 #[derive(Debug, Clone)]
 struct User {
     uid: u32,
@@ -87,7 +87,7 @@ impl Host {
         Kernel::with_roots(self.root.join("sys"), self.root.join("dev/infiniband"))
     }
 
-    /// The links of a device that is there.
+    /// The links up to the permissions of a device that the kernel has.
     pub(super) fn with_device(&self, chain: &mut Chain, info: &DeviceInfo) -> Result<(), Broken> {
         self.modules(chain)?;
         chain.check(Link::Device, || Finding::Holds(describe(info)))?;
@@ -108,10 +108,10 @@ impl Host {
         })?;
         chain.check(Link::Permission, || {
             let metadata = fs::metadata(&path).ok();
-            let rights = metadata.map(|it| (it.mode() & 0o777, it.uid(), it.gid()));
+            let mode = metadata.map(|it| (it.mode() & 0o777, it.uid(), it.gid()));
             match &opened {
-                Ok(_) => Finding::Holds(self.rights(rights)),
-                Err(error) => self.refused(&shown.to_string(), error, rights),
+                Ok(_) => Finding::Holds(self.permissions(mode)),
+                Err(error) => self.refused(&shown.to_string(), error, mode),
             }
         })
     }
@@ -142,7 +142,7 @@ impl Host {
     /// The links up to the one that explains why there is no device.
     pub(super) fn without_device(&self, chain: &mut Chain, error: &Error) -> Result<(), Broken> {
         let unbound = match error.kind() {
-            ErrorKind::NotProbed => self.unbound(),
+            ErrorKind::NotProbed => self.first_if_all_unbound(),
             _ => None,
         };
         let release = self.release();
@@ -175,7 +175,8 @@ impl Host {
         }
     }
 
-    /// Kernel and modules, where a device shows that they work, or that they are not the cause.
+    /// Reports the kernel release and the modules as passed: a device exists, or another link is
+    /// the one that fails.
     pub(super) fn modules(&self, chain: &mut Chain) -> Result<(), Broken> {
         let core = self.module("mlx5_core");
         chain.check(Link::Kernel, || {
@@ -245,10 +246,10 @@ impl Host {
         let mut found: Vec<_> = entries
             .filter_map(|entry| {
                 let address = entry.ok()?.file_name().into_string().ok()?;
-                let of = |file: &str| self.text(folder.join(&address).join(file));
-                let is_network = of("class").is_none_or(|class| class.starts_with("0x02"));
-                let is_vendors = of("vendor")? == VENDOR && is_network;
-                let device = of("device")?.trim_start_matches("0x").to_string();
+                let read = |file: &str| self.text(folder.join(&address).join(file));
+                let is_network = read("class").is_none_or(|class| class.starts_with("0x02"));
+                let is_vendors = read("vendor")? == VENDOR && is_network;
+                let device = read("device")?.trim_start_matches("0x").to_string();
                 let bound = self.root.join(folder).join(&address).join("driver").exists();
                 is_vendors.then_some(Function { address, id: format!("15b3:{device}"), bound })
             })
@@ -257,8 +258,8 @@ impl Host {
         found
     }
 
-    /// The first function without a driver.
-    fn unbound(&self) -> Option<Function> {
+    /// The first function, if no function has a driver.
+    fn first_if_all_unbound(&self) -> Option<Function> {
         let functions = self.functions();
         let all_unbound = functions.iter().all(|function| !function.bound);
         functions.into_iter().next().filter(|_| all_unbound)
@@ -324,8 +325,8 @@ impl Host {
     }
 
     /// Mode and owner of a node.
-    pub(super) fn rights(&self, rights: Option<(u32, u32, u32)>) -> String {
-        match rights {
+    pub(super) fn permissions(&self, mode: Option<(u32, u32, u32)>) -> String {
+        match mode {
             Some((mode, uid, gid)) => {
                 let (owner, group) = (self.name("passwd", uid), self.name("group", gid));
                 format!("mode {mode:04o} of {owner}:{group}")
@@ -339,10 +340,10 @@ impl Host {
         &self,
         node: &str,
         error: &io::Error,
-        rights: Option<(u32, u32, u32)>,
+        permissions: Option<(u32, u32, u32)>,
     ) -> Finding {
-        let (user, shown) = (&self.user, self.rights(rights));
-        let (mode, owner, gid) = rights.unwrap_or_default();
+        let (user, shown) = (&self.user, self.permissions(permissions));
+        let (mode, owner, gid) = permissions.unwrap_or_default();
         let group = self.name("group", gid);
         let allowed = user.uid == 0
             || mode & 0o006 == 0o006

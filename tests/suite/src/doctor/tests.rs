@@ -27,20 +27,20 @@ impl Tree {
 
     fn file(&self, path: &str, text: &str) -> &Self {
         let path = self.0.join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("it is ours");
-        fs::write(path, format!("{text}\n")).expect("it is ours");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("this user owns the path");
+        fs::write(path, format!("{text}\n")).expect("this user owns the path");
         self
     }
 
     fn folder(&self, path: &str) -> &Self {
-        fs::create_dir_all(self.0.join(path)).expect("it is ours");
+        fs::create_dir_all(self.0.join(path)).expect("this user owns the path");
         self
     }
 
     fn link(&self, path: &str, to: &str) -> &Self {
         let path = self.0.join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("it is ours");
-        symlink(self.0.join(to), path).expect("it is ours");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("this user owns the path");
+        symlink(self.0.join(to), path).expect("this user owns the path");
         self
     }
 
@@ -315,13 +315,13 @@ fn group_root_is_never_advised() {
 }
 
 #[test]
-fn rights_name_system_accounts_alone() {
+fn permissions_name_system_accounts_alone() {
     let tree = Tree::new();
     tree.file("etc/passwd", "daemon:x:1:1::/:/bin/false\nada:x:1000:1000::/home/ada:/bin/sh");
     tree.file("etc/group", "rdma:x:999:\nada:x:1000:");
     let host = Host::at(&tree.0);
-    assert_eq!(host.rights(Some((0o660, 1, 999))), "mode 0660 of daemon:rdma");
-    assert_eq!(host.rights(Some((0o660, 1000, 1000))), "mode 0660 of 1000:1000");
+    assert_eq!(host.permissions(Some((0o660, 1, 999))), "mode 0660 of daemon:rdma");
+    assert_eq!(host.permissions(Some((0o660, 1000, 1000))), "mode 0660 of 1000:1000");
 }
 
 #[test]

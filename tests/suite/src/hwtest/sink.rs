@@ -1,4 +1,4 @@
-//! The destinations of results for programs.
+//! Where hwtest writes JSON, JUnit, reports and profiles: a file, or stdout for `-`.
 
 use std::fs::File;
 use std::io::{self, Write};

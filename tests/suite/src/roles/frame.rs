@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(5));
         drop(receiver);
-        slow.join().expect("it ends");
+        slow.join().expect("the thread ends");
     }
 }

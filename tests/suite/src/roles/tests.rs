@@ -68,7 +68,7 @@ fn hello() -> Vec<u8> {
     let mut bytes = vec![0; 16 + VERSION.len()];
     (&other).read_exact(&mut bytes).expect("a hello");
     drop(other);
-    sent.join().expect("it ends");
+    sent.join().expect("the thread ends");
     bytes
 }
 
@@ -128,7 +128,7 @@ proptest! {
             let _ = stream.write_all(&bytes);
         });
         let connected = Peer::connect(&address, VERSION);
-        server.join().expect("it ends");
+        server.join().expect("the thread ends");
         prop_assert!(connected.is_err(), "no such server says what it is");
     }
 }

@@ -356,7 +356,7 @@ fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
 fn page_requests_follow_object_count() {
     let mut driver = up();
     let ring = event_queue(&mut driver, 0x0b);
-    assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
+    assert_eq!(page_requests(&driver, ring, 0), [32], "32 pages back the first 256 objects");
     let pds: Vec<u32> = (0..555)
         .map(|_| {
             let output = run_ok(&mut driver, &AllocPdIn::new(), &[]);
@@ -366,7 +366,7 @@ fn page_requests_follow_object_count() {
     assert_eq!(
         page_requests(&driver, ring, 1),
         [32, 32],
-        "a batch holds 256 contexts; no request repeats"
+        "32 pages back 256 objects; each page request is sent once"
     );
 
     let mut give = ManagePagesIn::new();
@@ -478,10 +478,8 @@ fn command_queue_outside_memory_is_ignored() {
     run_ok(&mut driver, &EnableHcaIn::new(), &[]);
 }
 
-/// The register of the initialisation segment with the low half of the queue's address and the NIC
-/// interface's state; and the state 'disabled'.
-const QUEUE_LOW: u64 = 0x14;
-const DISABLED: u32 = 1 << 8;
+/// nic_interface = disabled, in the dword of [`CMDQ_ADDR_L`].
+const NIC_INTERFACE_DISABLED: u32 = 1 << 8;
 
 #[test]
 fn gracefully_closed_function_answers_commands() {
@@ -496,16 +494,18 @@ fn gracefully_closed_function_answers_commands() {
 #[test]
 fn closed_function_answers_commands_after_restart() {
     let profiles = [TeardownProfile::FORCE_CLOSE, TeardownProfile::PREPARE_FAST_TEARDOWN];
-    let ways: [&[u32]; 2] = [&[0], &[DISABLED, 0]];
-    for (profile, way) in profiles.into_iter().flat_map(|one| ways.map(|way| (one, way))) {
+    let nic_interfaces: [&[u32]; 2] = [&[0], &[NIC_INTERFACE_DISABLED, 0]];
+    for (profile, states) in
+        profiles.into_iter().flat_map(|one| nic_interfaces.map(|states| (one, states)))
+    {
         let mut driver = up();
         let mut teardown = TeardownHcaIn::new();
         teardown.set_profile(profile);
         run_ok(&mut driver, &teardown, &[]);
         let nop = driver.entry(NopIn::new().as_bytes(), 16);
         assert_eq!(driver.ring(&nop), nop, "{profile:?}: no answer");
-        for state in way {
-            driver.write(QUEUE_LOW, QUEUE as u32 | state);
+        for state in states {
+            driver.write(CMDQ_ADDR_L, QUEUE as u32 | state);
         }
         run_ok(&mut driver, &EnableHcaIn::new(), &[]);
         run_ok(&mut driver, &NopIn::new(), &[]);

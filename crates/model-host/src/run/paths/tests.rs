@@ -31,7 +31,7 @@ fn refused(errno: Errno) -> Answer {
 
 /// A directory of this machine, as start of a path.
 fn directory(path: &str) -> std::fs::File {
-    std::fs::File::open(path).expect("it exists")
+    std::fs::File::open(path).expect("the path exists")
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn parent_directory_is_in_tree_and_keeps_o_nonblock() {
     let program = Program::new();
     for (flags, expected) in [(0, false), (O_NONBLOCK, true)] {
         let given = program.open(c"/dev/infiniband/..", O_RDONLY | O_DIRECTORY | flags);
-        let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("it is open");
+        let flags = fcntl(&given.file, FcntlArg::F_GETFL).expect("the file is open");
         assert_eq!(flags & O_NONBLOCK != 0, expected);
         let path = format!("/proc/self/fd/{}", given.descriptor());
         let names = std::fs::read_dir(path).expect("a directory").flatten();
@@ -318,7 +318,7 @@ fn newfstatat_answers_by_path_or_descriptor() {
     assert_eq!(kind(ATTRIBUTE, 0), (Answer::Ours(Ok(0)), libc::S_IFREG));
     assert_eq!(kind(c"/dev/infiniband/..", 0), (done, libc::S_IFDIR));
     let above = stat(HERE, at(c"/dev/infiniband/.."), 0).1.2;
-    let inode = std::fs::metadata("/dev").expect("it exists").ino();
+    let inode = std::fs::metadata("/dev").expect("/dev exists").ino();
     assert_ne!(above, inode, "it is the tree's");
     let missing = c"/sys/class/infiniband/mlx5_7";
     assert_eq!(stat(HERE, at(missing), 0).0, refused(Errno::ENOENT));
@@ -464,7 +464,7 @@ fn path_is_read_up_to_nul() {
     let memory = unsafe { mmap_anonymous(None, bytes, access, flags) }.expect("memory");
     let start = memory.cast::<u8>();
     // SAFETY: no code uses the last page.
-    unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it exists");
+    unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("the mapping exists");
     let program = Program::new();
     let call = Notification::of(std::process::id(), 0, [0; 6]);
     let read = |at: usize, length: usize, end: u8| {

@@ -45,7 +45,7 @@ fn exec_makes_new_process_entry() {
     assert!(is_whole(&after));
     // The next call also reveals a successful `execve`.
     processes.note_execve((pid, tid), || (), || true);
-    child.kill().and_then(|()| child.wait()).expect("it exists");
+    child.kill().and_then(|()| child.wait()).expect("the child exists");
     processes.note_call(tid, || true);
     assert_eq!(processes.known(tid), None);
     processes.forget_if_ended(pid);
@@ -64,7 +64,7 @@ fn exec_reads_proc_stat_before_model_is_paused() {
         assert!(processes.table.try_lock().is_ok());
         // From here on its /proc/PID/stat cannot be read.
         let mut child = child.borrow_mut();
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     };
     processes.note_execve((pid, tid), pause, || true);
     assert!(processes.may_be_leaving(pid));
@@ -184,7 +184,7 @@ fn note_call_checks_no_other_process() {
     processes.of_thread(tid, || true).expect("a child");
     assert!(!processes.may_be_leaving(pid), "its own call shows that it runs another program");
     for child in [&mut child, &mut stranger] {
-        child.kill().and_then(|()| child.wait()).expect("it exists");
+        child.kill().and_then(|()| child.wait()).expect("the child exists");
     }
 }
 
@@ -229,7 +229,7 @@ fn claims_outlive_execve() {
     assert_eq!((held.len(), of(&after).len()), (9, 0), "descriptors");
     drop(held);
     assert_eq!(of(&after).len(), 9);
-    child.kill().and_then(|()| child.wait()).expect("it exists");
+    child.kill().and_then(|()| child.wait()).expect("the child exists");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     let (processes, own) = (processes(), Pid::this());
     let tid = std::process::id();
     let before = processes.of_thread(tid, || true).expect("this process");
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the process has the limit");
     // No descriptor is free: the process's files below /proc cannot be opened, and it is forgotten.
     setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
     processes.note_execve((own, tid), || (), || true);
@@ -287,7 +287,7 @@ fn process_of_a_killed_caller_is_not_registered() {
     assert_eq!(processes.table().threads.len(), 1);
     // Its end causes no wake.
     drop(stranger.stdin.take());
-    stranger.wait().expect("it ends");
+    stranger.wait().expect("the child ends");
     assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
     assert!(!known.has_ended());
 }
@@ -306,7 +306,7 @@ fn forget_if_ended_keeps_live_processes() {
     assert!(Arc::ptr_eq(&process, &again));
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
     let gone = processes.of_thread(child.id(), || true).expect("the process is alive");
-    child.wait().expect("it ends");
+    child.wait().expect("the child ends");
     assert!(gone.has_ended());
     assert!(processes.of_thread(child.id(), || true).is_err());
     processes.forget_if_ended(process.pid);
@@ -349,5 +349,5 @@ fn table_is_unlocked_while_guardian_receives_nothing() {
         assert_eq!(known.join().expect("no panic"), Ok(()));
         assert!(waits && is_free, "it waits: {waits}, unlocked: {is_free}");
     });
-    child.kill().and_then(|()| child.wait()).expect("it exists");
+    child.kill().and_then(|()| child.wait()).expect("the child exists");
 }

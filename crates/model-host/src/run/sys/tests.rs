@@ -46,19 +46,19 @@ fn thread_belongs_to_own_process_only() {
             let tid = gettid().as_raw() as u32;
             (tid, is_thread_of(tid, Pid::this()))
         });
-        it.join().expect("it ends")
+        it.join().expect("the thread ends")
     });
     assert!(tid.1, "while it lives");
-    let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+    let mut child = Command::new("sleep").arg("60").spawn().expect("the command runs");
     assert!(!is_thread_of(child.id(), Pid::this()));
     assert!(is_thread_of(child.id(), Pid::from_raw(child.id() as i32)));
-    child.kill().and_then(|()| child.wait()).expect("it exists");
+    child.kill().and_then(|()| child.wait()).expect("the child exists");
 }
 
 #[test]
 fn is_directory_rejects_files() {
     for (path, expected) in [("/", true), ("/proc/self/status", false), ("/dev/null", false)] {
-        let file = OwnedFd::from(File::open(path).expect("it exists"));
+        let file = OwnedFd::from(File::open(path).expect("the path exists"));
         assert_eq!(is_directory(&file), Ok(expected), "{path}");
     }
 }
@@ -75,7 +75,7 @@ fn short_turn_thread_gets_highest_priority() {
         shorten_time_slices(gettid().as_raw());
         ProcStat::read("thread-self").expect("our own")
     });
-    let stat = stat.join().expect("it ends");
+    let stat = stat.join().expect("the thread ends");
     let nice = stat.field(19).expect("a priority");
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
     const SYS_NICE: u32 = 23;
@@ -94,7 +94,7 @@ pub(in super::super) fn limit_descriptors(pid: u32, limit: libc::rlimit) {
 
 #[test]
 fn stopped_traced_child_has_not_ended() {
-    let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+    let mut child = Command::new("sleep").arg("60").spawn().expect("the command runs");
     let pid = child.id() as i32;
     let (none, zero) = (std::ptr::null_mut::<libc::c_void>(), 0_usize);
     // SAFETY: requests with integers only; the kernel writes one plain structure.

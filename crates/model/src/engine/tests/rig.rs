@@ -20,7 +20,7 @@ use crate::locked::LockedFunctions;
 use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
 use crate::profile::{Link, Profile};
 
-/// All access rights.
+/// All access flags.
 pub(super) const ALL: Access = Access {
     local_read: true,
     local_write: true,
@@ -161,7 +161,7 @@ impl Rig {
             memory,
             log_size: LOG_EQ,
             overrun_ignore: false,
-            counter: 0xff_ffff,
+            counter_mask: 0xff_ffff,
             producer: 0,
             consumer: 0,
             armed: false,

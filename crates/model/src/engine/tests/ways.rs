@@ -41,7 +41,7 @@ enum Action {
         value: u64,
     },
     Nop,
-    /// The peer revokes this access right.
+    /// The peer revokes this access flag.
     Forbid(u8),
 }
 

@@ -33,7 +33,7 @@ const fn transport(st: ServiceType, datagrams: Datagrams) -> Transport {
         qp_type: QpType {
             st,
             users: Users::Kernel,
-            rights: Opt::Q_KEY.0,
+            access_opts: Opt::Q_KEY.0,
             service: Some(Service::Ud),
             connected: false,
             reliable: false,

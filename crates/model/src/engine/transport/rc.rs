@@ -34,7 +34,7 @@ pub(super) static RC: Transport = Transport {
     qp_type: QpType {
         st: ServiceType::RC,
         users: Users::Capability(HcaCap::rc),
-        rights: Opt::RRE.0 | Opt::RWE.0 | Opt::RAE.0,
+        access_opts: Opt::RRE.0 | Opt::RWE.0 | Opt::RAE.0,
         service: Some(Service::Rc),
         connected: true,
         reliable: true,

@@ -24,7 +24,7 @@ pub(super) static UC: Transport = Transport {
     qp_type: QpType {
         st: ServiceType::UC,
         users: Users::Capability(HcaCap::uc),
-        rights: Opt::RWE.0,
+        access_opts: Opt::RWE.0,
         service: Some(Service::Uc),
         connected: true,
         reliable: false,

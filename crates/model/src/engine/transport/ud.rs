@@ -11,7 +11,7 @@ pub(super) static UD: Transport = Transport {
     qp_type: QpType {
         st: ServiceType::UD,
         users: Users::Capability(HcaCap::ud),
-        rights: Opt::Q_KEY.0,
+        access_opts: Opt::Q_KEY.0,
         service: Some(Service::Ud),
         connected: false,
         reliable: false,

@@ -11,7 +11,7 @@ pub(super) static REG_UMR: Transport = Transport {
     qp_type: QpType {
         st: ServiceType::REG_UMR,
         users: Users::Kernel,
-        rights: 0,
+        access_opts: 0,
         service: None,
         connected: false,
         reliable: false,

@@ -1,11 +1,11 @@
 //! Mkeys shared with other functions, and their aliases.
 //!
 //! The owner sets a secret with ALLOW_OTHER_VHCA_ACCESS. A function that knows it creates an alias
-//! by CREATE_GENERAL_OBJECT, and reaches the memory with the rights of the owner's key until the
-//! owner destroys the key. No public source says what hardware does with a wrong secret: here the
-//! command fails. The first word of `metadata` is the alias's protection domain, and the low byte
-//! of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the alias's
-//! context after its head if the outbox has room for it, as UCX's has; Linux's
+//! by CREATE_GENERAL_OBJECT, and reaches the memory with the access flags of the owner's key until
+//! the owner destroys the key. No public source says what hardware does with a wrong secret: here
+//! the command fails. The first word of `metadata` is the alias's protection domain, and the low
+//! byte of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the
+//! alias's context after its head if the outbox has room for it, as UCX's has; Linux's
 //! `mlx5_cmd_alias_obj_create` has room for only the head.
 
 use verbless_prm::reflect::View;

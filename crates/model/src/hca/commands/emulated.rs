@@ -57,7 +57,7 @@ pub(in crate::hca) fn create_eq(
         memory,
         log_size: context.log_eq_size().into(),
         overrun_ignore: context.overrun(),
-        counter: INDEX_MASK,
+        counter_mask: INDEX_MASK,
         producer: 0,
         consumer: 0,
         armed: false,

@@ -69,7 +69,7 @@ pub(in crate::hca) fn create(
         memory,
         log_size: context.log_eq_size().into(),
         overrun_ignore: context.oi(),
-        counter: INDEX_MASK,
+        counter_mask: INDEX_MASK,
         producer: 0,
         consumer: 0,
         armed: false,

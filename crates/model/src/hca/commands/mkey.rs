@@ -221,7 +221,8 @@ fn pages(
     }
     let bytes = usize::try_from(count * 8).ok();
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
-    // The rights in the entries are ignored: the key has access bits, and not all drivers set both.
+    // The access flags in the entries are ignored: the key has access bits, and not all drivers set
+    // both.
     let (pages, _) = umem::pages(list, log_page_size, &call.hca().iommu)?;
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
 }
@@ -308,7 +309,7 @@ fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), 
     if is_aligned { Ok(()) } else { Err(Refusal::MkeyAtomic) }
 }
 
-/// Moves a key to another PD and gives it other access rights, as the kernel does by UMR on a queue
+/// Moves a key to another PD and gives it other access flags, as the kernel does by UMR on a queue
 /// of its own; false when no such key exists or UMR may not change it.
 pub(crate) fn reconfigure(hca: &mut Hca, index: u32, change: &MkeyContext) -> bool {
     let Some(mkey) = hca.objects.mkeys.get_mut(&index) else { return false };

@@ -41,7 +41,7 @@ pub(super) fn options(qp_type: &QpType, step: Transition, general: &HcaCap) -> u
     let bond = if general.init2_lag_tx_port_affinity() { of_connected(Opt::LAG_TX_AFF) } else { 0 };
     let migration = of_connected(Opt::PM_STATE);
     let timer = if qp_type.reliable { Opt::RNR_TIMEOUT.0 } else { 0 };
-    qp_type.rights
+    qp_type.access_opts
         | match step {
             Transition::Init2Init => Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0 | bond,
             Transition::Init2Rtr => Opt::PKEY_INDEX.0 | path | bond,

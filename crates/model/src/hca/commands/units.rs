@@ -19,7 +19,7 @@ use crate::hca::refusal::Refusal;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
 const DPA_GROUP: u16 = 1;
-/// Words of a unit mask.
+/// Words of an EU mask.
 const MASK_WORDS: usize = 32;
 const MAX_UNITS: u16 = 32 * MASK_WORDS as u16;
 
@@ -90,7 +90,7 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
     Ok(())
 }
 
-/// Reads or changes the sharing of units, for the function of this DPA.
+/// Reads or changes the sharing of EUs, for the function of this DPA.
 fn change(
     dpa: &Dpa,
     each: impl FnOnce(u16, &mut EuSharing) -> Result<(), RegisterRefusal>,
@@ -211,13 +211,13 @@ fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], 
     }
 }
 
-/// The units in a mask.
+/// The EUs in a mask.
 fn units(word: impl Fn(usize) -> u32) -> BTreeSet<u16> {
     let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
     (0..MAX_UNITS).filter(named).collect()
 }
 
-/// The mask of these units.
+/// The mask of these EUs.
 fn mask(units: &BTreeSet<u16>) -> [u32; MASK_WORDS] {
     let mut words = [0; MASK_WORDS];
     for unit in units {

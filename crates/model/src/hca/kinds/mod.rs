@@ -18,7 +18,7 @@
 //! [`Objects`]: crate::hca::registry::Objects
 
 mod base;
-mod completions;
+mod cq;
 mod dpa;
 mod memory;
 mod queues;

@@ -64,8 +64,8 @@ pub(crate) struct EventRing {
     pub log_size: u32,
     /// The device writes events even if software has not consumed the earlier ones.
     pub overrun_ignore: bool,
-    /// Bits of the consumer index in doorbells.
-    pub counter: u32,
+    /// The bits of the consumer index that a doorbell has.
+    pub counter_mask: u32,
     /// Index of the next EQE to write; it never wraps at the queue's size.
     pub producer: u32,
     pub consumer: u32,

@@ -17,7 +17,7 @@ pub(crate) struct Umem {
     pub device: bool,
 }
 
-/// The rights of a memory key.
+/// The access flags of an mkey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Access {
     pub local_read: bool,

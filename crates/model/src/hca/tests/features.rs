@@ -11,12 +11,12 @@ use crate::hca::Refusal;
 use crate::profile::Link;
 
 type Capability = fn(&mut HcaCap, bool);
-type Of<I> = (&'static str, Capability, Feature<I>);
-type Feature<I> = fn(&mut I);
-type Make<I> = fn(&mut Rig, User, Feature<I>) -> Result<u32, Refusal>;
+type Case<I> = (&'static str, Capability, SetField<I>);
+type SetField<I> = fn(&mut I);
+type Create<I> = fn(&mut Rig, User, SetField<I>) -> Result<u32, Refusal>;
 
 /// Creates an object with each feature, with its capability and without.
-fn each<I>(cases: &[Of<I>], make: Make<I>) {
+fn each<I>(cases: &[Case<I>], create: Create<I>) {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let plain = *rig.locked.functions[0].hca.caps.general();
@@ -25,7 +25,7 @@ fn each<I>(cases: &[Of<I>], make: Make<I>) {
             let general = rig.locked.functions[0].hca.caps.general_mut();
             *general = plain;
             capability(general, offered);
-            let refused = make(&mut rig, user, feature).err();
+            let refused = create(&mut rig, user, feature).err();
             assert_eq!(refused != Some(Refusal::Unsupported), offered, "{name}: {refused:?}");
         }
     }
@@ -33,7 +33,7 @@ fn each<I>(cases: &[Of<I>], make: Make<I>) {
 
 #[test]
 fn cq_features_follow_capabilities() {
-    let cases: &[Of<CreateCqIn>] = &[
+    let cases: &[Case<CreateCqIn>] = &[
         ("oi", |caps, on| _ = caps.set_cq_oi(on), |it| _ = it.cq_context_mut().set_oi(true)),
         ("apu_cq", |caps, on| _ = caps.set_apu(on), |it| _ = it.cq_context_mut().set_apu_cq(true)),
         (
@@ -110,7 +110,7 @@ fn cq_features_follow_capabilities() {
 
 #[test]
 fn qp_features_follow_capabilities() {
-    let cases: &[Of<CreateQpIn>] = &[
+    let cases: &[Case<CreateQpIn>] = &[
         (
             "block_lb_mc",
             |caps, on| _ = caps.set_block_lb_mc(on),
@@ -178,21 +178,21 @@ fn qp_features_follow_capabilities() {
 
 #[test]
 fn rmp_cyclic_wqe_format_follows_capability() {
-    let cases: &[Of<CreateRmpIn>] = &[(
+    let cases: &[Case<CreateRmpIn>] = &[(
         "basic_cyclic_rcv_wqe",
         |caps, on| _ = caps.set_basic_cyclic_rcv_wqe(on),
         |it| _ = it.ctx_mut().set_basic_cyclic_rcv_wqe(true),
     )];
-    each(cases, |rig, user, feature| pool(rig, user, WqType::CYCLIC, feature));
+    each(cases, |rig, user, feature| rmp(rig, user, WqType::CYCLIC, feature));
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     rig.locked.functions[0].hca.caps.general_mut().set_basic_cyclic_rcv_wqe(true);
-    let linked = pool(&mut rig, user, WqType::LINKED_LIST, |it| {
+    let linked = rmp(&mut rig, user, WqType::LINKED_LIST, |it| {
         it.ctx_mut().set_basic_cyclic_rcv_wqe(true);
     });
     assert_eq!(linked, Err(Refusal::Unsupported), "without next segments there is no linked list");
     for (kind, expected) in [(2, Err(Refusal::Unsupported)), (3, Err(Refusal::Unsupported))] {
-        let made = pool(&mut rig, user, WqType(kind), |_| {});
+        let made = rmp(&mut rig, user, WqType(kind), |_| {});
         assert_eq!(made.map(drop), expected, "{kind}");
     }
     let log = rig.locked.functions[0].hca.caps.general().log_max_srq_sz();
@@ -207,7 +207,7 @@ fn rmp_cyclic_wqe_format_follows_capability() {
     }
 }
 
-fn pool(
+fn rmp(
     rig: &mut Rig,
     user: User,
     kind: WqType,
@@ -223,7 +223,7 @@ fn pool(
 
 #[test]
 fn mkey_features_follow_capabilities() {
-    let cases: &[Of<CreateMkeyIn>] = &[
+    let cases: &[Case<CreateMkeyIn>] = &[
         ("pg_access", |caps, on| _ = caps.set_pg(on), |it| _ = it.set_pg_access(true)),
         (
             "a",
@@ -328,10 +328,10 @@ fn unmodelled_tir_fields_cannot_be_modified() {
 fn inline_cqe_size_follows_qp_context() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    let wide = |it: &mut CreateCqIn| {
+    let of_128_bytes = |it: &mut CreateCqIn| {
         it.cq_context_mut().set_cqe_sz(CqeSize::BYTES_128).set_log_cq_size(2);
     };
-    let wide = rig.cq(user, wide).unwrap();
+    let cq_128 = rig.cq(user, of_128_bytes).unwrap();
     for (requester, responder, expected) in [
         (ScatterToCqeRequester::DISABLED, ScatterToCqeResponder::DISABLED, (0, 0)),
         (ScatterToCqeRequester::UP_TO_32B, ScatterToCqeResponder::UP_TO_64B, (32, 64)),
@@ -343,11 +343,11 @@ fn inline_cqe_size_follows_qp_context() {
                 context.set_cqn_snd(send).set_cqn_rcv(receive);
             })
         };
-        let qpn = made(wide, wide).unwrap();
-        // 64 bytes are for CQEs of 128, per side.
-        let refused = |wide: u32| (wide == 64).then_some(Refusal::QpInlineCqe);
-        assert_eq!(made(user.cq, wide).err(), refused(expected.0), "{requester:?}");
-        assert_eq!(made(wide, user.cq).err(), refused(expected.1), "{responder:?}");
+        let qpn = made(cq_128, cq_128).unwrap();
+        // UP_TO_64B needs 128-byte CQEs in the CQ of that side.
+        let refused = |inline_bytes: u32| (inline_bytes == 64).then_some(Refusal::QpInlineCqe);
+        assert_eq!(made(user.cq, cq_128).err(), refused(expected.0), "{requester:?}");
+        assert_eq!(made(cq_128, user.cq).err(), refused(expected.1), "{responder:?}");
         let qp = &rig.locked.functions[0].hca.objects.qps[&qpn];
         let inline = (qp.requester_inline, qp.responder_inline);
         assert_eq!((u32::from(inline.0), u32::from(inline.1)), expected, "{requester:?}");
@@ -355,29 +355,45 @@ fn inline_cqe_size_follows_qp_context() {
 }
 
 #[test]
-fn driver_moves_umr_mkey_to_another_pd() {
+fn reconfigure_key_requires_umr_en() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    let fixed = rig.mkey(user, |_| {}).unwrap();
-    let key = rig.mkey(user, |it| _ = it.memory_key_mkey_entry_mut().set_umr_en(true)).unwrap();
+    let [fixed, key] = [false, true].map(|umr_en| umr_mkey(&mut rig, user, umr_en));
     let hca = &mut rig.locked.functions[0].hca;
-    let change = |rights: u32| {
-        let on = |bit: u32| rights >> bit & 1 != 0;
+    let mut change = MkeyContext::zeroed();
+    change.set_pd(user.pd + 1).set_lr(true);
+    assert!(!crate::hca::reconfigure_key(hca, fixed, &change), "umr_en is clear");
+    assert!(!crate::hca::reconfigure_key(hca, key + fixed, &change), "no mkey has this index");
+    assert!(crate::hca::reconfigure_key(hca, key, &change), "umr_en is set");
+}
+
+/// An mkey with this `umr_en`.
+fn umr_mkey(rig: &mut Rig, user: User, umr_en: bool) -> u32 {
+    let mkey = rig.mkey(user, |it| _ = it.memory_key_mkey_entry_mut().set_umr_en(umr_en));
+    mkey.unwrap()
+}
+
+#[test]
+fn reconfigure_key_sets_pd_and_access_flags() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let user = rig.user();
+    let key = umr_mkey(&mut rig, user, true);
+    let hca = &mut rig.locked.functions[0].hca;
+    let change = |flags: u32| {
+        let on = |bit: u32| flags >> bit & 1 != 0;
         let mut change = MkeyContext::zeroed();
         change.set_pd(user.pd + 1).set_lr(on(0)).set_lw(on(1)).set_rr(on(2)).set_rw(on(3));
         change.set_a(on(4)).set_relaxed_ordering_write(on(5)).set_relaxed_ordering_read(on(6));
         change
     };
-    assert!(!crate::hca::reconfigure_key(hca, key + fixed, &change(1)), "there is no such key");
-    assert!(!crate::hca::reconfigure_key(hca, fixed, &change(1)), "UMR may not change it");
     for bit in 0..7 {
         assert!(crate::hca::reconfigure_key(hca, key, &change(1 << bit)));
         let mkey = &hca.objects.mkeys[&key];
         let (context, access) = (&mkey.context, &mkey.access);
-        let rights = [context.lr(), context.lw(), context.rr(), context.rw(), context.a()];
+        let flags = [context.lr(), context.lw(), context.rr(), context.rw(), context.a()];
         let relaxed = [context.relaxed_ordering_write(), context.relaxed_ordering_read()];
         let expected: [bool; 7] = std::array::from_fn(|at| at == bit);
-        assert_eq!([&rights[..], &relaxed].concat(), expected, "bit {bit}");
+        assert_eq!([&flags[..], &relaxed].concat(), expected, "bit {bit}");
         let held = [access.local_read, access.local_write, access.remote_read, access.remote_write];
         assert_eq!([&held[..], &[access.atomic]].concat(), expected[..5], "bit {bit}");
         assert_eq!((mkey.pd, context.pd()), (user.pd + 1, user.pd + 1));

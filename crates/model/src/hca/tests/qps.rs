@@ -242,7 +242,7 @@ fn create_qp_refuses_each_invalid_field() {
 #[test]
 fn qpc_extension_enables_mmo_where_supported() {
     let make = |profile: &str, edit: fn(&mut QpContextExtension), service| {
-        let mut rig = Rig::up_of(Profile::load(profile).expect("it is built in"));
+        let mut rig = Rig::up_of(Profile::load(profile).expect("the profile is built in"));
         let user = rig.user();
         let mut extension = QpContextExtension::zeroed();
         edit(&mut extension);

@@ -94,7 +94,7 @@ pub(super) struct User {
 impl Rig {
     /// A fresh function of a BlueField-3.
     pub(super) fn new(link: Link) -> Self {
-        Self::of(Profile::load("bluefield3").expect("it is built in").with_link(link))
+        Self::of(Profile::load("bluefield3").expect("the profile is built in").with_link(link))
     }
 
     /// A fresh function of this profile.

@@ -78,11 +78,11 @@ fn connected_qp_needs_a_path() {
 
 #[test]
 fn each_service_accepts_its_own_options() {
-    let (rights, key) = (OptParamMask::RRE.0, OptParamMask::Q_KEY.0);
+    let (read, key) = (OptParamMask::RRE.0, OptParamMask::Q_KEY.0);
     for (st, taken, refused) in [
-        (ServiceType::UD, key, rights),
-        (ServiceType::UC, OptParamMask::RWE.0, rights),
-        (ServiceType::RC, rights, key),
+        (ServiceType::UD, key, read),
+        (ServiceType::UC, OptParamMask::RWE.0, read),
+        (ServiceType::RC, read, key),
     ] {
         let mut rig = Rig::up(Link::Infiniband);
         let user = rig.user();

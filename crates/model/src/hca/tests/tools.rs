@@ -14,7 +14,7 @@ const TOOLS: u32 = UctxCap::TOOLS_RESOURCES.0;
 const READ: u16 = AccessRegisterIn::READ;
 
 fn rig(profile: &str) -> Rig {
-    Rig::up_of(Profile::load(profile).expect("it is built in"))
+    Rig::up_of(Profile::load(profile).expect("the profile is built in"))
 }
 
 fn read<I: CommandInput>(
@@ -106,7 +106,7 @@ fn teardown_removes_all_dpa_unit_groups() {
     let tools = rig.uctx_with_caps(TOOLS);
     let made = [(0, 1), (tools, 2)].map(|(uid, unit)| make_group(&mut rig, uid, unit).unwrap());
     let again = make_group(&mut rig, 0, 2);
-    assert_eq!(again, Err(Refusal::DpaUnitTaken), "a unit that is in a group");
+    assert_eq!(again, Err(Refusal::DpaUnitTaken), "an EU that is in a group");
     for id in made {
         read_group(&mut rig, id).unwrap();
     }

@@ -40,10 +40,10 @@ macro_rules! transitions {
 
 impl QpRig {
     fn new(link: Link) -> Self {
-        Self::of(link, ServiceType::RC)
+        Self::with_service(link, ServiceType::RC)
     }
 
-    fn of(link: Link, service: ServiceType) -> Self {
+    fn with_service(link: Link, service: ServiceType) -> Self {
         let mut rig = Rig::up(link);
         let user = rig.user();
         let made = rig.qp(user, |input| {
@@ -473,7 +473,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
     let refused = Err(Refusal::PathLoopback);
-    // The profile's own setting, and loopback while RoCE is off, by either page.
+    // fl_rc_qp_when_roce_disabled is clear, set in the general caps, or set in the RoCE caps.
     for (general, page, while_off) in
         [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
     {
@@ -494,7 +494,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
         assert_eq!(qp_rig.init2rtr(0, loopback), while_off);
     }
     // The capability applies to RC QPs.
-    let mut qp_rig = QpRig::of(Link::Ethernet, ServiceType::UC);
+    let mut qp_rig = QpRig::with_service(Link::Ethernet, ServiceType::UC);
     qp_rig.rst2init(0, |_| {}).unwrap();
     assert_eq!(qp_rig.init2rtr(0, loopback), refused);
 }
@@ -534,10 +534,10 @@ fn command_may_omit_qpc_extension() {
 #[test]
 fn ts_format_must_match_a_device_clock() {
     use TimestampFormat as T;
-    let real_time = Profile::load("connectx6dx-realtime").expect("it is built in");
+    let real_time = Profile::load("connectx6dx-realtime").expect("the profile is built in");
     // On an InfiniBand port mlx5_ib requests the free-running clock without checking.
     let infiniband = real_time.clone().with_link(Link::Infiniband);
-    let free_running = Profile::load("connectx6dx").expect("it is built in");
+    let free_running = Profile::load("connectx6dx").expect("the profile is built in");
     for (profile, lacks) in
         [(real_time, T::FREE_RUNNING), (infiniband, T::REAL_TIME), (free_running, T::REAL_TIME)]
     {
@@ -561,7 +561,7 @@ fn ts_format_must_match_a_device_clock() {
 }
 
 #[test]
-fn migrated_qp_accepts_armed_pm_state() {
+fn rst2init_ignores_armed_pm_state() {
     use verbless_prm::PathMigrationState as P;
     for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
         let mut qp_rig = QpRig::new(Link::Infiniband);
@@ -575,7 +575,7 @@ fn migrated_qp_accepts_armed_pm_state() {
 
 #[test]
 fn qp_mtu_is_limited_by_port_mtu() {
-    let ethernet = Profile::load("connectx6dx").expect("it is built in");
+    let ethernet = Profile::load("connectx6dx").expect("the profile is built in");
     let numbers = ethernet.port().clone();
     assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
     let mut qp_rig = QpRig::new(Link::Ethernet);

@@ -23,8 +23,8 @@ fn ucx_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let syndrome = after(rest, &["synd"])?;
     let vendor = after(rest, &["vend"])?;
     let mut lines = vec![
-        known.number("CQE syndrome", syndrome.value),
-        known.number_name("ibv_wc_status", wc_status(u8::try_from(syndrome.value).ok()?)),
+        known.code("CQE syndrome", syndrome.value),
+        known.code_name("ibv_wc_status", wc_status(u8::try_from(syndrome.value).ok()?)),
         known.vendor_syndrome(vendor.value),
     ];
     lines.extend(hardware_syndrome(rest));
@@ -65,7 +65,7 @@ fn ucx_send_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let status = status_of(known, words.trim_start_matches(':').trim());
     let status = status.map_or_else(
         || format!("a status with the words \"{}\"", words.trim_start_matches(':').trim()),
-        |status| known.number("ibv_wc_status", status),
+        |status| known.code("ibv_wc_status", status),
     );
     let queue = format!("queue {:#x} ({})", qp.value, qp.value);
     Some(vec![status, known.vendor_syndrome(vendor.value), queue])
@@ -73,9 +73,9 @@ fn ucx_send_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
 
 /// The `ibv_wc_status` with these words.
 fn status_of(known: &Known<'_>, words: &str) -> Option<u64> {
-    let values = known.table("ibv_wc_status")?.values;
+    let values = known.table("ibv_wc_status")?.codes;
     let is_it = |says: &&str| says.eq_ignore_ascii_case(words);
-    values.iter().find(|value| value.says.iter().any(is_it)).map(|value| value.value)
+    values.iter().find(|value| value.texts.iter().any(is_it)).map(|value| value.value)
 }
 
 /// mlx5_ib's line about a QP event: `mlx5_13/1: QP 4938 error: local protection error (0x3a 0x0
@@ -95,9 +95,9 @@ fn kernel_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     match status_of(known, words) {
         Some(0) => lines.push("no CQE syndrome: the error is not that of a WQE".to_owned()),
         Some(syndrome) => {
-            lines.push(known.number("CQE syndrome", syndrome));
+            lines.push(known.code("CQE syndrome", syndrome));
             let status = u8::try_from(syndrome).map_or(21, wc_status);
-            lines.push(known.number_name("ibv_wc_status", status));
+            lines.push(known.code_name("ibv_wc_status", status));
             if status != syndrome {
                 lines.push(format!(
                     "\"{words}\" is status {syndrome}: mlx5_ib looks up the CQE syndrome as a \
@@ -109,7 +109,7 @@ fn kernel_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
             lines.push(format!(
                 "\"{words}\": the CQE syndrome is not a status number; for example 0x16 or 0x22:"
             ));
-            lines.extend([0x16, 0x22].map(|value| known.number("CQE syndrome", value)));
+            lines.extend([0x16, 0x22].map(|value| known.code("CQE syndrome", value)));
         }
     }
     lines.push(known.vendor_syndrome(vendor));

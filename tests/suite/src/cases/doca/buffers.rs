@@ -94,7 +94,7 @@ fn qp_accepts_mkey_of_buf(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let domain = Domain::new(&lab.device()?)?;
     let bridged = Dev::open_from_pd(dev.info(), &domain)?;
-    ensure!(bridged != dev, "it is the device that was open");
+    ensure!(bridged != dev, "the bridged device equals the open one");
     let map = map(&bridged, 4096, AccessFlags::LOCAL_READ_WRITE)?;
     map.write_at(0, &pattern(7, 64))?;
     let inventory = Inventory::builder(1).start()?;

@@ -33,7 +33,11 @@ fn shared(host: &Dev, dpu: &Dev, access: AccessFlags) -> Result<(Mmap, Mmap), St
     let far = map(host, LENGTH, access)?;
     let descriptor = far.export_dpu(host)?;
     let imported = Mmap::create_from_export(descriptor.as_bytes(), dpu)?;
-    ensure_eq!((imported.address(), imported.len()), (far.address(), far.len()), "its range");
+    ensure_eq!(
+        (imported.address(), imported.len()),
+        (far.address(), far.len()),
+        "the range of the imported map"
+    );
     Ok((far, imported))
 }
 

@@ -12,12 +12,12 @@ use crate::{Lab, Stop, ensure};
 /// Bytes of the memory of each end.
 pub(super) const BYTES: usize = 1 << 16;
 
-/// The rights that an instance or a map may give a peer.
-pub(super) const RIGHTS: [AccessFlags; 3] =
+/// The access flags that an instance or a map may grant a peer.
+pub(super) const ACCESS_FLAGS: [AccessFlags; 3] =
     [AccessFlags::RDMA_READ, AccessFlags::RDMA_WRITE, AccessFlags::RDMA_ATOMIC];
 
-/// All rights that the device has.
-pub(super) fn rights(lab: &Lab) -> Result<AccessFlags, Stop> {
+/// All access flags that the device has.
+pub(super) fn access_flags(lab: &Lab) -> Result<AccessFlags, Stop> {
     let mut all = AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
     if lab.device()?.caps().atomics && lab.other_device()?.caps().atomics {
         all |= AccessFlags::RDMA_ATOMIC;
@@ -105,7 +105,7 @@ impl End {
 }
 
 /// Two ends whose instances are not connected. `set` configures both instances. The instances grant
-/// the rights `instance`, and the memory of both ends grants `memory`.
+/// the access flags `instance`, and the memory of both ends grants `memory`.
 pub(super) fn ends(
     lab: &Lab,
     instance: AccessFlags,
@@ -148,9 +148,9 @@ pub(super) fn connect([a, b]: &[End; 2]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two connected ends that grant all rights of the devices.
+/// Two connected ends that grant all access flags of the devices.
 pub(super) fn connected(lab: &Lab) -> Result<[End; 2], Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let ends = ends(lab, all, all, |builder| builder)?;
     connect(&ends)?;
     Ok(ends)

@@ -3,7 +3,7 @@
 use verbless_doca::rdma::{Rdma, RdmaOpcode, RdmaState};
 use verbless_doca::{AccessFlags, ErrorKind, JobType};
 
-use super::pair::{End, connect, connected, ends, rights, works};
+use super::pair::{End, access_flags, connect, connected, ends, works};
 use super::rig::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::need::ATOMICS;
@@ -152,7 +152,7 @@ fn atomics_return_old_value(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn chains_are_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(3))?;
     connect(&both)?;
     let [a, b] = &mut both;
@@ -217,13 +217,17 @@ fn receive_fills_from_data_start_to_buf_end(lab: &Lab) -> Result<(), Stop> {
     let job = a.rdma()?.send(a.data(0, 150)?);
     a.perform(job)?;
     let came = b.done()?.local.ok_or_else(|| Stop::fail("the receive's buffer"))?;
-    ensure_eq!((came.data(), came.data_len()), (b.map.address() + 1050, 150), "its data");
+    ensure_eq!(
+        (came.data(), came.data_len()),
+        (b.map.address() + 1050, 150),
+        "the data of the receive's buffer"
+    );
     ensure!(came.to_vec()? == pattern(4, 150), "other bytes arrived");
     Ok(())
 }
 
 fn receive_may_exceed_max_message_size(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let dev = super::rig::open(lab, lab.other_info())?;
     let longest = Rdma::max_message_size(&dev)?.min(2 << 30);
     let count = Rdma::max_recv_buf_chain_len(&dev)?;
@@ -328,7 +332,7 @@ fn invalid_jobs_are_rejected_without_effect(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn unconnected_instance_accepts_only_receives(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let [a, b] = &mut both;
     ensure_eq!(a.rdma()?.state(), RdmaState::Init, "state");

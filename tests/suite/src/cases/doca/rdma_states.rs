@@ -3,7 +3,7 @@
 use verbless_doca::rdma::{Rdma, RdmaBuilder, RdmaJob, RdmaState};
 use verbless_doca::{AccessFlags, Buf, ErrorKind, JobType, Retrieve, WorkQ};
 
-use super::pair::{End, RIGHTS, connect, connected, ends, rights, works};
+use super::pair::{ACCESS_FLAGS, End, access_flags, connect, connected, ends, works};
 use super::rig::{map, refusal, refused_job};
 use crate::case::cases;
 use crate::endpoint::TIMEOUT;
@@ -40,10 +40,11 @@ fn job_by(right: AccessFlags, other: bool, end: &End) -> Result<RdmaJob, Stop> {
 }
 
 fn remote_access_needs_instance_and_mmap_right(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
-    for needed in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
-        for instance in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
-            for (memory, other) in RIGHTS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+    let all = access_flags(lab)?;
+    for needed in ACCESS_FLAGS.into_iter().filter(|right| all.contains(*right)) {
+        for instance in ACCESS_FLAGS.into_iter().filter(|right| all.contains(*right)) {
+            for (memory, other) in ACCESS_FLAGS.into_iter().flat_map(|it| [(it, false), (it, true)])
+            {
                 let mut both = ends(lab, instance, memory, |builder| builder)?;
                 connect(&both)?;
                 let [a, b] = &mut both;
@@ -103,7 +104,7 @@ fn read_only_mmap_serves_only_send_and_write(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn instance_state_follows_connect_and_restart(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let descriptor = both[1].rdma()?.export()?;
     ensure_eq!(both[1].rdma()?.export()?, descriptor, "the descriptor of a second export");
@@ -129,7 +130,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     for _ in 0..count {
         let (done, kind) = end.failed()?;
         ensure_eq!(kind, ErrorKind::Shutdown, "the error of a flushed job");
-        ensure!(done.local.is_some(), "its buffer");
+        ensure!(done.local.is_some(), "a flushed job returns no buffer");
         seen.push(done.user_data.0);
     }
     seen.sort_unstable();
@@ -139,7 +140,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
 
 /// A write fails while later jobs and receives are in flight.
 fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
-    let (may, all) = (AccessFlags::RDMA_READ, rights(lab)?);
+    let (may, all) = (AccessFlags::RDMA_READ, access_flags(lab)?);
     let mut both = ends(lab, all, may, |builder| builder)?;
     for round in 0..5 {
         connect(&both)?;
@@ -159,7 +160,7 @@ fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
         }
         let (done, kind) = a.failed()?;
         ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the failed job");
-        ensure_eq!(done.job_type, JobType::RdmaWrite, "its type");
+        ensure_eq!(done.job_type, JobType::RdmaWrite, "the type of the failed job");
         ensure_eq!(a.rdma()?.state(), RdmaState::Error, format!("state in round {round}"));
         let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?);
         let (kind, _job) = refused_job(a.workq.submit(job))?;
@@ -197,7 +198,7 @@ fn oversized_message_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn send_without_receive_times_out_after_rnr_retries(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let mut both = ends(lab, all, all, |builder| builder.rnr_retry_count(1).min_rnr_timer(1))?;
     connect(&both)?;
     let [a, _b] = &mut both;
@@ -251,7 +252,7 @@ fn stopped_instance_moves_to_another_workq(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn stale_descriptor_reaches_no_instance(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let soon = |builder: verbless_doca::rdma::RdmaBuilder| builder.retry_count(1).ack_timeout(10);
     let mut both = ends(lab, all, all, soon)?;
     let old = both[1].rdma()?.export()?;
@@ -285,7 +286,7 @@ fn stale_descriptor_reaches_no_instance(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn altered_descriptor_is_rejected(lab: &Lab) -> Result<(), Stop> {
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let good = both[1].rdma()?.export()?.as_bytes().to_vec();
     for length in [0, 4, good.len() - 1] {
@@ -307,7 +308,7 @@ fn altered_descriptor_is_rejected(lab: &Lab) -> Result<(), Stop> {
 
 fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
-    let all = rights(lab)?;
+    let all = access_flags(lab)?;
     let start = |end: &End| {
         let builder = Rdma::builder(&end.dev).permissions(all);
         builder.start().map_err(|refused| refused.error)

@@ -114,7 +114,7 @@ pub(super) fn refusal<T, E: Into<verbless_doca::Error>>(
     result: Result<T, E>,
 ) -> Result<ErrorKind, Stop> {
     match result {
-        Ok(_) => Err(Stop::fail("it was not refused")),
+        Ok(_) => Err(Stop::fail("the call was not refused")),
         Err(error) => Ok(error.into().kind()),
     }
 }

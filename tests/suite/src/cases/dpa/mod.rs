@@ -217,7 +217,7 @@ fn cq_events_start_thread_without_loss(lab: &Lab) -> Result<(), Stop> {
     }
     until("the thread to take the last event", || drain.taken(&dpa, EVENTS))?;
     let info = until("the thread to end its run", || drain.idle())?;
-    ensure!(info.runs >= EVENTS / 3, "it ran {} times only", info.runs);
+    ensure!(info.runs >= EVENTS / 3, "the thread ran {} times only", info.runs);
     ensure_eq!(u64::from(info.events), info.runs, "a run for each event");
     Ok(())
 }
@@ -355,7 +355,7 @@ fn fault_leaves_other_processes_running(lab: &Lab) -> Result<(), Stop> {
     dpa.dies("illegal", [0; 3], DpaFault::ILLEGAL.0, 0)?;
     ensure_eq!(other.call("add", [1, 2, 0])?, 3, "a call of the other process");
     other.ring(RXT_DB, drain.cqn())?;
-    until("its thread to run", || drain.taken(&other, 1))?;
+    until("the thread of the other process to run", || drain.taken(&other, 1))?;
     ensure_eq!(spins.state()?, DpaCallState::Running, "the state of the spinning call");
     Ok(())
 }
@@ -419,7 +419,7 @@ fn core_dump_has_registers_and_memory(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(core.word(DATA + 16)?, 0x1122_3344_5566_7788, "a word of its data");
     let first =
         u64::from_le_bytes(*dpa.rig.program.file[0x1000..].first_chunk().unwrap_or(&[0; 8]));
-    ensure_eq!(core.word(CODE)?, first, "its code");
+    ensure_eq!(core.word(CODE)?, first, "the code in the core dump");
     Ok(())
 }
 
@@ -429,15 +429,18 @@ fn watchdog_stops_endless_run(lab: &Lab) -> Result<(), Stop> {
     let call = dpa.begin("spin", [0; 3])?;
     let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::WATCHDOG.0));
     ensure_eq!(dpa.end_of(&call)?, ended, "the call");
-    ensure!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(30), "the watchdog took {:?}", began.elapsed());
     let took = dpa.process.query()?.instructions;
-    ensure!((1_000_000..2_000_000).contains(&took), "it took {took} instructions");
+    ensure!(
+        (1_000_000..2_000_000).contains(&took),
+        "the watchdog ended the call after {took} instructions"
+    );
     Ok(())
 }
 
 fn call_destroy_ends_endless_run(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
-    // A group of more units than the device has would leave none.
+    // A group of more EUs than the device has would leave none.
     let calls: Vec<_> = (0..200).map(|_| dpa.begin("spin", [0; 3])).collect::<Result<_, _>>()?;
     ensure_eq!(dpa.call("add", [1, 1, 0])?, 2, "another call while they spin");
     for call in calls {
@@ -457,7 +460,7 @@ fn watchdog_spares_polling_thread(lab: &Lab) -> Result<(), Stop> {
             // The watchdog may end the process, and with it the call that woke the thread.
             rung?;
         }
-        // Calls share the unit with it: after enough of them it has had more time than the watchdog
+        // Calls share the EU with it: after enough of them it has had more time than the watchdog
         // allows.
         let ended = || {
             let _ = dpa.begin("add", [1, 1, 0]).and_then(|call| dpa.end_of(&call));
@@ -502,7 +505,7 @@ fn unknown_eu_is_rejected(lab: &Lab) -> Result<(), Stop> {
     for affinity in [Affinity::Strict(u16::MAX), Affinity::Group(77)] {
         let entry = DpaEntry { affinity, ..dpa.entry("add") };
         let refused = dpa.device().begin_dpa_call(&dpa.process, &entry, [0; 8]);
-        let error = refused.err().ok_or_else(|| Stop::fail("a unit that does not exist"))?;
+        let error = refused.err().ok_or_else(|| Stop::fail("an EU that does not exist"))?;
         ensure_eq!(error.kind(), ErrorKind::Command, "{error}");
     }
     Ok(())
@@ -514,24 +517,24 @@ fn call_with_strict_affinity_waits_for_its_eu(lab: &Lab) -> Result<(), Stop> {
     let spins = dpa.device().begin_dpa_call(&dpa.process, &entry(5), [0; 8])?;
     let waits = DpaEntry { affinity: Affinity::Strict(5), ..dpa.entry("add") };
     let call = dpa.device().begin_dpa_call(&dpa.process, &waits, [2, 3, 0, 0, 0, 0, 0, 0])?;
-    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on another unit");
-    ensure_eq!(call.state()?, DpaCallState::Running, "a call whose unit is taken");
+    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on another EU");
+    ensure_eq!(call.state()?, DpaCallState::Running, "a call whose EU is taken");
     spins.destroy()?;
-    ensure_eq!(dpa.wait(&call)?, 5, "a call whose unit is free");
+    ensure_eq!(dpa.wait(&call)?, 5, "a call whose EU is free");
     Ok(())
 }
 
 fn eu_group_confines_calls_to_its_eus(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let group = dpa.device().create_dpa_group("pair", &[7, 40])?;
-    ensure_eq!(group.units()?, vec![7, 40], "the units");
+    ensure_eq!(group.units()?, vec![7, 40], "the EUs");
     let begin = |name| {
         let affinity = Affinity::Group(group.id());
         let entry = DpaEntry { affinity, ..dpa.entry(name) };
         dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])
     };
     let (one, two, add) = (begin("spin")?, begin("spin")?, begin("add")?);
-    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on any other unit");
+    ensure_eq!(dpa.call("add", [1, 2, 0])?, 3, "a call on any other EU");
     ensure_eq!(add.state()?, DpaCallState::Running, "the third of a group of two");
     one.destroy()?;
     ensure_eq!(dpa.wait(&add)?, 23, "the third once one has ended");
@@ -540,7 +543,7 @@ fn eu_group_confines_calls_to_its_eus(lab: &Lab) -> Result<(), Stop> {
     let waits = begin("add")?;
     ensure_eq!(waits.state()?, DpaCallState::Running, "the group is full again");
     group.set_units(&[7, 40, 41])?;
-    ensure_eq!(dpa.wait(&waits)?, 23, "once the group has another unit");
+    ensure_eq!(dpa.wait(&waits)?, 23, "once the group has another EU");
     let Err(failed) = group.destroy() else {
         return Err(Stop::fail("a group that is in use was destroyed"));
     };
@@ -592,11 +595,11 @@ fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
     }
     write_group(&mine, Operation::MODIFY, id, &[60, 62])?;
     let error = write_group(&other, Operation::CREATE, 0, &[62]).err();
-    let error = error.ok_or_else(|| Stop::fail("a unit of another function's group"))?;
+    let error = error.ok_or_else(|| Stop::fail("an EU of another function's group"))?;
     ensure_eq!(error.status(), status(CommandStatus::BAD_PARAM), "{error}");
     // No handle destroys it; its context ends.
     drop(mine);
-    let again = until("the units of a closed context", || {
+    let again = until("the EUs of a closed context", || {
         Some(write_group(&other, Operation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
     })??;
     write_group(&other, Operation::DESTROY, again, &[])?;

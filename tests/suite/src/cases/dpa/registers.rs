@@ -31,7 +31,7 @@ fn caps(device: &Device) -> Result<DpaCaps, Stop> {
 fn dpa_caps_are_readable(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let caps = caps(&device)?;
-    ensure!(caps.max_units_per_group <= caps.units, "units of a group: {caps:?}");
+    ensure!(caps.max_units_per_group <= caps.units, "EUs of a group: {caps:?}");
     ensure_eq!(device.dpa_caps()?, caps, "the numbers, read again");
     Ok(())
 }
@@ -68,7 +68,7 @@ fn partition_query_succeeds_or_is_rejected(lab: &Lab) -> Result<(), Stop> {
             Ok(attr) => {
                 ensure!(id == 0, "a partition {id} of {caps:?}: {attr:?}");
                 let max = attr.units.iter().max().copied().unwrap_or(0);
-                ensure!(max < caps.units, "unit {max} in a partition, of {caps:?}");
+                ensure!(max < caps.units, "EU {max} in a partition, of {caps:?}");
             }
             // A function can read the partitions that it is in or manages. On the model a PF is in
             // the default partition.
@@ -86,7 +86,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
     let mut refusals = Vec::new();
     for device in [first, second] {
         let caps = caps(&device)?;
-        ensure!(caps.units > 1, "only one unit: {caps:?}");
+        ensure!(caps.units > 1, "only one EU: {caps:?}");
         let of = |unit| DpaEuPartitionAttr {
             units: vec![unit],
             functions: vec![device.vhca_id()],
@@ -94,7 +94,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
         };
         let partition = match device.create_dpa_partition(&of(caps.units - 1)) {
             Ok(partition) => partition,
-            // Only the function that manages the card's units can make partitions.
+            // Only the function that manages the card's EUs can make partitions.
             Err(error) => {
                 ensure_eq!(error.kind(), ErrorKind::Command, "a partition: {error}");
                 refusals.push(error.to_string());
@@ -106,7 +106,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
         // Either way, the card is unchanged.
         partition.destroy()?;
         ensure_eq!(looked?, of(caps.units - 1), "the partition");
-        ensure_eq!(changed?, of(caps.units - 2), "the partition with another unit");
+        ensure_eq!(changed?, of(caps.units - 2), "the partition with another EU");
         ensure!(partition.query().is_err(), "a destroyed partition is read");
         return Ok(());
     }

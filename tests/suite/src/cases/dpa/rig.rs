@@ -52,7 +52,7 @@ impl Rig {
 
     /// A rig in an existing protection domain, with an existing UAR.
     pub(super) fn at(device: Device, pd: Pd, uar: Arc<Uar>) -> Result<Arc<Self>, Stop> {
-        let token = device.as_model().ok_or_else(|| Stop::fail("it is not the model"))?;
+        let token = device.as_model().ok_or_else(|| Stop::fail("the device is not a model"))?;
         let host = RegisteredMemory::new(&device, HOST_BYTES)?;
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }

@@ -105,7 +105,7 @@ fn task_beyond_depth_times_out_alone(lab: &Lab) -> Result<(), Stop> {
         }
         other => return Err(Stop::fail(format!("a third task of two: {other:?}"))),
     }
-    ensure!(began.elapsed() >= timeout, "it gave up after {:?}", began.elapsed());
+    ensure!(began.elapsed() >= timeout, "the wait gave up after {:?}", began.elapsed());
     match queue.wait_until_empty() {
         Err(Error::QueueTimeout(_)) => {}
         other => return Err(Stop::fail(format!("a queue that is not empty: {other:?}"))),

@@ -201,7 +201,7 @@ fn outbox_starts_on_extended_uar(lab: &Lab) -> Result<(), Stop> {
     let process = &cross.rig.process;
     let config = OutboxConfig { uar: Some(cross.uar.clone()), ..OutboxConfig::default() };
     let outbox = Outbox::create(process, &config)?;
-    ensure_eq!(outbox.uar().extended_id(), cross.uar.extended_id(), "its UAR");
+    ensure_eq!(outbox.uar().extended_id(), cross.uar.extended_id(), "the UAR of the outbox");
     let (far, near) = (
         FarCq::new(&cross.other, cross.uar.page())?,
         FarCq::new(process.device(), process.uar().page())?,
@@ -245,7 +245,7 @@ fn program_posts_to_sq_of_another_context(lab: &Lab) -> Result<(), Stop> {
     };
     for pi in 0..5 {
         ensure_eq!(post(sq.number().0, pi)?, 0, "status and errno");
-        let cqe = until("its completion", || cq.poll())?;
+        let cqe = until("the CQE of the WQE", || cq.poll())?;
         ensure_eq!(cqe.qpn().0, sq.number().0, "the completed queue");
     }
     ensure_eq!(
@@ -312,7 +312,7 @@ fn program_posts_to_qp_of_another_context(lab: &Lab) -> Result<(), Stop> {
             memory.read_at(64 * usize::from(pi), &mut cqe).ok()?;
             (cqe[63] != UNWRITTEN).then_some([cqe[60], cqe[61]])
         };
-        ensure_eq!(until("its completion", counter)?, pi.to_be_bytes(), "the completed queue");
+        ensure_eq!(until("the CQE of the WQE", counter)?, pi.to_be_bytes(), "the completed queue");
     }
     drop(config);
     failed("a CQ with a queue pair", cq.clone().destroy(), "in use")?;

@@ -101,18 +101,18 @@ fn doorbell_makes_cqes_until_unmapped(lab: &Lab) -> Result<(), Stop> {
     let device = device(&rig)?;
     let serves = ServeHandler::new(&rig)?;
     let doorbell = DoorbellToCq::map(&device, 1, &serves.cq)?;
-    ensure_eq!(doorbell.cq().number(), serves.cq.number(), "its CQ");
+    ensure_eq!(doorbell.cq().number(), serves.cq.number(), "the CQ of the doorbell");
     failed("a doorbell twice", DoorbellToCq::map(&device, 1, &serves.cq), "BAD_RES_STATE")?;
     failed("queue 3 of 3", DoorbellToCq::map(&device, 3, &serves.cq), "BAD_PARAM")?;
     serves.serve(&doorbell)?;
     // The first one is armed by hand.
     rig.activate(&serves.handler)?;
-    until("it is armed", || doorbell.query().ok().filter(|it| it.armed))?;
+    until("the doorbell is armed", || doorbell.query().ok().filter(|it| it.armed))?;
     for round in 1..=5 {
         device.ring(1, 0x1000 + round)?;
         until("the handler has read it", || serves.word(VALUE).filter(|&it| it == 0x1000 + round))?;
         until("the handler has taken a CQE", || serves.word(COUNT).filter(|&it| it == round))?;
-        until("it is armed again", || doorbell.query().ok().filter(|it| it.armed))?;
+        until("the doorbell is armed again", || doorbell.query().ok().filter(|it| it.armed))?;
     }
     failed("a CQ with a doorbell", serves.cq.clone().destroy(), "in use")?;
     let id = doorbell.id();
@@ -159,7 +159,7 @@ fn program_sends_msix_to_host_of_emulated_device(lab: &Lab) -> Result<(), Stop> 
     failed("vector 4 of 4", Msix::create(&map, &config(4)), "vector 4 of a map of 4")?;
     let (first, second) = (Msix::create(&map, &config(0))?, Msix::create(&map, &config(2))?);
     let by_process = calls_by(rig.outbox()?);
-    let cq = |msix: &Msix| msix.cq().cloned().ok_or_else(|| Stop::fail("it has no CQ"));
+    let cq = |msix: &Msix| msix.cq().cloned().ok_or_else(|| Stop::fail("the MSI-X has no CQ"));
     // More often than its CQ and its EQ have entries; no reader takes any.
     for round in 1..=100 {
         send(&rig, &by_process, &cq(&first)?)?;
@@ -171,7 +171,7 @@ fn program_sends_msix_to_host_of_emulated_device(lab: &Lab) -> Result<(), Stop> 
     let uar = Uar::create(&rig.process)?;
     let own = MsixConfig { uar: Some(uar.clone()), ..config(3) };
     let own = Msix::create(&map, &own)?;
-    ensure_eq!(own.vector(), 3, "its vector");
+    ensure_eq!(own.vector(), 3, "the vector of the MSI-X");
     send(&rig, &by_process, &cq(&own)?)?;
     ensure_eq!(raised(&device)?, [100, 0, 1, 0], "vectors by an outbox of another UAR");
     let outbox = OutboxConfig { uar: Some(uar), ..OutboxConfig::default() };
@@ -189,7 +189,7 @@ fn program_uses_eq_of_vector_directly(lab: &Lab) -> Result<(), Stop> {
     failed("a UAR in direct mode", Msix::create(&map, &with_uar), "direct mode")?;
     let msix = Msix::create(&map, &direct)?;
     ensure!(msix.cq().is_none(), "an MSI-X in direct mode has a CQ");
-    ensure_eq!(Some((msix.eq().id(), 1)), map.pairs().nth(1), "its event queue");
+    ensure_eq!(Some((msix.eq().id(), 1)), map.pairs().nth(1), "the EQ of the MSI-X");
     let cq = DpaCq::create(
         &rig.process,
         &DpaCqConfig {
@@ -224,7 +224,7 @@ fn msix_map_in_use_rejects_free(lab: &Lab) -> Result<(), Stop> {
     let msix = Msix::create(&map, &MsixConfig::default())?;
     failed("a map with an MSI-X", map.free(), "in use")?;
     // The MSI-X of the map still works.
-    let cq = msix.cq().cloned().ok_or_else(|| Stop::fail("it has no CQ"))?;
+    let cq = msix.cq().cloned().ok_or_else(|| Stop::fail("the MSI-X has no CQ"))?;
     send(&rig, &calls_by(rig.outbox()?), &cq)?;
     ensure_eq!(raised(&device)?[0], 1, "the vector");
     failed("an MSI-X whose CQ is in use", msix.destroy(), "in use")?;

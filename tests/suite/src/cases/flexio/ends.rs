@@ -81,7 +81,7 @@ fn error_fd_is_readable_after_process_end(lab: &Lab) -> Result<(), Stop> {
     quiet("a file of a process that runs", || readable(&epoll, 0).transpose())?;
     fatal("the call", rigs[1].process.call(ends_with(), (200,)))?;
     ensure_eq!(readable(&epoll, TIMEOUT_MS)?, Some(1), "the file of the process that has ended");
-    ensure_eq!(rigs[1].process.error_status()?, 200, "its status");
+    ensure_eq!(rigs[1].process.error_status()?, 200, "the status of the ended process");
     rigs[1].process.display_error(&mut std::io::sink())?;
     quiet("the file after its display", || readable(&epoll, 0).transpose())?;
     ensure_eq!(rigs[0].process.call(add(), (40, 2))?, 42, "the other process continues");
@@ -138,7 +138,7 @@ fn error_handler_runs_before_process_end(lab: &Lab) -> Result<(), Stop> {
         status = fault(&process)?;
         Ok(())
     })?;
-    ensure_eq!(said, [format!("it ends with {}", status.0)], "its message about a fault");
+    ensure_eq!(said, [format!("it ends with {}", status.0)], "the handler's message about a fault");
     let crash = process.status()?.crash.ok_or_else(|| Stop::fail("no crash"))?;
     let at = process.app().function_at(crash.pc).map(|(name, _)| name.to_owned());
     ensure!(at.as_deref() != Some("on_error"), "the crash is the handler's, not the fault's");
@@ -198,7 +198,10 @@ fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop
             "neither ending nor at its end: {met:?}"
         );
         fatal("a call that meets the handler", process.call(add(), (1, 2)))?;
-        fatal("the call that ends it", call.join().map_err(|_| Stop::fail("it panicked"))?)
+        fatal(
+            "the call that ends it",
+            call.join().map_err(|_| Stop::fail("the calling thread panicked"))?,
+        )
     })?;
     stream.flush()?;
     stream.destroy()?;

@@ -207,7 +207,7 @@ fn cross_device_queues_require_host_memory(lab: &Lab) -> Result<(), Stop> {
     memory.memory.write_at(4096 + 4, &1_u32.to_be_bytes())?;
     let [a, b, c, d, e, f, g, h, ..] = *nop.as_bytes();
     raw::ring(uar.page(), u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
-    let cqe = until("its completion", || cq.poll())?;
+    let cqe = until("the CQE of the NOP", || cq.poll())?;
     ensure_eq!(cqe.qpn().0, sq.number().0, "whose completion it is");
 
     let mut receive = DpaRqConfig::new(LOG_DEPTH);

@@ -66,7 +66,11 @@ fn app_is_selected_by_name_and_hw_model(lab: &Lab) -> Result<(), Stop> {
     )?;
     failed("no device", apps.get(&AppSelect::new("worker")), "no device is given")?;
     failed("two of one model", apps.register(of("worker", 9)?, other), "already")?;
-    failed("one of no model", apps.register(of("none", 9)?, HwModel::NotAvailable), "no model")
+    failed(
+        "an app for no hardware model",
+        apps.register(of("none", 9)?, HwModel::NotAvailable),
+        "no model",
+    )
 }
 
 fn app_name_is_limited_to_256_bytes(_: &Lab) -> Result<(), Stop> {
@@ -95,8 +99,13 @@ fn function_info_gives_signature_and_address(_: &Lab) -> Result<(), Stop> {
     for (name, signature, event_handler) in
         [("add", "add(u64,u32)->u64", false), ("drain", "drain", true)]
     {
-        let info = app.function_info(name).ok_or_else(|| Stop::fail("it is not known"))?;
-        ensure_eq!((info.name, info.signature), (name, signature), "its name and signature");
+        let info =
+            app.function_info(name).ok_or_else(|| Stop::fail("the app has no such function"))?;
+        ensure_eq!(
+            (info.name, info.signature),
+            (name, signature),
+            "the function's name and signature"
+        );
         ensure_eq!(info.event_handler, event_handler, "whether {name} is an event handler");
         ensure_eq!(Some(info.address), app.symbol(name), "the address of {name}");
     }
@@ -122,7 +131,7 @@ fn hw_model_follows_pci_device_id(lab: &Lab) -> Result<(), Stop> {
     if device.adapter().is_model() {
         ensure_eq!(HwModel::of(&device), HwModel::Bf3, "the model of hardware");
     }
-    ensure_eq!(HwModel::Bf3 as u16, 2, "its number");
+    ensure_eq!(HwModel::Bf3 as u16, 2, "the number of HwModel::Bf3");
     let expected = match id {
         0x1021 => HwModel::Cx7,
         0xa2dc => HwModel::Bf3,
@@ -166,10 +175,10 @@ fn resources_are_selected_by_name(_: &Lab) -> Result<(), Stop> {
     let (one, two) = (Resources::new("one", FILE)?, Resources::new("two", FILE)?);
     ensure_eq!((one.app_name(), two.app_name()), ("shown", "other"), "names");
     ensure_eq!((one.eu_groups(), two.eu_groups()), (&[][..], &[3][..]), "groups");
-    ensure_eq!((one.eus(), two.eus()), (&[40, 41][..], &[][..]), "units");
+    ensure_eq!((one.eus(), two.eus()), (&[40, 41][..], &[][..]), "EUs");
     failed("another key", Resources::new("three", FILE), "they have one, two")?;
     let wrong = [FILE, b"    eus: [65536]\n"].concat();
-    failed("a unit that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
+    failed("an EU that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
 }
 
 fn tis_rejects_transport_domain_of_another_context(lab: &Lab) -> Result<(), Stop> {
@@ -177,7 +186,11 @@ fn tis_rejects_transport_domain_of_another_context(lab: &Lab) -> Result<(), Stop
     let domain = TransportDomain::create(&device)?;
     failed("a TIS of another context", SqTis::create(&other, &domain), "another device context")?;
     let tis = SqTis::create(&device, &domain)?;
-    ensure_eq!(tis.object().query()?.transport_domain(), domain.object().number(), "its domain");
+    ensure_eq!(
+        tis.object().query()?.transport_domain(),
+        domain.object().number(),
+        "the transport domain of the TIS"
+    );
     failed("a domain with a TIS", domain.clone().destroy(), "in use")?;
     tis.destroy()?;
     Ok(domain.destroy()?)

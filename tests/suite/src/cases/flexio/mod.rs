@@ -260,10 +260,14 @@ fn buffer_with_mkey_rejects_free(lab: &Lab) -> Result<(), Stop> {
     let buffer = process.alloc(4096)?;
     let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::ALL))?;
     ensure_eq!(key.id().0, key.lkey().0, "the number");
-    ensure_eq!((key.remote().address, key.len()), (buffer.address(), 4096), "its memory");
+    ensure_eq!(
+        (key.remote().address, key.len()),
+        (buffer.address(), 4096),
+        "the memory of the mkey"
+    );
     failed("to free it", buffer.free(), "in use")?;
     ensure_eq!(process.heap_info().requested, 4096, "bytes allocated while the key exists");
-    ensure_eq!(key.object().query()?.pd(), process.pd().pdn(), "its protection domain");
+    ensure_eq!(key.object().query()?.pd(), process.pd().pdn(), "the PD of the mkey");
     key.destroy()?;
     ensure_eq!(process.heap_info().requested, 0, "bytes after the key");
     let pd = process.device().alloc_pd()?;
@@ -341,7 +345,7 @@ fn early_event_starts_handler_at_run(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(info.events, 1, "events that counted");
     let mut count = [0; 8];
     at.read_at(0, &mut count)?;
-    ensure_eq!(u64::from_le_bytes(count), 1, "its count at run()'s argument");
+    ensure_eq!(u64::from_le_bytes(count), 1, "the thread's count at the argument of run()");
     Ok(())
 }
 
@@ -359,7 +363,7 @@ fn event_handler_has_id_storage_and_name(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!((first.id().0, second.id().0), (1, 2), "numbers in the process");
     ensure!(first.activation_id() != second.activation_id(), "two threads of one number");
     ensure_eq!(second.name(), "worker", "the name");
-    failed("its storage", storage.free(), "in use")?;
+    failed("to free the thread's storage", storage.free(), "in use")?;
     let missing = EventHandlerConfig::new(Handler::named("add"));
     failed("an RPC as a handler", EventHandler::create(&rig.process, &missing), "event handler")?;
     second.destroy()?;

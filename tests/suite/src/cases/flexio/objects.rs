@@ -34,7 +34,7 @@ fn run_values(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
     let at = rig.process.alloc_from(&[0xa5; 48])?;
     let handler = running(&rig.process, config, at.address())?;
     rig.activate(&handler)?;
-    until("its run", || {
+    until("the handler's run", || {
         handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
     })?;
     let mut words = [[0; 8]; 6];
@@ -104,10 +104,10 @@ fn event_handler_honors_eu_affinity(lab: &Lab) -> Result<(), Stop> {
             rig.activate(handler)?;
         }
         let ran = |handler: &EventHandler| handler.query().ok().filter(|it| it.runs > 0);
-        until("a run on any other unit", || ran(&runs))?;
-        quiet("a run on a unit that is taken", || ran(&waits))?;
+        until("a run on any other EU", || ran(&runs))?;
+        quiet("a run on an EU that is taken", || ran(&waits))?;
         polls.destroy()?;
-        until("a run on a unit that is free", || ran(&waits))?;
+        until("a run on an EU that is free", || ran(&waits))?;
     }
     for affinity in [Affinity::Strict(1023), Affinity::Group(group.id() + 1)] {
         let config =
@@ -137,7 +137,11 @@ fn symbol_data_matches_program_file(lab: &Lab) -> Result<(), Stop> {
     // The file does not hold the process's later changes to its memory.
     let shown = Function::<(usize,), u64>::named("shown");
     process.call(shown, (0,))?;
-    ensure_eq!(process.call(Function::<(usize,), u64>::named("shown"), (0,))?, 97, "its memory");
+    ensure_eq!(
+        process.call(Function::<(usize,), u64>::named("shown"), (0,))?,
+        97,
+        "the value that the process wrote to its memory"
+    );
     let bytes = process.symbol_data("SHOWN_BYTES");
     ensure_eq!(bytes.as_deref(), Some(&b"a file\0"[..]), "bytes");
     ensure_eq!(process.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
@@ -163,10 +167,10 @@ fn event_handler_runs_on_eus_of_resources(lab: &Lab) -> Result<(), Stop> {
         let handler = EventHandler::create(&rig.process, &config)?;
         handler.run(at.address())?;
         rig.activate(&handler)?;
-        let info = until("its run", || {
+        let info = until("the handler's run", || {
             handler.query().ok().filter(|it| it.runs == 1 && it.state == DpaThreadState::IDLE)
         })?;
-        ensure_eq!(info.unit, u32::from(unit), "the unit that it ran on");
+        ensure_eq!(info.unit, u32::from(unit), "the EU that it ran on");
     }
     Ok(())
 }

@@ -338,7 +338,7 @@ fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
             host.memory.read_at(64 * usize::from(counter), &mut bytes).ok()?;
             (bytes[63] == 0).then_some(u16::from_be_bytes([bytes[60], bytes[61]]))
         };
-        ensure_eq!(until("a CQE in host memory", cqe)?, counter, "its WQE counter");
+        ensure_eq!(until("a CQE in host memory", cqe)?, counter, "the wqe_counter of the CQE");
     }
     let mut bytes = vec![0; 100];
     pair.region.read_at(0, &mut bytes)?;

@@ -157,7 +157,7 @@ fn large_buffer_holds_messages_until_flush(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A unit that a polling thread of the process occupies until the handler is destroyed.
+/// An EU that a polling thread of the process occupies until the handler is destroyed.
 fn taken_unit(rig: &Rig, unit: u16) -> Result<EventHandler, Stop> {
     let config = EventHandlerConfig {
         polling: true,
@@ -184,7 +184,7 @@ fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
             ensure!(begun.elapsed() >= timeout, "{what} gave up after {:?}", begun.elapsed());
             Ok(())
         }
-        other => Err(Stop::fail(format!("{what} without a unit: {other:?}"))),
+        other => Err(Stop::fail(format!("{what} without an EU: {other:?}"))),
     };
     let (shown, seen) = stream(process, there)?;
     let before = process.heap_info();
@@ -200,8 +200,8 @@ fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
     timed_out("a level", shown.set_level(Level::Debug), begun)?;
     let begun = Instant::now();
     timed_out("a flush", shown.flush(), begun)?;
-    // The process continues; the streams continue once the unit is free.
-    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call on another unit");
+    // The process continues; the streams continue once the EU is free.
+    ensure_eq!(process.call(add(), (40, 2))?, 42, "a call on another EU");
     ensure_eq!(process.call(says_to(), (shown.id().0, 3, 0))?, 3, "messages written");
     polls.destroy()?;
     shown.set_level(Level::Debug)?;

@@ -118,7 +118,7 @@ fn binary_reports_are_read_back_on_every_transport(lab: &Lab) -> Result<(), Stop
         let tracer = tracer(&process, transport, &directory)?.create()?;
         ensure_eq!(tracer.qp_numbers().is_some(), transport == TracerTransport::Uc, "queue pairs");
         tracer.start()?;
-        ensure!(tracer.runs(), "it runs");
+        ensure!(tracer.runs(), "the tracer does not run");
         // 100 reports do not fill a batch; the memory has room for 128.
         ensure_eq!(process.call(points(), (5, 100))?, 100, "reports written by {transport:?}");
         tracer.stop()?;
@@ -453,7 +453,11 @@ fn user_umem_must_be_aligned_and_needs_callback(lab: &Lab) -> Result<(), Stop> {
     failed("an odd length", setup.set_umem(&memory, 0, 3 << 10).map(drop), "power of two")?;
     failed("too much", setup.set_umem(&memory, 64, 8 << 10).map(drop), "the buffer has 8192")?;
     let foreign = other.process.alloc(8 << 10)?;
-    failed("another's", setup.set_umem(&foreign, 0, 1 << 10).map(drop), "another process")?;
+    failed(
+        "a buffer of another process",
+        setup.set_umem(&foreign, 0, 1 << 10).map(drop),
+        "another process",
+    )?;
     setup.set_umem(&memory, 0, 8 << 10)?.set_batch_depth(4)?;
     failed("memory by UC", setup.create(), "is for the transport UMEM, not Uc")?;
     let mut setup = Tracer::init(&process)?;

@@ -132,7 +132,11 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 100, 1))?;
     match hosts.arrived()? {
         Err(CompletionError::Failed(failure)) => {
-            ensure_eq!((failure.status, failure.cookie), (WcStatus::LocalLength, 7), "its error");
+            ensure_eq!(
+                (failure.status, failure.cookie),
+                (WcStatus::LocalLength, 7),
+                "the error of the short receive"
+            );
         }
         other => return Err(Stop::fail(format!("{other:?}, not a length error"))),
     }
@@ -311,14 +315,14 @@ fn sq_and_rq_reject_illegal_transitions(lab: &Lab) -> Result<(), Stop> {
 fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let (device, domain) = (&hosts.into.device, &hosts.into.domain);
-    let mut pool = domain.srq(&SrqConfig::new(7))?;
+    let mut srq = domain.srq(&SrqConfig::new(7))?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let transport = std::sync::Arc::new(device.alloc_transport_domain()?);
     let mut rules = Vec::new();
     for user_index in 1..=2_u32 {
         let rq = device.create_rq(RqAttr {
             cq: cq.object().clone(),
-            wqes: RqWqes::Pool(pool.object().clone()),
+            wqes: RqWqes::Rmp(srq.object().clone()),
             user_index,
             flush_in_error: true,
             keep_vlan: true,
@@ -332,18 +336,18 @@ fn rqs_share_receives_of_one_rmp(lab: &Lab) -> Result<(), Stop> {
         rules.push(device.create_flow_rule(&attr, &std::sync::Arc::new(tir))?);
     }
     for slot in 0..4 {
-        pool.post(hosts.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
+        srq.post(hosts.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
     }
     for n in 0..4 {
         let of = 1 + n % 2;
         let bytes = frame(hosts.there, hosts.here, ETHERTYPE + of as u16, 70 + n, n);
         hosts.send(&bytes)?;
-        let cqe = until("a frame of the pool", || cq.poll_eth())?;
+        let cqe = until("a frame of the SRQ", || cq.poll_eth())?;
         ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that received it");
         let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
-        let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;
+        let cookie = srq.complete(cqe.into_cqe())?.cookie as usize;
         ensure_eq!(cookie, n, "the receive that it took");
-        ensure_eq!(done.byte_len() as usize, bytes.len(), "its length");
+        ensure_eq!(done.byte_len() as usize, bytes.len(), "bytes of the frame");
         let mut seen = vec![0; bytes.len()];
         hosts.into.region.read_at(cookie * BYTES, &mut seen)?;
         ensure!(seen == bytes, "frame {n}");
@@ -372,7 +376,7 @@ fn self_loopback_is_off_unless_enabled(lab: &Lab) -> Result<(), Stop> {
             far.post(region.sge(0, BYTES)?, 0)?;
             hosts.send(&frame(to, hosts.here, ETHERTYPE, 80, 1))?;
             let done = until("a frame of another domain", || far.poll(&mut far_cq))??;
-            ensure_eq!(done.byte_len(), 80, "its length");
+            ensure_eq!(done.byte_len(), 80, "bytes of the frame");
             match allowed {
                 true => _ = until("a frame of its own domain", || near.poll(&mut near_cq))??,
                 false => quiet("a frame of its own domain", || near.poll(&mut near_cq))?,

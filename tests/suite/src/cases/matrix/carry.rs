@@ -51,7 +51,7 @@ pub(super) fn immediate(number: u64) -> u32 {
     [0xfeed_1234, 0, u32::MAX][number as usize % 3]
 }
 
-/// The destination of requests: the queue, or a batch.
+/// Where requests are posted: to the send queue, or to a batch.
 pub(super) enum PostTarget<'q, S: Service> {
     Single(&'q mut SendQueue<S>),
     Batch(SendBatch<'q, S>),
@@ -75,7 +75,7 @@ impl<S: Service> PostTarget<'_, S> {
     }
 }
 
-impl<S: Carry> PostTarget<'_, S> {
+impl<S: MatrixService> PostTarget<'_, S> {
     fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
         ensure_eq!(W::INFO.name, S::info(job.operation).name, "request that is posted");
         self.put(request, job.number)
@@ -84,36 +84,36 @@ impl<S: Carry> PostTarget<'_, S> {
 
 /// Posts a request, signaled if the job is.
 macro_rules! put {
-    ($poster:expr, $job:expr, $request:expr $(, to $way:expr)?) => {
+    ($poster:expr, $job:expr, $request:expr $(, to $destination:expr)?) => {
         if $job.signaled {
-            $poster.post(&$request.signaled()$(.to($way))?, $job)
+            $poster.post(&$request.signaled()$(.to($destination))?, $job)
         } else {
-            $poster.post(&$request$(.to($way))?, $job)
+            $poster.post(&$request$(.to($destination))?, $job)
         }
     };
 }
 
-/// A service, as the matrix uses it.
-pub(super) trait Carry: Service {
-    /// What a request needs to reach the peer, such as an address handle.
-    type Way;
+/// How the matrix connects a service and posts to it.
+pub(super) trait MatrixService: Service {
+    /// The destination that each request needs: an AH for UD, nothing for RC and UC.
+    type Destination;
     /// Bytes in front of a SEND's payload at the receiver.
     const HEADER: usize;
     /// Needs of the service, for every operation.
     const NEEDS: &'static [Need];
 
-    /// Connects two queue pairs in RESET; returns the way from the first to the second.
-    fn connect(pair: &mut Pair<Self>) -> Result<Self::Way, Stop>;
+    /// Connects two queue pairs in RESET; returns the destination of requests from `a` to `b`.
+    fn connect(pair: &mut Pair<Self>) -> Result<Self::Destination, Stop>;
 
     /// Reconnects a pair through RESET, after a failed request.
-    fn restart(pair: &mut Pair<Self>) -> Result<Self::Way, Stop> {
+    fn restart(pair: &mut Pair<Self>) -> Result<Self::Destination, Stop> {
         for end in [&mut pair.a, &mut pair.b] {
             end.qp.reset()?;
         }
         Self::connect(pair)
     }
 
-    /// The entry of the request that posts an operation.
+    /// The `OperationInfo` of the work request type that posts `operation`.
     fn info(operation: Operation) -> OperationInfo {
         match operation {
             Operation::Send => Send::<Sge>::INFO,
@@ -134,7 +134,7 @@ pub(super) trait Carry: Service {
     /// Posts a request with its bytes in memory.
     fn post(
         poster: &mut PostTarget<'_, Self>,
-        way: &Self::Way,
+        destination: &Self::Destination,
         job: &Job,
         sges: &[Sge],
     ) -> Result<(), Stop>;
@@ -142,14 +142,14 @@ pub(super) trait Carry: Service {
     /// Posts a request with inline bytes.
     fn post_inline(
         poster: &mut PostTarget<'_, Self>,
-        way: &Self::Way,
+        destination: &Self::Destination,
         job: &Job,
         data: &[u8],
     ) -> Result<(), Stop>;
 }
 
 /// Posts a request that every connected service supports.
-fn put_connected<S: Carry + Connected, P: Payload>(
+fn put_connected<S: MatrixService + Connected, P: Payload>(
     poster: &mut PostTarget<'_, S>,
     job: &Job,
     payload: P,
@@ -162,12 +162,12 @@ fn put_connected<S: Carry + Connected, P: Payload>(
         Operation::WriteImm => put!(poster, job, WriteImm::new(payload, job.remote, immediate)),
         Operation::LocalInvalidate => put!(poster, job, LocalInvalidate::new(job.key)),
         Operation::Nop => put!(poster, job, Nop::new()),
-        other => Err(Stop::fail(format!("no {other:?} in this form on this service"))),
+        other => Err(Stop::fail(format!("{} has no {other:?} with this payload", S::NAME))),
     }
 }
 
 /// A UMR that maps a key to these SGEs as one range.
-fn put_umr<S: Carry + Connected>(
+fn put_umr<S: MatrixService + Connected>(
     poster: &mut PostTarget<'_, S>,
     job: &Job,
     klms: &[Sge],
@@ -175,8 +175,8 @@ fn put_umr<S: Carry + Connected>(
     put!(poster, job, Umr::map(job.key, SHARED, klms))
 }
 
-impl Carry for Rc {
-    type Way = ();
+impl MatrixService for Rc {
+    type Destination = ();
     const HEADER: usize = 0;
     const NEEDS: &'static [Need] = &[cap!(rc)];
 
@@ -218,8 +218,8 @@ impl Carry for Rc {
     }
 }
 
-impl Carry for Uc {
-    type Way = ();
+impl MatrixService for Uc {
+    type Destination = ();
     const HEADER: usize = 0;
     const NEEDS: &'static [Need] = &[cap!(uc), Need::Lossless];
 
@@ -264,12 +264,12 @@ fn put_datagram<P: Payload>(
             put!(poster, job, SendImm::new(payload, immediate(job.number)), to to)
         }
         Operation::Nop => put!(poster, job, Nop::new()),
-        other => Err(Stop::fail(format!("no {other:?} in a datagram"))),
+        other => Err(Stop::fail(format!("UD has no {other:?}"))),
     }
 }
 
-impl Carry for Ud {
-    type Way = Destination;
+impl MatrixService for Ud {
+    type Destination = Destination;
     const HEADER: usize = GRH_BYTES;
     const NEEDS: &'static [Need] = &[cap!(ud), Need::Lossless];
 
@@ -293,19 +293,19 @@ impl Carry for Ud {
 
     fn post(
         poster: &mut PostTarget<'_, Self>,
-        way: &Destination,
+        destination: &Destination,
         job: &Job,
         sges: &[Sge],
     ) -> Result<(), Stop> {
-        put_datagram(poster, way, job, sges)
+        put_datagram(poster, destination, job, sges)
     }
 
     fn post_inline(
         poster: &mut PostTarget<'_, Self>,
-        way: &Destination,
+        destination: &Destination,
         job: &Job,
         data: &[u8],
     ) -> Result<(), Stop> {
-        put_datagram(poster, way, job, Inline(data))
+        put_datagram(poster, destination, job, Inline(data))
     }
 }

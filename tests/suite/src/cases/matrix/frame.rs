@@ -3,7 +3,7 @@
 use verbless_queue::wr::{EthSend, Inline, Nop, OperationInfo, Payload};
 use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
 
-use super::carry::{Carry as _, PostTarget};
+use super::carry::{MatrixService as _, PostTarget};
 use super::cell::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
 use super::memory::Memory;
 use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
@@ -12,7 +12,7 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 /// Bytes of each frame's inline header, the most that a device may require.
 const HEADER: usize = 18;
 
-/// The entry of the request that posts an operation.
+/// The `OperationInfo` of the work request type that posts `operation`.
 pub(super) fn info(operation: Operation) -> OperationInfo {
     Rc::info(operation)
 }
@@ -30,7 +30,7 @@ fn put<P: Payload + Copy>(
         (Operation::EthSend, false) => poster.put(&EthSend::new(header, body), number),
         (Operation::Nop, true) => poster.put(&Nop::new().signaled(), number),
         (Operation::Nop, false) => poster.put(&Nop::new(), number),
-        (other, _) => Err(Stop::fail(format!("no {other:?} on a raw send queue"))),
+        (other, _) => Err(Stop::fail(format!("a raw SQ has no {other:?}"))),
     }
 }
 

@@ -15,7 +15,7 @@ use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey
 use crate::case::Entry;
 use crate::need::ATOMICS;
 use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
-use carry::{Carry, Job, PostTarget};
+use carry::{Job, MatrixService, PostTarget};
 use cell::{Cell, Form, INLINE, MAX_MESSAGE_BYTES, Operation, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
@@ -33,7 +33,7 @@ pub(crate) static GROUP: Group = Group {
 };
 
 /// The row of a service of queue pairs.
-const fn row<S: Carry>(operations: &'static [Operation], lengths: &'static [usize]) -> Row {
+const fn row<S: MatrixService>(operations: &'static [Operation], lengths: &'static [usize]) -> Row {
     let (run, info, supports) = (run::<S>, S::info, Domain::supports::<S>);
     Row { service: S::INFO, needs: S::NEEDS, operations, lengths, run, info, supports }
 }
@@ -131,7 +131,7 @@ fn messages() -> impl Iterator<Item = &'static OperationInfo> {
 }
 
 /// Posts the requests of a cell, and checks every completion and every byte at both ends.
-fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
+fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let Cell { operation, form, length, posting, .. } = *cell;
     let config = QpConfig {
         send_sges: 3,
@@ -140,7 +140,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         ..QpConfig::new(REQUESTS as u32, REQUESTS as u32)
     };
     let mut pair = Pair::unconnected_of(lab, &config, 64)?;
-    let mut way = S::connect(&mut pair)?;
+    let mut destination = S::connect(&mut pair)?;
     let header = S::HEADER;
     // Memory for the sent bytes and for the arriving ones; and memory that the peer posts for
     // receives.
@@ -161,7 +161,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
                 // The key is only invalidated, so it may map any memory.
                 let klms = [pair.b.sge(0, 64)?];
-                S::post(&mut PostTarget::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
+                S::post(&mut PostTarget::Single(&mut pair.b.qp.send), &destination, &job, &klms)?;
                 pair.b.sent()??;
                 keys.push(key);
             }
@@ -171,14 +171,14 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
                 S::post(
                     &mut PostTarget::Single(&mut pair.a.qp.send),
-                    &way,
+                    &destination,
                     &map,
                     &local.sges(at)?,
                 )?;
                 pair.a.sent()??;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(key.rkey()) };
                 let from = [Sge::new(0, length as u32, key.lkey())];
-                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &destination, &write, &from)?;
                 pair.a.sent()??;
                 keys.push(key);
             }
@@ -206,9 +206,9 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         let remote = remote.remote(at)?;
         let job = Job { operation, remote, key: rkey(at), signaled, number: at as u64 };
         if form == Form::Inline {
-            S::post_inline(&mut poster, &way, &job, data)?;
+            S::post_inline(&mut poster, &destination, &job, data)?;
         } else {
-            S::post(&mut poster, &way, &job, &sges)?;
+            S::post(&mut poster, &destination, &job, &sges)?;
         }
     }
     poster.ring();
@@ -255,7 +255,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let there = Job { remote: RemoteAddr::new(0, rkey(at)), ..Job::plain(Rkey(0)) };
                 S::post(
                     &mut PostTarget::Single(&mut pair.b.qp.send),
-                    &way,
+                    &destination,
                     &there,
                     &remote.sges(at)?,
                 )?;
@@ -266,9 +266,9 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(rkey(at)) };
                 let from = [Sge::new(0, length as u32, keys[at].lkey())];
-                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                S::post(&mut PostTarget::Single(&mut pair.a.qp.send), &destination, &write, &from)?;
                 failed(pair.a.sent()?, WcStatus::LocalProtection)?;
-                way = S::restart(&mut pair)?;
+                destination = S::restart(&mut pair)?;
             }
             Operation::Nop | Operation::EthSend => remote.holds(at, 0, &[])?,
         }

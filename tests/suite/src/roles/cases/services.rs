@@ -29,7 +29,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Lengths of messages, also around packets of every path MTU.
+/// Message lengths. 4096 is a multiple of every path MTU, so 4095 to 4097 straddle a packet
+/// boundary at each.
 const LENGTHS: [usize; 9] = [1, 64, 255, 256, 257, 4095, 4096, 4097, 100_000];
 
 fn sends_by_uc(role: &mut Role) -> Result<(), Stop> {
@@ -43,7 +44,7 @@ fn sends_by_uc(role: &mut Role) -> Result<(), Stop> {
         end.perform(&Send::new(from).signaled())?;
         meet(role, b"got")?;
         end.perform(&Write::new(from, there).signaled())?;
-        // Nothing acknowledges a write: a message after it says that it is there.
+        // UC has no ACKs: the receive of the SEND shows that the WRITE before it has landed.
         meet(role, b"last")?;
         end.perform(&Send::new(Inline(b"written")).signaled())?;
     }
@@ -69,7 +70,7 @@ fn receives_by_uc(role: &mut Role) -> Result<(), Stop> {
 }
 
 const KEY: QKey = QKey(0x1122_3344);
-/// Bytes of a slot for a datagram, its header's room included.
+/// Bytes of a UD receive buffer: the GRH and 4096 bytes of payload.
 const SLOT: usize = GRH_BYTES + 4096;
 
 /// An end that sends and receives datagrams, and the address of the other role's.

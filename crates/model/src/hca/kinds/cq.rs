@@ -1,4 +1,4 @@
-//! Completion queues.
+//! The registry entry of CQs: numbers, owner, references, doorbell and commands.
 
 use verbless_prm::{CreateCqIn, DestroyCqIn, ModifyCqIn, QueryCqIn};
 

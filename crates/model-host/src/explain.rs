@@ -69,7 +69,7 @@ pub(crate) fn explain(code: &str) -> Result<String, String> {
         }
         Some(_) => format!(
             "{code} has no meaning in: {}",
-            NUMBERS.iter().map(|it| it.called).collect::<Vec<_>>().join(", ")
+            NUMBERS.iter().map(|it| it.kind).collect::<Vec<_>>().join(", ")
         ),
     })
 }

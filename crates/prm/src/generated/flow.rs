@@ -28,6 +28,14 @@ enumeration! {
         RDMA_TX = 8,
         /// Packets sent on a bond; the table selects the port.
         PORT_SEL = 9,
+        /// Received packets inside the E-Switch (hardware steering).
+        FDB_RX = 0xa,
+        /// Sent packets inside the E-Switch (hardware steering).
+        FDB_TX = 0xb,
+        /// RDMA packets that another vport receives.
+        RDMA_TRANSPORT_RX = 0xd,
+        /// RDMA packets that another vport sends.
+        RDMA_TRANSPORT_TX = 0xe,
     }
 }
 

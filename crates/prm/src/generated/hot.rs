@@ -1293,7 +1293,8 @@ raw!(DatagramPath: u16);
 pub struct DatagramGrh {
     #[bits(1)]
     __: u8,
-    /// The packet carries a GRH.
+    /// The packet carries a GRH (InfiniBand). Reserved on RoCE, where libmlx5 writes 0 and Linux's
+    /// kernel users 1.
     #[inline(always)]
     pub grh: bool,
     #[bits(2)]

@@ -614,7 +614,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// FORCE_CLOSE: 1 when it failed. `0x0c.0`
+        /// FORCE_CLOSE and PREPARE_FAST_TEARDOWN: 1 when it failed. `0x0c.0`
         state set_state: flag(127);
     }
 }

@@ -39,22 +39,22 @@ enumeration! {
 enumeration! {
     /// Bits of wol_mode: what wakes the machine. Each needs its capability.
     ///
-    /// Source: linux: enum MLX5_WOL_\*.
+    /// Source: linux: enum mlx5_wol_mode.
     pub struct WolMode(pub u8) = "wol_mode", 8 bits {
-        /// A magic packet (hca_cap.wol_g).
-        MAGIC = 1,
         /// A magic packet with a SecureOn password (hca_cap.wol_s).
         SECURED_MAGIC = 2,
+        /// A magic packet (hca_cap.wol_g).
+        MAGIC = 4,
         /// An ARP packet for the machine (hca_cap.wol_a).
-        ARP = 4,
+        ARP = 8,
         /// A broadcast packet (hca_cap.wol_b).
-        BROADCAST = 8,
+        BROADCAST = 0x10,
         /// A multicast packet (hca_cap.wol_m).
-        MULTICAST = 0x10,
+        MULTICAST = 0x20,
         /// A unicast packet (hca_cap.wol_u).
-        UNICAST = 0x20,
+        UNICAST = 0x40,
         /// A change of the link (hca_cap.wol_p).
-        PHY_ACTIVITY = 0x40,
+        PHY_ACTIVITY = 0x80,
     }
 }
 

@@ -399,8 +399,8 @@ enumeration! {
         ALLOC_FLOW_COUNTER = 0x939,
         /// Frees a flow counter, or the bulk that begins with it.
         DEALLOC_FLOW_COUNTER = 0x93a,
-        /// Reads flow counters, and may reset them. The device updates the values in intervals, not
-        /// with each packet.
+        /// Reads flow counters, and may reset them. Linux polls them once a second and gives its
+        /// users the last values.
         QUERY_FLOW_COUNTER = 0x93b,
         /// Changes the miss action of a flow table.
         MODIFY_FLOW_TABLE = 0x93c,

@@ -619,9 +619,10 @@ structure! {
         ack_timeout set_ack_timeout: number(u8, 64, 5);
         /// Index of the source address in the port's GID (RoCE address) table. `0x08.23:16`
         src_addr_index set_src_addr_index: number(u8, 72, 8);
-        /// log2 of the retransmission multiplier, as its name says; no source uses it. `0x08.15:12`
+        /// log2 of the retransmission multiplier, by its name: exponential backoff of the
+        /// acknowledgement timer. UCX sets it at RTR2RTS, Linux leaves it 0. `0x08.15:12`
         ///
-        /// Source: ucx: uct_ib_mlx5_ads_bits.
+        /// Source: ucx: uct_ib_mlx5_ads_bits; ucx: uct_rc_mlx5_iface_common_devx_connect_qp.
         log_rtm set_log_rtm: number(u8, 80, 4);
         /// Static rate limit. `0x08.11:8`
         stat_rate set_stat_rate: named(StaticRate(u8), 84, 4);

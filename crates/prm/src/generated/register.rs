@@ -74,6 +74,8 @@ enumeration! {
         PPLM = 0x5023,
         /// Link diagnostics; pddr_reg.
         PDDR = 0x5031,
+        /// Histogram of forward error correction; pphcr_reg.
+        PPHCR = 0x503e,
         /// Checks on receive (FCS and others); pcmr_reg.
         PCMR = 0x5041,
         /// Masks of the port registers and features that exist; pcam_reg.

@@ -75,7 +75,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Kind of an action in a modify header context.
+    /// Kind of an action in a modify header context. The values of stc_action_type are others.
     ///
     /// Source: linux: MLX5_ACTION_TYPE_\*; dpdk: MLX5_MODIFICATION_TYPE_\*.
     pub struct ModifyHeaderAction(pub u8) = "modify_header_action", 4 bits {
@@ -85,6 +85,16 @@ enumeration! {
         ADD = 2,
         /// Copies a part of a field into another (copy_action_in).
         COPY = 3,
+        /// Inserts bytes at an anchor.
+        INSERT = 4,
+        /// Removes the headers between two anchors.
+        REMOVE = 5,
+        /// Changes nothing.
+        NOP = 6,
+        /// Removes words of 2 bytes from an anchor on.
+        REMOVE_WORDS = 7,
+        /// Adds a field to another.
+        ADD_FIELD = 8,
     }
 }
 
@@ -331,8 +341,8 @@ pub static DEALLOC_FLOW_COUNTER: CommandInfo = CommandInfo {
 
 command!(DeallocFlowCounterIn -> DeallocFlowCounterOut, DEALLOC_FLOW_COUNTER);
 
-/// Reads flow counters, and may reset them. The device updates the values in intervals, not with
-/// each packet.
+/// Reads flow counters, and may reset them. Linux polls them once a second and gives its users the
+/// last values.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_FLOW_COUNTER; dpdk: mlx5_devx_cmd_flow_counter_query.
 pub static QUERY_FLOW_COUNTER: CommandInfo = CommandInfo {
@@ -370,12 +380,13 @@ pub static ALLOC_PACKET_REFORMAT_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.reformat of the table's type"),
     statuses: &[
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The kind of reformat is not supported, or the data exceed max_encap_header_size.",
+            why: "The kind of reformat is not supported, or the data exceed \
+                flow_table_cap.max_encap_header_size (flow_table_eswitch_cap for the FDB).",
         },
         StatusRule {
             status: 8,
@@ -404,7 +415,7 @@ pub static DEALLOC_PACKET_REFORMAT_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.reformat of the table's type"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such context for this uid." },
         StatusRule {
@@ -431,7 +442,7 @@ pub static QUERY_PACKET_REFORMAT_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.reformat of the table's type"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such context for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_PACKET_REFORMAT_CONTEXT"],
@@ -452,7 +463,7 @@ pub static ALLOC_MODIFY_HEADER_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.max_modify_header_actions of the table's type"),
     statuses: &[
         StatusRule {
             status: 3,
@@ -486,7 +497,7 @@ pub static DEALLOC_MODIFY_HEADER_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.max_modify_header_actions of the table's type"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such context for this uid." },
         StatusRule {
@@ -569,7 +580,7 @@ pub static QUERY_MODIFY_HEADER_CONTEXT: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: Some("hca_cap.nic_flow_table"),
+    capability: Some("flow_table_prop_layout.max_modify_header_actions of the table's type"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such context for this uid." }],
     variants: &[],
     sources: &[
@@ -1357,8 +1368,9 @@ structure! {
 
 structure! {
     /// A flow meter: two token buckets of a committed and an excess rate (RFC 2697, 2698). Rates
-    /// are 8 \* 10^9 \* mantissa / 2^exponent bits per second, bursts mantissa \* 2^exponent bits;
-    /// with packets as the unit, Linux scales them the same way.
+    /// are 8 \* 10^9 \* mantissa / 2^exponent bits per second, bursts mantissa \* 2^exponent bytes.
+    /// With packets as the unit the device takes each packet as 128 bytes: Linux multiplies a rate
+    /// in packets by 1024 and a burst by 128.
     ///
     /// Source: linux: mlx5_ifc_flow_meter_parameters_bits; linux: mlx5e_tc_meter_modify; dpdk:
     /// struct mlx5_flow_meter_srtcm_rfc2697_prm.

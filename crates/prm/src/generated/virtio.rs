@@ -62,6 +62,12 @@ enumeration! {
         VIRTIO_Q_AVAIL_IDX = 0x80,
         /// Change hw_used_index.
         VIRTIO_Q_USED_IDX = 0x100,
+        /// Change virtio_version_1_0.
+        QUEUE_VIRTIO_VERSION = 0x400,
+        /// Change virtio_q_mkey.
+        VIRTIO_Q_MKEY = 0x800,
+        /// Change queue_feature_bit_mask_12_3 and queue_feature_bit_mask_2_0.
+        QUEUE_FEATURES = 0x1000,
         /// Change the field of the same name.
         DESC_GROUP_MKEY = 0x4000,
     }

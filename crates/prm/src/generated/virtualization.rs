@@ -1319,7 +1319,7 @@ structure! {
 impl CommandOutput for LoadVhcaStateOut {}
 
 structure! {
-    /// Input of ODE_CREATE_ESW_VPORT.
+    /// Input of CREATE_ESW_VPORT.
     ///
     /// Source: linux: mlx5_ifc_create_esw_vport_in_bits.
     CreateEswVportIn, CreateEswVportInLayout, 0x10 bytes = "create_esw_vport_in" {
@@ -1335,7 +1335,7 @@ structure! {
 }
 
 structure! {
-    /// Output of ODE_CREATE_ESW_VPORT.
+    /// Output of CREATE_ESW_VPORT.
     ///
     /// Source: linux: mlx5_ifc_create_esw_vport_out_bits.
     CreateEswVportOut, CreateEswVportOutLayout, 0x10 bytes = "create_esw_vport_out" {
@@ -1354,7 +1354,7 @@ structure! {
 impl CommandOutput for CreateEswVportOut {}
 
 structure! {
-    /// Input of ODE_DESTROY_ESW_VPORT.
+    /// Input of DESTROY_ESW_VPORT.
     ///
     /// Source: linux: mlx5_ifc_destroy_esw_vport_in_bits.
     DestroyEswVportIn, DestroyEswVportInLayout, 0x10 bytes = "destroy_esw_vport_in" {
@@ -1373,7 +1373,7 @@ structure! {
 }
 
 structure! {
-    /// Output of ODE_DESTROY_ESW_VPORT.
+    /// Output of DESTROY_ESW_VPORT.
     ///
     /// Source: linux: mlx5_ifc_destroy_esw_vport_out_bits.
     DestroyEswVportOut, DestroyEswVportOutLayout, 0xc bytes = "destroy_esw_vport_out" {
@@ -1390,7 +1390,7 @@ structure! {
 impl CommandOutput for DestroyEswVportOut {}
 
 structure! {
-    /// Input of ODE_QUERY_DELEGATED_VHCA.
+    /// Input of QUERY_DELEGATED_VHCA.
     ///
     /// Source: linux: mlx5_ifc_query_delegated_vhca_in_bits.
     QueryDelegatedVhcaIn, QueryDelegatedVhcaInLayout, 0x10 bytes = "query_delegated_vhca_in" {
@@ -1407,7 +1407,7 @@ structure! {
 }
 
 structure! {
-    /// Output of ODE_QUERY_DELEGATED_VHCA.
+    /// Output of QUERY_DELEGATED_VHCA.
     ///
     /// Source: linux: mlx5_ifc_query_delegated_vhca_out_bits.
     QueryDelegatedVhcaOut, QueryDelegatedVhcaOutLayout, 0x20 bytes = "query_delegated_vhca_out" {

@@ -424,7 +424,8 @@ view! {
         /// Number of routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of
         /// IPv4. `0x18.7:0`
         hop_limit set_hop_limit: number(u8, 216, 8);
-        /// The packet carries a GRH. `0x1c.30`
+        /// The packet carries a GRH (InfiniBand). Reserved on RoCE, where libmlx5 writes 0 and
+        /// Linux's kernel users 1. `0x1c.30`
         ///
         /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
         /// mlx5_create_ah.

@@ -58,6 +58,9 @@ pub(crate) struct ReplayOptions {
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
+    /// Cases repeat something as often as in a run with --long: for the recording of such a run.
+    #[arg(long)]
+    pub(crate) long: bool,
 }
 
 /// Where `hwtest serve` listens, and on which device.

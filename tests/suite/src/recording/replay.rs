@@ -11,13 +11,13 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::ftruncate;
 use verbless_devx::abi::request::VALID_OUTPUT;
-use verbless_devx::abi::{Header as IoctlHeader, method};
+use verbless_devx::abi::{Attribute, Header as IoctlHeader, Method, method};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection,
 };
@@ -61,6 +61,8 @@ struct State {
     control: bool,
     /// The rings of each open file.
     rings: HashMap<u32, Rings>,
+    /// The handles of each open file that answers made and that are not destroyed.
+    handles: HashMap<u32, HashSet<u64>>,
     /// A request or WQE contradicted the recording, other than by its place in it.
     contradicted: bool,
 }
@@ -320,9 +322,25 @@ struct Replayed {
     threads: bool,
 }
 
+/// How long a request waits until another thread destroys what has its recorded handle.
+const HANDLE_WAIT: Duration = Duration::from_secs(1);
+
+/// Closing a file ends its registrations: no CQE is written there afterwards.
+impl Drop for Replayed {
+    fn drop(&mut self) {
+        let mut state = self.script.state();
+        state.rings.remove(&self.file);
+        state.handles.remove(&self.file);
+    }
+}
+
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it follows no pointer itself")]
-// SAFETY: answers are written by `own_memory`, within the lengths of the outputs; it registers and
-// maps no memory of the caller; descriptors are new.
+// SAFETY: answers are written by `own_memory`, within the lengths of the outputs. CQEs are written
+// only into rings, which lie in memory that is registered: a ring ends when an object or memory with
+// its handle is destroyed, and with the file. Handles come from a stranger's file, so `impossible`
+// refuses an answer whose new handle is missing or belongs to something live; `made` takes new
+// handles from no other attributes. It also refuses an answer that lacks a new channel, so each
+// descriptor is one that `answer` has opened for this caller. Mappings are of new memory files.
 unsafe impl OpenDevice for Replayed {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         let mut state = self.script.state();
@@ -333,6 +351,17 @@ unsafe impl OpenDevice for Replayed {
         state.used[at] = true;
         let recorded = &self.script.case.entries[at];
         let Entry::Ioctl(ioctl) = &recorded.entry else { return Err(Errno::EPROTO) };
+        // The order of several threads is chance: a handle may be in use for a moment more.
+        let end = Instant::now() + if self.threads { HANDLE_WAIT } else { Duration::ZERO };
+        while let Some(why) = impossible(&state, self.file, ioctl, request) {
+            if Instant::now() >= end {
+                state.contradicts(format!("request {at} ({}): {why}", name(&sent, &input)));
+                return Err(Errno::EPROTO);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+            state = self.script.state();
+        }
         state.translation.learn_memory(ioctl, &sent);
         state.translation.learn_chosen(&recorded.input, &input);
         if ioctl.errno == 0 {
@@ -343,6 +372,13 @@ unsafe impl OpenDevice for Replayed {
         match ioctl.errno {
             0 => {
                 let made = made(&sent, ioctl);
+                let handles = state.handles.entry(self.file).or_default();
+                handles.extend(made.attributes.iter().filter_map(|attr| attr.new_handle));
+                if DESTROYS.contains(&method_of(&sent))
+                    && let Some(handle) = sent.attributes.iter().find_map(|attr| attr.handle)
+                {
+                    handles.remove(&handle);
+                }
                 let rings = state.rings.entry(self.file);
                 let rings = rings.or_insert_with(|| Rings::new(None, self.file));
                 // A replay needs no thread for each device.
@@ -471,12 +507,51 @@ impl Replayed {
     }
 }
 
+/// Methods that end what has a new handle.
+const DESTROYS: [Method; 5] = [
+    method::DEVX_OBJ_DESTROY,
+    method::DEVX_UMEM_DEREG,
+    method::FLOW_MATCHER_DESTROY,
+    method::FLOW_DESTROY,
+    method::UAR_OBJ_DESTROY,
+];
+
+/// Why no kernel gives such an answer of success: each new handle differs from the file's live
+/// ones, and each new channel is there. A recording is a stranger's.
+fn impossible(state: &State, file: u32, recorded: &Ioctl, request: &mut [u64]) -> Option<String> {
+    let (header, attributes) = IoctlHeader::split(request).filter(|_| recorded.errno == 0)?;
+    let method = header.method();
+    let mut new = HashSet::new();
+    attributes.iter().find_map(|attribute| {
+        let id = attribute.attr_id;
+        let answered = recorded.attributes.iter().find(|it| it.id == id);
+        match kind(method, attribute) {
+            Kind::NewHandle => match answered.and_then(|it| it.new_handle) {
+                None => Some(format!("its recorded answer has no new handle in attribute {id:#x}")),
+                Some(handle) => {
+                    let live = state.handles.get(&file).is_some_and(|it| it.contains(&handle));
+                    (live || !new.insert(handle)).then(|| {
+                        format!("its recorded answer makes handle {handle}, which is in use")
+                    })
+                }
+            },
+            Kind::NewFile if answered.is_none_or(|it| it.new_channel.is_none()) => {
+                Some(format!("its recorded answer has no new channel in attribute {id:#x}"))
+            }
+            _ => None,
+        }
+    })
+}
+
 /// A request of this run with what the recorded answer made.
 fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
     let mut made = sent.clone();
+    let method = method_of(sent);
     for attr in &mut made.attributes {
         if let Some(answered) = recorded.attributes.iter().find(|it| it.id == attr.id) {
-            attr.new_handle = answered.new_handle;
+            let attribute = Attribute { attr_id: attr.id, ..Attribute::default() };
+            let is_new = kind(method, &attribute) == Kind::NewHandle;
+            attr.new_handle = answered.new_handle.filter(|_| is_new);
             attr.output.clone_from(&answered.output);
         }
     }
@@ -503,6 +578,8 @@ fn answer(
         let bytes = match kind(method, attribute) {
             Kind::Output => attr.output.as_ref().map_or(&empty, |bytes| &bytes.0),
             Kind::OutputMailbox => output,
+            // A call that fails makes nothing.
+            Kind::NewHandle | Kind::NewFile if recorded.errno != 0 => continue,
             Kind::NewHandle => {
                 attribute.data = attr.new_handle.unwrap_or(attribute.data);
                 continue;
@@ -529,4 +606,56 @@ fn answer(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_devx::abi::attr::{async_event_alloc, devx_umem_reg};
+
+    use super::*;
+    use crate::recording::entry::Attr;
+
+    /// Whether an answer to a request with one attribute is impossible, and why.
+    fn why(state: &State, method: Method, answered: Attr) -> Option<String> {
+        let mut request = [&IoctlHeader::new(method, 1).words()[..], &[0; 2]].concat();
+        let (_, attributes) = IoctlHeader::split(&mut request).expect("a request");
+        attributes[0].attr_id = answered.id;
+        let Method { object, method } = method;
+        let attributes = vec![answered];
+        let recorded = Ioctl { object, method, attributes, ..Ioctl::default() };
+        impossible(state, 0, &recorded, &mut request)
+    }
+
+    #[test]
+    fn channel_that_an_answer_lacks_is_no_descriptor_0() {
+        let id = async_event_alloc::FD_HANDLE;
+        let why = |attr| why(&State::default(), method::ASYNC_EVENT_ALLOC, attr);
+        let lacks = why(Attr { id, ..Attr::default() }).expect("it has no channel");
+        assert!(lacks.contains("no new channel"), "{lacks}");
+        assert_eq!(why(Attr { id, new_channel: Some(0), ..Attr::default() }), None);
+    }
+
+    #[test]
+    fn handle_is_new_in_its_file() {
+        let (id, mut state) = (devx_umem_reg::HANDLE, State::default());
+        let registered = |handle| Attr { id, new_handle: handle, ..Attr::default() };
+        let registers = method::DEVX_UMEM_REG;
+        assert!(why(&state, registers, registered(None)).is_some());
+        state.handles.entry(1).or_default().insert(7);
+        assert_eq!(why(&state, registers, registered(Some(7))), None, "of another file");
+        state.handles.entry(0).or_default().insert(7);
+        assert!(why(&state, registers, registered(Some(7))).is_some());
+    }
+
+    #[test]
+    fn handle_of_another_attribute_makes_nothing() {
+        let attr = |id, new_handle| Attr { id, new_handle, ..Attr::default() };
+        let Method { object, method } = method::DEVX_UMEM_REG;
+        let ioctl = |attributes| Ioctl { object, method, attributes, ..Ioctl::default() };
+        let ids = [devx_umem_reg::LEN, devx_umem_reg::HANDLE];
+        let sent = ioctl(ids.map(|id| attr(id, None)).into());
+        let made = made(&sent, &ioctl(vec![attr(ids[0], Some(3)), attr(ids[1], Some(4))]));
+        let handles: Vec<_> = made.attributes.iter().map(|attr| attr.new_handle).collect();
+        assert_eq!(handles, [None, Some(4)]);
+    }
 }

@@ -88,7 +88,7 @@ impl Report {
         self.preconditions.iter_mut().for_each(scrub);
         for case in &mut self.cases {
             case.reason.iter_mut().for_each(scrub);
-            case.kernel_log.iter_mut().for_each(scrub);
+            case.kernel_log.iter_mut().for_each(|line| *line = scrub_kernel(line, &known));
             for failed in &mut case.failed_commands {
                 mask_both(&mut failed.input, &mut failed.output);
             }
@@ -115,7 +115,7 @@ impl Run {
                 scrub(reason);
             }
             row.failed_commands.clear();
-            row.kernel_log.iter_mut().for_each(scrub);
+            row.kernel_log.iter_mut().for_each(|line| *line = scrub_kernel(line, &known));
         }
         self
     }
@@ -148,7 +148,7 @@ impl DeviceFacts {
 struct Known {
     /// GUIDs in hexadecimal digits, with zeros before them or not.
     numbers: Vec<String>,
-    /// Names of network devices.
+    /// Names of network devices, the longest first.
     netdevs: Vec<String>,
 }
 
@@ -159,7 +159,9 @@ impl Known {
         let texts = guids.flat_map(|guid| [guid.clone(), guid.trim_start_matches('0').to_owned()]);
         let of_gids = identities().flat_map(|it| it.gids.iter().filter_map(|it| it.netdev.clone()));
         let netdevs = identities().flat_map(|it| it.netdevs.clone()).chain(of_gids);
-        Self { numbers: texts.filter(|text| text.len() > 6).collect(), netdevs: netdevs.collect() }
+        let mut netdevs: Vec<_> = netdevs.collect();
+        netdevs.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        Self { numbers: texts.filter(|text| text.len() > 6).collect(), netdevs }
     }
 }
 
@@ -172,8 +174,11 @@ pub(crate) fn scrub_text(text: &str) -> String {
 fn scrub(text: &str, known: &Known) -> String {
     let known_left_out =
         known.numbers.iter().fold(text.to_owned(), |text, id| text.replace(id, LEFT_OUT));
-    let text = without_lists(&known_left_out);
-    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '.');
+    // A name may have a character that ends a word.
+    let renamed = known.netdevs.iter().fold(known_left_out, |text, name| {
+        if name.chars().all(is_part) { text } else { replace_name(&text, name, LEFT_OUT) }
+    });
+    let text = without_lists(&renamed);
     let mut scrubbed = String::new();
     let mut rest = &*text;
     let mut after_lid = false;
@@ -194,6 +199,62 @@ fn scrub(text: &str, known: &Known) -> String {
     }
     scrubbed.push_str(rest);
     scrubbed
+}
+
+/// Whether a character is part of a word, which may be a whole address.
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | ':' | '.')
+}
+
+/// The text with another name in place of one, wherever that is no part of a longer name.
+pub(crate) fn replace_name(text: &str, name: &str, other: &str) -> String {
+    let (mut replaced, mut done) = (String::new(), 0);
+    for at in places(text, name) {
+        replaced.push_str(&text[done..at]);
+        replaced.push_str(other);
+        done = at + name.len();
+    }
+    replaced + &text[done..]
+}
+
+/// Whether a text has a name that is no part of a longer one: mlx5_1 is none in mlx5_10.
+pub(crate) fn has_name(text: &str, name: &str) -> bool {
+    places(text, name).next().is_some()
+}
+
+fn places(text: &str, name: &str) -> impl Iterator<Item = usize> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let all = text.match_indices(name).filter(|(_, name)| !name.is_empty());
+    let whole = all.filter(move |(at, name)| {
+        !text[..*at].ends_with(is_name) && !text[at + name.len()..].starts_with(is_name)
+    });
+    whole.map(|(at, _)| at)
+}
+
+/// A line of the kernel's log, without what [`scrub`] removes and the name of a network device
+/// after a PCI address: `mlx5_core 0000:08:00.0 lan: Link up`.
+fn scrub_kernel(line: &str, known: &Known) -> String {
+    let mut words = line.split_inclusive(' ').peekable();
+    let mut text = String::new();
+    while let Some(word) = words.next() {
+        text.push_str(word);
+        let Some(next) = words.peek().filter(|_| is_pci_address(word.trim_end())) else { continue };
+        // A device without a name is `(unnamed net_device)`; a state may follow a name.
+        let name = next.trim_end().trim_end_matches(':');
+        if !name.starts_with('(') && line[text.len()..].contains(':') {
+            text.push_str(LEFT_OUT);
+            text.push_str(&next[name.len()..]);
+            words.next();
+        }
+    }
+    scrub(&text, known)
+}
+
+/// Whether a word is a PCI address: `0000:08:00.0`.
+fn is_pci_address(word: &str) -> bool {
+    let is_hex = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_hexdigit());
+    let parts: Vec<_> = word.split([':', '.']).collect();
+    parts.len() == 4 && parts.iter().all(|part| is_hex(part)) && word.matches(':').count() == 2
 }
 
 /// Whether a number follows that is a LID.
@@ -249,11 +310,15 @@ fn is_ipv4(text: &str) -> bool {
 /// rdma-core give it: `enx` and a MAC address, `rocex` and a GUID. A VLAN's number may follow.
 fn names_interface(text: &str, known: &Known) -> bool {
     let name = text.split('.').next().unwrap_or(text);
-    let of_address = name.split_once('x').is_some_and(|(kind, digits)| {
+    has_address(name) || known.netdevs.iter().any(|it| it == name || it == text)
+}
+
+/// Whether the name of a device has an address in it.
+pub(crate) fn has_address(name: &str) -> bool {
+    name.split_once('x').is_some_and(|(kind, digits)| {
         let is_kind = kind.len() >= 2 && kind.bytes().all(|byte| byte.is_ascii_lowercase());
         is_kind && digits.len() >= 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-    });
-    of_address || known.netdevs.iter().any(|it| it == name || it == text)
+    })
 }
 
 /// The text without lists of 4, 6 or 16 bytes: so arrays show IPv4, MAC and IPv6 addresses. One of
@@ -325,6 +390,35 @@ mod tests {
             ("to 10.0.0.1:4791, peer:10.0.0.1", "to (left out):4791, peer:(left out)"),
         ] {
             assert_eq!(scrub(text, &known()), scrubbed);
+        }
+    }
+
+    #[test]
+    fn scrub_removes_known_names_that_are_several_words() {
+        let known = Known { numbers: vec![], netdevs: vec!["my-lan".into(), "p-0".into()] };
+        for (text, scrubbed) in [
+            ("my-lan: up", "(left out): up"),
+            ("on p-0, not up-0, p-01", "on (left out), not up-0, p-01"),
+        ] {
+            assert_eq!(scrub(text, &known), scrubbed);
+        }
+    }
+
+    #[test]
+    fn kernel_line_loses_the_name_after_a_pci_address() {
+        let none = Known { numbers: vec![], netdevs: vec![] };
+        for (line, scrubbed) in [
+            ("mlx5_core 0000:08:00.0 lan: Link up", "mlx5_core 0000:08:00.0 (left out): Link up"),
+            (
+                "mlx5_core 0000:08:00.0 lan (unregistering): gone",
+                "mlx5_core 0000:08:00.0 (left out) (unregistering): gone",
+            ),
+            (
+                "mlx5_core 0000:08:00.0: cmd_work: PCI 0000:08:00.0 is slow",
+                "mlx5_core 0000:08:00.0: cmd_work: PCI 0000:08:00.0 is slow",
+            ),
+        ] {
+            assert_eq!(scrub_kernel(line, &none), scrubbed);
         }
     }
 

@@ -39,7 +39,8 @@ fn check(name: &str, text: &str, says: &[&str], left: &[usize]) {
 fn quoted_text_does_not_steer_the_terminal() {
     let row = "000: 01040000 00000000 00000000 00000000";
     let text = format!(
-        "\u{1b}]0;a\u{7}: dump command data NOP\u{8}(0x80d) INPUT\n{row}\n\u{9b}2J left \u{202e}over\n"
+        "\u{1b}]0;a\u{7}: dump command data NOP\u{8}(0x80d) INPUT\n{row}\n\
+         \u{9b}2J left \u{202e}over\n"
     );
     let shown = decoded(None, &text, None).expect("a command");
     assert!(shown.contains("\\u{1b}]0;a\\u{7}") && shown.contains("\\u{202e}over"), "{shown:?}");

@@ -94,7 +94,7 @@ impl KernelLog {
     }
 
     /// The lines of mlx5 about these devices since then, the last few. `names`: their PCI addresses
-    /// and RDMA names. Lines about other devices of the machine are nobody else's business.
+    /// and RDMA names. A report goes to strangers: it has no line about the machine's other devices.
     pub(crate) fn lines(mut self, names: &[String]) -> Vec<String> {
         let text = read_all(&mut self.0).unwrap_or_default();
         let is_about = |line: &String| names.iter().any(|name| has_name(line, name));

@@ -9,27 +9,24 @@
 //! the recorded CQEs once the WQEs before them are posted.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::ftruncate;
-use verbless_devx::abi::request::VALID_OUTPUT;
-use verbless_devx::abi::{Attribute, Header as IoctlHeader, Method, method};
+use verbless_devx::abi::method;
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection,
 };
 use verbless_prm::CommandInfo;
 
-use super::attributes::{Kind, kind};
+use super::answers::{answer, destroyed, impossible, made};
 use super::compare::{Translation, differences, method_of, name, wqe_difference};
 use super::document::{Recorded, RecordedCase};
 use super::entry::{Cqe, Entry, Ioctl, OPEN_ERRORS, Wqe};
 use super::recorder::note_request;
 use super::rings::Rings;
-use crate::own_memory;
 
 /// Differences that are kept of a case.
 const MOST: usize = 20;
@@ -45,7 +42,7 @@ pub(super) struct Script {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Which entries were used.
     used: Vec<bool>,
     /// The first request of each file that was not used, as a position in its list.
@@ -55,14 +52,15 @@ struct State {
     more: usize,
     translation: Translation,
     /// Our ends of the channels, and the numbers of channels by the case's descriptors.
-    channels: Vec<(u32, OwnedFd)>,
-    descriptors: HashMap<u64, u32>,
+    pub(super) channels: Vec<(u32, OwnedFd)>,
+    pub(super) descriptors: HashMap<u64, u32>,
     /// The control file was wanted.
     control: bool,
     /// The rings of each open file.
     rings: HashMap<u32, Rings>,
-    /// The handles of each open file that answers made and that are not destroyed.
-    handles: HashMap<u32, HashSet<u64>>,
+    /// The handles of each open file that answers made and that are not destroyed, with the types of
+    /// their objects.
+    pub(super) handles: HashMap<u32, HashMap<u64, u16>>,
     /// A request or WQE contradicted the recording, other than by its place in it.
     contradicted: bool,
 }
@@ -336,8 +334,8 @@ impl Drop for Replayed {
 
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it follows no pointer itself")]
 // SAFETY: answers are written by `own_memory`, within the lengths of the outputs. CQEs are written
-// only into rings, which lie in memory that is registered: a ring ends when an object or memory with
-// its handle is destroyed, and with the file. Handles come from a stranger's file, so `impossible`
+// only into rings, which lie in memory that is registered: a ring ends when its queue or memory is
+// destroyed, by their handles, and with the file. Handles come from a stranger's file, so `impossible`
 // refuses an answer whose new handle is missing or belongs to something live; `made` takes new
 // handles from no other attributes. It also refuses an answer that lacks a new channel, so each
 // descriptor is one that `answer` has opened for this caller. Mappings are of new memory files.
@@ -373,9 +371,10 @@ unsafe impl OpenDevice for Replayed {
             0 => {
                 let made = made(&sent, ioctl);
                 let handles = state.handles.entry(self.file).or_default();
-                handles.extend(made.attributes.iter().filter_map(|attr| attr.new_handle));
-                if DESTROYS.contains(&method_of(&sent))
-                    && let Some(handle) = sent.attributes.iter().find_map(|attr| attr.handle)
+                let new = made.attributes.iter().filter_map(|attr| attr.new_handle);
+                handles.extend(new.map(|handle| (handle, sent.object)));
+                if let Some(handle) = destroyed(&sent)
+                    && handles.get(&handle) == Some(&sent.object)
                 {
                     handles.remove(&handle);
                 }
@@ -504,158 +503,5 @@ impl Replayed {
             state.contradicts(format!("request {at} ({}): {what}", name(sent, input)));
         }
         Some(at)
-    }
-}
-
-/// Methods that end what has a new handle.
-const DESTROYS: [Method; 5] = [
-    method::DEVX_OBJ_DESTROY,
-    method::DEVX_UMEM_DEREG,
-    method::FLOW_MATCHER_DESTROY,
-    method::FLOW_DESTROY,
-    method::UAR_OBJ_DESTROY,
-];
-
-/// Why no kernel gives such an answer of success: each new handle differs from the file's live
-/// ones, and each new channel is there. A recording is a stranger's.
-fn impossible(state: &State, file: u32, recorded: &Ioctl, request: &mut [u64]) -> Option<String> {
-    let (header, attributes) = IoctlHeader::split(request).filter(|_| recorded.errno == 0)?;
-    let method = header.method();
-    let mut new = HashSet::new();
-    attributes.iter().find_map(|attribute| {
-        let id = attribute.attr_id;
-        let answered = recorded.attributes.iter().find(|it| it.id == id);
-        match kind(method, attribute) {
-            Kind::NewHandle => match answered.and_then(|it| it.new_handle) {
-                None => Some(format!("its recorded answer has no new handle in attribute {id:#x}")),
-                Some(handle) => {
-                    let live = state.handles.get(&file).is_some_and(|it| it.contains(&handle));
-                    (live || !new.insert(handle)).then(|| {
-                        format!("its recorded answer makes handle {handle}, which is in use")
-                    })
-                }
-            },
-            Kind::NewFile if answered.is_none_or(|it| it.new_channel.is_none()) => {
-                Some(format!("its recorded answer has no new channel in attribute {id:#x}"))
-            }
-            _ => None,
-        }
-    })
-}
-
-/// A request of this run with what the recorded answer made.
-fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
-    let mut made = sent.clone();
-    let method = method_of(sent);
-    for attr in &mut made.attributes {
-        if let Some(answered) = recorded.attributes.iter().find(|it| it.id == attr.id) {
-            let attribute = Attribute { attr_id: attr.id, ..Attribute::default() };
-            let is_new = kind(method, &attribute) == Kind::NewHandle;
-            attr.new_handle = answered.new_handle.filter(|_| is_new);
-            attr.output.clone_from(&answered.output);
-        }
-    }
-    made
-}
-
-/// Writes the recorded answer into a request.
-fn answer(
-    state: &mut State,
-    recorded: &Ioctl,
-    output: &[u8],
-    request: &mut [u64],
-) -> Result<(), Errno> {
-    let Some((header, attributes)) = IoctlHeader::split(request) else { return Ok(()) };
-    let method = header.method();
-    for attribute in attributes {
-        let Some(attr) = recorded.attributes.iter().find(|it| it.id == attribute.attr_id) else {
-            continue;
-        };
-        if attr.filled {
-            attribute.flags |= VALID_OUTPUT;
-        }
-        let empty = Vec::new();
-        let bytes = match kind(method, attribute) {
-            Kind::Output => attr.output.as_ref().map_or(&empty, |bytes| &bytes.0),
-            Kind::OutputMailbox => output,
-            // A call that fails makes nothing.
-            Kind::NewHandle | Kind::NewFile if recorded.errno != 0 => continue,
-            Kind::NewHandle => {
-                attribute.data = attr.new_handle.unwrap_or(attribute.data);
-                continue;
-            }
-            Kind::NewFile => {
-                if let Some(number) = attr.new_channel {
-                    let (ours, theirs) = socketpair(
-                        AddressFamily::Unix,
-                        SockType::SeqPacket,
-                        None,
-                        SockFlag::SOCK_CLOEXEC,
-                    )?;
-                    state.channels.push((number, ours));
-                    attribute.data = theirs.into_raw_fd() as u64;
-                    state.descriptors.insert(attribute.data, number);
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        let end = bytes.len().min(attribute.len.into());
-        if !own_memory::write(attribute.data, &bytes[..end]) {
-            return Err(Errno::EFAULT);
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use verbless_devx::abi::attr::{async_event_alloc, devx_umem_reg};
-
-    use super::*;
-    use crate::recording::entry::Attr;
-
-    /// Whether an answer to a request with one attribute is impossible, and why.
-    fn why(state: &State, method: Method, answered: Attr) -> Option<String> {
-        let mut request = [&IoctlHeader::new(method, 1).words()[..], &[0; 2]].concat();
-        let (_, attributes) = IoctlHeader::split(&mut request).expect("a request");
-        attributes[0].attr_id = answered.id;
-        let Method { object, method } = method;
-        let attributes = vec![answered];
-        let recorded = Ioctl { object, method, attributes, ..Ioctl::default() };
-        impossible(state, 0, &recorded, &mut request)
-    }
-
-    #[test]
-    fn channel_that_an_answer_lacks_is_no_descriptor_0() {
-        let id = async_event_alloc::FD_HANDLE;
-        let why = |attr| why(&State::default(), method::ASYNC_EVENT_ALLOC, attr);
-        let lacks = why(Attr { id, ..Attr::default() }).expect("it has no channel");
-        assert!(lacks.contains("no new channel"), "{lacks}");
-        assert_eq!(why(Attr { id, new_channel: Some(0), ..Attr::default() }), None);
-    }
-
-    #[test]
-    fn handle_is_new_in_its_file() {
-        let (id, mut state) = (devx_umem_reg::HANDLE, State::default());
-        let registered = |handle| Attr { id, new_handle: handle, ..Attr::default() };
-        let registers = method::DEVX_UMEM_REG;
-        assert!(why(&state, registers, registered(None)).is_some());
-        state.handles.entry(1).or_default().insert(7);
-        assert_eq!(why(&state, registers, registered(Some(7))), None, "of another file");
-        state.handles.entry(0).or_default().insert(7);
-        assert!(why(&state, registers, registered(Some(7))).is_some());
-    }
-
-    #[test]
-    fn handle_of_another_attribute_makes_nothing() {
-        let attr = |id, new_handle| Attr { id, new_handle, ..Attr::default() };
-        let Method { object, method } = method::DEVX_UMEM_REG;
-        let ioctl = |attributes| Ioctl { object, method, attributes, ..Ioctl::default() };
-        let ids = [devx_umem_reg::LEN, devx_umem_reg::HANDLE];
-        let sent = ioctl(ids.map(|id| attr(id, None)).into());
-        let made = made(&sent, &ioctl(vec![attr(ids[0], Some(3)), attr(ids[1], Some(4))]));
-        let handles: Vec<_> = made.attributes.iter().map(|attr| attr.new_handle).collect();
-        assert_eq!(handles, [None, Some(4)]);
     }
 }

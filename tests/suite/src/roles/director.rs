@@ -169,7 +169,7 @@ impl<'a> Director<'a> {
     fn run(mut self) -> Result<(), Stop> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
-            // A message is there at once for whoever sends without end: time is asked for first.
+            // A peer that sends without end always has a message here: time is checked first.
             let next = (!left.is_zero()).then(|| self.receiver.recv_timeout(left).ok()).flatten();
             let (side, life, report) = next.ok_or_else(|| {
                 Stop::fail(format!("hung: it has not ended after {} s", limit(self.case).as_secs()))

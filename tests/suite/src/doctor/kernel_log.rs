@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::report::privacy::has_name;
+use crate::report::scrub::has_name;
 
 /// Bytes of the log that are read at most.
 const MAX_LOG_BYTES: usize = 16 << 20;
@@ -94,7 +94,7 @@ impl KernelLog {
     }
 
     /// The lines of mlx5 about these devices since then, the last few. `names`: their PCI addresses
-    /// and RDMA names. A report goes to strangers: it has no line about the machine's other devices.
+    /// and RDMA names. A report goes to strangers: the log of other devices is not for them.
     pub(crate) fn lines(mut self, names: &[String]) -> Vec<String> {
         let text = read_all(&mut self.0).unwrap_or_default();
         let is_about = |line: &String| names.iter().any(|name| has_name(line, name));

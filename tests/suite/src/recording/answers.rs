@@ -1,7 +1,7 @@
 //! Recorded answers in the requests of a replay.
 //!
-//! The driver relies on a kernel's answers when it frees memory and closes files, and a recording is
-//! a stranger's: an answer that no kernel gives is found before anything follows from it.
+//! The driver relies on a kernel's answers when it frees memory and closes files, and a recording
+//! is a stranger's: an answer that no kernel gives is found before anything follows from it.
 
 use std::collections::HashSet;
 use std::os::fd::IntoRawFd;

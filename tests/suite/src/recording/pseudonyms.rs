@@ -9,7 +9,8 @@ use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
 use super::entry::{Cqe, Entry, RecordedDevice, Wqe};
-use crate::report::privacy::{has_address, identifies, replace_name, scrub_text};
+use crate::report::privacy::identifies;
+use crate::report::scrub::{has_address, replace_name, scrub_text};
 
 /// A value of fewer bytes is too common to be looked for.
 const LEAST_BYTES: usize = 6;

@@ -58,8 +58,8 @@ pub(super) struct State {
     control: bool,
     /// The rings of each open file.
     rings: HashMap<u32, Rings>,
-    /// The handles of each open file that answers made and that are not destroyed, with the types of
-    /// their objects.
+    /// The handles of each open file that answers made and that are not destroyed, with the types
+    /// of their objects.
     pub(super) handles: HashMap<u32, HashMap<u64, u16>>,
     /// A request or WQE contradicted the recording, other than by its place in it.
     contradicted: bool,
@@ -335,10 +335,11 @@ impl Drop for Replayed {
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it follows no pointer itself")]
 // SAFETY: answers are written by `own_memory`, within the lengths of the outputs. CQEs are written
 // only into rings, which lie in memory that is registered: a ring ends when its queue or memory is
-// destroyed, by their handles, and with the file. Handles come from a stranger's file, so `impossible`
-// refuses an answer whose new handle is missing or belongs to something live; `made` takes new
-// handles from no other attributes. It also refuses an answer that lacks a new channel, so each
-// descriptor is one that `answer` has opened for this caller. Mappings are of new memory files.
+// destroyed, by their handles, and with the file. Handles come from a stranger's file, so
+// `impossible` refuses an answer whose new handle is missing or belongs to something live; `made`
+// takes new handles from no other attributes. It also refuses an answer that lacks a new channel,
+// so each descriptor is one that `answer` has opened for this caller. Mappings are of new memory
+// files.
 unsafe impl OpenDevice for Replayed {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         let mut state = self.script.state();

@@ -76,7 +76,39 @@ fn decode(known: &Known<'_>, options: &Options) -> crate::repository::Result<Str
     decode_text(known, options, &text, output.as_deref())
 }
 
+/// The decoded text. Parts of the log are quoted in it and in errors; the log may be a stranger's,
+/// so they get no control character that a terminal would obey.
 fn decode_text(
+    known: &Known<'_>,
+    options: &Options,
+    text: &str,
+    output: Option<&str>,
+) -> crate::repository::Result<String> {
+    match decode_raw(known, options, text, output) {
+        Ok(decoded) => Ok(plain(&decoded)),
+        Err(error) => Err(plain(&error.to_string()).into()),
+    }
+}
+
+/// The text with control characters, other than the ends of lines and tabs, and marks that change
+/// the direction of writing as escapes.
+fn plain(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control() && !matches!(c, '\n' | '\t')
+            || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
+            || matches!(c, '\u{2066}'..='\u{2069}')
+    };
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match steers(c) {
+            true => plain.extend(c.escape_unicode()),
+            false => plain.push(c),
+        }
+    }
+    plain
+}
+
+fn decode_raw(
     known: &Known<'_>,
     options: &Options,
     text: &str,

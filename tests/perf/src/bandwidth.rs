@@ -105,14 +105,17 @@ fn post<S: Service, W: WorkRequest<S>>(
         {
             while window.posted < iterations && window.posted - window.done + batch <= depth {
                 if batch == 1 {
-                    let (is_last, cookie) = window.next(group, iterations, start);
+                    let (is_last, cookie) = window.next(group, iterations, false, start);
                     let request = if is_last { signaled } else { plain };
                     lane.qp.post(request, cookie)?;
                     continue;
                 }
                 let mut requests = lane.qp.batch();
-                for _ in 0..batch.min(iterations - window.posted) {
-                    let (is_last, cookie) = window.next(group, iterations, start);
+                for left in (0..batch.min(iterations - window.posted)).rev() {
+                    // Messages of an open group complete with its last one: if the next batch has
+                    // no room beside them, the group ends with this batch.
+                    let ends = left == 0 && window.open + 1 + batch > depth;
+                    let (is_last, cookie) = window.next(group, iterations, ends, start);
                     let request = if is_last { signaled } else { plain };
                     requests.post(request, cookie)?;
                 }
@@ -142,14 +145,16 @@ fn post<S: Service, W: WorkRequest<S>>(
 
 impl Window {
     /// The next message: whether it is the last of its group, and the messages of the group so far.
+    /// `ends`: it is the last, however many there are.
     #[inline(always)]
-    fn next(&mut self, group: u32, iterations: u32, start: Instant) -> (bool, u64) {
+    fn next(&mut self, group: u32, iterations: u32, ends: bool, start: Instant) -> (bool, u64) {
         if self.open == 0 {
             self.begun.push_back(start.elapsed());
         }
         self.posted += 1;
         self.open += 1;
-        let (is_last, messages) = (self.open == group || self.posted == iterations, self.open);
+        let is_last = ends || self.open == group || self.posted == iterations;
+        let messages = self.open;
         if is_last {
             self.open = 0;
         }

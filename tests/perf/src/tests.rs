@@ -65,6 +65,15 @@ fn several_qps_in_batches_send_all_messages() {
 }
 
 #[test]
+fn batch_as_deep_as_the_window_completes() {
+    let plan = Plan::new(Operation::Send, Kind::Bandwidth, 64);
+    for (depth, batch) in [(128, 128), (128, 50), (128, 100), (3, 2)] {
+        let (_, arrived) = measure(&Plan { iterations: 400, depth, batch, ..plan });
+        assert_eq!(arrived, 400, "{depth} in flight, {batch} per doorbell");
+    }
+}
+
+#[test]
 fn messages_longer_than_a_request_make_ping_pong() {
     for bytes in [1, 220, 221, 100_000] {
         for operation in [Operation::Write, Operation::Send] {

@@ -52,7 +52,12 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> Row {
     if !failed {
         failed_commands.clear();
     }
-    let kernel_log = log.filter(|_| failed).map_or_else(Vec::new, KernelLog::lines);
+    let names: Vec<String> = lab
+        .devices()
+        .iter()
+        .flat_map(|device| device.pci_address.iter().chain([&device.name]).cloned())
+        .collect();
+    let kernel_log = log.filter(|_| failed).map_or_else(Vec::new, |log| log.lines(&names));
     let seconds = start.elapsed().as_secs_f64();
     Row { case: case.id(), outcome, seconds, failed_commands, kernel_log }
 }
@@ -123,6 +128,14 @@ pub(crate) fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
                 .unwrap_or("no message");
             Err(Stop::fail(format!("panicked: {text}")))
         }
-        Err(_) => Err(Stop::fail(format!("hung: no end after {timeout} s"))),
+        Err(_) => Err(Stop::fail(format!("{HUNG}no end after {timeout} s"))),
     }
+}
+
+/// The start of the reason of a case that has not ended.
+const HUNG: &str = "hung: ";
+
+/// Whether a case has not ended: its thread goes on.
+pub(crate) fn is_hung(ended: &Result<(), Stop>) -> bool {
+    matches!(ended, Err(Stop(why)) if why.starts_with(HUNG))
 }

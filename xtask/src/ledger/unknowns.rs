@@ -63,8 +63,8 @@ pub(super) fn render(unknowns: &[Unknown]) -> String {
     let intro = "No card has met the driver yet. This page lists what the model and public sources \
                  leave open, what each answer would mean, and how to ask. `hwtest --unknowns` runs \
                  the cases that answer a question and reports just these; send the file of \
-                 `hwtest --unknowns --json FILE`. `cargo xtask ledger --render` makes this page from \
-                 `tests/suite/unknowns.toml`.";
+                 `hwtest --unknowns --json FILE`. `cargo xtask ledger --render` makes this page \
+                 from `tests/suite/unknowns.toml`.";
     let mut out = format!("# What only a card can answer\n\n{}", wrapped(intro, ""));
     let (with, without): (Vec<&Unknown>, Vec<&Unknown>) =
         unknowns.iter().partition(|it| !it.case.is_empty());

@@ -69,8 +69,8 @@ pub(crate) struct Options {
     #[arg(conflicts_with_all = ["boots", "no_device", "Shape", "arch", "pages"])]
     rxe: bool,
     /// Boot two guests on the two sides of one BlueField: this one is the DPU's own system, an
-    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `hwtest` with options for `--connect`; by
-    /// default all cases of two machines. The DPU runs `hwtest serve`.
+    /// x86-64 guest with Linux 6.1 is its host. PROGRAM is `hwtest` with options for `--connect`;
+    /// by default all cases of two machines. The DPU runs `hwtest serve`.
     #[arg(long, value_name = "SIDE", value_parser = ["dpu"])]
     #[arg(conflicts_with_all = ["rdma_core_suite", "with_rdma_core", "reload", "shutdown"])]
     #[arg(conflicts_with_all = ["boots", "no_device", "carry", "sides", "functions"])]

@@ -35,6 +35,20 @@ fn check(name: &str, text: &str, says: &[&str], left: &[usize]) {
     assert_eq!(numbers, left, "{name}: {shown}");
 }
 
+#[test]
+fn quoted_text_does_not_steer_the_terminal() {
+    let row = "000: 01040000 00000000 00000000 00000000";
+    let text = format!(
+        "\u{1b}]0;a\u{7}: dump command data NOP\u{8}(0x80d) INPUT\n{row}\n\
+         \u{9b}2J left \u{202e}over\n"
+    );
+    let shown = decoded(None, &text, None).expect("a command");
+    assert!(shown.contains("\\u{1b}]0;a\\u{7}") && shown.contains("\\u{202e}over"), "{shown:?}");
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+    let why = decoded(None, "\u{1b}]0;no dump\u{7}", None).expect_err("no dump").to_string();
+    assert!(why.contains("\\u{1b}]0;no dump\\u{7}"), "{why:?}");
+}
+
 macro_rules! logs {
     ($($test:ident: $file:literal, $says:expr, $left:expr;)*) => {
         const LOGS: &[(&str, &str)] = &[$(($file, include_str!(concat!("logs/", $file)))),*];

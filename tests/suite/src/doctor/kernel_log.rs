@@ -9,6 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::report::scrub::has_name;
+
 /// Bytes of the log that are read at most.
 const MAX_LOG_BYTES: usize = 16 << 20;
 
@@ -91,10 +93,13 @@ impl KernelLog {
         Ok(Self(file))
     }
 
-    /// The lines of mlx5 since then, the last few.
-    pub(crate) fn lines(mut self) -> Vec<String> {
+    /// The lines of mlx5 about these devices since then, the last few. `names`: their PCI addresses
+    /// and RDMA names. A report goes to strangers: the log of other devices is not for them.
+    pub(crate) fn lines(mut self, names: &[String]) -> Vec<String> {
         let text = read_all(&mut self.0).unwrap_or_default();
-        let lines = text.lines().filter_map(message).filter(|line| is_about_mlx5(line));
+        let is_about = |line: &String| names.iter().any(|name| has_name(line, name));
+        let lines = text.lines().filter_map(message);
+        let lines = lines.filter(|line| is_about_mlx5(line) && is_about(line));
         let lines: Vec<_> = lines.collect();
         lines[lines.len().saturating_sub(KEPT)..].to_vec()
     }
@@ -236,10 +241,15 @@ mod tests {
         let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
         let refused = "mlx5_core 0000:08:00.0: mlx5_cmd_check:782: CREATE_QP(0x500) op_mod(0x0) \
                        failed, status bad parameter(0x3)";
-        for line in ["usb 1-1: new device", refused, "infiniband mlx5_0: an error"] {
+        let others = ["infiniband mlx5_01: an error", "mlx5_core 0000:09:00.0 lan: Link up"];
+        for line in ["usb 1-1: new device", refused, "infiniband mlx5_0: an error"]
+            .into_iter()
+            .chain(others)
+        {
             std::io::Write::write_all(&mut file, record(line).as_bytes()).expect("room");
         }
-        assert_eq!(log.lines(), [refused, "infiniband mlx5_0: an error"]);
+        let names = ["0000:08:00.0", "mlx5_0"].map(str::to_owned);
+        assert_eq!(log.lines(&names), [refused, "infiniband mlx5_0: an error"]);
         std::fs::remove_file(&path).expect("it is there");
         assert!(KernelLog::end_of(&path).is_err());
     }

@@ -58,6 +58,9 @@ pub(crate) struct ReplayOptions {
     /// Only cases whose name contains this, or one of these if it is given several times.
     #[arg(long, value_name = "PART")]
     pub(crate) filter: Vec<String>,
+    /// Cases repeat something as often as in a run with --long: for the recording of such a run.
+    #[arg(long)]
+    pub(crate) long: bool,
 }
 
 /// Where `hwtest serve` listens, and on which device.
@@ -65,8 +68,8 @@ pub(crate) struct ReplayOptions {
 pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) on: DeviceOptions,
-    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every IPv4 address of
-    /// this machine: any program that reaches the port can run the cases and measure, and nothing
+    /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every IPv4 address
+    /// of this machine: any program that reaches the port can run the cases and measure, and nothing
     /// else.
     #[arg(default_value = "0.0.0.0")]
     pub(crate) address: String,

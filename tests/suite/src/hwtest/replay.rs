@@ -20,7 +20,7 @@ pub(crate) fn run(options: &ReplayOptions) -> Result<bool, Box<dyn Error>> {
     let chosen = |name: &str| {
         options.filter.is_empty() || options.filter.iter().any(|part| name.contains(part.as_str()))
     };
-    recording.run(chosen, |row| {
+    recording.run(chosen, options.long, |row| {
         writeln!(out, "{}", row.line())?;
         run.cases.push(row);
         Ok::<_, io::Error>(())

@@ -14,7 +14,7 @@ use super::document::{Document, RecordedCase};
 use super::entry::{Entry, Header};
 use super::replay::{Replay, Script};
 use super::writer::Recording;
-use crate::run::supervise;
+use crate::run::{is_hung, supervise};
 use crate::{Case, Choice, Lab, Need, Outcome, Row, Stop, cases};
 
 impl Recording {
@@ -67,6 +67,9 @@ impl Replayed {
             format!("on {device}"),
             format!("it {identity} the devices' own addresses"),
         ];
+        if self.header.long {
+            lines.push("of a long run: replay it with --long".into());
+        }
         let own = page_size() as u64;
         if self.header.page_bytes != own {
             lines.push(format!(
@@ -77,19 +80,31 @@ impl Replayed {
         lines
     }
 
-    /// Runs the cases whose names `selects`, in the order of the recording.
+    /// Runs the cases whose names `selects`, in the order of the recording. `long`: cases repeat
+    /// something for minutes, as in the recording of a long run; the file, a stranger's, cannot ask
+    /// for it. After a case that hangs, the others are skipped: its thread goes on.
     ///
     /// # Errors
     /// Those of `done`.
     pub fn run<E>(
         self,
         selects: impl Fn(&str) -> bool,
+        long: bool,
         mut done: impl FnMut(Row) -> Result<(), E>,
     ) -> Result<(), E> {
+        let mut hung: Option<String> = None;
         for case in self.cases.into_iter().filter(|case| selects(&case.name)) {
             let begun = Instant::now();
             let name = case.name.clone();
-            let outcome = run_again(&self.header, &self.devices, case);
+            let outcome = match &hung {
+                Some(before) => Outcome::Skipped(format!("{before} hung before it")),
+                None => {
+                    let mut hangs = false;
+                    let outcome = run_again(&self.header, &self.devices, case, long, &mut hangs);
+                    hung = hangs.then(|| name.clone());
+                    outcome
+                }
+            };
             let seconds = begun.elapsed().as_secs_f64();
             let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
             done(Row { case: name, outcome, seconds, failed_commands, kernel_log })?;
@@ -99,7 +114,13 @@ impl Replayed {
 }
 
 /// Runs one case on the answers that it got.
-fn run_again(header: &Header, devices: &[DeviceInfo], recorded: RecordedCase) -> Outcome {
+fn run_again(
+    header: &Header,
+    devices: &[DeviceInfo],
+    recorded: RecordedCase,
+    long: bool,
+    hangs: &mut bool,
+) -> Outcome {
     let skip = |why: &str| Outcome::Skipped(format!("not replayable: {why}"));
     let Some(end) = recorded.end.clone() else {
         return skip("the recording ends within it");
@@ -117,7 +138,7 @@ fn run_again(header: &Header, devices: &[DeviceInfo], recorded: RecordedCase) ->
         return skip(why);
     }
     let has_queues = recorded.entries.iter().any(|it| matches!(&it.entry, Entry::Wqe(_)));
-    let choice = Choice { destructive: header.destructive, long: header.long, ..Choice::default() };
+    let choice = Choice { destructive: header.destructive, long, ..Choice::default() };
     let script = Script::new(recorded);
     let backend = Replay { devices: devices.to_vec(), script: script.clone() };
     if has_queues {
@@ -125,6 +146,7 @@ fn run_again(header: &Header, devices: &[DeviceInfo], recorded: RecordedCase) ->
     }
     let lab = Lab::on_recording(Arc::new(backend), devices.to_vec(), choice);
     let ended = supervise(lab, case);
+    *hangs = is_hung(&ended);
     let differences = script.finish();
     // What a case reads of its memory is not what the device wrote there.
     if has_queues && ended.is_err() && end.outcome == "passed" && !script.was_contradicted() {

@@ -2,6 +2,7 @@
 //!
 //! Reading it limits its size and refuses what is no recording, with the number of the line.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -9,10 +10,16 @@ use std::sync::Arc;
 
 use verbless_prm::dump::parse_log;
 
+use super::bytes::{self, take};
 use super::entry::{CaseEnd, CaseStart, Entry, FORMAT, Header, Ioctl, TITLE};
+use crate::report::plain;
 
 /// The default limit of a file that is read.
 const MAX_BYTES: u64 = 1 << 30;
+/// Bytes of memory that its bytes, lists and entries may take.
+const MAX_DECODED: usize = 1 << 30;
+/// Attributes of an ioctl: the length of a request, 24 bytes and 16 for each, has 16 bits.
+const MAX_ATTRIBUTES: usize = (u16::MAX as usize - 24) / 16;
 /// Lines of one command, with both mailboxes: the longest mailbox has 64 KiB, 16 bytes in a line.
 const MAX_COMMAND_LINES: usize = 3 * 4096;
 /// Cases, and devices.
@@ -54,11 +61,17 @@ impl Document {
             let limit = MAX_BYTES >> 20;
             return Err(format!("{}: it is larger than {limit} MiB", path.display()));
         }
-        Self::parse(&text).map_err(|why| format!("{} is no recording: {why}", path.display()))
+        // A message may quote the file.
+        Self::parse(&text)
+            .map_err(|why| format!("{} is no recording: {}", path.display(), plain(&why)))
     }
 
     /// Parses its text.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        bytes::within(MAX_DECODED, || Self::parse_all(text))
+    }
+
+    fn parse_all(text: &str) -> Result<Self, String> {
         if !text.starts_with(TITLE) {
             return Err(format!(
                 "its first line is not `{TITLE}`, which `hwtest --record FILE` writes"
@@ -73,6 +86,10 @@ impl Document {
             parsed.map_err(|why| format!("line {number}: {why}"))?;
         }
         let header = header.ok_or("it has no line `recording`")?;
+        let mut names = HashSet::new();
+        if let Some(case) = cases.iter().find(|case| !names.insert(&case.name)) {
+            return Err(format!("the case {:?} is in it twice", case.name));
+        }
         Ok(Self { header, cases })
     }
 }
@@ -104,7 +121,9 @@ impl Commands {
             };
         }
         let dumped = parse_log(&self.text)?.pop().ok_or("lines that are no command")?;
-        let mailboxes = (dumped.input.into(), dumped.output.unwrap_or_default().into());
+        let (input, output) = (dumped.input, dumped.output.unwrap_or_default());
+        take(input.len() + output.len())?;
+        let mailboxes = (input.into(), output.into());
         if let Some(number) = number {
             if number != self.numbered.len() {
                 return Err(format!("command {number} is not the next"));
@@ -176,11 +195,15 @@ fn parse_line(
         other => return Err(format!("{other:?} is unknown")),
     };
     let (input, output) = match &entry {
+        Entry::Ioctl(ioctl) if ioctl.attributes.len() > MAX_ATTRIBUTES => {
+            return Err(format!("an ioctl has at most {MAX_ATTRIBUTES} attributes"));
+        }
         Entry::Ioctl(ioctl) => commands.take(ioctl.command)?,
         _ => Default::default(),
     };
     let case = cases.last_mut().filter(|case| case.end.is_none());
     let case = case.ok_or_else(|| format!("{word} outside of a case"))?;
+    take(size_of::<Recorded>())?;
     case.entries.push(Recorded { entry, input, output });
     Ok(())
 }
@@ -197,6 +220,11 @@ mod tests {
     const HEADER: &str = concat!(
         r#"recording {"format":1,"program":"","device":"","identity":false,"limit":1,"#,
         r#""page_bytes":4096,"destructive":false,"long":false,"devices":[]}"#,
+    );
+    const DEVICE: &str = concat!(
+        r#"{"name":"","node":"","pci_address":"","function":"","vendor_id":1,"device_id":1,"#,
+        r#""board_id":"","firmware":"","node_guid":"00","system_image_guid":"00","#,
+        r#""embedded_cpu":false,"netdevs":[""],"ports":[]}"#,
     );
     const CASE: &str = r#"case {"name":"open::it"}"#;
 
@@ -218,6 +246,43 @@ mod tests {
         assert_eq!(refused(&[CASE, end, map]), "line 4: map outside of a case");
         assert_eq!(refused(&[end]), "line 2: an end without a case");
         assert_eq!(refused(&[CASE, "lost {}"]), "line 3: \"lost\" is unknown");
+    }
+
+    #[test]
+    fn small_file_that_decodes_to_gigabytes_is_refused() {
+        let attribute = r#"{"id":1,"input":"*65536"}"#;
+        let ioctl = |count| {
+            let attributes = vec![attribute; count].join(",");
+            format!(r#"ioctl {{"file":0,"object":0,"method":0,"attributes":[{attributes}]}}"#)
+        };
+        let text = [TITLE, CASE, &ioctl(17)].join("\n");
+        let why = bytes::within(1 << 20, || Document::parse_all(&text)).expect_err("too large");
+        assert!(why.starts_with("line 3: ioctl: decoded, it needs too much memory"), "{why}");
+        let empty = ioctl(MAX_ATTRIBUTES + 1).replace(r#","input":"*65536""#, "");
+        let why = refused(&[CASE, &empty]);
+        assert_eq!(why, "line 3: an ioctl has at most 4094 attributes");
+    }
+
+    #[test]
+    fn case_that_comes_twice_is_refused() {
+        let header = HEADER.replace("\"devices\":[]", &format!("\"devices\":[{DEVICE}]"));
+        let why = refused(&[&header, CASE, CASE]);
+        assert_eq!(why, "the case \"open::it\" is in it twice");
+    }
+
+    #[test]
+    fn texts_have_no_control_characters() {
+        let escape = r"\u001b[2J";
+        let header = HEADER.replace("\"devices\":[]", &format!("\"devices\":[{DEVICE}]"));
+        let header = header.replace("\"\"", &format!("\"{escape}\""));
+        let case = CASE.replace("it", escape);
+        let open = format!(r#"open {{"device":"{escape}","kind":"{escape}","error":"{escape}"}}"#);
+        let text = [TITLE, &header, &case, &open].join("\n");
+        let document = Document::parse(&text).unwrap_or_else(|why| panic!("{why}"));
+        let shown = format!("{}{}", document.header.program, document.cases[0].name);
+        assert_eq!(shown, r"\u{1b}[2Jopen::\u{1b}[2J");
+        // `Debug` would escape a control character as one backslash, and a backslash as two.
+        assert!(!format!("{document:?}").replace(r"\\", "").contains(r"\u{1b}"), "{document:?}");
     }
 
     #[test]

@@ -16,11 +16,13 @@
 //! Commands have the form of `verbless-model run --trace=FILE` (`verbless_prm::dump`), which skips
 //! all other lines; the ioctl that carried a command follows it. Other lines are a word and a JSON
 //! object, with the seconds since the start where something happened.
+//!
+//! Each text is read by `text` and each list by `list`: they come from a stranger.
 
 use serde::{Deserialize, Serialize};
 use verbless_devx::ErrorKind;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, list, some_text, text, texts};
 
 /// The version of the form.
 pub(super) const FORMAT: u32 = 1;
@@ -33,8 +35,10 @@ pub(super) const TITLE: &str = "# verbless recording 1";
 pub(super) struct Header {
     pub format: u32,
     /// The program, its version and its commit.
+    #[serde(deserialize_with = "text")]
     pub program: String,
     /// The device and its peer in words.
+    #[serde(deserialize_with = "text")]
     pub device: String,
     /// Whether it has the devices' own GIDs, GUIDs and MAC addresses.
     pub identity: bool,
@@ -47,6 +51,7 @@ pub(super) struct Header {
     /// Whether cases repeat something for minutes.
     pub long: bool,
     /// The first device, and its peer if there is one.
+    #[serde(deserialize_with = "list")]
     pub devices: Vec<RecordedDevice>,
 }
 
@@ -54,18 +59,26 @@ pub(super) struct Header {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecordedDevice {
+    #[serde(deserialize_with = "text")]
     pub name: String,
+    #[serde(deserialize_with = "text")]
     pub node: String,
+    #[serde(default, deserialize_with = "some_text")]
     pub pci_address: Option<String>,
+    #[serde(deserialize_with = "text")]
     pub function: String,
     pub vendor_id: u16,
     pub device_id: u16,
+    #[serde(deserialize_with = "text")]
     pub board_id: String,
+    #[serde(deserialize_with = "text")]
     pub firmware: String,
     pub node_guid: Bytes,
     pub system_image_guid: Bytes,
     pub embedded_cpu: bool,
+    #[serde(deserialize_with = "texts")]
     pub netdevs: Vec<String>,
+    #[serde(deserialize_with = "list")]
     pub ports: Vec<RecordedPort>,
 }
 
@@ -74,8 +87,10 @@ pub(super) struct RecordedDevice {
 #[serde(deny_unknown_fields)]
 pub(super) struct RecordedPort {
     pub number: u8,
+    #[serde(deserialize_with = "text")]
     pub link_layer: String,
     pub state: u8,
+    #[serde(deserialize_with = "list")]
     pub gids: Vec<RecordedGid>,
 }
 
@@ -87,6 +102,7 @@ pub(super) struct RecordedGid {
     pub gid: Bytes,
     /// `enum ib_uverbs_gid_type`.
     pub kind: u32,
+    #[serde(default, deserialize_with = "some_text")]
     pub netdev: Option<String>,
 }
 
@@ -94,6 +110,7 @@ pub(super) struct RecordedGid {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CaseStart {
+    #[serde(deserialize_with = "text")]
     pub name: String,
 }
 
@@ -102,8 +119,10 @@ pub(super) struct CaseStart {
 #[serde(deny_unknown_fields)]
 pub(super) struct CaseEnd {
     /// `passed`, `failed` or `skipped`.
+    #[serde(deserialize_with = "text")]
     pub outcome: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "text")]
     pub reason: String,
     pub seconds: f64,
 }
@@ -126,6 +145,7 @@ pub(super) enum Entry {
 pub(super) struct Wqe {
     pub file: u32,
     /// `sq` or `rq`.
+    #[serde(deserialize_with = "text")]
     pub queue: String,
     /// The QP.
     pub number: u32,
@@ -154,11 +174,13 @@ pub(super) struct Cqe {
 pub(super) struct Unseen {
     pub file: u32,
     /// `sq`, `rq` or `cq`.
+    #[serde(deserialize_with = "text")]
     pub queue: String,
     pub number: u32,
     /// How many entries; 0 if they were not counted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub count: u32,
+    #[serde(deserialize_with = "text")]
     pub why: String,
 }
 
@@ -169,11 +191,14 @@ pub(super) struct Open {
     /// The number of the open file in this case, from 0; absent if it could not be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<u32>,
+    #[serde(deserialize_with = "text")]
     pub device: String,
     /// Why it could not be opened: the kind of error, and what it says.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "text")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "some_text")]
     pub error: Option<String>,
 }
 
@@ -199,6 +224,7 @@ pub(super) struct Ioctl {
     pub thread: u32,
     /// The method's name, for readers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "text")]
     pub name: String,
     pub object: u16,
     pub method: u16,
@@ -209,6 +235,7 @@ pub(super) struct Ioctl {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub odd_header: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "list")]
     pub attributes: Vec<Attr>,
     /// The number of its command in the recording, from 0. A command that was recorded before, with
     /// the same answer, is not repeated: it has only its number.

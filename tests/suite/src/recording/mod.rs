@@ -6,8 +6,9 @@
 //! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a
 //!   recording says of its devices.
 //! - `document`: the file that is read; `compare`: a request beside a recorded one; `replay`: the
-//!   backend that answers; `cases`: the cases on it.
+//!   backend that answers; `answers`: what it may answer; `cases`: the cases on it.
 
+mod answers;
 mod attributes;
 mod bytes;
 mod cases;

@@ -9,14 +9,16 @@ use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
 use super::entry::{Cqe, Entry, RecordedDevice, Wqe};
-use crate::report::privacy::{identifies, scrub_text};
+use crate::report::privacy::identifies;
+use crate::report::scrub::{has_address, replace_name, scrub_text};
 
 /// A value of fewer bytes is too common to be looked for.
 const LEAST_BYTES: usize = 6;
 /// A value with fewer bytes that are not 0 occurs by chance.
 const LEAST_NONZERO: usize = 3;
 
-/// Identifiers that are replaced: far more than a pair of devices has.
+/// Identifiers that are replaced: far more than a pair of devices has. A recording ends where there
+/// are more, as none may be left in it.
 const MOST: usize = 1024;
 
 /// Identifiers, each with the bytes in its place.
@@ -25,6 +27,10 @@ pub(super) struct Pseudonyms {
     /// The longest first: a GUID may be part of a GID.
     known: Vec<(Vec<u8>, Vec<u8>)>,
     count: u16,
+    /// There were more than [`MOST`].
+    is_full: bool,
+    /// Names of devices and of network devices, each with the name in its place; the longest first.
+    names: Vec<(String, String)>,
 }
 
 impl Pseudonyms {
@@ -39,25 +45,59 @@ impl Pseudonyms {
         }
     }
 
-    /// Replaces the identifiers of devices, and the names of their network devices.
-    pub(super) fn rename_devices(&self, devices: &mut [RecordedDevice]) {
-        let mut names: Vec<String> = Vec::new();
-        let mut rename = |name: &mut String| {
-            let number = names.iter().position(|it| it == name).unwrap_or_else(|| {
-                names.push(name.clone());
-                names.len() - 1
-            });
-            *name = format!("netdev{number}");
+    /// Why nothing more may be recorded, if so.
+    pub(super) fn limit_reached(&self) -> Option<String> {
+        self.is_full.then(|| {
+            format!(
+                "it would have more than {MOST} GIDs, GUIDs and addresses to replace: record fewer \
+                 cases (--filter), or keep them (--identify)"
+            )
+        })
+    }
+
+    /// Replaces the identifiers of devices, the names of their network devices, and their own names
+    /// if these have an address in them.
+    pub(super) fn rename_devices(&mut self, devices: &mut [RecordedDevice]) {
+        self.learn_names(devices);
+        let rename = |name: &mut String| {
+            if let Some((_, to)) = self.names.iter().find(|(from, _)| from == name) {
+                name.clone_from(to);
+            }
         };
         for device in devices {
+            rename(&mut device.name);
             self.rename_bytes(&mut device.node_guid.0);
             self.rename_bytes(&mut device.system_image_guid.0);
-            device.netdevs.iter_mut().for_each(&mut rename);
+            device.netdevs.iter_mut().for_each(rename);
             for entry in device.ports.iter_mut().flat_map(|port| &mut port.gids) {
                 self.rename_bytes(&mut entry.gid.0);
-                entry.netdev.iter_mut().for_each(&mut rename);
+                entry.netdev.iter_mut().for_each(rename);
             }
         }
+    }
+
+    fn learn_names(&mut self, devices: &[RecordedDevice]) {
+        let is_taken = |name: &String| devices.iter().any(|device| device.name == *name);
+        let mut free = (0..).map(|number| format!("mlx5_{number}")).filter(|name| !is_taken(name));
+        for device in devices {
+            let is_new = !self.names.iter().any(|(from, _)| *from == device.name);
+            if has_address(&device.name) && is_new {
+                self.names.extend(free.next().map(|to| (device.name.clone(), to)));
+            }
+        }
+        let of_gids = |device: &RecordedDevice| {
+            let gids = device.ports.iter().flat_map(|port| &port.gids);
+            gids.filter_map(|entry| entry.netdev.clone()).collect::<Vec<_>>()
+        };
+        let netdevs = devices.iter().flat_map(|it| it.netdevs.iter().cloned().chain(of_gids(it)));
+        let mut count = 0;
+        for name in netdevs {
+            if !self.names.iter().any(|(from, _)| *from == name) {
+                self.names.push((name, format!("netdev{count}")));
+                count += 1;
+            }
+        }
+        self.names.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
     }
 
     /// Learns the identifiers in a command, by the names of its fields.
@@ -91,14 +131,26 @@ impl Pseudonyms {
             }
             self.learn(interface);
         }
-        self.learn(gid);
+        // Sixteen bytes do not occur by chance, however few of them are not 0: ::ffff:10.0.0.5.
+        if gid.iter().any(|&byte| byte != 0) {
+            self.add(gid);
+        }
     }
 
+    /// Learns an identifier, unless it occurs by chance.
     fn learn(&mut self, bytes: &[u8]) {
         let nonzero = bytes.iter().filter(|&&byte| byte != 0 && byte != 0xff).count();
-        let known = self.known.iter().any(|(from, to)| from == bytes || to == bytes);
-        let few = self.known.len() < MOST;
-        if bytes.len() < LEAST_BYTES || nonzero < LEAST_NONZERO || known || !few {
+        if bytes.len() >= LEAST_BYTES && nonzero >= LEAST_NONZERO {
+            self.add(bytes);
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if self.known.iter().any(|(from, to)| from == bytes || to == bytes) {
+            return;
+        }
+        if self.known.len() == MOST {
+            self.is_full = true;
             return;
         }
         self.count = self.count.wrapping_add(1);
@@ -171,6 +223,9 @@ impl Pseudonyms {
                 }
             }
             Entry::Open(open) => {
+                if let Some((_, to)) = self.names.iter().find(|(from, _)| *from == open.device) {
+                    open.device.clone_from(to);
+                }
                 if let Some(error) = &mut open.error {
                     *error = self.rename_text(error);
                 }
@@ -182,9 +237,10 @@ impl Pseudonyms {
         }
     }
 
-    /// The text without addresses.
+    /// The text with the other names, and without addresses.
     pub(super) fn rename_text(&self, text: &str) -> String {
-        scrub_text(text)
+        let renamed = |text: String, (from, to): &(String, String)| replace_name(&text, from, to);
+        scrub_text(&self.names.iter().fold(text.to_owned(), renamed))
     }
 }
 
@@ -221,12 +277,29 @@ mod tests {
         assert_eq!(gid[..8], GID[..8], "it is link-local");
         assert_eq!(gid[8..], [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]]);
         assert_eq!(renamed(&[&[1][..], &MAC, &[2]].concat()), [&[1][..], &mac, &[2]].concat());
-        let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3];
+    }
+
+    #[test]
+    fn ipv4_gid_is_replaced_however_few_of_its_bytes_are_not_zero() {
+        for address in [[10, 1, 2, 3], [10, 0, 0, 5]] {
+            let gid = [&[0; 10][..], &[0xff; 2], &address].concat();
+            let mut names = Pseudonyms::default();
+            names.learn_gid(&gid);
+            let mut bytes = gid;
+            names.rename_bytes(&mut bytes);
+            assert_eq!(bytes[..15], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2]);
+        }
+    }
+
+    #[test]
+    fn identifier_above_the_limit_is_noticed() {
         let mut names = Pseudonyms::default();
-        names.learn_gid(&ipv4);
-        let mut bytes = ipv4.to_vec();
-        names.rename_bytes(&mut bytes);
-        assert_eq!(bytes[..15], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2]);
+        let mac = |number: u16| [&[0x0c, 0x42, 0xa1, 0x65][..], &number.to_be_bytes()].concat();
+        (0..MOST as u16).for_each(|number| names.learn(&mac(number)));
+        assert_eq!(names.limit_reached(), None);
+        names.learn(&mac(MOST as u16));
+        let why = names.limit_reached().expect("one is left");
+        assert!(why.contains("more than 1024"), "{why}");
     }
 
     #[test]

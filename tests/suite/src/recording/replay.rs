@@ -9,27 +9,24 @@
 //! the recorded CQEs once the WQEs before them are posted.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::ftruncate;
-use verbless_devx::abi::request::VALID_OUTPUT;
-use verbless_devx::abi::{Header as IoctlHeader, method};
+use verbless_devx::abi::method;
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection,
 };
 use verbless_prm::CommandInfo;
 
-use super::attributes::{Kind, kind};
+use super::answers::{answer, destroyed, impossible, made};
 use super::compare::{Translation, differences, method_of, name, wqe_difference};
 use super::document::{Recorded, RecordedCase};
 use super::entry::{Cqe, Entry, Ioctl, OPEN_ERRORS, Wqe};
 use super::recorder::note_request;
 use super::rings::Rings;
-use crate::own_memory;
 
 /// Differences that are kept of a case.
 const MOST: usize = 20;
@@ -45,7 +42,7 @@ pub(super) struct Script {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Which entries were used.
     used: Vec<bool>,
     /// The first request of each file that was not used, as a position in its list.
@@ -55,12 +52,15 @@ struct State {
     more: usize,
     translation: Translation,
     /// Our ends of the channels, and the numbers of channels by the case's descriptors.
-    channels: Vec<(u32, OwnedFd)>,
-    descriptors: HashMap<u64, u32>,
+    pub(super) channels: Vec<(u32, OwnedFd)>,
+    pub(super) descriptors: HashMap<u64, u32>,
     /// The control file was wanted.
     control: bool,
     /// The rings of each open file.
     rings: HashMap<u32, Rings>,
+    /// The handles of each open file that answers made and that are not destroyed, with the types
+    /// of their objects.
+    pub(super) handles: HashMap<u32, HashMap<u64, u16>>,
     /// A request or WQE contradicted the recording, other than by its place in it.
     contradicted: bool,
 }
@@ -320,9 +320,26 @@ struct Replayed {
     threads: bool,
 }
 
+/// How long a request waits until another thread destroys what has its recorded handle.
+const HANDLE_WAIT: Duration = Duration::from_secs(1);
+
+/// Closing a file ends its registrations: no CQE is written there afterwards.
+impl Drop for Replayed {
+    fn drop(&mut self) {
+        let mut state = self.script.state();
+        state.rings.remove(&self.file);
+        state.handles.remove(&self.file);
+    }
+}
+
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it follows no pointer itself")]
-// SAFETY: answers are written by `own_memory`, within the lengths of the outputs; it registers and
-// maps no memory of the caller; descriptors are new.
+// SAFETY: answers are written by `own_memory`, within the lengths of the outputs. CQEs are written
+// only into rings, which lie in memory that is registered: a ring ends when its queue or memory is
+// destroyed, by their handles, and with the file. Handles come from a stranger's file, so
+// `impossible` refuses an answer whose new handle is missing or belongs to something live; `made`
+// takes new handles from no other attributes. It also refuses an answer that lacks a new channel,
+// so each descriptor is one that `answer` has opened for this caller. Mappings are of new memory
+// files.
 unsafe impl OpenDevice for Replayed {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         let mut state = self.script.state();
@@ -333,6 +350,17 @@ unsafe impl OpenDevice for Replayed {
         state.used[at] = true;
         let recorded = &self.script.case.entries[at];
         let Entry::Ioctl(ioctl) = &recorded.entry else { return Err(Errno::EPROTO) };
+        // The order of several threads is chance: a handle may be in use for a moment more.
+        let end = Instant::now() + if self.threads { HANDLE_WAIT } else { Duration::ZERO };
+        while let Some(why) = impossible(&state, self.file, ioctl, request) {
+            if Instant::now() >= end {
+                state.contradicts(format!("request {at} ({}): {why}", name(&sent, &input)));
+                return Err(Errno::EPROTO);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+            state = self.script.state();
+        }
         state.translation.learn_memory(ioctl, &sent);
         state.translation.learn_chosen(&recorded.input, &input);
         if ioctl.errno == 0 {
@@ -343,6 +371,14 @@ unsafe impl OpenDevice for Replayed {
         match ioctl.errno {
             0 => {
                 let made = made(&sent, ioctl);
+                let handles = state.handles.entry(self.file).or_default();
+                let new = made.attributes.iter().filter_map(|attr| attr.new_handle);
+                handles.extend(new.map(|handle| (handle, sent.object)));
+                if let Some(handle) = destroyed(&sent)
+                    && handles.get(&handle) == Some(&sent.object)
+                {
+                    handles.remove(&handle);
+                }
                 let rings = state.rings.entry(self.file);
                 let rings = rings.or_insert_with(|| Rings::new(None, self.file));
                 // A replay needs no thread for each device.
@@ -469,64 +505,4 @@ impl Replayed {
         }
         Some(at)
     }
-}
-
-/// A request of this run with what the recorded answer made.
-fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
-    let mut made = sent.clone();
-    for attr in &mut made.attributes {
-        if let Some(answered) = recorded.attributes.iter().find(|it| it.id == attr.id) {
-            attr.new_handle = answered.new_handle;
-            attr.output.clone_from(&answered.output);
-        }
-    }
-    made
-}
-
-/// Writes the recorded answer into a request.
-fn answer(
-    state: &mut State,
-    recorded: &Ioctl,
-    output: &[u8],
-    request: &mut [u64],
-) -> Result<(), Errno> {
-    let Some((header, attributes)) = IoctlHeader::split(request) else { return Ok(()) };
-    let method = header.method();
-    for attribute in attributes {
-        let Some(attr) = recorded.attributes.iter().find(|it| it.id == attribute.attr_id) else {
-            continue;
-        };
-        if attr.filled {
-            attribute.flags |= VALID_OUTPUT;
-        }
-        let empty = Vec::new();
-        let bytes = match kind(method, attribute) {
-            Kind::Output => attr.output.as_ref().map_or(&empty, |bytes| &bytes.0),
-            Kind::OutputMailbox => output,
-            Kind::NewHandle => {
-                attribute.data = attr.new_handle.unwrap_or(attribute.data);
-                continue;
-            }
-            Kind::NewFile => {
-                if let Some(number) = attr.new_channel {
-                    let (ours, theirs) = socketpair(
-                        AddressFamily::Unix,
-                        SockType::SeqPacket,
-                        None,
-                        SockFlag::SOCK_CLOEXEC,
-                    )?;
-                    state.channels.push((number, ours));
-                    attribute.data = theirs.into_raw_fd() as u64;
-                    state.descriptors.insert(attribute.data, number);
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        let end = bytes.len().min(attribute.len.into());
-        if !own_memory::write(attribute.data, &bytes[..end]) {
-            return Err(Errno::EFAULT);
-        }
-    }
-    Ok(())
 }

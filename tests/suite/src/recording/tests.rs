@@ -38,7 +38,7 @@ fn replay(text: &str) -> Vec<(String, Outcome)> {
         ended.push((row.case, row.outcome));
         Ok::<_, ()>(())
     };
-    Replayed::of(document).expect("devices").run(|_| true, done).expect("no error");
+    Replayed::of(document).expect("devices").run(|_| true, false, done).expect("no error");
     ended
 }
 
@@ -87,6 +87,33 @@ fn case_that_asks_less_differs() {
         matches!(last, Outcome::Failed(why) if why.contains("is not in the recording")),
         "{last:?}"
     );
+}
+
+/// What a case says of a recording with this change.
+fn replay_of_changed(from: &str, to: &str) -> String {
+    assert!(short().contains(from), "{from}");
+    let ended = replay(&short().replacen(from, to, 1));
+    let mut reasons = ended.into_iter().filter_map(|(_, outcome)| match outcome {
+        Outcome::Failed(why) => Some(why),
+        _ => None,
+    });
+    reasons.next().unwrap_or_default()
+}
+
+#[test]
+fn answer_that_no_kernel_gives_is_refused() {
+    // The handles of the requests that make something, in their order.
+    let made: Vec<&str> = short()
+        .split("\"new_handle\":")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default())
+        .collect();
+    let [first, second] = made[..2] else { panic!("{made:?}") };
+    let new = |handle: &str| format!("\"new_handle\":{handle}");
+    let why = replay_of_changed(&new(second), &new(first));
+    assert!(why.contains(&format!("makes handle {first}, which is in use")), "{why}");
+    let why = replay_of_changed(&format!(",{}", new(first)), "");
+    assert!(why.contains("its recorded answer has no new handle in attribute 0x"), "{why}");
 }
 
 #[test]
@@ -199,7 +226,7 @@ proptest! {
             && let Ok(replayed) = Replayed::of(document)
         {
             // A panic of a case is its failure; one of the replay is one of this test.
-            replayed.run(|_| true, |_| Ok::<_, ()>(())).expect("no error");
+            replayed.run(|_| true, false, |_| Ok::<_, ()>(())).expect("no error");
         }
     }
 }

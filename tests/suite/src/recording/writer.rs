@@ -99,6 +99,8 @@ impl Recording {
         if !self.limits.identity {
             sink.pseudonyms.learn_devices(&header.devices);
             sink.pseudonyms.rename_devices(&mut header.devices);
+            header.device = sink.pseudonyms.rename_text(&header.device);
+            sink.failed = sink.pseudonyms.limit_reached();
         }
         let title = format!(
             "{TITLE}: what hwtest asked of a device, and its answers; `hwtest replay FILE` answers \
@@ -234,6 +236,10 @@ impl Section {
         let mut entry = Entry::Ioctl(ioctl);
         if !self.recording.limits.identity {
             sink.pseudonyms.learn_command(&input, &output);
+            if let Some(why) = sink.pseudonyms.limit_reached() {
+                sink.failed.get_or_insert(why);
+                return;
+            }
             sink.pseudonyms.rename(&mut entry);
             sink.pseudonyms.rename_bytes(&mut input);
             sink.pseudonyms.rename_bytes(&mut output);

@@ -475,6 +475,31 @@ fn within(count: usize, limit: usize, of: &str, whole: &str) -> Result<(), Strin
     }
 }
 
+impl DeviceFacts {
+    /// What the types do not say of a device whose facts come from another machine.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        let parts = [
+            (self.pages.len(), "pages"),
+            (self.queries.len(), "queries"),
+            (self.ports.len(), "ports"),
+        ];
+        parts.iter().try_for_each(|&(count, of)| within(count, MAX_PARTS, of, name))?;
+        let mut before = None;
+        for page in &self.pages {
+            let number = page.number;
+            if before >= Some(number) {
+                return Err(format!("{name:?}: page {number:#x} is twice or not in order"));
+            }
+            if [&page.current, &page.maximum].iter().any(|it| it.bytes().len() > 0x1000) {
+                return Err(format!("{name:?}: page {number:#x} has over 4096 bytes"));
+            }
+            before = Some(number);
+        }
+        Ok(())
+    }
+}
+
 impl Report {
     /// Reads a report from a file.
     ///
@@ -523,25 +548,7 @@ impl Report {
             within(case.failed_commands.len(), MAX_PARTS, "failed commands", &case.case)?;
             within(case.kernel_log.len(), MAX_PARTS, "lines of the kernel's log", &case.case)?;
         }
-        for device in &self.devices {
-            let parts = [
-                (device.pages.len(), "pages"),
-                (device.queries.len(), "queries"),
-                (device.ports.len(), "ports"),
-            ];
-            parts.iter().try_for_each(|&(count, of)| within(count, MAX_PARTS, of, &device.name))?;
-            let mut before = None;
-            for page in &device.pages {
-                let (name, number) = (&device.name, page.number);
-                if before >= Some(number) {
-                    return Err(format!("{name:?}: page {number:#x} is twice or not in order"));
-                }
-                if [&page.current, &page.maximum].iter().any(|it| it.bytes().len() > 0x1000) {
-                    return Err(format!("{name:?}: page {number:#x} has over 4096 bytes"));
-                }
-                before = Some(number);
-            }
-        }
+        self.devices.iter().try_for_each(DeviceFacts::check)?;
         match self.cases.iter().find(|case| !(0.0..=MAX_SECONDS).contains(&case.seconds)) {
             Some(case) => Err(format!("case {:?} took {} seconds", case.case, case.seconds)),
             None => Ok(()),

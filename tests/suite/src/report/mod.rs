@@ -3,7 +3,7 @@
 //! - `run`: the results of the cases; `junit`: the same for CI.
 //! - `document`: the report as JSON; `hex`: bytes in it; `fields`: capability pages as fields.
 //! - `performance`: bandwidths and latencies.
-//! - `facts`: what a report says of devices; `privacy`: what it leaves out.
+//! - `facts`: what a report says of devices; `privacy`: what it leaves out, `scrub`: in texts.
 //! - `profile`: a profile of the model from a report; `diff`: two reports compared.
 //! - `html`: the report as a page; `docs`: what the PRM says of a field; `text`: texts for people.
 
@@ -19,6 +19,7 @@ mod performance;
 pub(crate) mod privacy;
 mod profile;
 mod run;
+pub(crate) mod scrub;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use super::case::{By, Case, Side};
 use super::channel::{Channel, Instruction, PATIENCE, Report};
 use super::files::Files;
+use super::frame;
 use super::process::Program;
 use super::remote::{Ended, Peer};
 use super::role::Role;
@@ -26,6 +27,9 @@ fn limit(case: &Case) -> Duration {
     let lives = case.kill.as_ref().map_or(0, |kill| kill.lives);
     LIMIT.max(Duration::from_secs(lives.into()))
 }
+
+/// Messages that wait for the director: a role that sends more waits, with a limit.
+const WAITING: usize = 64;
 
 /// A message of a role, or `None` when its channel has closed. The number is the role's life: 1,
 /// and one more after each restart.
@@ -88,7 +92,7 @@ struct Director<'a> {
     peer: Option<&'a Peer>,
     lab: &'a Arc<Lab>,
     case: &'a Case,
-    sender: Sender<Arrival>,
+    sender: SyncSender<Arrival>,
     receiver: Receiver<Arrival>,
     /// A and B.
     roles: [Option<Running>; 2],
@@ -102,7 +106,7 @@ impl<'a> Director<'a> {
         lab: &'a Arc<Lab>,
         case: &'a Case,
     ) -> Result<Self, Stop> {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(WAITING);
         let end = Instant::now() + limit(case);
         let mut this =
             Self { program, peer, lab, case, sender, receiver, roles: [None, None], end };
@@ -115,6 +119,9 @@ impl<'a> Director<'a> {
     /// Starts a role and a thread that listens to it.
     fn spawn(&self, side: Side, life: u32) -> Result<Running, Stop> {
         let (mut ours, theirs) = UnixStream::pair()?;
+        for end in [&ours, &theirs] {
+            end.set_write_timeout(Some(frame::LIMIT))?;
+        }
         let runs_in = match (self.lab.is_private(), self.peer) {
             (true, _) => {
                 let (lab, act) = (self.lab.clone(), self.case.act(side));
@@ -139,7 +146,9 @@ impl<'a> Director<'a> {
         let (mut reports, sender) = (channel.clone()?, self.sender.clone());
         std::thread::spawn(move || {
             while let Ok(report) = reports.receive_report() {
-                let _ = sender.send((side, life, Some(report)));
+                if sender.send((side, life, Some(report))).is_err() {
+                    return;
+                }
             }
             let _ = sender.send((side, life, None));
         });
@@ -160,7 +169,9 @@ impl<'a> Director<'a> {
     fn run(mut self) -> Result<(), Stop> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
-            let (side, life, report) = self.receiver.recv_timeout(left).map_err(|_| {
+            // A peer that sends without end always has a message here: time is checked first.
+            let next = (!left.is_zero()).then(|| self.receiver.recv_timeout(left).ok()).flatten();
+            let (side, life, report) = next.ok_or_else(|| {
                 Stop::fail(format!("hung: it has not ended after {} s", limit(self.case).as_secs()))
             })?;
             if self.role(side)?.life != life {
@@ -294,5 +305,36 @@ impl Drop for Director<'_> {
                 RunsIn::OtherMachine | RunsIn::Thread(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Choice;
+    use crate::roles::cases;
+
+    #[test]
+    fn messages_without_end_do_not_outlast_the_limit() {
+        let lab = Lab::open(&Choice::default()).unwrap_or_else(|Stop(why)| panic!("{why}"));
+        let lab = Arc::new(lab);
+        let program = Program::this(["no such test"]).expect("this program");
+        let id = "exchange::programs_connect_by_address_bytes_and_exchange_data";
+        let case = cases::find(id).expect("it is a case");
+        let (sender, receiver) = sync_channel(WAITING);
+        let role = || {
+            let (ours, _) = UnixStream::pair().expect("a pair of sockets");
+            let channel = Channel::new(ours, None).unwrap_or_else(|Stop(why)| panic!("{why}"));
+            let runs_in = RunsIn::Thread(Files::default());
+            Some(Running { runs_in, channel, life: 1, done: false, killed: false })
+        };
+        for side in Side::BOTH {
+            sender.send((side, 1, Some(Report::Done(Ok(()))))).expect("room");
+        }
+        let (roles, end) = ([role(), role()], Instant::now());
+        let (lab, case, program) = (&lab, &case, &program);
+        let director = Director { program, peer: None, lab, case, sender, receiver, roles, end };
+        let Err(Stop(why)) = director.run() else { panic!("the time is over") };
+        assert!(why.starts_with("hung: "), "{why}");
     }
 }

@@ -9,9 +9,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -27,6 +27,11 @@ use crate::{Lab, Need, Stop};
 
 /// How long a client may say nothing. A case takes 60 s at most.
 const IDLE: Duration = Duration::from_secs(120);
+
+/// Clients that get a refusal at once; the connections of others are closed without a word.
+const REFUSALS: usize = 8;
+/// How long the server waits after a connection that it could not accept: descriptors may be short.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Shows a line about what happens.
 type Show = Arc<dyn Fn(&str) + Send + Sync>;
@@ -66,30 +71,44 @@ impl Server {
 
     /// Serves clients, one after the other: only one, or without end.
     pub fn serve(self: &Arc<Self>, listener: &TcpListener, once: bool) -> Result<(), Stop> {
-        let busy = Arc::new(AtomicBool::new(false));
+        let (clients, refusals) = (Arc::default(), Arc::default());
         loop {
-            let (stream, address) = listener.accept()?;
-            stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(LIMIT))?;
-            if busy.swap(true, Ordering::AcqRel) {
-                let this = self.clone();
-                std::thread::spawn(move || this.refuse(&stream));
+            let (stream, client) = match accept(listener) {
+                Ok(accepted) => accepted,
+                // A client's doing, or that of many: it must not end the server.
+                Err(error) => {
+                    (self.show)(&format!("a connection could not be accepted: {error}"));
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let this = self.clone();
+            let Some(place) = Place::take(&clients, 1) else {
+                if let Some(place) = Place::take(&refusals, REFUSALS) {
+                    self.begin("refusal", move || {
+                        this.refuse(&stream);
+                        drop(place);
+                    });
+                }
                 continue;
-            }
-            let (this, client) = (self.clone(), address.to_string());
-            let mine = busy.clone();
-            let session = std::thread::spawn(move || {
-                let ended = this.session(&stream, &client);
-                mine.store(false, Ordering::Release);
-                match ended {
+            };
+            let session = self.begin("session", move || {
+                match this.session(&stream, &client) {
                     Ok(count) => (this.show)(&format!("{client}: done, {count} roles played")),
                     Err(Stop(why)) => (this.show)(&format!("{client}: {why}; disconnected")),
                 }
+                drop(place);
             });
-            if once {
+            if let Some(session) = session.filter(|_| once) {
                 return session.join().map_err(|_| Stop::fail("the session panicked"));
             }
         }
+    }
+
+    /// Begins a thread; shows why if there is none, which closes the connection.
+    fn begin(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+        let begun = thread::Builder::new().name(name.into()).spawn(run);
+        begun.map_err(|error| (self.show)(&format!("no thread for a {name}: {error}"))).ok()
     }
 
     /// Kills the running role, if there is one.
@@ -139,6 +158,32 @@ impl Server {
         let needs: Vec<Need> = case.needs.iter().copied().filter(own).collect();
         let missing: Vec<_> = self.lab.missing(&needs)?.iter().map(ToString::to_string).collect();
         Ok(missing.join(", "))
+    }
+}
+
+/// The next connection, and the address of its client.
+fn accept(listener: &TcpListener) -> std::io::Result<(TcpStream, String)> {
+    let (stream, address) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    Ok((stream, address.to_string()))
+}
+
+/// One of a limited number of places, until it is dropped: also when its thread panics.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// A place, if less than `most` are taken.
+    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let more = |count: usize| (count < most).then_some(count + 1);
+        let took = taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        took.is_ok().then(|| Self(taken.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -221,6 +266,7 @@ impl Session<'_> {
         }
         let (director, theirs) = UnixStream::pair()?;
         director.set_write_timeout(Some(LIMIT))?;
+        theirs.set_write_timeout(Some(LIMIT))?;
         let child = self.server.program.start(&case.id(), Side::B, life, theirs)?;
         let child = Arc::new(Mutex::new(child));
         *self.server.running() = Some(child.clone());
@@ -233,7 +279,8 @@ impl Session<'_> {
             show: self.server.show.clone(),
             role: format!("{client}: {}, life {life}", case.id()),
         };
-        let carrier = std::thread::spawn(move || carrier.run());
+        let begun = thread::Builder::new().name("carrier".into()).spawn(move || carrier.run());
+        let carrier = begun.inspect_err(|_| self.server.kill_role())?;
         self.role = Some(Played { child, director, carrier, ended });
         self.roles += 1;
         Ok(())

@@ -160,6 +160,41 @@ fn second_client_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
+fn idle_clients_do_not_use_up_the_server() {
+    let _alone = ALONE.lock().unwrap();
+    let first = connected();
+    // The server speaks first, and waits for the answer of eight clients; it closes the others.
+    let mut refused = 0;
+    let idle: Vec<_> =
+        (0..12).map(|_| TcpStream::connect(SERVER.address).expect("there")).collect();
+    for mut client in &idle {
+        client.set_read_timeout(Some(Duration::from_secs(5))).expect("a limit");
+        refused += client.read(&mut [0]).unwrap_or(0);
+    }
+    assert!((1..=8).contains(&refused), "{refused} of 12");
+    drop(idle);
+    let id = "exchange::programs_connect_by_address_bytes_and_exchange_data";
+    assert!(first.missing(id).is_ok(), "the first goes on");
+}
+
+#[test]
+fn facts_of_a_server_are_checked() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        assert!(wire::handshake(&stream, VERSION).is_ok());
+        let mut about = about();
+        about.facts.pages.push(about.facts.pages[0].clone());
+        let about = serde_json::to_string(&about).expect("JSON");
+        frame::write(&mut stream, kind::ABOUT, about.as_bytes()).expect("room");
+    });
+    let Err(Stop(why)) = Peer::connect(&address, VERSION) else { panic!("a page is twice") };
+    assert!(why.contains("what it says of itself: ") && why.contains("is twice"), "{why}");
+    server.join().expect("it ends");
+}
+
+#[test]
 fn role_that_ends_without_a_word_is_noticed() {
     let _alone = ALONE.lock().unwrap();
     let peer = connected();

@@ -69,8 +69,8 @@ pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) on: DeviceOptions,
     /// The address to listen on: HOST:PORT, or HOST with port 7472. By default every IPv4 address
-    /// of this machine: any program that reaches the port can run the cases and measure, and nothing
-    /// else.
+    /// of this machine: any program that reaches the port can run the cases and measure, and
+    /// nothing else.
     #[arg(default_value = "0.0.0.0")]
     pub(crate) address: String,
     /// End after one client.

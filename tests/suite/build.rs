@@ -11,7 +11,7 @@ const FILES: [&str; 4] = ["adapter", "hca_cap", "lag", "vport"];
 
 /// Whether a structure of another file is a capability page, or a part of one.
 fn is_capability(structure: &str) -> bool {
-    structure.split('_').any(|word| word == "cap" || word == "caps")
+    structure.split('_').any(|word| ["cap", "caps", "capabilities"].contains(&word))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

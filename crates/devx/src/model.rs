@@ -219,6 +219,10 @@ mod tests {
             Ok(())
         }
 
+        fn page_size(&self) -> usize {
+            crate::page_size()
+        }
+
         fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
             Err(Errno::EINVAL)
         }

@@ -1,6 +1,6 @@
 //! Commands that failed during a case: a backend that keeps the last few with their bytes.
 //!
-//! [`Recorder`] wraps the backend of a case's lab. It looks only at requests that failed and that
+//! [`FailureBackend`] wraps the backend of a case's lab. It looks only at requests that failed and that
 //! carry a command, so queues and doorbells do not pass through it.
 
 use std::collections::VecDeque;
@@ -121,12 +121,12 @@ impl FailedCommands {
 }
 
 /// A backend whose devices record failed commands.
-pub(crate) struct Recorder {
+pub(crate) struct FailureBackend {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) failed: FailedCommands,
 }
 
-impl Backend for Recorder {
+impl Backend for FailureBackend {
     fn name(&self) -> &str {
         self.backend.name()
     }
@@ -145,19 +145,19 @@ impl Backend for Recorder {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
         let device = self.backend.open(device)?;
-        Ok(Arc::new(Recorded { device, failed: self.failed.clone() }))
+        Ok(Arc::new(FailureDevice { device, failed: self.failed.clone() }))
     }
 }
 
-/// An open device of a [`Recorder`].
-struct Recorded {
+/// An open device of a [`FailureBackend`].
+struct FailureDevice {
     device: Arc<dyn OpenDevice>,
     failed: FailedCommands,
 }
 
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call; it forwards the promise")]
 // SAFETY: requests and answers are those of the device inside.
-unsafe impl OpenDevice for Recorded {
+unsafe impl OpenDevice for FailureDevice {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         // SAFETY: as the caller promises.
         let result = unsafe { self.device.ioctl(request) };
@@ -224,7 +224,8 @@ mod tests {
         let profile = Profile::load("connectx6dx").expect("the profile is built in");
         let model = Model::builder().device(profile).build();
         let failed = FailedCommands::default();
-        let backend = Recorder { backend: Arc::new(InProcess::of(&model)), failed: failed.clone() };
+        let backend =
+            FailureBackend { backend: Arc::new(InProcess::of(&model)), failed: failed.clone() };
         let device = Device::open(&backend, &backend.find("mlx5_0").expect("a device"));
         (model, device.expect("it opens"), failed)
     }

@@ -13,7 +13,7 @@ use verbless_model_kernel::{InProcess, KernelRelease, SystemPage};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::doctor::{self, Blockage};
-use crate::failed_commands::{FailedCommands, Recorder};
+use crate::failed_commands::{FailedCommands, FailureBackend};
 use crate::fault_counts::FaultCounts;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
 use crate::recording::recorder::RecordingBackend;
@@ -302,7 +302,7 @@ impl Lab {
     /// The lab with a backend that records failed commands.
     fn recorded(self) -> Self {
         let failed = FailedCommands::default();
-        let backend = Recorder { backend: self.backend, failed: failed.clone() };
+        let backend = FailureBackend { backend: self.backend, failed: failed.clone() };
         Self { backend: Arc::new(backend), failed, ..self }
     }
 

@@ -93,6 +93,9 @@ pub trait Backend: Send + Sync {
 ///     fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
 ///         Err(Errno::EINVAL)
 ///     }
+///     fn page_size(&self) -> usize {
+///         4096
+///     }
 /// }
 /// ```
 pub unsafe trait OpenDevice: Send + Sync {
@@ -121,10 +124,9 @@ pub unsafe trait OpenDevice: Send + Sync {
 
     /// Bytes of a page of the kernel that has the device: a power of two from 4 KiB. It maps a UAR
     /// in one such page, and pins memory in such pages. A kernel's own processes have the same
-    /// pages, so only a model can differ from [`page_size`](crate::page_size).
-    fn page_size(&self) -> usize {
-        crate::page::page_size()
-    }
+    /// pages ([`page_size`](crate::page_size)); a model's kernel may have others. A device that
+    /// wraps another one forwards this.
+    fn page_size(&self) -> usize;
 
     /// Opens the control file of the same function, `/dev/fwctl/fwctlN` or its equivalent; `None`
     /// if there is none, as in a kernel without CONFIG_FWCTL_MLX5 or for a sub-function.

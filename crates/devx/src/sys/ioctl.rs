@@ -35,6 +35,10 @@ unsafe impl OpenDevice for UverbsFile {
         Errno::result(result).map(drop)
     }
 
+    fn page_size(&self) -> usize {
+        crate::page::page_size()
+    }
+
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         Mapping::shared(self.file.as_fd(), offset, length, protection)
     }

@@ -317,6 +317,10 @@ mod tests {
             Ok(())
         }
 
+        fn page_size(&self) -> usize {
+            crate::page_size()
+        }
+
         fn mmap(&self, _: u64, _: usize, _: crate::Protection) -> Result<crate::Mapping, Errno> {
             Err(Errno::EINVAL)
         }

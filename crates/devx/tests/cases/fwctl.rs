@@ -37,6 +37,10 @@ unsafe impl OpenDevice for Device {
         unsafe { self.verbs.ioctl(request) }
     }
 
+    fn page_size(&self) -> usize {
+        self.verbs.page_size()
+    }
+
     fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
         Err(Errno::EINVAL)
     }

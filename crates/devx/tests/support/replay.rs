@@ -179,6 +179,10 @@ unsafe impl OpenDevice for Replay {
         Ok(())
     }
 
+    fn page_size(&self) -> usize {
+        verbless_devx::page_size()
+    }
+
     fn mmap(&self, _: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         let file = memfd_create(c"uar", MFdFlags::MFD_CLOEXEC)?;
         nix::unistd::ftruncate(&file, length as i64)?;

@@ -615,7 +615,7 @@ fn limit_cases_are_sound() {
 }
 
 #[test]
-fn field_of_optional_family_is_rejected_in_table_that_is_always_compiled() {
+fn always_compiled_table_rejects_optional_field() {
     let outer = "[outer]\nbytes = 4\ndoc = \"Outer one.\"\nsources = [\"linux\"]\n\
                  fields.of = { at = \"0x00\", struct = \"inner\", doc = \"Inner one.\" }";
     let inner = "[inner]\nbytes = 4\ndoc = \"Inner one.\"\nsources = [\"linux\"]\n\

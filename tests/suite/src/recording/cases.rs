@@ -27,7 +27,7 @@ impl Recording {
             device: device.into(),
             identity: limits.identity,
             limit: limits.bytes,
-            page_bytes: page_size() as u64,
+            page_bytes: lab.device().map_or(page_size(), |device| device.page_size()) as u64,
             destructive: lab.destructive(),
             long: lab.is_long(),
             devices: lab.devices().iter().map(Into::into).collect(),
@@ -73,7 +73,8 @@ impl Replayed {
         let own = page_size() as u64;
         if self.header.page_bytes != own {
             lines.push(format!(
-                "its machine has pages of {} bytes, this one of {own}: lengths and offsets differ",
+                "its kernel has pages of {} bytes, this one of {own}: memory may be registered \
+                 at other offsets",
                 self.header.page_bytes
             ));
         }
@@ -140,7 +141,8 @@ fn run_again(
     let has_queues = recorded.entries.iter().any(|it| matches!(&it.entry, Entry::Wqe(_)));
     let choice = Choice { destructive: header.destructive, long, ..Choice::default() };
     let script = Script::new(recorded);
-    let backend = Replay { devices: devices.to_vec(), script: script.clone() };
+    let page_size = header.page_bytes as usize;
+    let backend = Replay { devices: devices.to_vec(), script: script.clone(), page_size };
     if has_queues {
         script.play_queues();
     }

@@ -1,6 +1,6 @@
 //! A recording that is read: a stranger's file.
 //!
-//! Reading it limits its size and refuses what is no recording, with the number of the line.
+//! Reading limits its size. An error names the first line that does not belong to a recording.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -167,6 +167,10 @@ fn parse_line(
             }
             if found.devices.is_empty() || found.devices.len() > MAX_DEVICES {
                 return Err(format!("a recording has 1 to {MAX_DEVICES} devices"));
+            }
+            let pages = found.page_bytes;
+            if !pages.is_power_of_two() || !(0x1000..=0x1_0000).contains(&pages) {
+                return Err(format!("page_bytes is {pages}: Linux has 4096, 16384 or 65536"));
             }
             *header = Some(found);
             return Ok(());

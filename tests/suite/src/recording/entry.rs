@@ -44,7 +44,7 @@ pub(super) struct Header {
     pub identity: bool,
     /// Limit of its size in bytes.
     pub limit: u64,
-    /// Bytes of a system page of the machine.
+    /// Bytes of a page of the kernel that has the devices.
     pub page_bytes: u64,
     /// Whether cases that change more than their own objects may run.
     pub destructive: bool,

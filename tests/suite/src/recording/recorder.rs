@@ -103,6 +103,10 @@ unsafe impl OpenDevice for RecordedDevice {
         result
     }
 
+    fn page_size(&self) -> usize {
+        self.device.page_size()
+    }
+
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         let mapping = self.device.mmap(offset, length, protection);
         self.section.add(Entry::Map(Map {

@@ -265,6 +265,8 @@ fn is_query(ioctl: &Ioctl, input: &[u8]) -> bool {
 pub(super) struct Replay {
     pub(super) devices: Vec<DeviceInfo>,
     pub(super) script: Arc<Script>,
+    /// Bytes of a page of the recorded kernel.
+    pub(super) page_size: usize,
 }
 
 impl Backend for Replay {
@@ -292,7 +294,8 @@ impl Backend for Replay {
             return match open.file {
                 Some(file) => {
                     let threads = several_threads(&self.script.case, file);
-                    Ok(Arc::new(Replayed { script: self.script.clone(), file, threads }))
+                    let (script, page_size) = (self.script.clone(), self.page_size);
+                    Ok(Arc::new(Replayed { script, file, threads, page_size }))
                 }
                 None => Err(refused(&open.kind, open.error.as_deref().unwrap_or_default())),
             };
@@ -318,6 +321,7 @@ struct Replayed {
     script: Arc<Script>,
     file: u32,
     threads: bool,
+    page_size: usize,
 }
 
 /// How long a request waits until another thread destroys what has its recorded handle.
@@ -387,6 +391,10 @@ unsafe impl OpenDevice for Replayed {
             }
             errno => Err(Errno::from_raw(errno)),
         }
+    }
+
+    fn page_size(&self) -> usize {
+        self.page_size
     }
 
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {

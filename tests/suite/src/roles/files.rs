@@ -24,7 +24,10 @@ struct State {
 }
 
 /// A file, until it is closed.
-struct File(Mutex<Option<Arc<dyn OpenDevice>>>);
+struct File {
+    device: Mutex<Option<Arc<dyn OpenDevice>>>,
+    page_size: usize,
+}
 
 impl Files {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -50,7 +53,7 @@ impl Files {
         let mut state = self.state();
         state.closed = true;
         for file in state.open.drain(..).filter_map(|file| file.upgrade()) {
-            file.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+            file.device.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 
@@ -62,7 +65,7 @@ impl Files {
 impl File {
     /// The opened device; none for a killed role.
     fn device(&self) -> Result<Arc<dyn OpenDevice>, Errno> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::EIO)
+        self.device.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::EIO)
     }
 }
 
@@ -86,7 +89,9 @@ impl Backend for Opener {
     }
 
     fn open(&self, info: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
-        let file = Arc::new(File(Mutex::new(Some(self.backend.open(info)?))));
+        let device = self.backend.open(info)?;
+        let page_size = device.page_size();
+        let file = Arc::new(File { device: Mutex::new(Some(device)), page_size });
         self.files.state().open.push(Arc::downgrade(&file));
         Ok(file)
     }
@@ -97,6 +102,10 @@ unsafe impl OpenDevice for File {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         // SAFETY: as the caller promises.
         unsafe { self.device()?.ioctl(request) }
+    }
+
+    fn page_size(&self) -> usize {
+        self.page_size
     }
 
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {

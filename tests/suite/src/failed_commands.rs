@@ -1,7 +1,7 @@
 //! Commands that failed during a case: a backend that keeps the last few with their bytes.
 //!
-//! [`FailureBackend`] wraps the backend of a case's lab. It looks only at requests that failed and that
-//! carry a command, so queues and doorbells do not pass through it.
+//! [`FailureBackend`] wraps the backend of a case's lab. It looks only at requests that failed and
+//! that carry a command, so queues and doorbells do not pass through it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -16,9 +16,9 @@ use crate::report::plain;
 use crate::{Stop, ensure};
 
 /// How long the server may be absent: its machine may start it later.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 /// How long a connection may be closed at once: behind a forwarded port, a machine may be booting.
-const FORWARDED: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 180 });
+const FORWARDED: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 180 });
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The most bytes that a server says about itself. Those of a card with all pages are a tenth.

@@ -3,16 +3,16 @@
 //! `benches/copies.rs` compares the rates with `memcpy`.
 
 use core::arch::asm;
-use core::arch::x86_64::__cpuid;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Maximum bytes for which a loop beats the startup of `rep movsb`: with 16-byte registers, and
-/// with 32-byte registers.
+/// with wider ones.
 const MAX_LOOP_BYTES: usize = 1 << 10;
 const MAX_AVX_LOOP_BYTES: usize = 16 << 10;
-/// Minimum bytes for which 32-byte registers are faster.
+/// Minimum bytes for which wider registers are faster.
 const WIDE: usize = 2 * STEP;
-/// Bytes per step of the 32-byte registers.
+/// Bytes per step of the wider registers.
 const STEP: usize = 128;
 /// Minimum bytes for a copy past the caches: through them, it would evict everything else. The C
 /// library's `memcpy` switches here on machines with a usual share of the last-level cache.
@@ -24,15 +24,21 @@ const PAST_CACHES: usize = 4 << 20;
 /// As [`super::bytes`].
 #[inline]
 pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as promised, and `wide` only with AVX; the direction flag is clear in Rust code.
+    // SAFETY: as promised, and the registers are the CPU's; the direction flag is clear in Rust code.
     unsafe {
         if length < WIDE {
             short(from, to, length);
-        } else if length <= MAX_AVX_LOOP_BYTES && has_avx() {
-            wide(from, to, length);
-        } else if length <= MAX_LOOP_BYTES {
-            short(from, to, length);
-        } else if length >= PAST_CACHES {
+            return;
+        }
+        if length <= MAX_AVX_LOOP_BYTES {
+            match registers() {
+                Registers::Avx512 => return avx512(from, to, length),
+                Registers::Avx => return avx(from, to, length),
+                Registers::Sse if length <= MAX_LOOP_BYTES => return short(from, to, length),
+                Registers::Sse => {}
+            }
+        }
+        if length >= PAST_CACHES {
             past_caches(from, to, length);
         } else {
             asm!(
@@ -135,7 +141,7 @@ unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// As [`super::bytes`]; at least 128 bytes, and the CPU has AVX.
 #[inline]
-unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
+unsafe fn avx(from: *const u8, to: *mut u8, length: usize) {
     let (steps, rest) = (length / STEP, length % STEP);
     let (mut from, mut to) = (from, to);
     // SAFETY: as promised. `vzeroupper` keeps the lower halves of all registers; their clobbers
@@ -172,41 +178,105 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Whether the CPU has AVX. CPUID is slow in a virtual machine, so it runs only once.
+/// Copies in steps of 128 bytes by 64-byte registers, and the rest as [`short`] does. Registers 16
+/// and above need no `vzeroupper`: instructions with 16-byte registers cannot name them.
+///
+/// # Safety
+/// As [`super::bytes`]; at least 128 bytes, and the CPU has AVX-512.
 #[inline]
-fn has_avx() -> bool {
+unsafe fn avx512(from: *const u8, to: *mut u8, length: usize) {
+    let (steps, rest) = (length / STEP, length % STEP);
+    let (mut from, mut to) = (from, to);
+    // SAFETY: as promised.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovups zmm16, [{from}]",
+            "vmovups zmm17, [{from} + 64]",
+            "add {from}, 128",
+            "vmovups [{to}], zmm16",
+            "vmovups [{to} + 64], zmm17",
+            "add {to}, 128",
+            "dec {steps}",
+            "jnz 2b",
+            from = inout(reg) from,
+            to = inout(reg) to,
+            steps = inout(reg) steps => _,
+            out("xmm16") _, out("xmm17") _,
+            options(nostack),
+        );
+        if rest > 0 {
+            short(from, to, rest);
+        }
+    }
+}
+
+/// The widest registers with which copies are fast.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+enum Registers {
+    Sse = 1,
+    Avx,
+    /// Only on CPUs with AVX512_VBMI (Intel from Ice Lake, AMD from Zen 4): earlier ones lower
+    /// their frequency for 64-byte registers.
+    Avx512,
+}
+
+/// The CPU's registers. CPUID is slow in a virtual machine, so it runs only once.
+#[inline]
+fn registers() -> Registers {
     static CACHED: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
-    const YES: u8 = 1;
-    const NO: u8 = 2;
-    #[cold]
-    fn detect() -> bool {
-        // Intel's manual, volume 1, 14.3: AVX, and an operating system that saves its registers.
-        const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
-        const SSE_AND_AVX_STATE: u32 = 1 << 1 | 1 << 2;
-        if __cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
-            return false;
-        }
-        let saved: u32;
-        // SAFETY: with OSXSAVE the CPU has this instruction; it reads a register.
-        unsafe {
-            asm!(
-                "xgetbv",
-                in("ecx") 0,
-                out("eax") saved,
-                out("edx") _,
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        saved & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE
-    }
+    const AVX: u8 = Registers::Avx as u8;
+    const AVX512: u8 = Registers::Avx512 as u8;
     match CACHED.load(Relaxed) {
         UNKNOWN => {
-            let answer = detect();
-            CACHED.store(if answer { YES } else { NO }, Relaxed);
-            answer
+            let found = detect();
+            CACHED.store(found as u8, Relaxed);
+            found
         }
-        answer => answer == YES,
+        AVX512 => Registers::Avx512,
+        AVX => Registers::Avx,
+        _ => Registers::Sse,
+    }
+}
+
+/// Asks the CPU. Intel's manual, volume 1, 14.3 and 15.2: the instructions, and an operating system
+/// that saves their registers.
+#[cold]
+fn detect() -> Registers {
+    const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
+    /// In EBX of leaf 7.
+    const AVX512F: u32 = 1 << 16;
+    /// In ECX of leaf 7.
+    const AVX512_VBMI: u32 = 1 << 1;
+    const SSE_AND_AVX_STATE: u32 = 1 << 1 | 1 << 2;
+    const AVX512_STATE: u32 = SSE_AND_AVX_STATE | 1 << 5 | 1 << 6 | 1 << 7;
+    if __cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
+        return Registers::Sse;
+    }
+    let saved: u32;
+    // SAFETY: with OSXSAVE the CPU has this instruction; it reads a register.
+    unsafe {
+        asm!(
+            "xgetbv",
+            in("ecx") 0,
+            out("eax") saved,
+            out("edx") _,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    if saved & SSE_AND_AVX_STATE != SSE_AND_AVX_STATE {
+        return Registers::Sse;
+    }
+    if saved & AVX512_STATE != AVX512_STATE || __cpuid(0).eax < 7 {
+        return Registers::Avx;
+    }
+    let features = __cpuid_count(7, 0);
+    if features.ebx & AVX512F != 0 && features.ecx & AVX512_VBMI != 0 {
+        Registers::Avx512
+    } else {
+        Registers::Avx
     }
 }
 
@@ -265,12 +335,15 @@ mod tests {
     /// Every copy function, with lengths that it permits.
     fn copy_functions() -> Vec<(&'static str, Copy, Vec<usize>)> {
         let up_to_short = (0..=300).chain([1023, 1024]).collect();
-        let from_a_step = (STEP..=600).chain([1024, 4096, 16383, 16384]).collect();
+        let from_a_step: Vec<usize> = (STEP..=600).chain([1024, 4096, 16383, 16384]).collect();
         let any = (0..=300).chain([1023, 1025, 8191, 16384, 16385, 65537]).collect();
         let mut copy_functions =
             vec![("short", short as Copy, up_to_short), ("any", bytes as Copy, any)];
-        if has_avx() {
-            copy_functions.push(("wide", wide as Copy, from_a_step));
+        if registers() >= Registers::Avx {
+            copy_functions.push(("avx", avx as Copy, from_a_step.clone()));
+        }
+        if registers() >= Registers::Avx512 {
+            copy_functions.push(("avx512", avx512 as Copy, from_a_step));
         }
         copy_functions
     }
@@ -294,8 +367,16 @@ mod tests {
     }
 
     #[test]
-    fn avx_detection_matches_std() {
-        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"));
-        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"), "the remembered answer");
+    fn registers_match_std_detection() {
+        use std::is_x86_feature_detected as has;
+        let expected = if has!("avx512f") && has!("avx512vbmi") {
+            Registers::Avx512
+        } else if has!("avx") {
+            Registers::Avx
+        } else {
+            Registers::Sse
+        };
+        assert_eq!(registers(), expected);
+        assert_eq!(registers(), expected, "the cached answer");
     }
 }

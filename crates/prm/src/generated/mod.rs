@@ -61,6 +61,7 @@ mod srq;
 mod ste;
 #[cfg(feature = "steering")]
 mod steering;
+mod syndrome;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
@@ -139,6 +140,7 @@ pub use srq::*;
 pub use ste::*;
 #[cfg(feature = "steering")]
 pub use steering::*;
+pub use syndrome::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
@@ -1652,6 +1654,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     EswVportCvlanInsert::INFO,
     #[cfg(feature = "kernel")]
     EventType::INFO,
+    FirmwareSyndrome::INFO,
     FlexParserProtocol::INFO,
     #[cfg(feature = "queues")]
     FlowContextAction::INFO,

@@ -1,7 +1,7 @@
 //! `prm verify`: compares every field with descriptions other than its sources.
 //!
-//! There are five: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
-//! and CQEs of rdma-core ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given
+//! There are five: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]) with
+//! the capability pages of a ConnectX-7 ([`super::cards`]), WQEs and CQEs of rdma-core ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given
 //! verbs attributes ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A
 //! description confirms a field only if it is independent of the field's sources: the `mlx5_ifc`
 //! headers of Linux, DPDK, UCX, FreeBSD and rdma-core are one family, so the header confirms no
@@ -18,7 +18,7 @@ use clap::Args;
 use super::description::{Description, Field, Structure};
 use super::facts::{Facts, ifc_name};
 use super::runtime::Runtime;
-use super::{adb, golden, ifc, mailbox, trace};
+use super::{adb, cards, golden, ifc, mailbox, trace};
 
 /// Options of `prm verify`.
 #[derive(Args)]
@@ -62,7 +62,7 @@ impl Confirmations {
 
 /// The meaning of [`Confirmations::names`].
 pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
-     bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes; mstflint: its \
+     bring-up, capability pages of a ConnectX-7; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes; mstflint: its \
      tables of registers";
 
 /// The fields that each kind of evidence confirms, as (structure, field).
@@ -83,7 +83,8 @@ impl<'a> Evidence<'a> {
     ) -> crate::repository::Result<Self> {
         let runtime = Runtime::new(description);
         let mut evidence = Self {
-            trace: trace::replay(&runtime, trace::read(root)?).confirmed,
+            trace: &trace::replay(&runtime, trace::read(root)?).confirmed
+                | &cards::check(root, &runtime)?.confirmed,
             golden: golden::check(&runtime, &golden::read(root)?).confirmed,
             mailbox: mailbox::compare(&runtime, mailbox::read(root)?).confirmed,
             mstflint: adb::compare(description, &adb::read(root)?).same,
@@ -163,6 +164,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     }
     problems.extend(replay.problems.iter().map(|problem| format!("trace: {problem}")));
 
+    let pages = cards::check(root, &runtime)?;
+    say(format!(
+        "        {} capability pages of a real ConnectX-7 decode and encode to the same bytes, with \
+         {} fields that the ConnectX-4 does not confirm",
+        pages.commands.len() - pages.problems.len().min(pages.commands.len()),
+        pages.confirmed.difference(&replay.confirmed).count()
+    ));
+    for position in &pages.undescribed {
+        say(format!("        bits are set outside every field: {position}"));
+    }
+    problems.extend(pages.problems.iter().map(|problem| format!("cards: {problem}")));
+
     let checked = golden::check(&runtime, &golden::read(root)?);
     say(format!(
         "golden: {} WQEs, records, doorbells and CQEs; {} values are as requested, {} are not",
@@ -193,7 +206,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
         say(format!("        {other}"));
     }
 
-    evidence.trace = replay.confirmed;
+    evidence.trace = &replay.confirmed | &pages.confirmed;
     evidence.golden = checked.confirmed;
     evidence.mailbox = alike.confirmed;
     evidence.mstflint = compared.same;

@@ -1,9 +1,10 @@
 //! `prm verify`: compares every field with descriptions other than its sources.
 //!
 //! There are five: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]) with
-//! the capability pages of a ConnectX-7 ([`super::cards`]), WQEs and CQEs of rdma-core ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given
-//! verbs attributes ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A
-//! description confirms a field only if it is independent of the field's sources: the `mlx5_ifc`
+//! the capability pages of a ConnectX-7 ([`super::cards`]), WQEs and CQEs of rdma-core
+//! ([`super::golden`]), the mailboxes that Linux's mlx5_ib writes for given verbs attributes
+//! ([`super::mailbox`]), and mstflint's tables of registers ([`super::adb`]). A description
+//! confirms a field only if it is independent of the field's sources: the `mlx5_ifc`
 //! headers of Linux, DPDK, UCX, FreeBSD and rdma-core are one family, so the header confirms no
 //! field with a source among them; the golden bytes confirm no field whose only source is
 //! rdma-core, and mstflint's tables none whose only source is mstflint. The header can still
@@ -62,8 +63,8 @@ impl Confirmations {
 
 /// The meaning of [`Confirmations::names`].
 pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
-     bring-up, capability pages of a ConnectX-7; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes; mstflint: its \
-     tables of registers";
+     bring-up, capability pages of a ConnectX-7; golden: WQEs and CQEs of rdma-core; mailbox: what \
+     mlx5_ib writes; mstflint: its tables of registers";
 
 /// The fields that each kind of evidence confirms, as (structure, field).
 #[derive(Debug, Default)]
@@ -166,8 +167,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
 
     let pages = cards::check(root, &runtime)?;
     say(format!(
-        "        {} capability pages of a real ConnectX-7 decode and encode to the same bytes, with \
-         {} fields that the ConnectX-4 does not confirm",
+        "        {} capability pages of a real ConnectX-7 decode and encode to the same bytes, \
+         with {} fields that the ConnectX-4 does not confirm",
         pages.commands.len() - pages.problems.len().min(pages.commands.len()),
         pages.confirmed.difference(&replay.confirmed).count()
     ));

@@ -256,8 +256,7 @@ impl Caps {
     }
 
     /// Maximum number of scatter/gather entries of a send of a connected queue pair: the room in
-    /// the largest WQE beside its other segments. [`Self::max_datagram_sges`] has that of a
-    /// datagram.
+    /// the largest WQE beside its other segments. For a datagram: [`Self::max_datagram_sges`].
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
@@ -270,8 +269,8 @@ impl Caps {
     }
 
     /// Maximum bytes of inline data of a send of a connected queue pair: the room in the largest
-    /// WQE beside control, remote address and the inline header. [`Self::max_datagram_inline`] has
-    /// that of a datagram.
+    /// WQE beside control, remote address and the inline header. For a datagram:
+    /// [`Self::max_datagram_inline`].
     pub fn max_inline(&self) -> usize {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }

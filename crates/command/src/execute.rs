@@ -1,4 +1,5 @@
-//! Executes a typed command by each DevX ioctl. None accepts a layout that only the model has.
+//! Executes typed commands, one function per DevX ioctl. None compiles for a command that only the
+//! model has.
 
 use verbless_devx::{Context, DevxObject, Result};
 use verbless_prm::{CommandInput, IntoBytes};

@@ -9,10 +9,10 @@ use crate::watch::{Command, Executed, Request, SeenFrame};
 
 /// Keeps a watcher of a model registered until this is dropped.
 ///
-/// Dropping it first reports everything executed before, also while a thread unwinds, then drops
-/// the watcher with all that it owns. When the drop returns, no code of the watcher runs. The drop
-/// therefore waits for a running watcher: hold no lock then that the watcher takes. Inside a
-/// watcher, where waiting for another could deadlock, the drop may return earlier.
+/// The drop first reports everything that was executed before it, also while a thread unwinds, and
+/// then drops the watcher. When the drop returns, no code of the watcher runs. The drop therefore
+/// waits for a running watcher: do not drop the guard while you hold a lock that the watcher takes.
+/// Inside a watcher, where waiting for another could deadlock, the drop may return earlier.
 ///
 /// A watcher may own a clone of its own [`Model`](crate::Model) and call it. The model then lives
 /// as long as the watcher, so keep the guard outside the watcher. If the guard is forgotten

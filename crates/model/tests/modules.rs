@@ -1,5 +1,5 @@
-//! Checks which file of a crate uses which: no cycle of files is larger than [`MAX_CYCLE`], the
-//! engine has no cycle but of a file and its child, and a layer of the model uses only the layers
+//! Checks which file of a crate uses which: no cycle has more files than [`MAX_CYCLE`], in the
+//! engine only a file and its child may form a cycle, and a layer of the model uses only the layers
 //! below it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as

@@ -58,7 +58,7 @@ pub(crate) fn begin(
     rest
 }
 
-/// Executes a part of the rest of a command; returns what is then left.
+/// Executes the next part of a command; returns the rest, if any.
 pub(crate) fn resume(
     locked: &mut LockedFunctions,
     id: usize,

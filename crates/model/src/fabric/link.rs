@@ -115,8 +115,8 @@ impl Cable {
         &self.settings
     }
 
-    /// Frames in flight keep their time. Faults keep their counts up to the first one that differs;
-    /// with another seed all start again.
+    /// Frames in flight keep their arrival time. The faults before the first changed one keep their
+    /// counts; if the seed changes, all counts restart.
     pub(super) fn set(&mut self, settings: LinkSettings) {
         let alike = self.settings.faults.iter().zip(&settings.faults);
         let kept = match self.settings.seed == settings.seed {

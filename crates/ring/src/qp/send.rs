@@ -75,8 +75,8 @@ pub struct SendQueue<S: Service = Rc> {
     /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
     /// The constant parts of the control segment: the queue number, and the completion mode. After
-    /// the first request that changes a key, `flags` also has the small fence: the next request
-    /// waits for the change, and later ones for nothing, because requests begin in order. `flags`
+    /// a request that changes an mkey, `flags` has the small fence for the next request, which then
+    /// waits for the change. Later requests need no fence, because requests begin in order. `flags`
     /// is in the byte order of the ring.
     control: u64,
     flags: u64,
@@ -103,9 +103,9 @@ struct SendSlot {
 }
 
 impl SendSlot {
-    /// A slot of this queue without a request. Its limit is in the outstanding window when the
-    /// count nears 2^32, so it must not look like a request: it has this queue's number, so no CQE
-    /// of another queue matches it, and an opcode that is never posted.
+    /// A slot of this queue without a request. When the count nears 2^32, its limit of 0 lies in
+    /// the outstanding window, so no CQE may match the slot: it has this queue's number, which no
+    /// CQE of another queue has, and an opcode that is never posted.
     const fn empty(Qpn(qpn): Qpn) -> Self {
         let request = OpcodeQpn::new().with_wqe_opcode(NOT_POSTED).with_qpn(qpn);
         Self { cookie: 0, request: Be32::new(request.into_bits()), limit: 0 }

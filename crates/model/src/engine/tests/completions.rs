@@ -181,8 +181,8 @@ fn solicited_arm_ignores_unsolicited_completions() {
     rig.post(&mut a, Request::send().solicited());
     rig.run();
     assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
-    // A solicited completion that an event has reported causes no other event; one that came since
-    // does, and at once.
+    // An arm makes no event for a solicited completion that an earlier event has reported, and an
+    // immediate one for a newer completion.
     rig.arm(1, b.receive_cq, 1 << 28 | 1 << 24 | 1);
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());

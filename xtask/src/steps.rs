@@ -297,9 +297,9 @@ mod tests {
         found.sort_unstable();
         assert_eq!(found, [11, 12, 13]);
         let own = std::process::id() as i32;
-        let mut child = Command::new("sleep").arg("100").spawn().expect("it starts");
+        let mut child = Command::new("sleep").arg("100").spawn().expect("the child starts");
         assert!(descendants(own, &super::processes()).contains(&(child.id() as i32)));
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.kill().expect("the child runs");
+        child.wait().expect("the child ends");
     }
 }

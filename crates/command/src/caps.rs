@@ -319,5 +319,6 @@ pub(crate) fn query_hca_cap(
 /// The `ds` field of a control segment counts up to 63.
 const MAX_DS: usize = 63;
 
-/// Of the 63 ds of a WQE, the last of 16 wqebbs is not whole.
+/// Control and remote address segments, and 59 ds of payload: the limit of a send queue of
+/// verbless-ring.
 const MAX_SEND_WQE_BYTES: usize = 61 * 16;

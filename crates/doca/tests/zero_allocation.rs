@@ -152,14 +152,14 @@ fn jobs_are_handled_without_allocation() {
             workq.submit(sha.hash(Algorithm::Sha512, from(64), to())).unwrap();
             let part = session.take().unwrap();
             workq.submit(sha.update(part, from(64))).unwrap();
-            // One more is refused, and returned.
+            // A ninth job is refused and returned.
             assert!(workq.submit(dma.memcpy(from(1), to())).is_err(), "{lap}");
             for _ in 0..8 {
                 if let Event::Sha(HashDone { session: Some(back), .. }) = next(&mut workq) {
                     session = Some(back);
                 }
             }
-            // And one whose buffers do not fit.
+            // A job whose buffers do not fit is refused too.
             assert!(workq.submit(dma.memcpy(from(1024), to())).is_err(), "{lap}");
         }
     };
@@ -209,7 +209,7 @@ fn rdma_jobs_are_handled_without_allocation() {
             a.workq.submit(a.rdma().fetch_and_add(there, here, 1)).unwrap();
             let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
             a.workq.submit(a.rdma().compare_and_swap(there, here, 1, 2)).unwrap();
-            // One with a too short remote buffer is refused, and returned.
+            // A job whose remote buffer is too short is refused and returned.
             assert!(a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 8))).is_err());
             (0..7).for_each(|_| drop(next(&mut a.workq)));
             (0..3).for_each(|_| drop(next(&mut b.workq)));

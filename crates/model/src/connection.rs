@@ -457,8 +457,8 @@ mod tests {
         assert_eq!(all.in_flight(), 3);
         assert_eq!((all.retire().unwrap().psn, all.retire().unwrap().psn), (0xff_fffe, 1));
         assert!(all.retire().is_none());
-        assert_eq!(all.position(2), None, "it was retired");
-        assert_eq!(all.position(7), None, "it was never sent");
+        assert_eq!(all.position(2), None, "the request was retired");
+        assert_eq!(all.position(7), None, "the request was never sent");
     }
 
     #[test]
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(
             all.position(3),
             Some(PsnPosition { request: 0, packet: 3 }),
-            "it was sent before"
+            "the packet was sent before"
         );
         let late = all.position(4).unwrap();
         all.acknowledge_before(late).unwrap();

@@ -162,7 +162,7 @@ mod tests {
                 model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
                 panic!("a failing test");
             }));
-            let panic = panic.expect_err("it panics");
+            let panic = panic.expect_err("the drop panics");
             assert_eq!(panic.downcast_ref(), Some(&"a failing test"));
             assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         }
@@ -175,7 +175,7 @@ mod tests {
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let watch = model.watch_commands(move |command| sender.send(command.function).unwrap());
         model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
-        let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("it panics");
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("the drop panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
         assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         assert!(!model.device(0).is_alive());

@@ -275,7 +275,10 @@ mod tests {
             let start = Instant::now();
             while shared.strong_count() > 0 {
                 // The model's own threads hold it for a moment at a time.
-                assert!(!stepped && start.elapsed() < Duration::from_secs(20), "it is not freed");
+                assert!(
+                    !stepped && start.elapsed() < Duration::from_secs(20),
+                    "the function is not freed"
+                );
                 std::thread::yield_now();
             }
         }

@@ -152,7 +152,7 @@ impl Queues {
             Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, slot, handle)?),
             None => self.device_cq_on(core.dev(), handle)?,
         };
-        let device_cq = self.device_cqs.get(at).expect("it was found or made");
+        let device_cq = self.device_cqs.get(at).expect("the device CQ exists");
         let made = context.engine(&mut EngineArgs { depth, user_index: slot, device_cq });
         // A file leaves the handle when its engine closes it.
         let register_file = |engine: AnyEngine| match (handle, engine.file()) {
@@ -291,7 +291,7 @@ impl Queues {
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let slot = self.find(context.core().id())?.0;
         let Self { near, far, device_cqs, software, .. } = self;
-        let added = slot_at(near, far, slot).expect("it was found");
+        let added = slot_at(near, far, slot).expect("the slot has a context");
         added
             .engine
             .abort(device_cqs.get(added.device_cq as usize).expect("a context is there"))?;
@@ -342,7 +342,7 @@ impl Queues {
     #[inline(never)]
     fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
         let ContextSlot { engine, device_cq, .. } = &mut self.near[id.modulo::<NEAR>()];
-        let engine = J::Engine::of(engine).expect("it keeps the job");
+        let engine = J::Engine::of(engine).expect("the engine keeps the job");
         let begun = J::begin_kept(
             id,
             engine,

@@ -159,7 +159,10 @@ fn destroy_keeps_listener_of_new_object_with_same_number() {
     }
     let (cq, cqn) = verbs.plain_cq();
     assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Ok(()));
-    assert!(kernel.listeners.get(ListenerKind::Cq, cqn).is_none(), "it ends with its object");
+    assert!(
+        kernel.listeners.get(ListenerKind::Cq, cqn).is_none(),
+        "the listener ends with its object"
+    );
 }
 
 #[test]

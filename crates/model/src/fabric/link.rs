@@ -294,7 +294,11 @@ mod tests {
         let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
         assert_eq!(cable.cross(Direction::Inside, 0, 1000, 0), Some(8 * 1024 + 500));
         cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
-        assert_eq!(cable.cross(Direction::Inside, 20_000, 9, 0), Some(20_000), "it is in the card");
+        assert_eq!(
+            cable.cross(Direction::Inside, 20_000, 9, 0),
+            Some(20_000),
+            "the frame stays in the card"
+        );
     }
 
     #[test]

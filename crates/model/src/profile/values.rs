@@ -77,7 +77,7 @@ impl<T: Structure> Values<T> {
 
     /// The structure; bits without a value are 0.
     pub(super) fn over_zeros(&self) -> T {
-        T::read(&self.0.over_zeros).expect("it has the structure's bytes")
+        T::read(&self.0.over_zeros).expect("the layer has the structure's bytes")
     }
 }
 

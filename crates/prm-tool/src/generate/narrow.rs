@@ -121,7 +121,7 @@ mod tests {
         assert!(joined.contains(&format!("\"{words}\"")), "{joined}");
         assert_eq!(narrow(&narrowed), narrowed, "once is enough");
         let one = "x".repeat(WIDTH + 1) + "\n";
-        assert_eq!(narrow(&one), one, "it cannot be broken");
+        assert_eq!(narrow(&one), one, "the line cannot be broken");
     }
 
     #[test]

@@ -374,7 +374,7 @@ fn moderation_ends_after_count_or_period() {
     assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "the time is over");
     nop(&mut rig, &mut a);
     rig.advance(Duration::from_secs(1));
-    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+    assert!(completion_events(&mut rig, 0).is_empty(), "the CQ is not armed");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn always_armed_cq_reports_every_cqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
-    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+    assert!(completion_events(&mut rig, 0).is_empty(), "the CQ is not armed");
     rig.cq_mut(0, a.send_cq).context.set_always_armed_cq(true);
     for _ in 0..3 {
         nop(&mut rig, &mut a);

@@ -34,7 +34,7 @@ impl AccessKey {
     /// Random bytes of the system (`/dev/urandom`).
     ///
     /// # Errors
-    /// The system provides none.
+    /// The system provides no random bytes.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -139,7 +139,7 @@ impl PageQueue {
     fn may_wait(&self, of: ClientId) -> bool {
         let own = self.waiting.iter().filter(|it| it.of == of).count();
         let of_filter = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
-        // A filter has at most as many as are left for all others.
+        // A filter may have at most as many waiting lists as remain for all other filters.
         of_filter < MAX_WAITING - self.waiting.len() && own < MAX_OF_CLIENT
     }
 

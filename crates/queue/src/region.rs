@@ -91,7 +91,7 @@ impl Region {
         self.memory.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }

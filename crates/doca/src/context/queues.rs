@@ -491,9 +491,9 @@ impl Queues {
     }
 
     /// Queries the devices, like [`Queues::check`], for contexts with a queue that has jobs in
-    /// flight and has ended none since the last call, however busy other queues are. While the
-    /// queries find no failure, the pauses for a context grow: 100 ms, 200 ms, and so on up to a
-    /// second.
+    /// flight and has completed no job since the last call, however busy other queues are. While
+    /// the queries find no failure, the pauses for a context grow: 100 ms, 200 ms, and so on up to
+    /// a second.
     pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
         self.check_those(|state, now| {
             let idle = now.has_one_of(&state.ended);

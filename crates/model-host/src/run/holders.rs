@@ -1,4 +1,4 @@
-//! Finds a file of `run` in a process that did not make the call, or makes none.
+//! Finds a file of `run` in any process that has it, also in one that made no call.
 //!
 //! A program can pass its end of a channel to another process, by `fork` or through a socket, and
 //! close its own. It also keeps the end over `execve`. The other process may never call `run`. So

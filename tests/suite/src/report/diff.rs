@@ -237,7 +237,7 @@ impl Diff {
             theirs.iter().map(|case| (&*case.case, case)).collect();
         let mut changed: BTreeMap<(Ending, Ending), Vec<String>> = BTreeMap::new();
         let mut alone = 0;
-        // A stranger's report may have a case twice.
+        // An untrusted report may have a case twice.
         let names: BTreeSet<&str> = ours.iter().map(|case| &*case.case).collect();
         let only_theirs = theirs.keys().filter(|name| !names.contains(*name)).count();
         for ours in ours {

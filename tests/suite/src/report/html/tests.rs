@@ -1,4 +1,4 @@
-//! Tests of the page: it is well formed, keeps strangers' texts as texts, and needs nothing else.
+//! Tests of the page: it is well formed, escapes untrusted texts, and loads nothing else.
 
 use quick_xml::Reader;
 use quick_xml::events::Event;

@@ -21,7 +21,7 @@ const RECORDED: &str = "prm/evidence/mstflint-registers.json";
 pub(crate) struct Compared<'a> {
     /// Fields with the bits of a field of the table.
     pub(crate) same: BTreeSet<(&'a str, &'a str)>,
-    /// Fields whose name the table has for other bits.
+    /// Fields whose name the table gives to other bits.
     pub(crate) others: Vec<String>,
 }
 

@@ -279,7 +279,7 @@ struct Compared<'a> {
     same: BTreeSet<(&'a str, &'a str)>,
     /// Fields at another position in the header.
     problems: Vec<String>,
-    /// Fields at another position in the header, but at ours in a newer one.
+    /// Fields that the header has at another position, and a newer header at ours.
     moved: Vec<String>,
     /// Fields that the header's structure lacks.
     absent: usize,

@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
         out.push('\n');
     };
 
-    let mut evidence = Evidence::default();
+    let mut evidence = Evidence::with(Divergences::read(root)?);
     match header(options.ifc.as_deref()) {
         None => {
             say("skipped: ifc header: there is no mlx5_ifc.h in /usr/src/linux*; pass one by --ifc"
@@ -71,7 +71,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     let divergences = Divergences::read(root)?;
     for (name, compared) in evidence::public(root, &description)? {
         let (structures, conflicts) = (compared.structures, compared.conflicts.len());
-        problems.extend(divergences.problems(name, &compared.conflicts));
+        problems.extend(divergences.problems(name, &compared.conflicts, &compared.renamed()));
         evidence.public(name, compared);
         say(format!(
             "{:8} {structures} of our structures; {} fields have its positions, {conflicts} have \
@@ -118,7 +118,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
         compared.same.len(),
         compared.others.len()
     ));
-    problems.extend(divergences.problems("mstflint", &compared.others));
+    problems.extend(divergences.problems("mstflint", &compared.others, &BTreeSet::new()));
 
     evidence.recorded("trace", replay.confirmed);
     evidence.recorded("golden", checked.confirmed);

@@ -5,9 +5,9 @@
 //! ours contains are compared too, if the description writes them out. A field of the same name
 //! and other bits is a conflict; but a plain C structure may hold a field in a wider word, or use a
 //! part of it. From the first conflict of a structure on, only fields of our name agree: a gap of
-//! another length moves all that follow.
+//! another length moves all that follow. Where our fields overlap, the one of that name agrees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::names::{Match, Names};
 use crate::description::{Content, Description, Field, Structure};
@@ -23,6 +23,14 @@ pub(crate) struct Compared<'a> {
     pub(crate) conflicts: Vec<Conflict<'a>>,
     /// Structures of ours that the description has.
     pub(crate) structures: usize,
+}
+
+impl Compared<'_> {
+    /// Fields that agree by their bits only.
+    pub(crate) fn renamed(&self) -> BTreeSet<String> {
+        let renamed = self.same.iter().filter(|((_, field), there)| !is_named(there, field));
+        renamed.map(|((structure, field), _)| format!("{structure}.{field}")).collect()
+    }
 }
 
 /// A field that a description has at other bits.
@@ -65,9 +73,13 @@ pub(crate) fn compare<'a>(
             let place = Place { found, layout: &layout, start: found.at * -8, nested: 0 };
             let mut walk = Walk { description, agreed: Vec::new(), conflicts: Vec::new() };
             walk.structure(structure, &place);
-            let astray = walk.conflicts.iter().map(|conflict| conflict.ours.0).min();
+            let astray = walk.conflicts.iter().map(|it| it.ours.0.min(it.theirs.0)).min();
+            let own: BTreeSet<(u32, String)> =
+                walk.agreed.iter().filter(|it| it.3).map(|it| (it.1, it.2.clone())).collect();
             for (key, start, there, named) in walk.agreed {
-                if named || astray.is_none_or(|from| start < from) {
+                let by_place = astray.is_none_or(|from| start < from)
+                    && !own.contains(&(start, there.clone()));
+                if named || by_place {
                     compared.same.entry(key).or_insert(there);
                 }
             }

@@ -1,7 +1,7 @@
-//! Fields that a description has at other bits than ours, each with the reason why ours stays:
-//! `prm/evidence/divergences.toml`.
+//! Fields that a description has at other bits than ours, or whose bits are something else there,
+//! each with the reason why ours stays: `prm/evidence/divergences.toml`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -59,8 +59,14 @@ impl Divergences {
         Some(why)
     }
 
-    /// Conflicts that no entry explains, and entries that no conflict has.
-    pub(crate) fn problems(&self, description: &str, conflicts: &[Conflict<'_>]) -> Vec<String> {
+    /// Conflicts that no entry explains, and entries for which there is none. `renamed` are fields
+    /// of the same bits and another name, which an entry declares to be something else.
+    pub(crate) fn problems(
+        &self,
+        description: &str,
+        conflicts: &[Conflict<'_>],
+        renamed: &BTreeSet<String>,
+    ) -> Vec<String> {
         let name = |it: &Conflict<'_>| format!("{}.{}", it.structure, it.field);
         let unknown = conflicts
             .iter()
@@ -68,6 +74,7 @@ impl Divergences {
             .map(|it| format!("{description}: {it}; correct prm/, or explain it in {FILE}"));
         let stale = self.0.get(description).into_iter().flat_map(BTreeMap::keys);
         let stale = stale.filter(|field| conflicts.iter().all(|it| name(it) != **field));
+        let stale = stale.filter(|field| !renamed.contains(*field));
         let stale = stale.map(|field| {
             format!("{description}: {field} is in {FILE}, but there is no conflict: remove it")
         });

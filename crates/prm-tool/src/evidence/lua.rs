@@ -40,6 +40,12 @@ pub(super) fn read(text: &str) -> Facts {
     Facts { structs, enums: BTreeMap::new() }
 }
 
+/// Whether a name is made of the position, because the driver gives it none.
+pub(super) fn is_unnamed(name: &str) -> bool {
+    name.strip_prefix("at_")
+        .is_some_and(|rest| rest.bytes().all(|b| b == b'_' || b.is_ascii_hexdigit()))
+}
+
 /// The arguments of a call, or its first ones.
 fn call<'a>(line: &'a str, name: &str) -> Option<Vec<&'a str>> {
     let (_, arguments) = line.split_once(name)?;
@@ -77,5 +83,6 @@ mod tests {
         assert_eq!(fields("create_eq_in"), [named("oi", (142, 1)), named("opcode", (0, 16))]);
         let output = [named("at_c_31_0", (96, 32)), named("eqn", (88, 8))];
         assert_eq!(fields("create_eq_out"), output);
+        assert!(is_unnamed("at_c_31_0") && !is_unnamed("at_zero") && !is_unnamed("eqn"));
     }
 }

@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::{adb, golden, mailbox, trace};
 use compare::{Compared, compare};
 use divergence::Divergences;
-use source::{SOURCES, source};
+use source::{SOURCES, Source, VENDOR, source};
 
 pub(crate) mod compare;
 pub(crate) mod divergence;
@@ -31,7 +31,7 @@ pub(crate) mod table;
 pub(crate) const LEGEND: &str = "descriptions that agree, and independent lineages among them. \
      The vendor's headers are one lineage: linux, rdma-core, dpdk, ucx, freebsd, libdpcp, ipxe, \
      ofed (a fork of linux). The others are one each: mstflint, its tables of registers; openbsd, \
-     illumos, snabb, drivers written from the manual; trace, a real ConnectX-4's bring-up; golden, \
+     illumos, snabb, drivers that others wrote; trace, a real ConnectX-4's bring-up; golden, \
      WQEs and CQEs of rdma-core; mailbox, what mlx5_ib writes";
 
 /// A field of a structure.
@@ -106,9 +106,14 @@ impl<'a> Evidence<'a> {
         Ok(evidence)
     }
 
+    /// No evidence yet, but what is known to diverge.
+    pub(crate) fn with(divergences: Divergences) -> Self {
+        Self { divergences, ..Self::default() }
+    }
+
     /// Collects the public descriptions only, which have other names for fields.
     pub(crate) fn tables(root: &Path, description: &'a Description) -> Result<Self> {
-        let mut evidence = Self { divergences: Divergences::read(root)?, ..Self::default() };
+        let mut evidence = Self::with(Divergences::read(root)?);
         for (name, compared) in public(root, description)? {
             evidence.public(name, compared);
         }
@@ -120,6 +125,10 @@ impl<'a> Evidence<'a> {
         let fields = self.agreed.entry(name).or_default();
         for ((structure, field), there) in compared.same {
             let alias = (!compare::is_named(&there, field)).then_some(there);
+            if alias.is_some() && self.divergences.why(name, structure, field).is_some() {
+                continue; // the same bits, but they mean something else there
+            }
+            let alias = alias.filter(|alias| !lua::is_unnamed(alias));
             fields.entry(structure).or_default().insert(field, alias);
         }
     }
@@ -147,9 +156,9 @@ impl<'a> Evidence<'a> {
             confirmations.agreed.push((name, alias.as_deref()));
             let fork = source(name).is_some_and(|it| it.fork_of == Some(own));
             confirmations.forks += usize::from(fork);
-            lineages.insert(lineage(name));
+            lineages.insert(lineage(name, structure));
         }
-        lineages.remove(lineage(own));
+        lineages.remove(lineage(own, structure));
         confirmations.lineages = lineages.len();
         confirmations
     }
@@ -196,9 +205,14 @@ fn last(alias: &str) -> &str {
     alias.rsplit('.').next().unwrap_or(alias)
 }
 
-/// The lineage of a description; a recording is its own.
-fn lineage(name: &str) -> &str {
-    source(name).map_or(name, |source| source.lineage)
+/// The lineage of what a description says of a structure; a recording is its own.
+fn lineage<'n>(name: &'n str, structure: &Structure) -> &'n str {
+    match source(name) {
+        // OpenBSD's capability page has FreeBSD's names, and its misplaced imaicl.
+        Some(Source { name: "openbsd", .. }) if structure.name == "hca_cap" => VENDOR,
+        Some(source) => source.lineage,
+        None => name,
+    }
 }
 
 /// Compares our fields with each public description.
@@ -212,6 +226,7 @@ pub(crate) fn public<'a>(
         if source.name == "linux" {
             // The facts that prm import works on are Linux's main header.
             structs.extend(Facts::read(&root.join(crate::import::FACTS))?.structs);
+            structs.values_mut().for_each(table::drop_gaps);
         }
         all.push((source.name, compare(description, source.name, &structs)));
     }

@@ -63,9 +63,7 @@ pub(crate) fn record(root: &Path, name: &str, version: &str, files: &[PathBuf]) 
         texts.push(text.map_err(|error| format!("{}: {error}", file.display()))?);
     }
     let mut structs = facts(source, &texts).structs;
-    for layout in structs.values_mut() {
-        layout.fields.retain(|name, _| !is_gap(name));
-    }
+    structs.values_mut().for_each(drop_gaps);
     structs.retain(|_, layout| !layout.fields.is_empty());
     let table = Table {
         source: source.name.to_owned(),
@@ -97,6 +95,11 @@ pub(super) fn facts(source: &Source, texts: &[String]) -> Facts {
         Form::Header => header::read(texts.iter().map(String::as_str)).facts,
         Form::Lua => super::lua::read(&texts.concat()),
     }
+}
+
+/// Leaves only named fields.
+pub(super) fn drop_gaps(layout: &mut Layout) {
+    layout.fields.retain(|name, _| !is_gap(name));
 }
 
 /// Whether a field is a gap, under any of the names that projects give to gaps.

@@ -150,13 +150,52 @@ fn divergence_needs_conflict_and_conflict_needs_divergence() {
         .unwrap()
     };
     let known = divergences("\"outer_context.kind\"");
-    assert!(known.problems("dpdk", &found.conflicts).is_empty());
+    let none = BTreeSet::new();
+    assert!(known.problems("dpdk", &found.conflicts, &none).is_empty());
     assert_eq!(known.why("dpdk", "outer_context", "kind"), Some("Older."));
-    let [unknown] = &divergences("").problems("dpdk", &found.conflicts)[..] else { panic!() };
+    let [unknown] = &divergences("").problems("dpdk", &found.conflicts, &none)[..] else {
+        panic!()
+    };
     assert!(unknown.contains("correct prm/, or explain it"), "{unknown}");
-    let [stale] = &known.problems("dpdk", &[])[..] else { panic!() };
+    let [stale] = &known.problems("dpdk", &[], &none)[..] else { panic!() };
     assert!(stale.contains("there is no conflict: remove it"), "{stale}");
     assert!(Divergences::parse("[[divergence]]\nfields = []").is_err());
+
+    // The same bits may be something else.
+    let renamed = compared(&description, "struct mlx5_ifc_outc_bits { u8 sort[4]; };");
+    assert_eq!(renamed.renamed(), ["outer_context.kind".to_owned()].into());
+    assert!(known.problems("dpdk", &[], &renamed.renamed()).is_empty());
+    let mut evidence = Evidence::with(known);
+    evidence.public("dpdk", renamed);
+    assert_eq!(evidence.agreements("dpdk"), 0);
+}
+
+#[test]
+fn overlapping_field_of_that_name_agrees_alone() {
+    let text = "[thing]\nbytes = 4\nsources = [\"linux: x\"]\n\
+                fields.lid = { at = \"0x00.31:16\" }\n\
+                fields.port = { at = \"0x00.31:16\", overlay = true }";
+    let description = Description::parse([("prm/x.toml", text)]);
+    let fields = |text| {
+        let found = compared(&description, text);
+        found.same.keys().map(|key| key.1).collect::<Vec<_>>()
+    };
+    assert_eq!(fields("struct thing { uint16_t lid; };"), ["lid"]);
+    assert_eq!(fields("struct thing { uint16_t other; };"), ["lid", "port"]);
+}
+
+#[test]
+fn openbsd_capability_page_is_of_vendor_lineage() {
+    let text = "[NAME]\nbytes = 4\nsources = [\"linux: x\"]\nfields.a = { at = \"0x00\" }";
+    for (name, lineages) in [("hca_cap", 0), ("cq_context", 1)] {
+        let text = text.replace("NAME", name);
+        let description = Description::parse([("prm/x.toml", text.as_str())]);
+        let mut evidence = Evidence::default();
+        evidence.recorded("openbsd", [(name, "a")].into());
+        let structure = &description.structures[0];
+        let confirmed = evidence.of(structure, &structure.fields[0]);
+        assert_eq!((confirmed.descriptions(), confirmed.lineages()), (1, lineages), "{name}");
+    }
 }
 
 #[test]
@@ -170,11 +209,11 @@ fn record_keeps_facts_and_origin() {
         )],
     );
     let file = scratch.path().join("prm.h");
-    record(scratch.path(), "libdpcp", "1.1.54", &[file.clone()]).unwrap();
+    record(scratch.path(), "libdpcp", "1.1.54", std::slice::from_ref(&file)).unwrap();
     let libdpcp = source("libdpcp").unwrap();
     let path = scratch.path().join("prm/evidence/descriptions/libdpcp.json.gz");
     let packed = std::fs::read(&path).unwrap();
-    record(scratch.path(), "libdpcp", "1.1.54", &[file.clone()]).unwrap();
+    record(scratch.path(), "libdpcp", "1.1.54", std::slice::from_ref(&file)).unwrap();
     assert_eq!(packed, std::fs::read(&path).unwrap());
     let table = table::read(scratch.path(), libdpcp).unwrap();
     assert_eq!((table.version.as_str(), table.licence.as_str()), ("1.1.54", "BSD-3-Clause"));
@@ -196,12 +235,15 @@ fn record_keeps_facts_and_origin() {
 #[test]
 fn recorded_tables_name_their_origin_and_have_every_named_structure() {
     let description = Description::load(&root()).unwrap();
+    let readme = std::fs::read_to_string(root().join("prm/evidence/README.md")).unwrap();
     for source in SOURCES {
         let table = table::read(&root(), source).unwrap();
         assert_eq!(table.source, source.name);
         assert_eq!(table.licence, source.licence, "{}", source.name);
         assert_eq!(table.files, source.files, "{}", source.name);
-        assert!(!table.version.is_empty() && table.made_by.contains(&table.version));
+        assert!(table.made_by.contains(&table.version), "{}", table.made_by);
+        let row = format!("| {} | {} | {} |", table.source, table.version, table.licence);
+        assert!(readme.contains(&row), "no row: {row}");
         let facts = match source.name {
             "linux" => Facts::read(&root().join(crate::import::FACTS)).unwrap().structs,
             _ => BTreeMap::new(),

@@ -4,6 +4,7 @@
 //! that carry a command, so queues and doorbells do not pass through it.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::abi::{Attribute, Header, Method, attr, method};
@@ -175,6 +176,10 @@ unsafe impl OpenDevice for FailureDevice {
 
     fn page_size(&self) -> usize {
         self.device.page_size()
+    }
+
+    fn read_channel(&self, channel: BorrowedFd<'_>, record: &mut [u8]) -> Result<usize, Errno> {
+        self.device.read_channel(channel, record)
     }
 
     fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {

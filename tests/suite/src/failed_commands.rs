@@ -41,7 +41,7 @@ pub struct FailedCommand {
 
 impl FailedCommand {
     /// A command by its mailboxes; `None` if the input is too short for a header.
-    fn new(input: Vec<u8>, output: Vec<u8>, errno: Errno) -> Option<Self> {
+    pub(crate) fn new(input: Vec<u8>, output: Vec<u8>, errno: Errno) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes(*input.get(at..)?.first_chunk()?));
         let (opcode, op_mod) = (word(0)?, word(6)?);
         // Only with EREMOTEIO has the kernel written the output.
@@ -56,6 +56,24 @@ impl FailedCommand {
             input,
             output,
         })
+    }
+
+    /// The command as bytes: the errno, the length of the input, both mailboxes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.errno.to_be_bytes().to_vec();
+        bytes.extend((self.input.len() as u32).to_be_bytes());
+        bytes.extend([&self.input[..], &self.output[..]].concat());
+        bytes
+    }
+
+    /// The command of such bytes, which are another program's; `None` if they are no command.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (errno, rest) = bytes.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (input, output) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        let is_long = input.len() > KEPT_BYTES || output.len() > KEPT_BYTES;
+        let errno = Errno::from_raw(i32::from_be_bytes(*errno));
+        Self::new(input.to_vec(), output.to_vec(), errno).filter(|_| !is_long)
     }
 
     /// The command as text: opcode, op_mod, status and syndrome, then the nonzero fields of both
@@ -103,7 +121,8 @@ impl FailedCommand {
 pub(crate) struct FailedCommands(Arc<Mutex<VecDeque<FailedCommand>>>);
 
 impl FailedCommands {
-    fn add(&self, command: FailedCommand) {
+    /// Keeps a command, instead of the oldest if there are enough.
+    pub(crate) fn add(&self, command: FailedCommand) {
         let mut kept = self.kept();
         if kept.len() == KEPT {
             kept.pop_front();

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::Compression;
@@ -25,7 +25,7 @@ use crate::workspace::{Result, workspace_root};
 /// Options of `cargo xtask capture`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The guest's kernel: 6.1, 6.12, 7.2, or the maintained ones one after the other.
+    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, or the maintained ones one after the other.
     #[arg(long, default_value = "maintained")]
     kernel: Selection,
 }
@@ -34,24 +34,30 @@ pub(crate) struct Options {
 /// CREATE_MKEY; otherwise it changes a key of its cache by a work request.
 const PLAIN_KEYS: &str = "umr_modify_entity_size_disabled = true";
 
-/// The profile of the devices.
-const PROFILE: &str = "crates/model/profiles/bluefield3.toml";
+/// The profile of the devices, unless the kernel knows only older ones.
+const PROFILE: &str = "bluefield3";
 
 /// Runs the task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let program = program::build("verbless-capture", "capture")?;
-    let profile = fetch::folder().join("capture-profile.toml");
-    let text = fs::read_to_string(workspace_root().join(PROFILE))?;
-    let section = "[caps.general]\n";
-    if !text.contains(section) {
-        return Err(format!("{PROFILE} has no {}", section.trim()).into());
-    }
-    fs::create_dir_all(fetch::folder())?;
-    fs::write(&profile, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
     for series in options.kernel.series() {
-        one(series, &program, &profile)?;
+        one(series, &program, &plain_keys(series.profile().unwrap_or(PROFILE))?)?;
     }
     Ok(true)
+}
+
+/// Writes a copy of a profile whose device lacks what [`PLAIN_KEYS`] says.
+fn plain_keys(profile: &str) -> Result<PathBuf> {
+    let file = workspace_root().join(format!("crates/model/profiles/{profile}.toml"));
+    let text = fs::read_to_string(&file)?;
+    let section = "[caps.general]\n";
+    if !text.contains(section) {
+        return Err(format!("{} has no {}", file.display(), section.trim()).into());
+    }
+    fs::create_dir_all(fetch::folder())?;
+    let copy = fetch::folder().join("capture-profile.toml");
+    fs::write(&copy, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
+    Ok(copy)
 }
 
 /// One kernel's evidence.

@@ -131,7 +131,7 @@ fn verbs_command_differences_are_explained() {
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {
         for (name, _) in scenario::cases() {
-            let theirs = recording.section(theirs::SIDE, name).expect("they did it");
+            let theirs = recording.section(theirs::SIDE, name).expect("libmlx5 ran the case");
             let ours = here
                 .iter()
                 .find(|section| section.side == ours::SIDE && section.case == name)

@@ -63,24 +63,27 @@ fn plain_keys(profile: &str) -> Result<PathBuf> {
 /// One kernel's evidence.
 fn one(series: Series, program: &Path, profile: &Path) -> Result {
     let record = fetch::folder().join("capture-record.txt");
+    let libraries = of_libraries(series);
     let output = Command::new(std::env::current_exe()?)
         .args(["vm", "--with-rdma-core", "--kernel", &series.to_string()])
+        .args(["--rdma-core-of", &libraries.to_string()])
         .arg("--profile")
         .arg(profile)
         .arg("--record")
         .arg(&record)
         .arg("--")
         .arg(program)
+        .args(if has_requests(series) { &[][..] } else { &["theirs", "ours"] })
         .stderr(Stdio::inherit())
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
     let (chat, requests) = said.split_once("=== requests\n").unwrap_or((&said, ""));
     print!("{chat}");
-    if !output.status.success() || requests.is_empty() {
+    if !output.status.success() || requests.is_empty() == has_requests(series) {
         return Err(format!("the guest with Linux {series} did not finish the cases").into());
     }
     let release = Kernel::get(&X86_64, series, KernelFlavour::Cloud)?.release;
-    let rdma_core = rdma_core_version(series)?;
+    let rdma_core = rdma_core_version(libraries)?;
     let origin = format!(
         "from Linux {release} of Debian's {} with rdma-core {rdma_core}, in a guest on the model;\n\
          # made by `cargo xtask capture --kernel {series}`.",
@@ -91,6 +94,9 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&commands)?;
     keep(&format!("prm/evidence/linux-{series}-commands.txt.gz"), &packed.finish()?)?;
+    if !has_requests(series) {
+        return Ok(());
+    }
     let requests = format!(
         "# uverbs requests as libmlx5 makes them for calls of mlx5dv and verbs, and what the \
          kernel answered,\n# {origin}\n\
@@ -98,6 +104,21 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
         requests.trim_end()
     );
     keep(&format!("crates/devx/tests/data/linux-{series}-requests.txt"), requests.as_bytes())
+}
+
+/// The series whose suite has the rdma-core. The program needs a C library that is as new as this
+/// machine's, which bullseye's is not.
+const fn of_libraries(series: Series) -> Series {
+    match series {
+        Series::Linux5_10 => Series::Linux6_1,
+        other => other,
+    }
+}
+
+/// Whether libmlx5's requests are recorded: Linux 5.10 refuses the page sizes that libmlx5 asks for
+/// in UMEM_REG (EPROTONOSUPPORT).
+fn has_requests(series: Series) -> bool {
+    series != Series::Linux5_10
 }
 
 /// The commands from the first mark to the last, without their times, which differ by run.

@@ -291,7 +291,7 @@ mod tests {
             ("umr control", "umr_ctrl_segment ("),
             ("create completion queue", "CREATE_CQ ("),
             ("manage pages", "MANAGE_PAGES ("),
-            // DPDK's, illumos's and OpenBSD's names.
+            // A name of illumos's.
             ("mlcqe_up_cfi_vid", "cqe.vlan_info ("),
             ("rnr syndrome", "cqe_syndrome.RNR_RETRY_EXCEEDED ("),
         ] {

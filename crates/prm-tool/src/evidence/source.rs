@@ -84,7 +84,7 @@ pub(crate) const SOURCES: &[Source] = &[
         lineage: VENDOR,
         fork_of: None,
         project: "FreeBSD",
-        licence: "BSD-2-Clause",
+        licence: "BSD-2-Clause AND (GPL-2.0 OR Linux-OpenIB)",
         form: Form::Header,
         files: &[
             "sys/dev/mlx5/mlx5_ifc.h",

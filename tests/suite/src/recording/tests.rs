@@ -1,8 +1,11 @@
 //! Recordings of cases on the model, read and replayed.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use flate2::read::GzDecoder;
 use proptest::prelude::*;
 
 use super::document::Document;
@@ -56,6 +59,26 @@ fn recorded_cases_replay_without_a_difference() {
     assert!(!ended.is_empty());
     for (case, outcome) in ended {
         assert_eq!(outcome, Outcome::Passed, "{case}");
+    }
+}
+
+#[test]
+fn kept_recordings_replay() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
+    let files = std::fs::read_dir(&folder).expect("the folder is there");
+    let files = files.map(|file| file.expect("a file").path());
+    let packed: Vec<_> = files.filter(|it| it.extension() == Some("gz".as_ref())).collect();
+    assert!(!packed.is_empty());
+    for file in packed {
+        let mut text = String::new();
+        let mut reader = GzDecoder::new(File::open(&file).expect("a file"));
+        reader.read_to_string(&mut text).expect("a text");
+        let ended = replay(&text);
+        assert!(!ended.is_empty(), "{}", file.display());
+        for (case, outcome) in ended {
+            let from = "if the driver asks for something else: recordings/README.md";
+            assert_eq!(outcome, Outcome::Passed, "{}: {case} ({from})", file.display());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask ledger`: which fixes of other mlx5 drivers concern this one, and which test shows
 //! that it does not repeat the mistake.
 //!
-//! `tests/ledger.toml` has a row for each commit. This task holds the rows to their rules (`row`)
+//! `tests/ledger.toml` has a row for each commit and thread. This task holds the rows to their rules (`row`)
 //! and the tests that they name to existence (`tests`), prints how many rows have which verdict,
 //! and lists rows by file or subject. `unknowns` has the questions that only a card answers.
 
@@ -25,8 +25,8 @@ pub(crate) struct Options {
     /// List the rows about this subject, such as cq.
     #[arg(long)]
     subject: Option<String>,
-    /// List the rows of this commit, by the beginning of its id.
-    #[arg(long, value_name = "COMMIT")]
+    /// List the rows of this commit or thread, by the beginning of its id.
+    #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// List the rows that no test shows yet, and those that only a card can show.
     #[arg(long)]
@@ -84,7 +84,7 @@ fn faults(rows: &[Row], unknowns: &[Unknown]) -> Result<Vec<String>> {
     for row in rows {
         let mut found: Vec<String> = row.fault().into_iter().collect();
         if !seen.insert((row.source, &*row.id)) {
-            found.push("there is another row of this commit".into());
+            found.push("there is another row of this id".into());
         }
         if !row.here.is_empty() && !workspace_root().join(&row.here).exists() {
             found.push(format!("here = {:?}: no such file or folder", row.here));

@@ -1,4 +1,5 @@
-//! A row of the ledger: a commit of another driver that corrects a mistake, and its verdict.
+//! A row of the ledger: a commit of another driver that corrects a mistake, or a thread that reports
+//! one, and its verdict.
 
 use std::fmt;
 
@@ -37,9 +38,26 @@ const SUBJECTS: [&str; 27] = [
     "wqe",
 ];
 
-/// The project whose commit it is.
+/// The project whose commit or thread it is.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
+    #[serde(rename = "dpdk")]
+    Dpdk,
+    #[serde(rename = "libfabric")]
+    Libfabric,
+    #[serde(rename = "nccl")]
+    Nccl,
+    #[serde(rename = "nvshmem")]
+    Nvshmem,
+    #[serde(rename = "perftest")]
+    Perftest,
+    #[serde(rename = "rust-ibverbs")]
+    RustIbverbs,
+    #[serde(rename = "sideway")]
+    Sideway,
+    /// Other programs on these devices; the id of a row names the repository.
+    #[serde(rename = "others")]
+    Others,
     #[serde(rename = "rdma-core")]
     RdmaCore,
     #[serde(rename = "ucx")]
@@ -54,6 +72,14 @@ pub(super) enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Dpdk => "dpdk",
+            Self::Libfabric => "libfabric",
+            Self::Nccl => "nccl",
+            Self::Nvshmem => "nvshmem",
+            Self::Perftest => "perftest",
+            Self::RustIbverbs => "rust-ibverbs",
+            Self::Sideway => "sideway",
+            Self::Others => "others",
             Self::RdmaCore => "rdma-core",
             Self::Ucx => "ucx",
             Self::Ipxe => "ipxe",
@@ -62,12 +88,12 @@ impl fmt::Display for Source {
     }
 }
 
-/// A commit and its verdict, as the file has them.
+/// A commit or thread and its verdict, as the file has them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Row {
     pub(super) source: Source,
-    /// The beginning of the commit's hash.
+    /// The beginning of the commit's hash; of a thread, `owner/repository#number`.
     pub(super) id: String,
     date: toml::value::Datetime,
     pub(super) subject: String,
@@ -102,8 +128,29 @@ pub(super) fn read(text: &str) -> Result<Vec<Row>> {
     #[serde(deny_unknown_fields)]
     struct Ledger {
         commit: Vec<Row>,
+        #[serde(default)]
+        thread: Vec<Row>,
     }
-    Ok(toml::from_str::<Ledger>(text)?.commit)
+    let Ledger { commit, thread } = toml::from_str(text)?;
+    Ok(commit.into_iter().chain(thread).collect())
+}
+
+/// Whether `id` is the beginning of a hash.
+fn is_commit(id: &str) -> bool {
+    id.len() >= 9 && id.bytes().all(|letter| letter.is_ascii_hexdigit())
+}
+
+/// Whether `id` is that of an issue or a pull request: `owner/repository#number`.
+fn is_thread(id: &str) -> bool {
+    let is_name = |name: &str| {
+        let known = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
+        !name.is_empty() && name.bytes().all(known)
+    };
+    id.split_once('#').is_some_and(|(repository, number)| {
+        repository.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
+            && !number.is_empty()
+            && number.bytes().all(|digit| digit.is_ascii_digit())
+    })
 }
 
 impl Row {
@@ -136,8 +183,11 @@ impl Row {
         if let Err(fault) = self.verdict() {
             return Some(fault);
         }
-        if self.id.len() < 9 || !self.id.bytes().all(|letter| letter.is_ascii_hexdigit()) {
-            return Some(format!("id = {:?}: not 9 or more hexadecimal digits", self.id));
+        if !is_commit(&self.id) && !is_thread(&self.id) {
+            return Some(format!(
+                "id = {:?}: neither 9 or more hexadecimal digits nor owner/repository#number",
+                self.id
+            ));
         }
         if self.date.date.is_none() || self.date.time.is_some() {
             return Some(format!("date = {}: not a date alone", self.date));
@@ -191,6 +241,24 @@ mod tests {
         assert_eq!(one.verdict(), Ok(Verdict::Shown(&["b".to_owned()])));
         let text = "ucx 0123456789 2020-01-02 cq\n  It hung.\n  tested: b";
         assert_eq!(one.to_string(), text);
+    }
+
+    #[test]
+    fn id_is_commit_or_thread() {
+        for id in ["012345678", "openucx/ucx#9", "NVIDIA/nccl#1710", "a-b/c_d.e#12"] {
+            assert!(is_commit(id) || is_thread(id), "{id}");
+        }
+        for id in ["01234567", "0123456z9", "ucx#9", "openucx/ucx", "a/b#", "a/b#x", "/b#1", "a/#1"]
+        {
+            assert!(!is_commit(id) && !is_thread(id), "{id}");
+        }
+        let text = "[[commit]]\nsource = \"ucx\"\nid = \"0123456789\"\ndate = 2020-01-02\n\
+                    subject = \"cq\"\nwrong = \"It hung.\"\nshown_by = [\"b\"]\n";
+        let thread = text.replace("commit", "thread").replace("0123456789", "openucx/ucx#9");
+        let rows = read(&format!("{thread}{text}")).unwrap();
+        let ids: Vec<&str> = rows.iter().map(|row| &*row.id).collect();
+        assert_eq!(ids, ["0123456789", "openucx/ucx#9"]);
+        assert!(rows.iter().all(|row| row.fault().is_none()));
     }
 
     #[test]

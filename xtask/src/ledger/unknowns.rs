@@ -16,7 +16,7 @@ pub(super) struct Unknown {
     question: String,
     /// What follows from each answer.
     answers: Vec<String>,
-    /// Commits of the ledger that raise it.
+    /// Rows of the ledger that raise it.
     #[serde(default)]
     pub(super) rows: Vec<String>,
     /// The case of the conformance suite whose outcome answers it; empty if there is none.

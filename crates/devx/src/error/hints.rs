@@ -131,6 +131,11 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP) => {
             "this machine has no write combining for the device; allocate a non-cached UAR"
         }
+        // The statuses LIM and NO_RES of ALLOC_UAR.
+        (method::UAR_OBJ_ALLOC, Errno::ENOMEM | Errno::EAGAIN) => {
+            "this function has no UAR left: end other programs that use it, or enlarge its BAR \
+             (`mlxconfig set PF_LOG_BAR_SIZE=`; PF_SF_BAR_SIZE for sub-functions)"
+        }
         (method::DEVX_OTHER, Errno::EINVAL) => {
             "DevX does not pass this command as a general one, or its mailbox is too short"
         }

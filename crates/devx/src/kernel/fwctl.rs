@@ -3,7 +3,7 @@
 //! Source: Linux `drivers/fwctl/main.c` and `mlx5/main.c`: the fwctl device is a child of the PCI
 //! function, so its name is in the directory `fwctl` there. A sub-function has none.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -33,8 +33,7 @@ impl FwctlPath {
         };
         let path = self.nodes.join(&name);
         let number = sysfs::text(self.function.join("fwctl").join(&name).join("dev"));
-        let opened = open_node(&path).and_then(|file| Ok((file.metadata()?, file)));
-        let (metadata, file) = opened.map_err(|error| {
+        let (metadata, file) = open_node(&path).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
@@ -60,23 +59,30 @@ impl FwctlPath {
             };
             Error::new(kind, format!("opening {}", path.display()), hint).with_errno(errno)
         })?;
-        // fwctl numbers change when drivers reload, and a container may have a node under another
-        // name: writes to it would reach another card.
-        let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
-        let is_node = metadata.file_type().is_char_device();
-        if is_node && number.is_some_and(|number| number != found) {
-            let hint = "the node has the device number of another device: create it again, or \
-                        give this container the right one";
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("opening {}", path.display()),
-                hint,
-            ));
-        }
+        // Writes to another card's control file would change that card.
+        check_number(&path, &metadata, number.as_deref())?;
         Ok(Some(file))
     }
 }
 
-pub(super) fn open_node(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+/// Opens a node, and takes its attributes from the open file.
+pub(super) fn open_node(path: &Path) -> io::Result<(Metadata, File)> {
+    let file =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+    Ok((file.metadata()?, file))
+}
+
+/// Refuses a node whose device number is not `number`, which sysfs has for its name. Numbers change
+/// when drivers reload, and a container may have a node under another name.
+pub(super) fn check_number(path: &Path, node: &Metadata, number: Option<&str>) -> Result<()> {
+    let found = format!("{}:{}", libc::major(node.rdev()), libc::minor(node.rdev()));
+    if node.file_type().is_char_device() && number.is_some_and(|number| number != found) {
+        return Err(Error::new(
+            ErrorKind::Refused,
+            format!("opening {}", path.display()),
+            "the node has the device number of another device: create it again, or give this \
+             container the right one",
+        ));
+    }
+    Ok(())
 }

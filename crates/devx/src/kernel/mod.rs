@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::info::{DeviceInfo, FunctionKind, RepresentorInfo};
 use crate::sys::{Backend, Errno, FwctlOpener, OpenDevice, UverbsFile};
 
-use fwctl::{FwctlPath, open_node};
+use fwctl::{FwctlPath, check_number, open_node};
 
 /// The devices of this machine.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl Backend for Kernel {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>> {
         let path = self.dev.join(&device.node);
-        let file = open_node(&path).map_err(|error| {
+        let (node, file) = open_node(&path).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
@@ -99,6 +99,9 @@ impl Backend for Kernel {
             Error::new(kind, format!("opening {} for {}", path.display(), device.name), hint)
                 .with_errno(errno)
         })?;
+        let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
+        // GIDs and ports are those of the name in sysfs.
+        check_number(&path, &node, sysfs::text(verbs.join("dev")).as_deref())?;
         Ok(Arc::new(UverbsFile { file, control: self.control_of(device) }))
     }
 }

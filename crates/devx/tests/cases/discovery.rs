@@ -207,6 +207,23 @@ fn open_error_of_node_suggests_remedy() {
 }
 
 #[test]
+fn uverbs_node_with_wrong_dev_number_is_rejected() {
+    let tree = Tree::new();
+    let function = tree.function("0000:08:00.0", Some("mlx5_core"));
+    function.rdma("mlx5_0", "uverbs0", "pci0000:00/0000:08:00.0");
+    tree.link("dev/uverbs0", "/dev/null");
+    let kernel = tree.kernel();
+    let open = || kernel.open(&kernel.enumerate().unwrap()[0]);
+    assert!(open().is_ok(), "sysfs has no number");
+    tree.file("sys/class/infiniband_verbs/uverbs0/dev", "1:3");
+    assert!(open().is_ok(), "the number is its own");
+    tree.file("sys/class/infiniband_verbs/uverbs0/dev", "231:192");
+    let error = open().err().expect("the number is another's");
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::Refused, None));
+    assert!(error.to_string().contains("of another device"), "{error}");
+}
+
+#[test]
 fn find_by_name_or_pci_address_lists_alternatives() {
     let tree = Tree::new();
     for (at, address) in ["0000:08:00.0", "0000:08:00.1"].into_iter().enumerate() {

@@ -161,6 +161,8 @@ fn missing_devx_differs_from_failed_open() {
 fn uar_errno_maps_to_kind_and_hint() {
     for (refused, errno, kind, advice) in [
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, ErrorKind::Refused, "non-cached"),
+        (method::UAR_OBJ_ALLOC, Errno::ENOMEM, ErrorKind::Refused, "PF_LOG_BAR_SIZE"),
+        (method::UAR_OBJ_ALLOC, Errno::EAGAIN, ErrorKind::Refused, "no UAR left"),
         (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::Refused, "answers other commands"),
         (method::UAR_OBJ_ALLOC, Errno::ENOLINK, ErrorKind::DeviceGone, "open it again"),
         (method::UAR_OBJ_ALLOC, Errno::EPERM, ErrorKind::Permission, "privilege"),

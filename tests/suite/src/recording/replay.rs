@@ -38,11 +38,11 @@ pub(super) struct Script {
     case: RecordedCase,
     /// The requests of each open file, by their numbers in the case.
     requests: HashMap<u32, Vec<usize>>,
-    state: Mutex<State>,
+    state: Mutex<ReplayState>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ReplayState {
     /// Which entries were used.
     used: Vec<bool>,
     /// The first request of each file that was not used, as a position in its list.
@@ -68,7 +68,7 @@ pub(super) struct State {
 impl Script {
     pub(super) fn new(case: RecordedCase) -> Arc<Self> {
         let used = vec![false; case.entries.len()];
-        let state = Mutex::new(State { used, ..State::default() });
+        let state = Mutex::new(ReplayState { used, ..ReplayState::default() });
         let mut requests: HashMap<u32, Vec<usize>> = HashMap::new();
         for (at, recorded) in case.entries.iter().enumerate() {
             if let Entry::Ioctl(ioctl) = &recorded.entry {
@@ -78,7 +78,7 @@ impl Script {
         Arc::new(Self { case, requests, state })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReplayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +190,7 @@ impl Player {
 }
 
 /// Whether a WQE is posted; if it is another one than in the recording, says so.
-fn posted(state: &mut State, wqe: &Wqe) -> bool {
+fn posted(state: &mut ReplayState, wqe: &Wqe) -> bool {
     let recorded = &wqe.bytes.0;
     let rings = state.rings.get(&wqe.file);
     let sent = rings.and_then(|it| it.wqe(&wqe.queue, wqe.number, wqe.index, recorded.len()));
@@ -204,7 +204,7 @@ fn posted(state: &mut State, wqe: &Wqe) -> bool {
 }
 
 /// Whether the WQE that a CQE names is posted.
-fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
+fn own_wqe_is_posted(state: &ReplayState, cqe: &Cqe) -> bool {
     let bytes = &cqe.bytes.0;
     let (Some(&[_, a, b, c]), Some(&[high, low, _, owner])) =
         (bytes.get(56..60).and_then(|it| it.first_chunk()), bytes.last_chunk())
@@ -218,7 +218,7 @@ fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
     rings.is_some_and(|rings| rings.wqe(queue, number, index.into(), 0).is_some())
 }
 
-fn complete(state: &State, cqe: &Cqe) -> bool {
+fn complete(state: &ReplayState, cqe: &Cqe) -> bool {
     let rings = state.rings.get(&cqe.file);
     let mut bytes = cqe.bytes.0.clone();
     // The key that a message has invalidated (RESP_SEND_INV, 0x4).
@@ -230,7 +230,7 @@ fn complete(state: &State, cqe: &Cqe) -> bool {
     rings.is_some_and(|rings| rings.complete(cqe.number, cqe.index, &bytes))
 }
 
-impl State {
+impl ReplayState {
     /// Notes a difference that a case's early end does not explain.
     fn contradicts(&mut self, what: String) {
         self.contradicted = true;
@@ -430,14 +430,14 @@ unsafe impl OpenDevice for Replayed {
 
 impl Replayed {
     /// The recorded request that was sent, or the one in its place.
-    fn find(&self, state: &mut State, sent: &Ioctl, input: &[u8]) -> Option<usize> {
+    fn find(&self, state: &mut ReplayState, sent: &Ioctl, input: &[u8]) -> Option<usize> {
         let all = self.script.requests.get(&self.file).map_or(&[][..], |it| it);
         let mut from = state.next.get(&self.file).copied().unwrap_or(0);
         while all.get(from).is_some_and(|&at| state.used[at]) {
             from += 1;
         }
         state.next.insert(self.file, from);
-        let differences_of = |state: &State, at: usize| {
+        let differences_of = |state: &ReplayState, at: usize| {
             let recorded = &self.script.case.entries[at];
             match &recorded.entry {
                 Entry::Ioctl(ioctl) => {

@@ -44,7 +44,7 @@ const BULK: [&str; 9] = [
     "table_and_group_sizes_are_bounded",
     "indirect_upward_use_is_found",
     "undelivered_frames_are_bounded",
-    "crates_have_no_large_module_cycle",
+    "module_cycles_are_of_parent_and_child",
     "model_layers_use_only_lower_ones",
     "excess_driver_pages_are_rejected",
     "translated_code_is_bounded_across_harts",

@@ -14,10 +14,10 @@
 //! The data-path formats (`hot`) are structures of big-endian numbers and words: posting and
 //! polling access single members, and `offset_of!` gives their offsets.
 //!
-//! Values of an enumeration are plain numbers (`hot`) or open newtypes (`CqeOpcode`), not Rust enums
-//! behind zerocopy's `TryFromBytes`: a device may write a value that this crate does not know, which
-//! must not make the rest of a CQE or EQE unreadable, and most of these fields share their byte with
-//! others.
+//! Values of an enumeration are plain numbers (`hot`) or open newtypes (`CqeOpcode`), not Rust
+//! enums behind zerocopy's `TryFromBytes`: a device may write a value that this crate does not
+//! know, which must not make the rest of a CQE or EQE unreadable, and most of these fields share
+//! their byte with others.
 //!
 //! # Panics
 //! A setter panics in debug builds if the value does not fit the field's width; release builds

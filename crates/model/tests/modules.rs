@@ -86,7 +86,10 @@ fn module_cycles_are_of_parent_and_child() {
 fn engine_cycles_are_of_parent_and_child() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let in_engine = |module: &Module| module.first().is_some_and(|it| it == "engine");
-    assert!(graph.keys().filter(|module| in_engine(module)).count() > 50, "it is elsewhere");
+    assert!(
+        graph.keys().filter(|module| in_engine(module)).count() > 50,
+        "the engine is elsewhere"
+    );
     let other: Vec<String> = cycles(&graph)
         .into_iter()
         .filter(|cycle| cycle.iter().any(in_engine) && !is_of_parent_and_child(cycle))

@@ -16,9 +16,9 @@ use crate::hca::kinds::KINDS;
 use crate::hca::registry::{ObjectKind, kind};
 use crate::profile::Link;
 
-/// Sends the command that destroys an object. All have the number in their third dword. Flow tables
-/// lose their groups first here. A kind with two such commands refuses the command for the other
-/// sort.
+/// Sends the command that destroys an object; its third dword has the number. For a flow table,
+/// destroys its groups first. A kind may have two destroy commands (an SRQ's, an RMP's): the one
+/// for another sort of object is refused.
 fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refusal> {
     let entry = &KINDS[kind as usize];
     if kind == ObjectKind::FlowTable {
@@ -79,8 +79,8 @@ fn rmp(rig: &mut Rig, user: User) -> u32 {
     made.unwrap().rmpn()
 }
 
-/// At least one object of every kind. A new kind needs an object here, and, if others may refer to
-/// it, one that does.
+/// At least one object of every kind. A new kind needs an object here, and if other objects may
+/// refer to it, an object that does.
 fn one_of_each(rig: &mut Rig) {
     let user = rig.user();
     xrc_srq(rig, user);

@@ -39,7 +39,7 @@ pub(crate) fn run<T: Send>(
 ) -> Vec<T> {
     let steps = resources.iter().copied().enumerate().collect();
     let lanes =
-        Lanes { state: Mutex::new(State { steps, busy: Vec::new() }), free: Condvar::new() };
+        Lanes { state: Mutex::new(LanesState { steps, busy: Vec::new() }), free: Condvar::new() };
     let results = Mutex::new(resources.iter().map(|_| None).collect::<Vec<Option<T>>>());
     std::thread::scope(|scope| {
         let (lanes, work, results) = (&lanes, &work, &results);
@@ -58,16 +58,16 @@ pub(crate) fn run<T: Send>(
 
 /// The remaining steps, and the running ones.
 struct Lanes {
-    state: Mutex<State>,
+    state: Mutex<LanesState>,
     free: Condvar,
 }
 
-struct State {
+struct LanesState {
     steps: VecDeque<(usize, Resource)>,
     busy: Vec<Resource>,
 }
 
-impl State {
+impl LanesState {
     /// The step that may run next: the first one. Steps that only compile go to the spare-time
     /// worker, or to a worker without other steps; the spare-time worker takes no others.
     fn next(&self, spare: bool) -> Option<usize> {
@@ -91,7 +91,7 @@ impl State {
 }
 
 impl Lanes {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LanesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// Begins the next step that may run; returns its index.
-    fn begin(state: &mut State) -> Option<usize> {
+    fn begin(state: &mut LanesState) -> Option<usize> {
         let (index, resource) = state.next(false).and_then(|at| state.steps.remove(at))?;
         state.busy.push(resource);
         Some(index)
@@ -166,7 +166,7 @@ mod tests {
     fn steps_of_one_resource_run_serially() {
         use Resource::{Debug, Guest, Own};
         let steps = [Debug, Debug, Guest, Own, Own].into_iter().enumerate().collect();
-        let mut state = State { steps, busy: Vec::new() };
+        let mut state = LanesState { steps, busy: Vec::new() };
         // The first steps that may run; a second step of a resource in use may not.
         let begun: Vec<_> = std::iter::from_fn(|| begin(&mut state)).collect();
         assert_eq!(begun, [0, 2, 3, 4]);
@@ -201,7 +201,7 @@ mod tests {
         });
         assert_eq!(spared, [(true, true), (false, true), (false, true)]);
         let steps = [(0, Resource::Spare), (1, Resource::Debug), (2, Resource::Alone)].into();
-        let mut state = State { steps, busy: vec![] };
+        let mut state = LanesState { steps, busy: vec![] };
         assert_eq!((state.next(false), state.next(true)), (Some(1), Some(0)));
         state.busy.push(Resource::Debug);
         assert_eq!(state.next(false), Some(0), "there is nothing else to do");
@@ -216,9 +216,9 @@ mod tests {
         let beside = beside(&resources);
         assert!(beside[0].is_empty() && beside[2].is_empty(), "{beside:?}");
         let state =
-            State { steps: [(0, Resource::Alone), (1, Resource::Own)].into(), busy: vec![] };
+            LanesState { steps: [(0, Resource::Alone), (1, Resource::Own)].into(), busy: vec![] };
         assert_eq!(state.next(false), Some(1));
-        let state = State { steps: [(1, Resource::Own)].into(), busy: vec![Resource::Alone] };
+        let state = LanesState { steps: [(1, Resource::Own)].into(), busy: vec![Resource::Alone] };
         assert_eq!(state.next(false), None);
     }
 

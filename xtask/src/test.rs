@@ -25,7 +25,7 @@ use crate::steps::Report;
 use crate::vm::arch::{AARCH64, X86_64};
 use crate::vm::program::has_std;
 use crate::vm::series::{KernelFlavour, Series};
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{FEATURES, Result, workspace_root};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args, Debug)]
@@ -50,12 +50,6 @@ struct Step {
     resource: Resource,
     run: fn() -> Result<Outcome>,
 }
-
-/// Features of `verbless` that programs may use; its documentation tests use the model.
-pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
-                                   verbless/toml,verbless/tokio,\
-                                   verbless/tracing,verbless-riscv/gdb,\
-                                   verbless-prm-tool/book";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 8] =

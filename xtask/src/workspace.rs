@@ -6,6 +6,12 @@ use std::process::Command;
 /// The result of a task: nothing, or an error that is shown to the user verbatim.
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// Features of `verbless` that programs may use; its documentation tests use the model.
+pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
+                                   verbless/toml,verbless/tokio,\
+                                   verbless/tracing,verbless-riscv/gdb,\
+                                   verbless-prm-tool/book";
+
 /// The root of the workspace.
 pub(crate) fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))

@@ -11,7 +11,7 @@ use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::DeviceInfo;
-use crate::model::ModelRecognition;
+use crate::recognition::ModelRecognition;
 use crate::sys::{Backend, Errno, OpenDevice, OpenFwctl, Request, hides_refusals};
 
 /// A user context with DevX on an open device. It is cheap to clone; every object made from it

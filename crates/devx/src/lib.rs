@@ -35,6 +35,7 @@ mod object;
 mod page;
 mod pd;
 mod port;
+mod recognition;
 mod sys;
 mod uar;
 

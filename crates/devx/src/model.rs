@@ -6,9 +6,9 @@
 //! nothing here names a command.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
+use verbless_prm::{ModelOnly, QueryAdapterIn, QueryAdapterOut};
 
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -23,20 +23,6 @@ pub struct ModelToken(());
 impl fmt::Debug for ModelToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ModelToken")
-    }
-}
-
-/// A context's knowledge of whether its device is the software model.
-pub(crate) struct ModelRecognition {
-    /// Whether the model's PSID was seen.
-    model: AtomicBool,
-    /// Finds the description of a command by opcode; tests use another function.
-    commands: fn(u16) -> Option<&'static CommandInfo>,
-}
-
-impl Default for ModelRecognition {
-    fn default() -> Self {
-        Self { model: AtomicBool::new(false), commands: CommandInfo::by_opcode }
     }
 }
 
@@ -91,11 +77,11 @@ fn refusal(context: &Context, attempted: &'static str, input: &[u8], what: Model
 mod tests {
     use std::os::fd::IntoRawFd;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
-    use verbless_prm::Devx;
     use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
+    use verbless_prm::{CommandInfo, Devx};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -103,6 +89,7 @@ mod tests {
     use crate::abi::mlx5::AllocContextResponse;
     use crate::abi::request::VALID_OUTPUT;
     use crate::abi::{Header, method};
+    use crate::recognition::ModelRecognition;
     use crate::sys::testing;
     use crate::{DeviceInfo, Errno, FwctlScope, Mapping, OpenDevice, OpenFwctl, Protection};
 

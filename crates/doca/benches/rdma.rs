@@ -32,7 +32,7 @@ const LENGTH: usize = 64;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// An operation, as executed by both layers.
-struct Operation {
+struct RdmaOperation {
     name: &'static str,
     /// Bytes of the local buffer.
     length: usize,
@@ -97,7 +97,7 @@ macro_rules! operations {
                 }
             }
 
-            pub(super) const OPERATION: Operation = Operation {
+            pub(super) const OPERATION: RdmaOperation = RdmaOperation {
                 name: stringify!($name),
                 length: $length,
                 receives: $receives,
@@ -109,7 +109,7 @@ macro_rules! operations {
             };
         })*
 
-        const OPERATIONS: &[Operation] = &[$($name::OPERATION),*];
+        const OPERATIONS: &[RdmaOperation] = &[$($name::OPERATION),*];
     };
 }
 
@@ -229,7 +229,7 @@ impl QueueEnd {
     }
 }
 
-fn queue(model: &Model, backend: &Arc<dyn Backend>, operation: &Operation) -> Result<()> {
+fn queue(model: &Model, backend: &Arc<dyn Backend>, operation: &RdmaOperation) -> Result<()> {
     let devs = devices(backend)?;
     let (mut a, mut b) = (QueueEnd::new(&devs[0])?, QueueEnd::new(&devs[1])?);
     let options = ConnectOptions::default();
@@ -305,7 +305,7 @@ impl Side {
     }
 }
 
-fn pair(model: &Model, backend: &Arc<dyn Backend>, operation: &Operation) -> Result<()> {
+fn pair(model: &Model, backend: &Arc<dyn Backend>, operation: &RdmaOperation) -> Result<()> {
     let devs = devices(backend)?;
     let (mut a, mut b) = (Side::new(&devs[0])?, Side::new(&devs[1])?);
     a.rdma.connect(b.rdma.export()?)?;

@@ -13,7 +13,7 @@ use crate::record::cq_set_ci;
 /// Bytes of a CQE or an EQE.
 pub const BYTES: usize = 64;
 /// A slot of a ring: the device writes it while the program reads.
-type Slot = [AtomicU64; BYTES / 8];
+type EntryWords = [AtomicU64; BYTES / 8];
 /// The word of a slot that ends with the owner bit.
 const LAST: usize = BYTES / 8 - 1;
 /// Offset of the CQ number in the last word of an EQE.
@@ -26,7 +26,7 @@ const CQN: usize =
 /// ring; a CQE that software has prepared also has opcode 0xf.
 #[derive(Debug)]
 pub struct Ring<'a, Entry> {
-    slots: &'a [Slot],
+    slots: &'a [EntryWords],
     log_entries: u8,
     consumer: u32,
     entry: PhantomData<Entry>,
@@ -58,7 +58,7 @@ impl<'a, Entry> Ring<'a, Entry> {
 
     /// Takes the next entry, if `is_new` accepts its last byte in the current phase; returns its
     /// slot and its last word.
-    fn next(&mut self, is_new: impl FnOnce(u8, bool) -> bool) -> Option<(&'a Slot, [u8; 8])> {
+    fn next(&mut self, is_new: impl FnOnce(u8, bool) -> bool) -> Option<(&'a EntryWords, [u8; 8])> {
         let index = self.consumer & (self.slots.len() as u32 - 1);
         let slot = &self.slots[index as usize];
         let phase = self.consumer >> self.log_entries & 1 == 1;
@@ -74,7 +74,7 @@ impl<'a, Entry> Ring<'a, Entry> {
 }
 
 /// The bytes of an entry.
-fn bytes(slot: &Slot) -> [u8; BYTES] {
+fn bytes(slot: &EntryWords) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     for (bytes, word) in bytes.chunks_exact_mut(8).zip(slot) {
         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());

@@ -1,6 +1,6 @@
-//! Checks which file of a crate uses which: no cycle has more files than [`MAX_CYCLE`], in the
-//! engine only a file and its child may form a cycle, and a layer of the model uses only the layers
-//! below it.
+//! Checks which file of a crate uses which: files form no cycle but of a parent and its child, with
+//! the exceptions that [`OTHER_CYCLES`] counts, and a layer of the model uses only the layers below
+//! it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
 //! they lead to a file; methods on types show no path and make no edge. Tests do not count.
@@ -11,13 +11,40 @@ use std::path::{Path, PathBuf};
 /// The largest cycle that a crate may have.
 const MAX_CYCLE: usize = 3;
 
+/// Cycles of each crate that are not of a parent and its child; none in a crate that is not here.
+/// Lower a number when you take a cycle apart; never raise one.
+const OTHER_CYCLES: &[(&str, usize)] = &[
+    ("chaos", 1),
+    ("command", 2),
+    ("doca", 5),
+    ("dpa", 2),
+    ("flexio", 3),
+    ("flexio-dev", 1),
+    ("fuzz", 1),
+    ("model", 3),
+    ("model-host", 2),
+    ("model-kernel", 5),
+    ("perf", 1),
+    ("prm", 5),
+    ("prm-tool", 2),
+    ("queue", 2),
+    ("ring", 1),
+    ("suite", 3),
+    ("xtask", 2),
+];
+
 /// A module, as its path from the crate's root.
 type Module = Vec<String>;
 
+/// Whether a cycle is of a file and a child module of it.
+fn is_of_parent_and_child(cycle: &[Module]) -> bool {
+    matches!(cycle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1)
+}
+
 #[test]
-fn crates_have_no_large_module_cycle() {
+fn module_cycles_are_of_parent_and_child() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
-    let mut large = Vec::new();
+    let (mut large, mut others) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
     let inside = |folder: &str| root.join(folder).read_dir().unwrap().map(|it| it.unwrap().path());
     for directory in inside("crates").chain(inside("tests")).chain([root.join("xtask")]) {
@@ -27,17 +54,32 @@ fn crates_have_no_large_module_cycle() {
         }
         let graph = graph(&directory.join("src"));
         assert!(!graph.is_empty(), "no files in {name}");
-        let largest = cycles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
-        println!("{name}: {} files, largest cycle {}", graph.len(), largest.len());
-        if largest.len() > MAX_CYCLE {
-            let files: Vec<_> = largest.iter().map(|module| module.join("::")).collect();
-            large.push(format!("{name}, {} files: {}", files.len(), files.join(", ")));
+        let mut cycles = cycles(&graph);
+        cycles.retain(|cycle| !is_of_parent_and_child(cycle));
+        println!("{name}: {} files, {} cycles", graph.len(), cycles.len());
+        let files = |cycle: &Vec<Module>| {
+            let files: Vec<_> = cycle.iter().map(|module| module.join("::")).collect();
+            format!("{name}, {} files: {}", files.len(), files.join(", "))
+        };
+        large.extend(cycles.iter().filter(|cycle| cycle.len() > MAX_CYCLE).map(files));
+        let listed = OTHER_CYCLES.iter().find(|(crate_name, _)| *crate_name == name);
+        let listed = listed.map_or(0, |&(_, count)| count);
+        if cycles.len() != listed {
+            let cycles: Vec<_> = cycles.iter().map(files).collect();
+            others.push(format!("{listed} listed, but:\n{}", cycles.join("\n")));
         }
         seen.insert(name);
     }
     let expected = ["model", "prm", "suite", "process", "xtask"];
     assert!(expected.iter().all(|it| seen.contains(*it)), "not found: only {seen:?}");
     assert!(large.is_empty(), "cycles of more than {MAX_CYCLE} files:\n{}", large.join("\n"));
+    assert!(
+        others.is_empty(),
+        "other numbers of cycles than OTHER_CYCLES has:\n{}",
+        others.join("\n")
+    );
+    let unknown: Vec<_> = OTHER_CYCLES.iter().filter(|(name, _)| !seen.contains(*name)).collect();
+    assert!(unknown.is_empty(), "OTHER_CYCLES names crates that do not exist: {unknown:?}");
 }
 
 #[test]
@@ -48,11 +90,9 @@ fn engine_cycles_are_of_parent_and_child() {
         graph.keys().filter(|module| in_engine(module)).count() > 50,
         "the engine is elsewhere"
     );
-    let is_child =
-        |cycle: &[Module]| matches!(cycle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1);
     let other: Vec<String> = cycles(&graph)
         .into_iter()
-        .filter(|cycle| cycle.iter().any(in_engine) && !is_child(cycle))
+        .filter(|cycle| cycle.iter().any(in_engine) && !is_of_parent_and_child(cycle))
         .map(|cycle| cycle.iter().map(|it| it.join("::")).collect::<Vec<_>>().join(", "))
         .collect();
     assert!(other.is_empty(), "cycles of the engine:\n{}", other.join("\n"));

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::book::reference::{Part, chapters, parts};
+use super::book::reference::{TextPart, chapters, parts};
 use super::description::Description;
 use super::evidence::Evidence;
 use super::find::{Target, each_name};
@@ -190,8 +190,8 @@ fn sections(file: &str, text: &str) -> Vec<Document> {
     let plain: String = parts(text)
         .into_iter()
         .map(|part| match part {
-            Part::Text(text) => text,
-            Part::Braces(inner) => inner.split(':').next().unwrap_or_default(),
+            TextPart::Text(text) => text,
+            TextPart::Braces(inner) => inner.split(':').next().unwrap_or_default(),
         })
         .collect();
     let (mut documents, mut chapter) = (Vec::new(), String::new());

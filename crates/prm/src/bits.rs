@@ -20,10 +20,18 @@ pub const fn get(bytes: &[u8], offset: usize, width: usize) -> u64 {
 
 /// Sets the `width` bits (1 to 64) from bit `offset` to `value`; other bits stay.
 ///
-/// Panics if the value does not fit, or if the bits are not all within `bytes`.
+/// If the value does not fit, debug builds panic and release builds truncate it. Panics if the bits
+/// are not all within `bytes`.
 #[inline(always)]
 pub const fn set(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
-    assert!(value & !mask(width) == 0, "the value does not fit its field");
+    debug_assert!(value & !mask(width) == 0, "the value does not fit its field");
+    set_truncated(bytes, offset, width, value);
+}
+
+/// Sets the bits to the lowest `width` bits of `value`.
+#[inline(always)]
+const fn set_truncated(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
+    let value = value & mask(width);
     let (dword, bit) = (offset / 32 * 4, offset % 32);
     if bit + width <= 32 && dword + 4 <= bytes.len() {
         let shift = 32 - bit - width;
@@ -179,8 +187,20 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "does not fit")]
-    fn oversized_value_panics() {
-        set(&mut [0; 4], 0, 3, 8);
+    fn truncated_value_preserves_neighbours() {
+        for (offset, width) in [(0, 3), (4, 12), (29, 3), (32, 32), (37, 9), (60, 40), (64, 64)] {
+            let (mut bytes, mut fitting) = ([0xa5; 18], [0xa5; 18]);
+            set_truncated(&mut bytes, offset, width, 0x9e37_79b9_7f4a_7c15);
+            set(&mut fitting, offset, width, 0x9e37_79b9_7f4a_7c15 & mask(width));
+            assert_eq!(bytes, fitting, "{width} bits at {offset}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "does not fit"))]
+    fn oversized_value_panics_in_debug_builds_only() {
+        let mut bytes = [0xff; 4];
+        set(&mut bytes, 0, 3, 8);
+        assert_eq!(bytes, [0x1f, 0xff, 0xff, 0xff]);
     }
 }

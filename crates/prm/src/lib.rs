@@ -14,10 +14,15 @@
 //! The data-path formats (`hot`) are structures of big-endian numbers and words: posting and
 //! polling access single members, and `offset_of!` gives their offsets.
 //!
+//! Values of an enumeration are plain numbers (`hot`) or open newtypes (`CqeOpcode`), not Rust
+//! enums behind zerocopy's `TryFromBytes`: a device may write a value that this crate does not
+//! know, which must not make the rest of a CQE or EQE unreadable, and most of these fields share
+//! their byte with others.
+//!
 //! # Panics
-//! A setter panics if the value does not fit the field's width, and the accessors of an array panic
-//! if the index is not less than the array's length. Setters of the words in `hot` panic in debug
-//! builds only; release builds truncate the value. Nothing else panics, whatever the bytes.
+//! A setter panics in debug builds if the value does not fit the field's width; release builds
+//! truncate the value. The accessors of an array panic if the index is not less than the array's
+//! length. Nothing else panics, whatever the bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 

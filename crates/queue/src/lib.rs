@@ -66,6 +66,14 @@
 pub mod domain;
 mod error;
 pub mod events;
+/// Only this crate makes UAR pages of a device's UARs.
+///
+/// ```
+/// let _ = verbless_queue::arm_new_cq;
+/// ```
+/// ```compile_fail,E0603
+/// let _ = verbless_queue::page::map_uar;
+/// ```
 mod page;
 #[cfg(feature = "tokio")]
 pub mod reactor;

@@ -7,14 +7,15 @@ use verbless_command::{Device, InitAttr, KeyAccess, RemoteAccess};
 use verbless_devx::{Backend, Pd, UarKind};
 use verbless_model::{
     FrameEffect, FrameFault, FrameSelector, Link, LinkSettings, Model, Occurrence, Profile,
-    QueueKind, Times,
+    QueueKind, Side, Times,
 };
 use verbless_model_kernel::{InProcess, KernelRelease, SystemPage};
 use verbless_prm::{CommandStatus, EqeQpSrq, EqeQueueType, Opcode, QpState, SqState};
-use verbless_queue::wr::{Nop, PostError, Send};
+use verbless_queue::wr::{Nop, PostError, Send, Write};
 use verbless_queue::{
     AccessKey, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Memory, Parked,
-    PeerAddress, Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq, WorkQueue,
+    PeerAddress, Qp, QpConfig, QpControl, Rc, RqConfig, SharedRegion, SqConfig, SrqConfig, WithSrq,
+    WorkQueue,
 };
 
 /// Time limit for a completion on a busy machine.
@@ -958,4 +959,38 @@ fn refused_reset_of_srq_qp_keeps_event() {
         assert!(start.elapsed() < Duration::from_millis(900), "the wait timed out");
         assert_eq!(domain.device().leaked(), 0);
     }
+}
+
+#[test]
+fn alias_names_function_by_all_bits_of_vhca_id() {
+    let text = "base = \"bluefield3\"\n[caps.general]\nvhca_id = 0x1234\n\
+                [dpu.caps.general]\nvhca_id = 0x1211\n";
+    let profile = Profile::from_toml(text).expect("a profile").with_link(Link::Infiniband);
+    let model = Model::builder().device_with_sides(profile).build();
+    let [owner, user] = [Side::Host, Side::Dpu].map(|side| {
+        let backend = InProcess::of(&model).on_side(side);
+        let info = backend.enumerate().expect("a device on each side").remove(0);
+        Domain::new(&Device::open(&backend, &info).expect("it opens")).expect("a domain")
+    });
+    let region = owner.region(4096, KeyAccess::ALL).expect("a region");
+    let secret = AccessKey::new([7; 32]);
+    let shared = owner.share(&region, &secret).expect("the device shares keys");
+    assert_eq!(shared.vhca_id, 0x1234);
+    for vhca_id in [0x34, 0x1200, 0x3412] {
+        let refused = user.import(&SharedRegion { vhca_id, ..shared }, &secret);
+        refused.expect_err("no function has this number");
+    }
+    let imported = user.import(&shared, &secret).expect("the host's function");
+    let own = user.region(4096, KeyAccess::ALL).expect("a region");
+    let (mut qp, mut sends, _receives) = pair(&user);
+    user.connect_loopback(&mut qp, &ConnectOptions::default()).expect("a connection to itself");
+    region.write_at(0, b"the host").expect("8 bytes");
+    let from = imported.sge(0, 8).expect("8 bytes");
+    let to = own.remote(0, 8).expect("8 bytes");
+    qp.post(&Write::new(from, to).signaled(), 1).expect("there is room");
+    arrives(&sends);
+    qp.poll(&mut sends).expect("a completion").expect("the alias reaches the host's memory");
+    let mut found = [0; 8];
+    own.read_at(0, &mut found).expect("8 bytes");
+    assert_eq!(&found, b"the host");
 }

@@ -234,21 +234,21 @@ impl Write for Within<'_> {
 }
 
 /// Eight words of the table.
-type Slot = [u64; 8];
+type KvSlot = [u64; 8];
 
 /// A slot, as read by a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// Consistent: the state of one moment.
-    Whole(Slot),
+    Whole(KvSlot),
     /// Locked or half written, and unchanged for a whole lease: its writer has died.
-    Left(Slot),
+    Left(KvSlot),
 }
 
 impl Found {
     /// The contents, if they are consistent though the slot is locked: its writer died before it
     /// changed them.
-    fn contents(self) -> Option<Slot> {
+    fn contents(self) -> Option<KvSlot> {
         let (Self::Whole(slot) | Self::Left(slot)) = self;
         let mut before = slot;
         before[0] -= slot[0] % 2;
@@ -344,7 +344,7 @@ impl Client {
     /// A slot, once it is consistent, or unchanged for a lease.
     fn read(&mut self, at: u64) -> Result<Found> {
         let start = Instant::now();
-        let mut last: Option<(Slot, Instant)> = None;
+        let mut last: Option<(KvSlot, Instant)> = None;
         while start.elapsed() < RETRY_TIMEOUT {
             let from = self.table.at(at, SLOT)?;
             let into = self.slot.sge(0, SLOT as usize)?;
@@ -437,7 +437,7 @@ fn slots(key: &[u64; 2]) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// A slot with its checksum.
-fn seal(mut slot: Slot) -> Slot {
+fn seal(mut slot: KvSlot) -> KvSlot {
     let mut hasher = DefaultHasher::new();
     slot[..7].hash(&mut hasher);
     slot[7] = hasher.finish();

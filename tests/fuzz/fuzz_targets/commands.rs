@@ -21,7 +21,7 @@ const OPERATIONS: usize = 64;
 const TURNS: u32 = 64;
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum CommandStep {
     Make {
         object: Object,
         uid: u8,
@@ -122,12 +122,12 @@ fn uid(machine: &Machine, uid: u8) -> u32 {
     }
 }
 
-fn run(machine: &mut Machine, operation: &Operation) {
+fn run(machine: &mut Machine, operation: &CommandStep) {
     match operation {
-        Operation::Make { object, uid: u, tweaks, corruption } => {
+        CommandStep::Make { object, uid: u, tweaks, corruption } => {
             machine.make(0, uid(machine, *u), object, &tweaks.all(), *corruption);
         }
-        Operation::Move { step, qp, uid: u, tweaks, corruption } => {
+        CommandStep::Move { step, qp, uid: u, tweaks, corruption } => {
             let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
             machine.step_queue(
                 0,
@@ -139,17 +139,17 @@ fn run(machine: &mut Machine, operation: &Operation) {
                 *corruption,
             );
         }
-        Operation::Raise { qp } => {
+        CommandStep::Raise { qp } => {
             let qpn = machine.known[0].pick(ObjectKind::Qp, *qp);
             for step in [Step::Init, Step::Receive, Step::Send] {
                 machine.step_queue(0, 0, step, qpn, (1, qpn), &[], None);
             }
         }
-        Operation::Destroy { sort, index, rmp, uid: u } => {
+        CommandStep::Destroy { sort, index, rmp, uid: u } => {
             let input = object::destroy(*sort, machine.known[0].pick(*sort, *index), *rmp);
             machine.send(0, uid(machine, *u), input, 16, &[], None);
         }
-        Operation::Command { which, op_mod, uid: u, tweaks, list, room, corruption } => {
+        CommandStep::Command { which, op_mod, uid: u, tweaks, list, room, corruption } => {
             let command: &CommandInfo = ALL[usize::from(*which) % ALL.len()];
             let mut input = vec![0; command.input.bytes.max(8)];
             input[..2].copy_from_slice(&command.opcode.to_be_bytes());
@@ -158,47 +158,47 @@ fn run(machine: &mut Machine, operation: &Operation) {
             let room = command.output.bytes + usize::from(*room) % 0x2000;
             machine.send(0, uid(machine, *u), input, room, &tweaks.all(), *corruption);
         }
-        Operation::Bytes { input, room, corruption } => {
+        CommandStep::Bytes { input, room, corruption } => {
             machine.send(0, 0, input.clone(), usize::from(*room), &[], *corruption);
         }
-        Operation::BringUp => machine.bring_up(0),
-        Operation::Post { qp, wqe } => post(machine, *qp, wqe),
-        Operation::Record { qp, receive, value } => {
+        CommandStep::BringUp => machine.bring_up(0),
+        CommandStep::Post { qp, wqe } => post(machine, *qp, wqe),
+        CommandStep::Record { qp, receive, value } => {
             let queues = &machine.known[0].queues;
             if let Some(queue) = queues.get(usize::from(*qp) % queues.len().max(1)) {
                 let at = queue.record + if *receive { 0 } else { 4 };
                 machine.guests[0].memory.put(at, &u32::from(*value).to_be_bytes());
             }
         }
-        Operation::Store { uar, register, value, trapped } => {
+        CommandStep::Store { uar, register, value, trapped } => {
             let page = machine.known[0].pick(ObjectKind::Uar, *uar);
             machine.store(0, page, u64::from(*register) * 0x20, *value, *trapped);
         }
-        Operation::Arm { cq, uar, word } => {
+        CommandStep::Arm { cq, uar, word } => {
             let page = machine.known[0].pick(ObjectKind::Uar, *uar);
             let cqn = machine.known[0].pick(ObjectKind::Cq, *cq);
             machine.store(0, page, 0x20, u64::from(*word) << 32 | u64::from(cqn), false);
         }
-        Operation::Memory { at, bytes } => machine.guests[0].memory.put(at.get(), bytes),
-        Operation::Write { at, bytes, length } => {
+        CommandStep::Memory { at, bytes } => machine.guests[0].memory.put(at.get(), bytes),
+        CommandStep::Write { at, bytes, length } => {
             let length = usize::from(*length) % 9;
             machine.device.write(0, Region::Bar, (*at).into(), &bytes[..length]);
         }
-        Operation::Read { at, length, config } => {
+        CommandStep::Read { at, length, config } => {
             let region = if *config { Region::Config } else { Region::Bar };
             machine.device.read(0, region, (*at).into(), &mut vec![0; usize::from(*length)]);
         }
-        Operation::Config { at, bytes } => {
+        CommandStep::Config { at, bytes } => {
             machine.device.write(0, Region::Config, (*at).into(), bytes);
         }
-        Operation::Queue(address) => {
+        CommandStep::Queue(address) => {
             let queue = if address.get() & 1 == 0 { COMMANDS } else { address.page() };
             machine.guests[0].set_queue(&mut machine.device, queue);
         }
-        Operation::Turns(turns) => machine.turn(u32::from(*turns) % TURNS),
-        Operation::Advance(by) => machine.advance(Duration::from_micros((*by).into())),
-        Operation::Port(up) => machine.device.model().set_port(0, 1, *up),
-        Operation::Reset => machine.device.reset(0),
+        CommandStep::Turns(turns) => machine.turn(u32::from(*turns) % TURNS),
+        CommandStep::Advance(by) => machine.advance(Duration::from_micros((*by).into())),
+        CommandStep::Port(up) => machine.device.model().set_port(0, 1, *up),
+        CommandStep::Reset => machine.device.reset(0),
     }
 }
 
@@ -262,7 +262,7 @@ fuzz_target!(|data: &[u8]| {
         if input.is_empty() || machine.is_over_budget() {
             break;
         }
-        let Ok(operation) = input.arbitrary::<Operation>() else { break };
+        let Ok(operation) = input.arbitrary::<CommandStep>() else { break };
         run(&mut machine, &operation);
     }
     machine.turn(TURNS);

@@ -22,7 +22,7 @@ const BYTES: usize = 256;
 const BODY: usize = 63;
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum CompletionStep {
     Write {
         length: u8,
         signaled: bool,
@@ -128,32 +128,32 @@ fn run(input: &mut Unstructured<'_>) -> Option<()> {
         }
         let sge = |length: u8| region.sge(0, length.into()).ok();
         match input.arbitrary().ok()? {
-            Operation::Write { length, signaled: true } => {
+            CompletionStep::Write { length, signaled: true } => {
                 let _ = here.post(&Write::new(sge(length)?, remote).signaled(), 1);
             }
-            Operation::Write { length, signaled: false } => {
+            CompletionStep::Write { length, signaled: false } => {
                 let _ = here.post(&Write::new(sge(length)?, remote), 2);
             }
-            Operation::WriteImm(length) => {
+            CompletionStep::WriteImm(length) => {
                 let _ = here.post(&WriteImm::new(sge(length)?, remote, 7).signaled(), 3);
             }
-            Operation::Read(length) => {
+            CompletionStep::Read(length) => {
                 let _ = here.post(&Read::new(sge(length)?, remote).signaled(), 4);
             }
-            Operation::Send(length) => {
+            CompletionStep::Send(length) => {
                 let _ = here.post(&Send::new(sge(length)?).signaled(), 5);
             }
-            Operation::Receive(length) => {
+            CompletionStep::Receive(length) => {
                 let _ = there.post_receive(sge(length)?, 6);
             }
-            Operation::Run => {
+            CompletionStep::Run => {
                 for _ in 0..256 {
                     if !model.step() {
                         break;
                     }
                 }
             }
-            Operation::Poll { from, many } => {
+            CompletionStep::Poll { from, many } => {
                 let (qp, cq) =
                     if from { (&mut here, &mut here_cq) } else { (&mut there, &mut there_cq) };
                 let mut completions: [_; 4] = std::array::from_fn(|_| None);
@@ -167,10 +167,10 @@ fn run(input: &mut Unstructured<'_>) -> Option<()> {
                     let _ = (completion.invalidated(), cq.inline_data().len());
                 }
             }
-            Operation::Spoil(bodies) => {
+            CompletionStep::Spoil(bodies) => {
                 *corrupt.bodies.lock().unwrap_or_else(PoisonError::into_inner) = bodies;
             }
-            Operation::Owner(owners) => {
+            CompletionStep::Owner(owners) => {
                 *corrupt.owners.lock().unwrap_or_else(PoisonError::into_inner) = owners;
             }
         }

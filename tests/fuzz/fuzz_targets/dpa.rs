@@ -58,7 +58,7 @@ enum Snippet {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum DpaStep {
     Call {
         at: u8,
         argument: u8,
@@ -99,7 +99,7 @@ enum Operation {
 #[derive(Arbitrary, Debug)]
 struct Input {
     code: Vec<Snippet>,
-    operations: Vec<Operation>,
+    operations: Vec<DpaStep>,
 }
 
 const A0: u32 = 10;
@@ -295,21 +295,21 @@ impl Host {
         }
     }
 
-    fn perform(&mut self, operation: &Operation, model: &Model) {
+    fn perform(&mut self, operation: &DpaStep, model: &Model) {
         match *operation {
-            Operation::Call { at, argument, unit } if self.calls.len() < 8 => {
+            DpaStep::Call { at, argument, unit } if self.calls.len() < 8 => {
                 let entry = self.entry(at, unit);
                 let arguments = [argument.into(), 0, 0, 0, 0, 0, 0, 0];
                 self.calls
                     .extend(self.device.begin_dpa_call(&self.process, &entry, arguments).ok());
             }
-            Operation::Thread { at, polling, continuable, unit } if self.threads.len() < 4 => {
+            DpaStep::Thread { at, polling, continuable, unit } if self.threads.len() < 4 => {
                 let entry = self.entry(at, unit);
                 let kind = DpaThreadKind { polling, continuable, held: false };
                 let made = self.device.create_dpa_thread(&self.process, &entry, 1, kind);
                 self.threads.extend(made.ok());
             }
-            Operation::Cq { thread, of_eq } if self.cqs.len() < 4 => {
+            DpaStep::Cq { thread, of_eq } if self.cqs.len() < 4 => {
                 let thread = self.threads.get(usize::from(thread));
                 let element = match (of_eq, thread) {
                     (true, _) => CqEventTarget::DpaEq(self.eq.id()),
@@ -328,16 +328,16 @@ impl Host {
                 };
                 self.cqs.extend(self.device.create_cq(attr).ok().map(Arc::new));
             }
-            Operation::Ring { queue, value } => {
+            DpaStep::Ring { queue, value } => {
                 let there = self.emulated.ring(queue.into(), value).is_ok();
                 assert_eq!(there, u16::from(queue) < QUEUES);
             }
-            Operation::Listen { queue, cq } => {
+            DpaStep::Listen { queue, cq } => {
                 let Some(cq) = self.cqs.get(usize::from(cq)) else { return };
                 let made = self.device.create_emulated_doorbell(&self.emulated, queue.into(), cq);
                 self.doorbells.extend(made.ok());
             }
-            Operation::Take { what, index } => {
+            DpaStep::Take { what, index } => {
                 let index = usize::from(index);
                 let gone = |there: usize| index % there.max(1);
                 match what % 6 {
@@ -357,7 +357,7 @@ impl Host {
                     _ => {}
                 }
             }
-            Operation::Look { index } => {
+            DpaStep::Look { index } => {
                 let info = self.process.query().expect("a process can be queried");
                 assert_eq!(info.status.runs(), info.crash.is_none());
                 self.eq.query().expect("so does an EQ");
@@ -370,17 +370,17 @@ impl Host {
                     thread.query().expect("so does a thread");
                 }
             }
-            Operation::Dump => {
+            DpaStep::Dump => {
                 let room = Arc::new(self.process.heap());
                 let dumped = self.device.dump_dpa_core(&self.process, &room, 0);
                 drop(dumped);
             }
-            Operation::Steps(turns) => {
+            DpaStep::Steps(turns) => {
                 let turns = self.turns.min(turns.into());
                 self.turns -= turns;
                 (0..turns).take_while(|_| model.step()).count();
             }
-            Operation::Another => {
+            DpaStep::Another => {
                 // A second process of the same file is created and destroyed.
                 let token = self.device.as_model().expect("the device is the model");
                 let (file, heap) = (self.file.clone(), 0);

@@ -32,7 +32,7 @@ const UMEM: u16 = 0x1002;
 const UAR: u16 = 0x1008;
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum IoctlStep {
     /// A method with valid attributes, except for the given mistakes.
     Call {
         method: u8,
@@ -362,34 +362,34 @@ impl Lab {
         }
     }
 
-    fn run(&mut self, operation: &Operation) {
+    fn run(&mut self, operation: &IoctlStep) {
         match operation {
-            Operation::Call { method, content, number, handle, room, wrong } => {
+            IoctlStep::Call { method, content, number, handle, room, wrong } => {
                 let method = &methods()[usize::from(*method) % methods().len()];
                 self.call(method, content, *number, *handle, *room, wrong);
             }
-            Operation::Make { object, tweaks, wrong } => self.make(object, tweaks, wrong),
-            Operation::Move { step, qp, tweaks, wrong } => {
+            IoctlStep::Make { object, tweaks, wrong } => self.make(object, tweaks, wrong),
+            IoctlStep::Move { step, qp, tweaks, wrong } => {
                 let qpn = self.known.pick(ObjectKind::Qp, *qp);
                 let mut input = object::step(*step, qpn, (1, qpn));
                 tweak::apply(&mut input, tweaks, &self.known);
                 let content = Content::Bytes(input);
                 self.call(method(DEVX_OBJ, 0x1002), &content, 0, *qp, 16, wrong);
             }
-            Operation::Umem { at, length, access } => {
+            IoctlStep::Umem { at, length, access } => {
                 self.umem(at.get(), u64::from(*length), *access);
             }
-            Operation::Context { flags } => self.context(*flags),
-            Operation::Words(words) => {
+            IoctlStep::Context { flags } => self.context(*flags),
+            IoctlStep::Words(words) => {
                 let _ = self.file.ioctl(&mut words.clone());
             }
-            Operation::Changes(changes) => self.changing.set(changes.clone()),
-            Operation::Memory { at, bytes } => self.memory.put(at.get(), bytes),
-            Operation::Mmap { offset, length } => {
+            IoctlStep::Changes(changes) => self.changing.set(changes.clone()),
+            IoctlStep::Memory { at, bytes } => self.memory.put(at.get(), bytes),
+            IoctlStep::Mmap { offset, length } => {
                 let length = usize::from(*length);
                 self.file.mmap(u64::from(*offset) << 8, length);
             }
-            Operation::Control { request, size, scope, lengths, content, at } => {
+            IoctlStep::Control { request, size, scope, lengths, content, at } => {
                 let mailbox = self.bytes(content);
                 let [structure, input, output] = [0, 1, 2].map(|slot| SLOTS + slot * SLOT);
                 self.memory.put(input, &mailbox[..mailbox.len().min(SLOT as usize)]);
@@ -400,9 +400,9 @@ impl Lab {
                 self.memory.put(structure, &[&fields, addresses.as_flattened()].concat());
                 let _ = self.file.control(0x9a00 | u32::from(*request % 3), structure);
             }
-            Operation::Advance(by) => self.model.advance(Duration::from_micros((*by).into())),
-            Operation::Turns => self.turn(),
-            Operation::Kill => self.model.kill(0),
+            IoctlStep::Advance(by) => self.model.advance(Duration::from_micros((*by).into())),
+            IoctlStep::Turns => self.turn(),
+            IoctlStep::Kill => self.model.kill(0),
         }
     }
 
@@ -435,8 +435,8 @@ fuzz_target!(|data: &[u8]| {
         if input.is_empty() {
             break;
         }
-        let Ok(operation) = input.arbitrary::<Operation>() else { break };
-        killed |= matches!(operation, Operation::Kill);
+        let Ok(operation) = input.arbitrary::<IoctlStep>() else { break };
+        killed |= matches!(operation, IoctlStep::Kill);
         lab.run(&operation);
     }
     lab.turn();

@@ -81,7 +81,7 @@ const CALLS: &[libc::c_long] = &[
 ];
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum RunStep {
     /// Any call.
     Call {
         which: u8,
@@ -335,31 +335,31 @@ impl Lab {
         }
     }
 
-    fn run(&self, operation: &Operation) {
+    fn run(&self, operation: &RunStep) {
         match operation {
-            Operation::Call { which, arguments, looks, race } => {
+            RunStep::Call { which, arguments, looks, race } => {
                 let number = CALLS[usize::from(*which) % CALLS.len()];
                 self.call(number, arguments.map(|it| self.argument(it)), *looks, race);
             }
-            Operation::Open => self.open(),
-            Operation::Ask { device, method, attributes, looks, race } => {
+            RunStep::Open => self.open(),
+            RunStep::Ask { device, method, attributes, looks, race } => {
                 let method = &methods()[usize::from(*method) % methods().len()];
                 self.ask(*device, method, attributes, *looks, race);
             }
-            Operation::Begin { device } => self.begin(*device),
-            Operation::Path { which, cut } => {
+            RunStep::Begin { device } => self.begin(*device),
+            RunStep::Path { which, cut } => {
                 let path = PATHS[usize::from(*which) % PATHS.len()].as_bytes();
                 let length = cut.map_or(path.len(), |cut| path.len().min(cut.into()));
                 self.put(PATH, &[&path[..length], &[0]].concat());
             }
-            Operation::Memory { at, bytes } => self.put(at.get(), bytes),
-            Operation::Close(index) => self.program.close((*index).into()),
-            Operation::Doorbell { device, page, at, word } => {
+            RunStep::Memory { at, bytes } => self.put(at.get(), bytes),
+            RunStep::Close(index) => self.program.close((*index).into()),
+            RunStep::Doorbell { device, page, at, word } => {
                 let offset = u64::from(*page) << 12 | u64::from(*at) & 0xff8;
                 self.program.store((*device).into(), offset, *word);
             }
-            Operation::Advance(by) => self.model.advance(Duration::from_micros((*by).into())),
-            Operation::Turns => self.turn(),
+            RunStep::Advance(by) => self.model.advance(Duration::from_micros((*by).into())),
+            RunStep::Turns => self.turn(),
         }
     }
 
@@ -384,7 +384,7 @@ fuzz_target!(|data: &[u8]| {
         if input.is_empty() {
             break;
         }
-        let Ok(operation) = input.arbitrary::<Operation>() else { break };
+        let Ok(operation) = input.arbitrary::<RunStep>() else { break };
         lab.run(&operation);
     }
     lab.turn();

@@ -24,7 +24,7 @@ const RECEIVES: u16 = 1 << object::LOG_RQ;
 const POOL: u16 = 16;
 
 #[derive(Arbitrary, Debug)]
-enum Operation {
+enum RequestStep {
     /// Posts a request, and perhaps rings the doorbell.
     Post {
         qp: u8,
@@ -290,9 +290,9 @@ impl Lab {
         memory.put(queue.record + 4, &u32::from(queue.posted).to_be_bytes());
     }
 
-    fn run(&mut self, operation: &Operation) {
+    fn run(&mut self, operation: &RequestStep) {
         match operation {
-            Operation::Post { qp, wqe, ring } => {
+            RequestStep::Post { qp, wqe, ring } => {
                 let Some(at) = self.queue(*qp) else { return };
                 let bytes = self.request(at, wqe);
                 self.post(at, &bytes);
@@ -300,8 +300,8 @@ impl Lab {
                     self.ring(at);
                 }
             }
-            Operation::Copy { qp, wqe, from_ring } => self.copy(*qp, wqe, *from_ring),
-            Operation::Receive { qp, data } => {
+            RequestStep::Copy { qp, wqe, from_ring } => self.copy(*qp, wqe, *from_ring),
+            RequestStep::Receive { qp, data } => {
                 let Some((function, index)) = self.queue(*qp) else { return };
                 let known = &self.machine.known[function];
                 let bytes = wqe::receive(data, known);
@@ -312,40 +312,40 @@ impl Lab {
                 memory.put(at, &bytes);
                 memory.put(queue.record, &u32::from(queue.received).to_be_bytes());
             }
-            Operation::Share { pool, next, data } => self.share(*pool, *next, data),
-            Operation::Record { qp, receive, value } => {
+            RequestStep::Share { pool, next, data } => self.share(*pool, *next, data),
+            RequestStep::Record { qp, receive, value } => {
                 let Some((function, index)) = self.queue(*qp) else { return };
                 let record = self.machine.known[function].queues[index].record;
                 let at = record + if *receive { 0 } else { 4 };
                 let word = u32::from(*value).to_be_bytes();
                 self.machine.guests[function].memory.put(at, &word);
             }
-            Operation::Ring { function, register, value, trapped } => {
+            RequestStep::Ring { function, register, value, trapped } => {
                 let function = usize::from(*function);
                 let page = self.machine.known[function].pick(ObjectKind::Uar, 0);
                 let register = u64::from(*register) * 0x10;
                 self.machine.store(function, page, register, *value, *trapped);
             }
-            Operation::Arm { cq, word } => {
+            RequestStep::Arm { cq, word } => {
                 let Some((function, cqn, record)) = self.completions(*cq) else { return };
                 let page = self.machine.known[function].pick(ObjectKind::Uar, 0);
                 self.machine.guests[function].memory.put(record + 4, &word.to_be_bytes());
                 let value = u64::from(*word) << 32 | u64::from(cqn);
                 self.machine.store(function, page, 0x20, value, false);
             }
-            Operation::Consume { cq, index } => {
+            RequestStep::Consume { cq, index } => {
                 let Some((function, _, record)) = self.completions(*cq) else { return };
                 self.machine.guests[function].memory.put(record, &index.to_be_bytes());
             }
-            Operation::Memory { function, at, bytes } => {
+            RequestStep::Memory { function, at, bytes } => {
                 self.machine.guests[usize::from(*function)].memory.put(at.get(), bytes);
             }
-            Operation::Turns(turns) => self.machine.turn(u32::from(*turns) % TURNS),
-            Operation::Advance(by) => self.machine.advance(Duration::from_micros((*by).into())),
-            Operation::Move { step, qp } => {
+            RequestStep::Turns(turns) => self.machine.turn(u32::from(*turns) % TURNS),
+            RequestStep::Advance(by) => self.machine.advance(Duration::from_micros((*by).into())),
+            RequestStep::Move { step, qp } => {
                 self.step(usize::from(qp & 1), qp >> 1, *step);
             }
-            Operation::Raise { qp } => {
+            RequestStep::Raise { qp } => {
                 let (function, index) = (usize::from(qp & 1), qp >> 1);
                 self.step(function, index, Step::Reset);
                 if let Some((function, index)) = self.queue(*qp) {
@@ -355,20 +355,20 @@ impl Lab {
                 }
                 self.raise(function, index);
             }
-            Operation::Destroy { function, sort, index } => {
+            RequestStep::Destroy { function, sort, index } => {
                 let function = usize::from(*function);
                 let number = self.machine.known[function].pick(*sort, *index);
                 let input = object::destroy(*sort, number, *index & 1 == 0);
                 self.machine.send(function, 0, input, 16, &[], None);
             }
-            Operation::Key { function, key } => {
+            RequestStep::Key { function, key } => {
                 let object = Object::Mkey { key: *key, pd: 0 };
                 self.machine.make(usize::from(*function), 0, &object, &[], None);
             }
-            Operation::Port { function, up } => {
+            RequestStep::Port { function, up } => {
                 self.machine.device.model().set_port(usize::from(*function), 1, *up);
             }
-            Operation::Packet { qp, frame, own } => {
+            RequestStep::Packet { qp, frame, own } => {
                 let Some((function, index)) = self.queue(*qp) else { return };
                 let from = if *own { function } else { 1 - function };
                 let psns = &mut self.psns[function];
@@ -385,7 +385,7 @@ impl Lab {
                 psns[index] += u32::from(next);
                 self.machine.device.model().fuzz_frame(from, 1, &bytes);
             }
-            Operation::Lose { function, what, skip, count } => {
+            RequestStep::Lose { function, what, skip, count } => {
                 let fault = match what % 4 {
                     0 => Fault::LoseMessage,
                     1 => Fault::LoseDoorbell,
@@ -472,7 +472,7 @@ fuzz_target!(|data: &[u8]| {
         if input.is_empty() || lab.machine.is_over_budget() {
             break;
         }
-        let Ok(operation) = input.arbitrary::<Operation>() else { break };
+        let Ok(operation) = input.arbitrary::<RequestStep>() else { break };
         lab.run(&operation);
     }
     lab.machine.turn(TURNS);

@@ -10,7 +10,7 @@ use verbless_queue::{Destination, Rc, RemoteAddr, Ud};
 use crate::end::{Lane, Side};
 use crate::measured::Group;
 use crate::wait::Wait;
-use crate::{Bandwidth, Operation, Plan, Result};
+use crate::{Bandwidth, PerfOperation, Plan, Result};
 
 /// Groups that are kept; more are merged.
 const KEPT: u64 = 4000;
@@ -36,19 +36,19 @@ pub(crate) fn of_connections(side: &mut Side<Rc, RemoteAddr>, plan: &Plan) -> Re
         };
     }
     match plan.operation {
-        Operation::Write => {
+        PerfOperation::Write => {
             post(lanes, plan, &requests!(|from, _into, there| Write::new(from, there)))
         }
-        Operation::Read => {
+        PerfOperation::Read => {
             post(lanes, plan, &requests!(|_from, into, there| Read::new(into, there)))
         }
-        Operation::FetchAdd => {
+        PerfOperation::FetchAdd => {
             post(lanes, plan, &requests!(|_from, into, there| FetchAdd::new(into, there, 1)))
         }
-        Operation::CompareSwap => {
+        PerfOperation::CompareSwap => {
             post(lanes, plan, &requests!(|_from, into, there| CompareSwap::new(into, there, 0, 1)))
         }
-        Operation::Send | Operation::UdSend => {
+        PerfOperation::Send | PerfOperation::UdSend => {
             post(lanes, plan, &requests!(|from, _into, _there| Send::new(from)))
         }
     }

@@ -8,7 +8,7 @@ use verbless_queue::{
     Rc, Region, RemoteAddr, Rkey, Sge, Ud,
 };
 
-use crate::{Kind, Measured, Operation, Plan, Result, bandwidth, latency};
+use crate::{Kind, Measured, PerfOperation, Plan, Result, bandwidth, latency};
 
 /// The Q_Key of datagrams.
 const KEY: QKey = QKey(0x0076_6270);
@@ -128,7 +128,7 @@ fn parse(hello: &[u8]) -> Result<(PeerAddress, RemoteAddr)> {
 
 /// Whether a message is within its request.
 pub(crate) fn is_inline(plan: &Plan) -> bool {
-    plan.kind == Kind::Latency && plan.bytes <= INLINE && plan.operation != Operation::Read
+    plan.kind == Kind::Latency && plan.bytes <= INLINE && plan.operation != PerfOperation::Read
 }
 
 impl End {
@@ -140,7 +140,7 @@ impl End {
     pub fn new(device: &Device, plan: &Plan) -> Result<Self> {
         plan.check()?;
         let sides = match plan.operation {
-            Operation::UdSend => {
+            PerfOperation::UdSend => {
                 let mut side = Side::<Ud, Destination>::new(device, plan, GRH_BYTES)?;
                 let longest = side.domain.max_datagram_bytes(1)?;
                 if plan.bytes > longest {

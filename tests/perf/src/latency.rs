@@ -9,7 +9,7 @@ use verbless_queue::{Destination, Rc, Region, RemoteAddr, Ud};
 
 use crate::end::{Lane, Side, is_inline};
 use crate::wait::Wait;
-use crate::{Error, Latency, Operation, Plan, Result};
+use crate::{Error, Latency, PerfOperation, Plan, Result};
 
 /// One message in this many is signaled, so that the ring has room.
 const SIGNALED: u32 = 16;
@@ -33,14 +33,16 @@ pub(crate) fn of_connection(side: &mut Side<Rc, RemoteAddr>, plan: &Plan) -> Res
     let lane = one(&mut side.lanes)?;
     let into = lane.into;
     match plan.operation {
-        Operation::Write => {
+        PerfOperation::Write => {
             let mut end = Writes { lane, region: &side.region, there, plan };
             ping(plan, &mut end)
         }
-        Operation::Send | Operation::UdSend => ping(plan, &mut Sends { lane, plan, way: None }),
-        Operation::Read => single(lane, plan, &Read::new(into, there).signaled()),
-        Operation::FetchAdd => single(lane, plan, &FetchAdd::new(into, there, 1).signaled()),
-        Operation::CompareSwap => {
+        PerfOperation::Send | PerfOperation::UdSend => {
+            ping(plan, &mut Sends { lane, plan, way: None })
+        }
+        PerfOperation::Read => single(lane, plan, &Read::new(into, there).signaled()),
+        PerfOperation::FetchAdd => single(lane, plan, &FetchAdd::new(into, there, 1).signaled()),
+        PerfOperation::CompareSwap => {
             single(lane, plan, &CompareSwap::new(into, there, 0, 1).signaled())
         }
     }
@@ -57,8 +59,10 @@ pub(crate) fn answer_connection(side: &mut Side<Rc, RemoteAddr>, plan: &Plan) ->
     let there = *one(&mut side.ways)?;
     let lane = one(&mut side.lanes)?;
     match plan.operation {
-        Operation::Write => pong(plan, &mut Writes { lane, region: &side.region, there, plan }),
-        Operation::Send | Operation::UdSend => pong(plan, &mut Sends { lane, plan, way: None }),
+        PerfOperation::Write => pong(plan, &mut Writes { lane, region: &side.region, there, plan }),
+        PerfOperation::Send | PerfOperation::UdSend => {
+            pong(plan, &mut Sends { lane, plan, way: None })
+        }
         _ => Ok(0),
     }
 }

@@ -21,7 +21,7 @@ mod wait;
 
 pub use end::End;
 pub use measured::{Bandwidth, Latency, Measured};
-pub use plan::{Kind, Operation, Plan};
+pub use plan::{Kind, PerfOperation, Plan};
 
 /// Why something could not be measured.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

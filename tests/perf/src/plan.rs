@@ -13,7 +13,7 @@ pub enum Kind {
 
 /// An operation with its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum PerfOperation {
     /// RDMA WRITE of a reliable connection.
     Write,
     /// RDMA READ of a reliable connection.
@@ -28,7 +28,7 @@ pub enum Operation {
     UdSend,
 }
 
-impl Operation {
+impl PerfOperation {
     /// All operations.
     pub const ALL: [Self; 6] =
         [Self::Write, Self::Read, Self::Send, Self::FetchAdd, Self::CompareSwap, Self::UdSend];
@@ -62,7 +62,7 @@ pub struct Plan {
     /// What of the operation.
     pub kind: Kind,
     /// The operation.
-    pub operation: Operation,
+    pub operation: PerfOperation,
     /// Bytes of a message, from 1 to 8 MiB; 8 for atomics.
     pub bytes: u32,
     /// Messages of each queue pair, from 1 to 10,000,000.
@@ -86,7 +86,7 @@ const MAX_REGION: u64 = 512 << 20;
 impl Plan {
     /// A plan with perftest's defaults: 5000 iterations, 128 requests in flight, 1000 iterations
     /// for latencies.
-    pub const fn new(operation: Operation, kind: Kind, bytes: u32) -> Self {
+    pub const fn new(operation: PerfOperation, kind: Kind, bytes: u32) -> Self {
         let iterations = match kind {
             Kind::Bandwidth => 5000,
             Kind::Latency => 1000,
@@ -112,11 +112,11 @@ impl Plan {
             "lat" => Kind::Latency,
             _ => return None,
         };
-        let operation = Operation::ALL.into_iter().find(|it| it.name() == operation)?;
+        let operation = PerfOperation::ALL.into_iter().find(|it| it.name() == operation)?;
         let bytes = match (operation, kind) {
             (operation, _) if operation.is_atomic() => 8,
             (_, Kind::Latency) => 2,
-            (Operation::UdSend, Kind::Bandwidth) => 2048,
+            (PerfOperation::UdSend, Kind::Bandwidth) => 2048,
             (_, Kind::Bandwidth) => 65_536,
         };
         Some(Self::new(operation, kind, bytes))
@@ -192,7 +192,7 @@ impl Plan {
             1 => Kind::Latency,
             other => return Err(format!("{other} is no kind of a measurement").into()),
         };
-        let operation = Operation::ALL.get(usize::from(bytes[1])).copied();
+        let operation = PerfOperation::ALL.get(usize::from(bytes[1])).copied();
         let operation = operation.ok_or_else(|| format!("{} is no operation", bytes[1]))?;
         let number = |at: usize| {
             let at = 2 + 4 * at;

@@ -9,7 +9,7 @@ use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 
 use crate::measured::Group;
-use crate::{Bandwidth, End, Kind, Latency, Measured, Operation, Plan};
+use crate::{Bandwidth, End, Kind, Latency, Measured, PerfOperation, Plan};
 
 /// Measures between two modelled devices; returns the numbers and what has arrived.
 fn measure(plan: &Plan) -> (Measured, u64) {
@@ -33,7 +33,7 @@ fn measure(plan: &Plan) -> (Measured, u64) {
 
 #[test]
 fn every_operation_has_a_bandwidth_and_a_latency() {
-    for operation in Operation::ALL {
+    for operation in PerfOperation::ALL {
         let bytes = if operation.is_atomic() { 8 } else { 1000 };
         for kind in [Kind::Bandwidth, Kind::Latency] {
             let plan = Plan { iterations: 200, ..Plan::new(operation, kind, bytes) };
@@ -59,14 +59,14 @@ fn every_operation_has_a_bandwidth_and_a_latency() {
 
 #[test]
 fn several_qps_in_batches_send_all_messages() {
-    let plan = Plan::new(Operation::Send, Kind::Bandwidth, 64);
+    let plan = Plan::new(PerfOperation::Send, Kind::Bandwidth, 64);
     let (_, arrived) = measure(&Plan { iterations: 333, depth: 32, qps: 3, batch: 8, ..plan });
     assert_eq!(arrived, 999);
 }
 
 #[test]
 fn batch_as_deep_as_the_window_completes() {
-    let plan = Plan::new(Operation::Send, Kind::Bandwidth, 64);
+    let plan = Plan::new(PerfOperation::Send, Kind::Bandwidth, 64);
     for (depth, batch) in [(128, 128), (128, 50), (128, 100), (3, 2)] {
         let (_, arrived) = measure(&Plan { iterations: 400, depth, batch, ..plan });
         assert_eq!(arrived, 400, "{depth} in flight, {batch} per doorbell");
@@ -76,7 +76,7 @@ fn batch_as_deep_as_the_window_completes() {
 #[test]
 fn messages_longer_than_a_request_make_ping_pong() {
     for bytes in [1, 220, 221, 100_000] {
-        for operation in [Operation::Write, Operation::Send] {
+        for operation in [PerfOperation::Write, PerfOperation::Send] {
             let plan = Plan { iterations: 50, ..Plan::new(operation, Kind::Latency, bytes) };
             let (Measured::Latency(it), _) = measure(&plan) else { panic!("a latency") };
             assert!(it.min > 0.0);
@@ -133,7 +133,7 @@ fn row_has_a_number_below_each_column() {
 fn names_are_those_of_perftest_without_their_prefix() {
     let plan = Plan::named("write_bw").expect("the plan's name is known");
     assert_eq!((plan.bytes, plan.iterations, plan.name()), (65_536, 5000, "write_bw".into()));
-    for operation in Operation::ALL {
+    for operation in PerfOperation::ALL {
         for kind in [Kind::Bandwidth, Kind::Latency] {
             let name = Plan::new(operation, kind, 8).name();
             let plan = Plan::named(&name).expect("the plan's name is known");
@@ -160,7 +160,7 @@ proptest! {
     fn plan_round_trips(
         at in 0..6_usize, bytes in 1..=8192_u32, iterations in 1..1000_u32, depth in 1..=4096_u32,
     ) {
-        let operation = Operation::ALL[at];
+        let operation = PerfOperation::ALL[at];
         let bytes = if operation.is_atomic() { 8 } else { bytes };
         let plan = Plan { iterations, depth, ..Plan::new(operation, Kind::Bandwidth, bytes) };
         prop_assert_eq!(Plan::from_bytes(&plan.to_bytes()).unwrap(), plan);

@@ -172,6 +172,30 @@ impl<S: Service> Endpoint<S> {
         Ok(self.region.write_at(offset, bytes)?)
     }
 
+    /// Waits until the region has these bytes, which a WRITE of the peer places there; `what` names
+    /// them in the failure. The peer's completion of a WRITE does not promise that this side's CPU
+    /// sees the data: that takes a later completion here.
+    pub fn placed(
+        &self,
+        offset: usize,
+        expected: &[u8],
+        what: impl Into<String>,
+    ) -> Result<(), Stop> {
+        let mut found = vec![0; expected.len()];
+        let mut look = || match self.region.read_at(offset, &mut found) {
+            Ok(()) => (found == expected).then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        let Ok(looked) = until("bytes of a WRITE", &mut look) else {
+            let (what, at) = (what.into(), (0..).zip(&found).zip(expected));
+            let differs = { at }.find_map(|((at, found), expected)| {
+                (found != expected).then(|| format!("byte {at} is {found:#x}, not {expected:#x}"))
+            });
+            return Err(Stop::fail(format!("{what}: {}", differs.unwrap_or_default())));
+        };
+        Ok(looked?)
+    }
+
     /// The bytes of the region.
     pub fn bytes(&self, offset: usize, length: usize) -> Result<Vec<u8>, Stop> {
         let mut bytes = vec![0; length];

@@ -50,7 +50,7 @@ pub(crate) struct Options {
 }
 
 /// An operation, measured as a call of a function and inlined.
-struct Operation {
+struct Benchmark {
     name: &'static str,
     /// The case of the program, and the function whose instructions count: `measured_…`.
     case: &'static str,
@@ -64,8 +64,8 @@ struct Operation {
     floor: Option<u32>,
 }
 
-const OPERATIONS: &[Operation] = &[
-    Operation {
+const OPERATIONS: &[Benchmark] = &[
+    Benchmark {
         name: "post 64 B, 1 SGE, 8-byte doorbell",
         case: "post",
         function: "post",
@@ -73,7 +73,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(213.0),
         floor: Some(48),
     },
-    Operation {
+    Benchmark {
         name: "post 64 B, 1 SGE, BlueFlame",
         case: "blueflame",
         function: "post",
@@ -81,7 +81,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(256.0),
         floor: Some(99),
     },
-    Operation {
+    Benchmark {
         name: "post 8 B inline, 8-byte doorbell",
         case: "inline",
         function: "inline",
@@ -89,7 +89,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(250.0),
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "batch of 32, 64 B, 1 SGE, each",
         case: "batch",
         function: "batch",
@@ -97,7 +97,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(138.0),
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "poll one",
         case: "poll",
         function: "poll",
@@ -105,7 +105,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(140.0),
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "poll in 32s, each",
         case: "polls",
         function: "polls",
@@ -113,7 +113,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(105.0),
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "poll one, of a hundred queue pairs",
         case: "dispatch",
         function: "dispatch",
@@ -121,7 +121,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "post and poll, 8-byte doorbell",
         case: "pair",
         function: "pair",
@@ -129,7 +129,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: Some(353.0),
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "post a datagram, 64 B, 8-byte doorbell",
         case: "datagram",
         function: "datagram",
@@ -137,7 +137,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "post to an SRQ, 1 SGE",
         case: "shared",
         function: "shared",
@@ -145,7 +145,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "post a frame, 18 B inline, 1 SGE",
         case: "frame",
         function: "frame",
@@ -153,7 +153,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "poll one frame",
         case: "receive",
         function: "receive",
@@ -161,7 +161,7 @@ const OPERATIONS: &[Operation] = &[
         rdma_core: None,
         floor: None,
     },
-    Operation {
+    Benchmark {
         name: "poll frames in 32s, each",
         case: "receives",
         function: "receives",
@@ -199,7 +199,7 @@ fn count(options: &Options, tally: &mut Tally) -> Result {
         "{:36} {:>7} {:>8} {:>6} {:>10} {:>6}",
         "", "called", "inlined", "bound", "rdma-core", "floor"
     );
-    let chosen = |operation: &&Operation| {
+    let chosen = |operation: &&Benchmark| {
         options.filter.as_ref().is_none_or(|part| operation.name.contains(part.as_str()))
     };
     for operation in OPERATIONS.iter().filter(chosen) {
@@ -233,7 +233,7 @@ for each CQE.
 The floor is the least code that leaves the same bytes in ring, record and UAR, without any check.";
 
 /// Runs a case under callgrind; returns instructions per operation.
-fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> {
+fn measure(program: &Path, operation: &Benchmark, variant: &str) -> Result<f64> {
     let function = format!("measured_{}{variant}", operation.function);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

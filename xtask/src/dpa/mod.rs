@@ -2,12 +2,14 @@
 //!
 //! `dpa build` compiles a program for a DPA. `dpa run` runs a program on the core in software,
 //! optionally under a debugger. `dpa test` checks that core (`crates/riscv`): its instruction
-//! tests, random programs against QEMU's user mode, programs that rustc compiles for riscv64imac;
-//! and a program that uses the device API (`crates/flexio-dev`) on the model's DPA. `dpa examples`
-//! builds and runs the examples of `crates/flexio`, each with its program.
+//! tests, random programs against QEMU's user mode, programs that rustc compiles for riscv64imac,
+//! the order of loads in the machine code of the device API's poll; and a program that uses the
+//! device API (`crates/flexio-dev`) on the model's DPA. `dpa examples` builds and runs the examples
+//! of `crates/flexio`, each with its program.
 
 mod build;
 pub(crate) mod examples;
+mod poll_order;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,8 +18,7 @@ use build::TARGET;
 
 use crate::commands::{cargo, count};
 use crate::outcome::Outcome;
-use crate::test::FEATURES;
-use crate::workspace::{Result, workspace_root};
+use crate::workspace::{FEATURES, Result, workspace_root};
 
 /// Tasks for the DPA.
 #[derive(clap::Subcommand, Debug)]
@@ -163,6 +164,13 @@ pub(crate) fn test() -> Result<Outcome> {
                 })?;
                 *passed += compiled.passed;
                 *failed += compiled.failed;
+                match poll_order::check() {
+                    Ok(()) => *passed += 1,
+                    Err(why) => {
+                        println!("FAILED  {why}");
+                        *failed += 1;
+                    }
+                }
                 for command in programs()? {
                     let shown = count(command)?;
                     *passed += shown.passed;

@@ -8,12 +8,14 @@
 //! hang is killed, one that no test detects is missed, one that does not compile is unviable.
 //!
 //! Excluded are the mutants that no test can or should detect: those that `tests/mutants.toml`
-//! lists, and `^` for `|` where the operands have no bit in common in any test.
+//! lists, and `^` for `|` where the operands have no bit in common: in constants as the source
+//! shows (`disjoint`), elsewhere in any test.
 //!
 //! A mutant in a constant cannot be switched; one in a `const fn` can, but if it survives, the
 //! compiler may have evaluated the original. With `--each`, these are compiled and tried one by
 //! one.
 
+mod disjoint;
 mod exclusions;
 mod fates;
 mod list;
@@ -71,14 +73,21 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         println!("{count} of {all} mutants; the same again: --sample {count} --seed {seed}");
     }
     let mut tally = Tally::default();
-    mutants.retain(|mutant| match exclusions.reason(mutant) {
-        Some(reason) => {
-            println!("excluded   {} ({reason})", mutant.name);
-            tally.excluded += 1;
-            false
+    let mut tried = Vec::new();
+    for mutant in mutants {
+        let reason = match exclusions.reason(&mutant) {
+            None if disjoint::covers(&mutant)? => Some(disjoint::REASON),
+            reason => reason,
+        };
+        match reason {
+            Some(reason) => {
+                println!("excluded   {} ({reason})", mutant.name);
+                tally.excluded += 1;
+            }
+            None => tried.push(mutant),
         }
-        None => true,
-    });
+    }
+    let mutants = tried;
     let packages: BTreeSet<&str> = mutants.iter().map(|mutant| &*mutant.package).collect();
     let mut tree = Tree::make(workspace_root(), &packages)?;
     let log = workspace_root().join("target/mutants/outcomes.txt");

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::list::Mutant;
 use super::switch::{self, Change, ErrorCause, Switched};
-use super::trial::Tree;
+use super::trial::{Executable, Tree};
 use crate::workspace::Result;
 
 const SUPPORT: &str = include_str!("support.rs");
@@ -29,14 +29,6 @@ pub(super) enum Refusal {
     Unviable,
     /// It might compile, but not beside the original.
     Unswitchable(String),
-}
-
-/// A program of tests.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Executable {
-    pub(super) path: PathBuf,
-    /// The folder of its package, in which it runs.
-    pub(super) folder: PathBuf,
 }
 
 /// The mutants of a crate, switched in the copy until this is dropped.

@@ -6,8 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::program::Executable;
-use super::trial::{self, Tree};
+use super::trial::{self, Executable, Tree};
 use crate::workspace::Result;
 
 /// A test counts as hung after this time plus [`TIMEOUT_FACTOR`] times its time without a mutant.

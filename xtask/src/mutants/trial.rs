@@ -11,7 +11,6 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::list::Mutant;
-use super::program::Executable;
 use super::roots::Packages;
 use crate::vm::child::Signals;
 use crate::workspace::Result;
@@ -31,6 +30,14 @@ pub(super) const SUITE: &str = "verbless-conformance";
 /// Minimum timeout of tests; otherwise it is [`TIMEOUT_FACTOR`] times their time without a mutant.
 const MIN_TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const TIMEOUT_FACTOR: u32 = 5;
+
+/// A program of tests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Executable {
+    pub(super) path: PathBuf,
+    /// The folder of its package, in which it runs.
+    pub(super) folder: PathBuf,
+}
 
 /// The result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -81,7 +81,7 @@ impl Kernel {
             &arch.tree(&format!("linux-{series}{}", flavour.mark())),
             arch,
             series.suite(),
-            &[Choice::Newest { start: &start, end: &flavour.suffix(arch) }],
+            &[Choice::Newest { start: &start, end: &flavour.suffix(arch.debian) }],
             |package| package.starts_with("linux-"),
         )?;
         let mut releases: Vec<String> = Vec::new();

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::arch::Arch;
-
 /// A Linux series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Series {
@@ -50,9 +48,8 @@ pub(crate) enum KernelFlavour {
 }
 
 impl KernelFlavour {
-    /// The suffix of the packages' names.
-    pub(crate) fn suffix(self, arch: &Arch) -> String {
-        let debian = arch.debian;
+    /// The suffix of the packages' names for `debian`, an architecture as Debian names it.
+    pub(crate) fn suffix(self, debian: &str) -> String {
         match self {
             Self::Cloud => format!("-cloud-{debian}"),
             Self::Full => format!("-{debian}"),

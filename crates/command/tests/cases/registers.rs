@@ -142,16 +142,15 @@ fn write_group(
 
 #[test]
 fn fwctl_group_ends_with_its_file() {
-    type Operation = NicDpaOperation;
     let (model, first) = open(load("bluefield3-fwctl"));
     let second = another(&model);
-    let id = write_group(&first, Operation::CREATE, 0, 7).unwrap();
-    let error = write_group(&second, Operation::DESTROY, id, 7)
+    let id = write_group(&first, NicDpaOperation::CREATE, 0, 7).unwrap();
+    let error = write_group(&second, NicDpaOperation::DESTROY, id, 7)
         .expect_err("the group belongs to the other function");
     assert_eq!(error.status(), Some(CommandStatus::BAD_RES.0), "{error}");
-    write_group(&second, Operation::CREATE, 0, 7).expect_err("the unit is in a group");
+    write_group(&second, NicDpaOperation::CREATE, 0, 7).expect_err("the unit is in a group");
     drop(first);
-    write_group(&second, Operation::CREATE, 0, 7).expect("the unit is free");
+    write_group(&second, NicDpaOperation::CREATE, 0, 7).expect("the unit is free");
 }
 
 #[test]

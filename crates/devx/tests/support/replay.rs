@@ -97,10 +97,10 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// The device. Requests after the end of the script succeed and are listed.
 pub(crate) struct Replay {
-    state: Mutex<State>,
+    state: Mutex<ScriptState>,
 }
 
-struct State {
+struct ScriptState {
     script: VecDeque<Scripted>,
     /// Recorded file number to ours.
     files: HashMap<u64, i32>,
@@ -112,7 +112,7 @@ struct State {
 impl Replay {
     pub(crate) fn new(script: &str) -> Self {
         let (files, ends, after) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { state: Mutex::new(State { script: parse(script), files, ends, after }) }
+        Self { state: Mutex::new(ScriptState { script: parse(script), files, ends, after }) }
     }
 
     /// Maps the script's file `recorded` to `file`.
@@ -190,7 +190,7 @@ unsafe impl OpenDevice for Replay {
     }
 }
 
-fn answer_with(state: &mut State, attribute: &mut Attribute, answer: &str) {
+fn answer_with(state: &mut ScriptState, attribute: &mut Attribute, answer: &str) {
     if let Some(handle) = answer.strip_prefix("handle ") {
         attribute.data = handle.parse().unwrap();
     } else if let Some(file) = answer.strip_prefix("fd ") {

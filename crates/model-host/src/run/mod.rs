@@ -92,6 +92,7 @@ mod sysfs;
 mod trace;
 mod tree;
 mod view;
+mod wakes;
 
 pub use control::Control;
 pub use error::RunError;

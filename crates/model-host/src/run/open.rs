@@ -336,7 +336,7 @@ impl OpenTable {
 mod tests {
     use super::super::process::Caller;
     use super::super::processes::Processes;
-    use super::super::shared::Wakes;
+    use super::super::wakes::Wakes;
     use super::*;
     use verbless_model::{Model, Profile};
     use verbless_model_kernel::remote::Resource;

@@ -15,8 +15,8 @@ use super::exec::{Exec, Threads};
 use super::file_closer::FileClosers;
 use super::guardian::GuardedProcesses;
 use super::process::{Claims, ProcFiles, Process, process_of, start_of};
-use super::shared::{Wake, Wakes};
 use super::sys;
+use super::wakes::{Wake, Wakes};
 use verbless_model::memory::{ClientMemory, RemoteMemory};
 
 /// Size of `ProcessTable::before` and `early_of` from which ended processes are purged.

@@ -18,9 +18,10 @@ use nix::unistd::Pid;
 
 use super::error::RunError;
 use super::join::{Host, Peer, Request};
-use super::shared::{SharedRun, Wake};
+use super::shared::SharedRun;
 use super::sys::{self, Listener};
 use super::view::{View, Views};
+use super::wakes::Wake;
 use super::{answer, descendants, file_closer, preflight};
 
 /// Signals that are forwarded to the program. Signals from a terminal reach the program directly,

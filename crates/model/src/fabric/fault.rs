@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::frame::Frame;
-use super::link::Direction;
+use super::frame::{Direction, Frame};
 use super::random::Random;
 use crate::clock::nanoseconds;
 use crate::connection::PSN_MASK;

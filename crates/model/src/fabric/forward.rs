@@ -1,8 +1,8 @@
 //! The paths of frames: over links, through cards and the switch, to the vports that receive them.
 
 use super::address::{Addresses, Destination, source_mac};
-use super::frame::Frame;
-use super::link::{Cable, Direction};
+use super::frame::{Direction, Frame};
+use super::link::Cable;
 use super::{Crossing, Delivery, Fabric, Name, Passage, PhysicalPort, Vport};
 use crate::profile::Link;
 

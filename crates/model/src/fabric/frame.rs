@@ -6,6 +6,17 @@ use super::random::Random;
 use crate::profile::Link;
 use verbless_wire::{self as wire, Extensions, Headers, Malformed, Opcode, Packet, Route};
 
+/// The direction of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the card to the switch.
+    Out,
+    /// From the switch to the card.
+    In,
+    /// From one vport of the card to another, without the link.
+    Inside,
+}
+
 /// A frame on a link: from the Ethernet header or the LRH to the ICRC, without the check sequence
 /// (FCS) or VCRC, which belong to the link.
 ///

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fault::{ActiveFault, FrameFault, FrameOutcome};
-use super::frame::Frame;
+use super::frame::{Direction, Frame};
 use crate::clock::nanoseconds;
 use crate::profile::Link;
 
@@ -42,17 +42,6 @@ impl Default for LinkSettings {
             seed: 0,
         }
     }
-}
-
-/// The direction of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    /// From the card to the switch.
-    Out,
-    /// From the switch to the card.
-    In,
-    /// From one vport of the card to another, without the link.
-    Inside,
 }
 
 /// Counts of the frames of one direction.

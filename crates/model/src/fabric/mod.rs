@@ -49,7 +49,8 @@ pub use self::link::{LinkSettings, Traffic};
 pub(crate) use self::pcapng::Capture;
 pub(crate) use self::shared::SharedFabric;
 
-use self::link::{Cable, Direction};
+use self::frame::Direction;
+use self::link::Cable;
 use self::schedule::Schedule;
 use crate::profile::Link;
 use crate::watch::{Outbox, SeenFrame};

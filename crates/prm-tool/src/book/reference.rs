@@ -87,28 +87,28 @@ impl Fact {
 
 /// A part of a chapter.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
+pub(crate) enum TextPart<'a> {
     Text(&'a str),
     /// The text between the braces.
     Braces(&'a str),
 }
 
 /// The parts of a chapter, in order. Braces that do not end in their line are text.
-pub(crate) fn parts(text: &str) -> Vec<Part<'_>> {
+pub(crate) fn parts(text: &str) -> Vec<TextPart<'_>> {
     let (mut rest, mut parts) = (text, Vec::new());
     while let Some(start) = rest.find("{{") {
         let (before, after) = rest.split_at(start);
         let line = &after[..after.find('\n').unwrap_or(after.len())];
         let Some(end) = line.find("}}") else {
             let (text, after) = rest.split_at(start + line.len());
-            parts.push(Part::Text(text));
+            parts.push(TextPart::Text(text));
             rest = after;
             continue;
         };
-        parts.extend([Part::Text(before), Part::Braces(after[2..end].trim())]);
+        parts.extend([TextPart::Text(before), TextPart::Braces(after[2..end].trim())]);
         rest = &after[end + 2..];
     }
-    parts.push(Part::Text(rest));
+    parts.push(TextPart::Text(rest));
     parts
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn problems(
     for (file, text) in chapters(root)? {
         for (number, line) in (1..).zip(text.lines()) {
             for part in parts(line) {
-                let Part::Braces(inner) = part else { continue };
+                let TextPart::Braces(inner) = part else { continue };
                 let fault = match Reference::parse(inner) {
                     Ok(reference) => reference.fault(root, description),
                     Err(fault) => Some(fault),
@@ -281,12 +281,12 @@ mod tests {
     fn parts_split_text_at_braces() {
         let parts = parts("a {{b.c}} d {{e\nf {{ g:at }}");
         let expected = [
-            Part::Text("a "),
-            Part::Braces("b.c"),
-            Part::Text(" d {{e"),
-            Part::Text("\nf "),
-            Part::Braces("g:at"),
-            Part::Text(""),
+            TextPart::Text("a "),
+            TextPart::Braces("b.c"),
+            TextPart::Text(" d {{e"),
+            TextPart::Text("\nf "),
+            TextPart::Braces("g:at"),
+            TextPart::Text(""),
         ];
         assert_eq!(parts, expected);
     }

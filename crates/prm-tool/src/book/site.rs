@@ -13,7 +13,7 @@ use super::example::Examples;
 use super::html::link;
 use super::page::{Book, legend};
 use super::place::{Places, folder};
-use super::reference::{CHAPTERS, Fact, Part, Reference, chapters, command, only, parts};
+use super::reference::{CHAPTERS, Fact, Reference, TextPart, chapters, command, only, parts};
 use super::{diagram, index};
 use crate::description::{Description, Structure};
 use crate::evidence::Evidence;
@@ -213,8 +213,8 @@ fn chapter(root: &Path, book: &Book<'_>, file: &str, text: &str) -> Result<Strin
     let mut out = String::new();
     for part in parts(text) {
         match part {
-            Part::Text(text) => out += text,
-            Part::Braces(inner) => {
+            TextPart::Text(text) => out += text,
+            TextPart::Braces(inner) => {
                 let place = || format!("{CHAPTERS}/{file}: {{{{{inner}}}}}");
                 let reference =
                     Reference::parse(inner).map_err(|fault| format!("{}: {fault}", place()))?;

@@ -71,14 +71,14 @@ pub(super) fn length(runtime: &Runtime, bytes: &[u8]) -> usize {
 }
 
 /// The kind of a segment.
-enum Part {
+enum WqePart {
     /// A structure of this name.
     Named(&'static str, usize),
     /// Bytes, and their description.
     Bytes(&'static str, usize),
 }
 
-impl Part {
+impl WqePart {
     fn length(&self) -> usize {
         match self {
             Self::Named(_, length) | Self::Bytes(_, length) => *length,
@@ -123,8 +123,8 @@ pub(super) fn show(runtime: &Runtime, bytes: &[u8], is_ethernet: bool, all: bool
     for part in &parts {
         let from = OCTOWORD + at;
         match part {
-            Part::Named(name, length) => out += &put(name, from, *length),
-            Part::Bytes(what, length) => {
+            WqePart::Named(name, length) => out += &put(name, from, *length),
+            WqePart::Bytes(what, length) => {
                 let end = (from + length).min(whole);
                 if let Some(slice) = bytes.get(from..end) {
                     out += &format!("  +{from:#04x} {what}: {}\n", hex(slice));
@@ -164,7 +164,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The segments after the control segment.
-fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Part>) {
+fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<WqePart>) {
     let sends = matches!(control.opcode, opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE);
     let service = match control.opcode {
         opcode::LSO | opcode::ENHANCED_MPSW => Service::Ethernet,
@@ -175,48 +175,54 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Pa
     };
     let mut parts = match service {
         Service::Connected => Vec::new(),
-        Service::Datagram => vec![Part::Named("datagram_segment", 0x30)],
+        Service::Datagram => vec![WqePart::Named("datagram_segment", 0x30)],
         Service::Ethernet => ethernet(body),
     };
-    let at = parts.iter().map(Part::length).sum::<usize>();
+    let at = parts.iter().map(WqePart::length).sum::<usize>();
     let rest = body.get(at..).unwrap_or_default();
     match control.opcode {
         opcode::WRITE | opcode::WRITE_IMM | opcode::READ => {
-            parts.push(Part::Named("raddr_segment", 16));
+            parts.push(WqePart::Named("raddr_segment", 16));
         }
         opcode::COMPARE_SWAP | opcode::FETCH_ADD => {
-            parts.extend([Part::Named("raddr_segment", 16), Part::Named("atomic_segment", 16)]);
+            parts.extend([
+                WqePart::Named("raddr_segment", 16),
+                WqePart::Named("atomic_segment", 16),
+            ]);
         }
         opcode::MASKED_COMPARE_SWAP | opcode::MASKED_FETCH_ADD => {
             let is_swap = control.opcode == opcode::MASKED_COMPARE_SWAP;
-            parts.push(Part::Named("raddr_segment", 16));
+            parts.push(WqePart::Named("raddr_segment", 16));
             // The lower bits of op_mod are the size of an operand: 4 bytes, 8, 16 and so on.
             parts.push(match (is_swap, control.op_mod & 7) {
-                (true, 0) => Part::Named("masked_swap_32_segment", 16),
-                (true, 1) => Part::Named("masked_atomic_segment", 32),
-                (false, 0) => Part::Named("masked_add_32_segment", 16),
-                (false, 1) => Part::Named("masked_add_64_segment", 16),
+                (true, 0) => WqePart::Named("masked_swap_32_segment", 16),
+                (true, 1) => WqePart::Named("masked_atomic_segment", 32),
+                (false, 0) => WqePart::Named("masked_add_32_segment", 16),
+                (false, 1) => WqePart::Named("masked_add_64_segment", 16),
                 _ => {
-                    let at = parts.iter().map(Part::length).sum::<usize>();
+                    let at = parts.iter().map(WqePart::length).sum::<usize>();
                     let what = "operands of more than 8 bytes, and what follows";
-                    parts.push(Part::Bytes(what, body.len().saturating_sub(at)));
+                    parts.push(WqePart::Bytes(what, body.len().saturating_sub(at)));
                     return (service, parts);
                 }
             });
         }
-        opcode::WAIT if control.op_mod == 0 => parts.push(Part::Named("wait_cq_segment", 16)),
-        opcode::WAIT => parts.push(Part::Named("wait_data_segment", 32)),
-        opcode::SEND_ENABLE => parts.push(Part::Named("send_enable_segment", 16)),
-        opcode::SET_PSV => parts.push(Part::Named("set_psv_segment", 16)),
-        opcode::TAG_MATCHING => parts.push(Part::Named("tag_matching_segment", 32)),
-        opcode::MMO => parts.push(Part::Named("mmo_segment", 16)),
+        opcode::WAIT if control.op_mod == 0 => parts.push(WqePart::Named("wait_cq_segment", 16)),
+        opcode::WAIT => parts.push(WqePart::Named("wait_data_segment", 32)),
+        opcode::SEND_ENABLE => parts.push(WqePart::Named("send_enable_segment", 16)),
+        opcode::SET_PSV => parts.push(WqePart::Named("set_psv_segment", 16)),
+        opcode::TAG_MATCHING => parts.push(WqePart::Named("tag_matching_segment", 32)),
+        opcode::MMO => parts.push(WqePart::Named("mmo_segment", 16)),
         opcode::UMR => {
-            parts.extend([Part::Named("umr_ctrl_segment", 48), Part::Named("mkey_context", 64)]);
+            parts.extend([
+                WqePart::Named("umr_ctrl_segment", 48),
+                WqePart::Named("mkey_context", 64),
+            ]);
             let is_inline = rest.first().is_some_and(|flags| flags & 0x80 != 0);
             if is_inline {
-                let at = parts.iter().map(Part::length).sum::<usize>();
+                let at = parts.iter().map(WqePart::length).sum::<usize>();
                 let entries = body.len().saturating_sub(at) / 16;
-                parts.extend((0..entries).map(|_| Part::Named("klm", 16)));
+                parts.extend((0..entries).map(|_| WqePart::Named("klm", 16)));
                 return (service, parts);
             }
         }
@@ -225,12 +231,12 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Pa
         _ => {
             let length = body.len().saturating_sub(at);
             if length > 0 {
-                parts.push(Part::Bytes("segments that prm/ does not describe", length));
+                parts.push(WqePart::Bytes("segments that prm/ does not describe", length));
             }
             return (service, parts);
         }
     }
-    let mut at = parts.iter().map(Part::length).sum::<usize>();
+    let mut at = parts.iter().map(WqePart::length).sum::<usize>();
     while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
         let before = at;
         for part in data(rest) {
@@ -265,16 +271,16 @@ fn is_data(body: &[u8]) -> bool {
 
 /// Whether the body may be an Ethernet segment with inlined headers or none, then data.
 fn has_ethernet_segment(body: &[u8]) -> bool {
-    let length = ethernet(body).iter().map(Part::length).sum::<usize>();
+    let length = ethernet(body).iter().map(WqePart::length).sum::<usize>();
     body.len() >= 16 && length <= body.len() && is_data(&body[length..])
 }
 
-fn ethernet(body: &[u8]) -> Vec<Part> {
-    let mut parts = vec![Part::Named("eth_segment", 16)];
+fn ethernet(body: &[u8]) -> Vec<WqePart> {
+    let mut parts = vec![WqePart::Named("eth_segment", 16)];
     let inlined = word(body, 12).map_or(0, |word| (word >> 16) as usize);
     // The first two bytes are in the segment; bit 15 means that a VLAN tag is inserted instead.
     if inlined & 0x8000 == 0 && inlined > 2 {
-        parts.push(Part::Bytes(
+        parts.push(WqePart::Bytes(
             "the rest of the inlined headers",
             (inlined - 2).next_multiple_of(16),
         ));
@@ -283,13 +289,13 @@ fn ethernet(body: &[u8]) -> Vec<Part> {
 }
 
 /// The data segment at the start of `rest`: a pointer, or inline data.
-fn data(rest: &[u8]) -> Vec<Part> {
+fn data(rest: &[u8]) -> Vec<WqePart> {
     match word(rest, 0) {
         Some(head) if head >> 31 == 1 => {
             let length = (head & 0x3ff) as usize;
             let padded = (length + 4).next_multiple_of(OCTOWORD) - 4;
-            vec![Part::Named("inline_header", 4), Part::Bytes("inline data", padded)]
+            vec![WqePart::Named("inline_header", 4), WqePart::Bytes("inline data", padded)]
         }
-        _ => vec![Part::Named("data_segment", OCTOWORD)],
+        _ => vec![WqePart::Named("data_segment", OCTOWORD)],
     }
 }

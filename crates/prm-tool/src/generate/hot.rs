@@ -85,7 +85,7 @@ pub(super) fn by_gate<'a>(
 }
 
 /// A member of a structure, or of a word with an inner word.
-pub(crate) struct Part<'a> {
+pub(crate) struct HotMember<'a> {
     span: Span,
     kind: Kind<'a>,
 }
@@ -102,20 +102,20 @@ pub(crate) fn parts<'a>(
     structure: &'a Structure,
     within: Span,
     of: Option<&Word>,
-) -> Vec<Part<'a>> {
+) -> Vec<HotMember<'a>> {
     let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end() <= outer.end();
     let smaller = |word: &&Word| {
         holds(within, word.span) && of.is_none_or(|of| word.span.width < of.span.width)
     };
     let mut words: Vec<&Word> = structure.words.iter().filter(smaller).collect();
     words.sort_by_key(|word| (word.span.start, std::cmp::Reverse(word.span.width)));
-    let mut parts: Vec<Part<'a>> = Vec::new();
-    let free = |parts: &[Part<'_>], span: Span| {
+    let mut parts: Vec<HotMember<'a>> = Vec::new();
+    let free = |parts: &[HotMember<'_>], span: Span| {
         parts.iter().all(|part| part.span.end() <= span.start || span.end() <= part.span.start)
     };
     for word in words {
         if free(&parts, word.span) {
-            parts.push(Part { span: word.span, kind: Kind::Word(word) });
+            parts.push(HotMember { span: word.span, kind: Kind::Word(word) });
         }
     }
     let mut fields: Vec<&Field> = structure.fields.iter().filter(|field| !field.tail).collect();
@@ -136,14 +136,14 @@ pub(crate) fn parts<'a>(
             false => continue,
         };
         if holds(within, span) && free(&parts, span) {
-            parts.push(Part { span, kind: Kind::Field(field) });
+            parts.push(HotMember { span, kind: Kind::Field(field) });
         }
     }
     let taken = parts
         .iter()
         .map(|part| Span { start: part.span.start - within.start, width: part.span.width });
     let reserved = gaps(within.width, taken.collect::<Vec<_>>().into_iter());
-    parts.extend(reserved.into_iter().map(|gap| Part {
+    parts.extend(reserved.into_iter().map(|gap| HotMember {
         span: Span { start: gap.start + within.start, width: gap.width },
         kind: Kind::Reserved,
     }));
@@ -159,8 +159,8 @@ fn inner(structure: &Structure, word: &Word) -> bool {
 /// The fields of a hot structure that neither a member of the structure nor a member of one of its
 /// nested words holds: each needs a word of its own.
 pub(crate) fn fields_without_member(structure: &Structure) -> Vec<&Field> {
-    let has = |parts: &[Part<'_>], field: &Field| {
-        let holds = |part: &&Part<'_>| {
+    let has = |parts: &[HotMember<'_>], field: &Field| {
+        let holds = |part: &&HotMember<'_>| {
             part.span.start <= field.start && field.span().end() <= part.span.end()
         };
         parts.iter().find(holds).is_some_and(|part| !matches!(part.kind, Kind::Reserved))
@@ -187,7 +187,7 @@ fn number(bits: u32) -> &'static str {
 }
 
 /// The name and the type of a member.
-fn member(description: &Description, part: &Part<'_>) -> (String, String) {
+fn member(description: &Description, part: &HotMember<'_>) -> (String, String) {
     let bytes = part.span.width / 8;
     match &part.kind {
         Kind::Word(word) => (method_name(&word.name), type_name(&word.name)),
@@ -208,7 +208,12 @@ fn member(description: &Description, part: &Part<'_>) -> (String, String) {
 }
 
 /// Writes members, each with its doc.
-fn members(out: &mut String, description: &Description, structure: &Structure, parts: &[Part<'_>]) {
+fn members(
+    out: &mut String,
+    description: &Description,
+    structure: &Structure,
+    parts: &[HotMember<'_>],
+) {
     for part in parts {
         let (name, of) = member(description, part);
         match &part.kind {
@@ -232,7 +237,7 @@ fn definition(
     out: &mut String,
     description: &Description,
     structure: &Structure,
-    parts: &[Part<'_>],
+    parts: &[HotMember<'_>],
 ) {
     out.push('\n');
     doc_with_sources(out, "", &structure.doc, &structure.name, &structure.sources);
@@ -244,7 +249,7 @@ fn definition(
 }
 
 /// Writes `new` of a structure that has only words and numbers of 4 or 8 bytes.
-fn constructor(out: &mut String, structure: &Structure, parts: &[Part<'_>]) {
+fn constructor(out: &mut String, structure: &Structure, parts: &[HotMember<'_>]) {
     let (mut arguments, mut values) = (Vec::new(), Vec::new());
     for part in parts {
         match &part.kind {

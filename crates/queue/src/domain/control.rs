@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex};
 use verbless_command::{Error, Mtu, Path};
 use verbless_prm::QpState;
 
-use super::connect::ConnectOptions;
 use super::halves::SharedDeviceQp;
+use super::options::ConnectOptions;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;

@@ -2,7 +2,7 @@
 
 use verbless_command::{DatagramAttr, Error, Mtu, Path, QKey};
 
-use super::connect::ConnectOptions;
+use super::options::ConnectOptions;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 
 use verbless_command::{Error, ErrorKind};
 
-use super::connect::ConnectOptions;
+use super::options::ConnectOptions;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;

@@ -7,7 +7,7 @@
 use verbless_command::{Error, Gid, Path, ServiceType};
 use verbless_devx::LinkLayer;
 
-use super::connect::ConnectOptions;
+use super::options::ConnectOptions;
 use super::path::path_mtu;
 use super::peer::PeerAddress;
 use super::protection::Domain;

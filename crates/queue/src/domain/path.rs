@@ -4,7 +4,7 @@ use verbless_command::{Error, ErrorKind, Gid, GlobalRoute, Mtu, Path, Qpn, RoceV
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{Errno, GidTableEntry, GidType, LinkLayer, PortAttributes};
 
-use super::connect::ConnectOptions;
+use super::options::ConnectOptions;
 use super::peer::{FIRST_MULTICAST_LID, PeerAddress};
 use super::protection::Domain;
 

@@ -49,6 +49,13 @@ impl UarPage {
     /// that a clone may make too. Their stores to its registers are device accesses, not atomic
     /// ones; code that accesses ordinary memory in place of the registers runs on the thread that
     /// rings.
+    ///
+    /// ```compile_fail,E0133
+    /// # use verbless_ring::{ring::SharedMemory, uar::UarPage};
+    /// fn page_in_safe_code(memory: SharedMemory) -> UarPage {
+    ///     UarPage::new(memory).unwrap()
+    /// }
+    /// ```
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(

@@ -38,10 +38,11 @@ pub(crate) use encode::Limits;
 pub use encode::{Fence, PostError, Request, UmrRules};
 pub use eth_send::{EthSend, MIN_INLINE_HEADER};
 pub use operation::{Capability, Class, OperationInfo, Unsupported, class};
+pub(crate) use payload::sge_ds;
 pub use payload::{Inline, Payload, SgList};
-pub(crate) use payload::{data_segment, sge_ds};
 pub use request::*;
 pub use scratch::Scratch;
+pub(crate) use segment::data_segment;
 pub use umr::Umr;
 pub use wait::WaitCondition;
 

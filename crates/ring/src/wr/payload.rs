@@ -3,7 +3,7 @@
 use verbless_prm::hot::{DataSegment, InlineHeader, InlineWord, OCTOWORD, WQEBB};
 
 use super::encode::{Limits, PostError};
-use super::segment::Segment;
+use super::segment::{Segment, data_segment};
 use crate::ring::Wqe;
 use crate::types::Sge;
 
@@ -49,12 +49,6 @@ impl<const N: usize> AsSges for [Sge; N] {
     fn as_sges(&self) -> &[Sge] {
         self
     }
-}
-
-/// An SGE in the format of a WQE.
-#[inline(always)]
-pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
-    sge.segment()
 }
 
 /// The ds of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.

@@ -4,7 +4,6 @@ use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
 use zerocopy::transmute;
 
 use super::encode::{Limits, PostError};
-use super::payload::data_segment;
 use super::scratch::Scratch;
 use super::wait::WaitCondition;
 use crate::ring::Wqe;
@@ -30,6 +29,12 @@ pub trait Segment: Copy {
     }
     /// Stores the segment at index `at` of the WQE; returns the index of the next one.
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize;
+}
+
+/// An SGE in the format of a WQE.
+#[inline(always)]
+pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
+    sge.segment()
 }
 
 /// Implements [`Segment`] for a type that is always valid and has one ds.

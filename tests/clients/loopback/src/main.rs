@@ -26,11 +26,11 @@ const LOCAL: usize = 0;
 const REMOTE: usize = 4096;
 const IMMEDIATE: u32 = 0x0102_0304;
 const ADDED: u64 = 5;
-/// The id of the receive; a request's is its `Operation`.
+/// The id of the receive; a request's is its `VerbsOperation`.
 const RECEIVE: u64 = 9;
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum VerbsOperation {
     Send,
     Write,
     Read,
@@ -115,15 +115,15 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
         receives.construct_wr(RECEIVE).setup_sge(lkey, memory.address(REMOTE), LENGTH as u32)
     };
     receives.post()?;
-    let mut run = |memory: &Memory, operation: Operation, length: usize| -> Result<()> {
+    let mut run = |memory: &Memory, operation: VerbsOperation, length: usize| -> Result<()> {
         let mut requests = qp.start_post_send();
         let request = requests.construct_wr(operation as u64, WorkRequestFlags::Signaled);
         let remote = memory.address(REMOTE);
         let request = match operation {
-            Operation::Send => request.setup_send_imm(IMMEDIATE.to_be()),
-            Operation::Write => request.setup_write(rkey, remote),
-            Operation::Read => request.setup_read(rkey, remote),
-            Operation::FetchAndAdd => request.setup_atomic_fetch_add(rkey, remote, ADDED),
+            VerbsOperation::Send => request.setup_send_imm(IMMEDIATE.to_be()),
+            VerbsOperation::Write => request.setup_write(rkey, remote),
+            VerbsOperation::Read => request.setup_read(rkey, remote),
+            VerbsOperation::FetchAndAdd => request.setup_atomic_fetch_add(rkey, remote, ADDED),
         };
         // SAFETY: the memory outlives the queue pair.
         unsafe { request.setup_sge(lkey, memory.address(LOCAL), length as u32) };
@@ -132,7 +132,7 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
     };
 
     memory.write(LOCAL, &pattern(1));
-    run(&memory, Operation::Send, LENGTH)?;
+    run(&memory, VerbsOperation::Send, LENGTH)?;
     let received = completion(&receive_cq, RECEIVE)?;
     if received != (LENGTH as u32, IMMEDIATE.to_be()) {
         return Err(format!("SEND: received length and immediate are {received:x?}").into());
@@ -140,15 +140,15 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
     memory.expect(REMOTE, &pattern(1), "SEND")?;
 
     memory.write(LOCAL, &pattern(2));
-    run(&memory, Operation::Write, LENGTH)?;
+    run(&memory, VerbsOperation::Write, LENGTH)?;
     memory.expect(REMOTE, &pattern(2), "WRITE")?;
 
     memory.write(REMOTE, &pattern(3));
-    run(&memory, Operation::Read, LENGTH)?;
+    run(&memory, VerbsOperation::Read, LENGTH)?;
     memory.expect(LOCAL, &pattern(3), "READ")?;
 
     memory.write(REMOTE, &42u64.to_ne_bytes());
-    run(&memory, Operation::FetchAndAdd, 8)?;
+    run(&memory, VerbsOperation::FetchAndAdd, 8)?;
     memory.expect(LOCAL, &42u64.to_ne_bytes(), "fetch-and-add, old value")?;
     memory.expect(REMOTE, &(42 + ADDED).to_ne_bytes(), "fetch-and-add, the sum")
 }

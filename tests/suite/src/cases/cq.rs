@@ -219,7 +219,7 @@ fn collapsed_cq_reports_newest_completion(lab: &Lab) -> Result<(), Stop> {
         }
         let found = completes(&mut pair, &cq, last)?;
         ensure!(found <= 8, "{found} completions of 8 requests");
-        ensure_eq!(pair.b.bytes(0, 8)?, last.to_le_bytes(), "the peer's memory");
+        pair.b.placed(0, &last.to_le_bytes(), "the peer's memory")?;
         let more = pair.a.qp.poll_collapsed(&cq);
         ensure!(more.is_none(), "a completion after the newest: {more:?}");
     }
@@ -238,7 +238,7 @@ fn collapsed_cq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
         let to = pair.b.remote(0)?;
         pair.a.qp.post(&Write::new(Inline(&[round]), to).signaled(), round.into())?;
         completes(&mut pair, &cq, round.into())?;
-        ensure_eq!(pair.b.bytes(0, 1)?, [round], "the peer's memory");
+        pair.b.placed(0, &[round], "the peer's memory")?;
         pair.restart()?;
     }
     Ok(())

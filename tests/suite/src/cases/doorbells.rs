@@ -43,7 +43,7 @@ fn unrung_wqe_waits_for_next_doorbell(lab: &Lab) -> Result<(), Stop> {
     for cookie in 0..3 {
         ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");
     }
-    ensure_eq!(pair.b.bytes(0, 2)?, [1, 2], "the peer's memory");
+    pair.b.placed(0, &[1, 2], "the peer's memory")?;
     Ok(())
 }
 

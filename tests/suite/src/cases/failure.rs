@@ -134,7 +134,7 @@ fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     for cookie in 2..20 {
         ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie of a flushed WQE");
     }
-    ensure_eq!(pair.b.bytes(0, 4)?, b"good", "the peer's memory");
+    pair.b.placed(0, b"good", "the peer's memory")?;
     Ok(())
 }
 
@@ -208,7 +208,7 @@ fn reset_discards_unflushed_wqes(lab: &Lab) -> Result<(), Stop> {
         quiet("a receive from before the reset completed", || qp.poll(receive_cq))?;
         let to = pair.b.remote(0)?;
         pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
-        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "the arrived bytes");
+        pair.b.placed(0, &[round; 32], "the arrived bytes")?;
     }
     Ok(())
 }
@@ -237,7 +237,7 @@ fn failed_qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
         failed(pair.b.received()?, WcStatus::Flushed)?;
         pair.restart()?;
         pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
-        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "the arrived bytes");
+        pair.b.placed(0, &[round; 32], "the arrived bytes")?;
     }
     Ok(())
 }

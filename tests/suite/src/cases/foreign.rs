@@ -71,10 +71,7 @@ impl Functions {
         // The target is the user's own memory; the queue pair at the other end is the owner's.
         let into = a.remote(32 << 10)?;
         b.perform(&Write::new(at(100, 3000)?, into).signaled())?;
-        ensure!(
-            a.bytes(32 << 10, 3000)? == pattern(3, 4096)[100..3100],
-            "the WRITE took wrong bytes"
-        );
+        a.placed(32 << 10, &pattern(3, 4096)[100..3100], "the WRITE took wrong bytes")?;
         a.fill(40 << 10, &pattern(4, 3000))?;
         b.perform(&Read::new(at(8 << 10, 3000)?, a.remote(40 << 10)?).signaled())?;
         ensure!(a.bytes(8 << 10, 3000)? == pattern(4, 3000), "the READ left wrong bytes");
@@ -132,7 +129,7 @@ fn alias_serves_peer_as_remote_memory(lab: &Lab) -> Result<(), Stop> {
     a.fill(0, &pattern(5, 2000))?;
     let from = a.sge(0, 2000)?;
     a.perform(&Write::new(from, imported.remote(32 << 10, 2000)?).signaled())?;
-    ensure!(a.bytes(32 << 10, 2000)? == pattern(5, 2000), "other bytes arrived");
+    a.placed(32 << 10, &pattern(5, 2000), "other bytes arrived")?;
     let into = a.sge(8 << 10, 2000)?;
     a.perform(&Read::new(into, imported.remote(32 << 10, 2000)?).signaled())?;
     ensure!(a.bytes(8 << 10, 2000)? == pattern(5, 2000), "the READ returned other bytes");
@@ -375,8 +372,8 @@ fn indirect_mkey_is_shareable(lab: &Lab) -> Result<(), Stop> {
     })?;
     let from = Sge::new(0, 192, alias.lkey());
     ensure_eq!(functions.reads_from(from)?, None, "over both");
-    let arrived = functions.pair.a.bytes(0, 192)?;
-    ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "the WRITE took wrong bytes");
+    let both = [pattern(7, 96), pattern(8, 96)].concat();
+    functions.pair.a.placed(0, &both, "the WRITE took wrong bytes")?;
     // A dropped region is not part of it.
     drop((both, regions, key));
     ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after its end");
@@ -423,8 +420,8 @@ fn crossing_mkey_reaches_crossing_enabled_mkey(lab: &Lab) -> Result<(), Stop> {
     let at_ordinary = Sge::new(ordinary.address(), 64, to_ordinary.lkey());
     let past = Sge::new(end, 1, key.lkey());
     ensure_eq!(functions.reads_from(from)?, None, "through the crossing key");
-    let bytes = functions.pair.a.bytes(0, 1000)?;
-    ensure!(bytes == pattern(11, 64 << 10)[5..1005], "the WRITE took wrong bytes");
+    let written = &pattern(11, 64 << 10)[5..1005];
+    functions.pair.a.placed(0, written, "the WRITE took wrong bytes")?;
     // Within one function a crossing key may also reach an mkey without `crossing`.
     if !own {
         let status = functions.reads_from(at_ordinary)?;

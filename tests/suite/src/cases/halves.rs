@@ -137,7 +137,7 @@ fn half_outlives_other_and_last_cleans_up(lab: &Lab) -> Result<(), Stop> {
             ensure_eq!(completed(&mut sender, &mut send_cq)??.cookie, 0, "cookie");
             sender.post(&Write::new(Inline(b"here"), to).signaled(), 1)?;
             ensure_eq!(completed(&mut sender, &mut send_cq)??.cookie, 1, "cookie");
-            ensure!(b.bytes(0, 4)? == b"here", "the WRITE did not arrive");
+            b.placed(0, b"here", "the WRITE did not arrive")?;
             sender.post(&Nop::new().signaled(), 2)?;
             until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
             drop(sender);

@@ -230,7 +230,7 @@ fn qp_works_after_reset(lab: &Lab) -> Result<(), Stop> {
         for _ in 0..=2 * round {
             pair.a.perform(&Write::new(Inline(&[round; 16]), to).signaled())?;
         }
-        ensure_eq!(pair.b.bytes(0, 16)?, [round; 16], "the arrived bytes");
+        pair.b.placed(0, &[round; 16], "the arrived bytes")?;
         pair.b.receive(0, 8, 1)?;
         pair.a.perform(&Send::new(Inline(&[round; 8])).signaled())?;
         ensure_eq!(pair.b.received()??.cookie, 1, "cookie");

@@ -130,7 +130,7 @@ fn batches_are_executed_in_order(lab: &Lab) -> Result<(), Stop> {
         for cookie in 0..3 {
             ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");
         }
-        ensure_eq!(pair.b.bytes(0, 24)?, [round; 24], "the written bytes");
+        pair.b.placed(0, &[round; 24], "the written bytes")?;
         // Receives too.
         let into = [pair.b.sge(64, 8)?, pair.b.sge(72, 8)?];
         let mut batch = pair.b.qp.receive.batch();
@@ -171,11 +171,11 @@ fn blueflame_and_plain_doorbells_are_equivalent(lab: &Lab) -> Result<(), Stop> {
         for round in 0..100u8 {
             // One wqebb, several wqebbs, and no inline data: each uses another kind of doorbell.
             pair.a.perform(&Write::new(Inline(&[round; 12]), to).signaled())?;
-            ensure_eq!(pair.b.bytes(0, 12)?, [round; 12], format!("{blueflame:?}, 12 bytes"));
+            pair.b.placed(0, &[round; 12], format!("{blueflame:?}, 12 bytes"))?;
             pair.a.perform(&Write::new(Inline(&[round; 200]), to).signaled())?;
-            ensure!(pair.b.bytes(0, 200)? == [round; 200], "{blueflame:?}, 200 bytes");
+            pair.b.placed(0, &[round; 200], format!("{blueflame:?}, 200 bytes"))?;
             pair.a.perform(&Write::new(from, to).signaled())?;
-            ensure_eq!(pair.b.bytes(0, 8)?, b"gathered", format!("{blueflame:?}, gathered"));
+            pair.b.placed(0, b"gathered", format!("{blueflame:?}, gathered"))?;
         }
     }
     Ok(())
@@ -192,7 +192,7 @@ fn sq_wraps_with_wqes_of_every_size(lab: &Lab) -> Result<(), Stop> {
         let length = round * 131 % max;
         let data = crate::pattern(round as u8, length);
         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
-        ensure!(pair.b.bytes(0, length)? == data, "round {round}, {length} bytes");
+        pair.b.placed(0, &data, format!("round {round}, {length} bytes"))?;
     }
     Ok(())
 }
@@ -213,7 +213,7 @@ fn sq_index_wraps_after_65536_wqes(lab: &Lab) -> Result<(), Stop> {
         batch.post(&Write::new(Inline(&number), to).signaled(), next + 63)?;
         batch.ring();
         ensure_eq!(pair.a.sent()??.cookie, next + 63, "cookie");
-        ensure_eq!(pair.b.bytes(0, 8)?, number, "number written");
+        pair.b.placed(0, &number, "number written")?;
         next += 64;
     }
     Ok(())
@@ -271,7 +271,7 @@ fn qp_connected_to_itself_works(lab: &Lab) -> Result<(), Stop> {
     let to = end.remote(64)?;
     end.perform(&Write::new(Inline(b"me too"), to).signaled())?;
     ensure_eq!(end.bytes(0, 6)?, b"myself", "the sent bytes");
-    ensure_eq!(end.bytes(64, 6)?, b"me too", "the written bytes");
+    end.placed(64, b"me too", "the written bytes")?;
     Ok(())
 }
 
@@ -401,7 +401,7 @@ fn eight_threads_drive_eight_connections(lab: &Lab) -> Result<(), Stop> {
                     for round in 0..100u8 {
                         let data = [thread.wrapping_mul(31) ^ round; 48];
                         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
-                        ensure!(pair.b.bytes(0, 48)? == data, "thread {thread}, round {round}");
+                        pair.b.placed(0, &data, format!("thread {thread}, round {round}"))?;
                     }
                     Ok(())
                 })

@@ -105,7 +105,7 @@ fn fenced_wqe_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
         pair.a.qp.post(&Read::new(there, source), 0)?;
         pair.a.qp.post(&Write::new(there, target).fence_with(fence).signaled(), 0)?;
         pair.a.sent()??;
-        ensure!(pair.b.bytes(8192, 4096)? == [round; 4096], "{fence:?} did not hold it back");
+        pair.b.placed(8192, &[round; 4096], format!("{fence:?} did not hold it back"))?;
     }
     Ok(())
 }

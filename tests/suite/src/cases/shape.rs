@@ -41,7 +41,7 @@ fn inline_data_of_every_length_arrives(lab: &Lab) -> Result<(), Stop> {
     for length in 0..=max {
         let data = pattern(length as u8, length);
         pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
-        ensure!(pair.b.bytes(3, length)? == data, "other data in a WRITE of {length} bytes");
+        pair.b.placed(3, &data, format!("other data in a WRITE of {length} bytes"))?;
         ensure!(pair.b.bytes(3 + length, 16)? == [0; 16], "more than {length} bytes were written");
     }
     for length in 0..=max {
@@ -83,11 +83,11 @@ fn writes_gather_any_number_of_sges(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair_with_most_sges(lab)?;
     pair.a.fill(0, &pattern(1, 4096))?;
     for count in 1..=pair.a.device.caps().max_send_sges() {
-        let (sges, total) = scattered_sges(&pair.a.region, count)?;
+        let (sges, _) = scattered_sges(&pair.a.region, count)?;
         let to = pair.b.remote(0)?;
         pair.a.perform(&Write::new(&sges[..], to).signaled())?;
         let expected = gathered(&pair.a.region, &sges)?;
-        ensure!(pair.b.bytes(0, total)? == expected, "{count} SGEs moved other bytes");
+        pair.b.placed(0, &expected, format!("{count} SGEs moved other bytes"))?;
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ fn zero_length_sges_are_skipped(lab: &Lab) -> Result<(), Stop> {
     let (one, none, two) = (pair.a.sge(0, 4)?, pair.a.sge(9, 0)?, pair.a.sge(4, 3)?);
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new([none, one, none, two, none], to).signaled())?;
-    ensure_eq!(pair.b.bytes(0, 8)?, b"one two\0", "the written bytes");
+    pair.b.placed(0, b"one two\0", "the written bytes")?;
     let (none, some) = (pair.b.sge(0, 0)?, pair.b.sge(100, 7)?);
     pair.b.receive_into([none, some, none], 0)?;
     pair.a.perform(&Send::new([one, none, two]).signaled())?;
@@ -180,7 +180,7 @@ fn writes_reach_every_alignment(lab: &Lab) -> Result<(), Stop> {
             pair.a.perform(&Write::new(from, to).signaled())?;
             let mut expected = [0; 64];
             expected[target..target + 21].copy_from_slice(&data[source..source + 21]);
-            ensure!(pair.b.bytes(0, 64)? == expected, "from {source} to {target}");
+            pair.b.placed(0, &expected, format!("from {source} to {target}"))?;
         }
     }
     Ok(())

@@ -278,7 +278,7 @@ fn rights_change_keeps_mapping(lab: &Lab) -> Result<(), Stop> {
     pair.restart()?;
     pair.b.perform(&Umr::access_flags(rkey, SHARED).signaled())?;
     pair.a.perform(&Write::new(Inline(b"now I may"), RemoteAddr::new(0, rkey)).signaled())?;
-    ensure_eq!(pair.b.bytes(0, 9)?, b"now I may", "the written bytes");
+    pair.b.placed(0, b"now I may", "the written bytes")?;
     pair.b.perform(&Umr::access_flags(rkey, KeyAccess::LOCAL).signaled())?;
     refused(&mut pair, 0, rkey, 8)
 }

@@ -64,7 +64,7 @@ fn wqe_behind_wait_starts_after_store(lab: &Lab) -> Result<(), Stop> {
     store(&a, 1);
     ensure_eq!(a.sent()??.cookie, 1, "first completion");
     ensure_eq!(a.sent()??.cookie, 2, "second completion");
-    ensure!(b.bytes(0, 1000)? == text, "other bytes arrived");
+    b.placed(0, &text, "other bytes arrived")?;
     Ok(())
 }
 
@@ -128,7 +128,7 @@ fn waiting_sq_blocks_neither_others_nor_receives(lab: &Lab) -> Result<(), Stop> 
         others.a.perform(&Write::new(Inline(b"x"), to).signaled())?;
         let to = a.remote(8 << 10)?;
         b.perform(&Write::new(Inline(&[round as u8]), to).signaled())?;
-        ensure_eq!(a.bytes(8 << 10, 1)?, [round as u8], "the arrived bytes");
+        a.placed(8 << 10, &[round as u8], "the arrived bytes")?;
     }
     quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
     store(&a, 1);
@@ -215,7 +215,7 @@ fn waiting_sq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     pair.restart()?;
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new(Inline(b"after it"), to).signaled())?;
-    ensure_eq!(pair.b.bytes(0, 8)?, b"after it", "the arrived bytes");
+    pair.b.placed(0, b"after it", "the arrived bytes")?;
     // It may also be dropped while it waits.
     pair.a.qp.post(&wait, 2)?;
     drop(pair);

@@ -11,16 +11,13 @@ use verbless_queue::{
 };
 
 use super::chain::{Broken, Chain, Finding, Link};
-use super::host::{Host, LOCKED_FOR_ALL};
+use super::host::{Host, LARGE, LOCKED_FOR_ALL};
 use super::port;
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, privilege};
 use crate::{Lab, Stop, pattern, raw};
 
 /// Bytes of the small region.
 const SMALL: usize = 4 << 10;
-
-/// Bytes of the large region.
-pub(super) const LARGE: usize = 64 << 20;
 
 /// Bytes of the message: it crosses a page of the large region.
 const MESSAGE: usize = 2 << 10;

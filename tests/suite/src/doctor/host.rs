@@ -29,8 +29,11 @@ const IN_TREE: [&str; 2] = ["3.0-1", "5.0-0"];
 /// Bytes that most cases pin at once, with queues and regions: less is not enough.
 pub(super) const MIN_LOCKED: u64 = 2 << 20;
 
+/// Bytes of the large region.
+pub(super) const LARGE: usize = 64 << 20;
+
 /// Bytes that the largest region and the queues beside it pin.
-pub(super) const LOCKED_FOR_ALL: u64 = super::device::LARGE as u64 + (8 << 20);
+pub(super) const LOCKED_FOR_ALL: u64 = LARGE as u64 + (8 << 20);
 
 /// The machine as this process sees it.
 #[derive(Debug, Clone)]

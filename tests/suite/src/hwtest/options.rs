@@ -299,7 +299,7 @@ pub(crate) struct SuiteOptions {
     /// in `1/4`, which is every fourth of them from the first.
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "1/1")]
     #[arg(conflicts_with_all = ["json", "junit", "expect", "faults", "device"])]
-    pub(crate) sweep: Option<Part>,
+    pub(crate) sweep: Option<SweepPart>,
     /// Cases that repeat something do so as many times as FlexIO's documents suggest: a million
     /// events, 10,000 frames, 16 threads of 1,000 messages. It takes minutes on the model.
     #[arg(long)]
@@ -314,13 +314,13 @@ pub(crate) struct SuiteOptions {
 
 /// One of `of` equal parts of a list: every `of`th entry from the `first`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct SweepPart {
     /// From 0.
     pub(crate) first: usize,
     pub(crate) of: usize,
 }
 
-impl FromStr for Part {
+impl FromStr for SweepPart {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

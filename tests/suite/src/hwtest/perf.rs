@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use verbless_conformance::report::{DeviceFacts, Machine, Measurement, Report, facts};
 use verbless_conformance::roles::{self, Peer};
 use verbless_conformance::{Examination, Host, Lab, Run, Stop, examine, gigabits};
-use verbless_perf::{Kind, Measured, Operation, Plan};
+use verbless_perf::{Kind, Measured, PerfOperation, Plan};
 
 use crate::options::PerfOptions;
 use crate::sink::Sink;
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, Box<dyn Error>> {
         writeln!(out, "  port[%]: payload's share of {speed} Gb/s, the speed of the slower port")?;
     }
     let mut measurements: Vec<Measurement> = Vec::new();
-    let fits = |plan: &Plan| plan.operation != Operation::UdSend || plan.bytes <= longest;
+    let fits = |plan: &Plan| plan.operation != PerfOperation::UdSend || plan.bytes <= longest;
     // Sizes that were asked for are tried, whatever they are.
     let is_default = options.size.is_empty();
     for plan in plans.iter().filter(|plan| !is_default || fits(plan)) {
@@ -91,7 +91,7 @@ fn plans(options: &PerfOptions) -> Result<Vec<Plan>, String> {
     let mut plans = Vec::new();
     for name in tests {
         let like = Plan::named(name).ok_or_else(|| {
-            let known: Vec<_> = Operation::ALL.iter().map(|it| it.name()).collect();
+            let known: Vec<_> = PerfOperation::ALL.iter().map(|it| it.name()).collect();
             format!("{name:?}: there are {}, each with _bw or _lat", known.join(", "))
         })?;
         let like = Plan { iterations: options.iterations.unwrap_or(like.iterations), ..like };

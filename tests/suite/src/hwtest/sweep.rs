@@ -7,12 +7,12 @@ use verbless_conformance::{
     Case, Choice, Lab, Outcome, Run, Stop, default_jobs, run_cases, variants,
 };
 
-use crate::options::{Part, SuiteOptions};
+use crate::options::{SuiteOptions, SweepPart};
 
 /// Runs the cases on each variant of the profile; returns whether no case failed.
 pub(crate) fn run(
     options: &SuiteOptions,
-    part: Part,
+    part: SweepPart,
     selected: &[&'static Case],
 ) -> Result<bool, Box<dyn Error>> {
     let all = variants(&options.on.profile).map_err(|Stop(what)| what)?;

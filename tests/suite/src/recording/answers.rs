@@ -14,7 +14,7 @@ use verbless_devx::abi::{Attribute, Header as IoctlHeader, Method, method};
 use super::attributes::{Kind, kind};
 use super::compare::method_of;
 use super::entry::Ioctl;
-use super::replay::State;
+use super::replay::ReplayState;
 use crate::own_memory;
 
 /// Methods that end what has a new handle.
@@ -35,7 +35,7 @@ pub(super) fn destroyed(sent: &Ioctl) -> Option<u64> {
 /// Why no kernel gives such an answer of success: each new handle differs from the file's live
 /// ones, and each new channel is there. A recording is a stranger's.
 pub(super) fn impossible(
-    state: &State,
+    state: &ReplayState,
     file: u32,
     recorded: &Ioctl,
     request: &mut [u64],
@@ -81,7 +81,7 @@ pub(super) fn made(sent: &Ioctl, recorded: &Ioctl) -> Ioctl {
 
 /// Writes the recorded answer into a request.
 pub(super) fn answer(
-    state: &mut State,
+    state: &mut ReplayState,
     recorded: &Ioctl,
     output: &[u8],
     request: &mut [u64],
@@ -137,7 +137,7 @@ mod tests {
     use crate::recording::entry::Attr;
 
     /// Whether an answer to a request with one attribute is impossible, and why.
-    fn why(state: &State, method: Method, answered: Attr) -> Option<String> {
+    fn why(state: &ReplayState, method: Method, answered: Attr) -> Option<String> {
         let mut request = [&IoctlHeader::new(method, 1).words()[..], &[0; 2]].concat();
         let (_, attributes) = IoctlHeader::split(&mut request).expect("a request");
         attributes[0].attr_id = answered.id;
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn channel_that_an_answer_lacks_is_no_descriptor_0() {
         let id = async_event_alloc::FD_HANDLE;
-        let why = |attr| why(&State::default(), method::ASYNC_EVENT_ALLOC, attr);
+        let why = |attr| why(&ReplayState::default(), method::ASYNC_EVENT_ALLOC, attr);
         let lacks = why(Attr { id, ..Attr::default() }).expect("it has no channel");
         assert!(lacks.contains("no new channel"), "{lacks}");
         assert_eq!(why(Attr { id, new_channel: Some(0), ..Attr::default() }), None);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn handle_is_new_in_its_file() {
-        let (id, mut state) = (devx_umem_reg::HANDLE, State::default());
+        let (id, mut state) = (devx_umem_reg::HANDLE, ReplayState::default());
         let registered = |handle| Attr { id, new_handle: handle, ..Attr::default() };
         let registers = method::DEVX_UMEM_REG;
         let object = registers.object;

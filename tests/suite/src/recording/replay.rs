@@ -41,11 +41,11 @@ pub(super) struct Script {
     case: RecordedCase,
     /// The requests of each open file, by their numbers in the case.
     requests: HashMap<u32, Vec<usize>>,
-    state: Mutex<State>,
+    state: Mutex<ReplayState>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ReplayState {
     /// Which entries were used.
     used: Vec<bool>,
     /// The first request of each file that was not used, as a position in its list.
@@ -71,7 +71,7 @@ pub(super) struct State {
 impl Script {
     pub(super) fn new(case: RecordedCase) -> Arc<Self> {
         let used = vec![false; case.entries.len()];
-        let state = Mutex::new(State { used, ..State::default() });
+        let state = Mutex::new(ReplayState { used, ..ReplayState::default() });
         let mut requests: HashMap<u32, Vec<usize>> = HashMap::new();
         for (at, recorded) in case.entries.iter().enumerate() {
             if let Entry::Ioctl(ioctl) = &recorded.entry {
@@ -81,7 +81,7 @@ impl Script {
         Arc::new(Self { case, requests, state })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReplayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +202,7 @@ impl Player {
 }
 
 /// Whether the request before an event was sent again. Queries may be left out.
-fn is_due(state: &State, entries: &[Recorded], at: usize, event: &Event) -> bool {
+fn is_due(state: &ReplayState, entries: &[Recorded], at: usize, event: &Event) -> bool {
     let before = entries[..at].iter().enumerate().rev().find(|(_, it)| {
         matches!(&it.entry, Entry::Ioctl(ioctl)
             if ioctl.file == event.file && !is_query(ioctl, &it.input))
@@ -211,14 +211,14 @@ fn is_due(state: &State, entries: &[Recorded], at: usize, event: &Event) -> bool
 }
 
 /// Whether a CQ is armed as it was when its event was read.
-fn is_armed(state: &State, event: &Event) -> bool {
+fn is_armed(state: &ReplayState, event: &Event) -> bool {
     event.arm.is_none_or(|[number, word]| {
         state.rings.get(&event.file).and_then(|it| it.arm_word(number)) == Some(word)
     })
 }
 
 /// Writes an event to its channel; false if there is none, or no room in it.
-fn deliver(state: &State, event: &Event) -> bool {
+fn deliver(state: &ReplayState, event: &Event) -> bool {
     let Some((_, file)) = state.channels.iter().find(|(number, _)| *number == event.channel) else {
         return false;
     };
@@ -228,7 +228,7 @@ fn deliver(state: &State, event: &Event) -> bool {
 }
 
 /// Whether a WQE of an SRQ is posted; if it is another one than in the recording, says so.
-fn posted_shared(state: &mut State, wqe: &Wqe) -> bool {
+fn posted_shared(state: &mut ReplayState, wqe: &Wqe) -> bool {
     let rings = state.rings.get_mut(&wqe.file);
     let Some((index, mut sent)) = rings.and_then(|it| it.take_shared(wqe.number)) else {
         return false;
@@ -248,7 +248,7 @@ fn posted_shared(state: &mut State, wqe: &Wqe) -> bool {
 }
 
 /// Whether a WQE is posted; if it is another one than in the recording, says so.
-fn posted(state: &mut State, wqe: &Wqe) -> bool {
+fn posted(state: &mut ReplayState, wqe: &Wqe) -> bool {
     if wqe.queue == "srq" {
         return posted_shared(state, wqe);
     }
@@ -265,7 +265,7 @@ fn posted(state: &mut State, wqe: &Wqe) -> bool {
 }
 
 /// Whether the WQE that a CQE names is posted.
-fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
+fn own_wqe_is_posted(state: &ReplayState, cqe: &Cqe) -> bool {
     let bytes = &cqe.bytes.0;
     let (Some(&[_, a, b, c]), Some(&[high, low, _, owner])) =
         (bytes.get(56..60).and_then(|it| it.first_chunk()), bytes.last_chunk())
@@ -282,7 +282,7 @@ fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
     })
 }
 
-fn complete(state: &mut State, cqe: &Cqe) -> bool {
+fn complete(state: &mut ReplayState, cqe: &Cqe) -> bool {
     let mut bytes = cqe.bytes.0.clone();
     // The key that a message has invalidated (RESP_SEND_INV, 0x4).
     if bytes.last().is_some_and(|owner| owner >> 4 == 0x4)
@@ -301,7 +301,7 @@ fn complete(state: &mut State, cqe: &Cqe) -> bool {
     written
 }
 
-impl State {
+impl ReplayState {
     /// Notes a difference that a case's early end does not explain.
     fn contradicts(&mut self, what: String) {
         self.contradicted = true;
@@ -501,14 +501,14 @@ unsafe impl OpenDevice for Replayed {
 
 impl Replayed {
     /// The recorded request that was sent, or the one in its place.
-    fn find(&self, state: &mut State, sent: &Ioctl, input: &[u8]) -> Option<usize> {
+    fn find(&self, state: &mut ReplayState, sent: &Ioctl, input: &[u8]) -> Option<usize> {
         let all = self.script.requests.get(&self.file).map_or(&[][..], |it| it);
         let mut from = state.next.get(&self.file).copied().unwrap_or(0);
         while all.get(from).is_some_and(|&at| state.used[at]) {
             from += 1;
         }
         state.next.insert(self.file, from);
-        let differences_of = |state: &State, at: usize| {
+        let differences_of = |state: &ReplayState, at: usize| {
             let recorded = &self.script.case.entries[at];
             match &recorded.entry {
                 Entry::Ioctl(ioctl) => {

@@ -14,10 +14,10 @@ use crate::Stop;
 
 /// Files that are closed together. Clones share the files.
 #[derive(Clone, Default)]
-pub(crate) struct Files(Arc<Mutex<State>>);
+pub(crate) struct Files(Arc<Mutex<FilesState>>);
 
 #[derive(Default)]
-struct State {
+struct FilesState {
     /// Files that the device has not closed by its drop.
     open: Vec<Weak<File>>,
     closed: bool,
@@ -30,7 +30,7 @@ struct File {
 }
 
 impl Files {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FilesState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

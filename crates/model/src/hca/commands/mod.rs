@@ -24,6 +24,7 @@ mod path;
 pub(super) mod qp;
 mod query;
 mod register;
+mod register_access;
 mod removal;
 pub(super) mod rq;
 mod service;

@@ -14,7 +14,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::register::{no_such_register, require_user_access, write_output};
+use super::register_access::{no_such_register, require_user_access, write_output};
 use crate::hca::refusal::Refusal;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.

@@ -2,7 +2,6 @@
 
 use verbless_prm::{CqContext, CqErrorSyndrome, EqContext};
 
-use super::dpa::DpaEventTarget;
 use super::queue_memory::QueueMemory;
 use super::uid::Uid;
 use crate::runtime::CqRuntime;
@@ -43,6 +42,24 @@ pub(crate) enum EventTarget {
     Eq(u32),
     /// A part of the DPA.
     Dpa(DpaEventTarget),
+}
+
+/// The part of the DPA that gets a CQ's events, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DpaEventTarget {
+    /// A thread.
+    Thread(u32),
+    /// An event queue.
+    Eq(u32),
+    /// A thread of a process of another device context; the CQ's UAR page is extended to it.
+    OtherContext {
+        /// The number in the model of the process's function.
+        function: usize,
+        /// The process's serial number.
+        process: u64,
+        /// The thread.
+        thread: u32,
+    },
 }
 
 /// The state of a CQ's arming.

@@ -66,24 +66,6 @@ pub(crate) struct DpaCoreDump {
     pub mark: Arc<()>,
 }
 
-/// The part of the DPA that gets a CQ's events, by number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DpaEventTarget {
-    /// A thread.
-    Thread(u32),
-    /// An event queue.
-    Eq(u32),
-    /// A thread of a process of another device context; the CQ's UAR page is extended to it.
-    OtherContext {
-        /// The number in the model of the process's function.
-        function: usize,
-        /// The process's serial number.
-        process: u64,
-        /// The thread.
-        thread: u32,
-    },
-}
-
 /// An event queue of the DPA.
 #[derive(Debug)]
 pub(crate) struct DpaEq {

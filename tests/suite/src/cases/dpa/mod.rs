@@ -199,7 +199,7 @@ fn mkey_reaches_heap(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(from, pair.b.remote(4096)?).signaled())?;
     let mut expected = pattern(2, 3000);
     expected[95..1095].fill(0x77);
-    ensure!(pair.b.bytes(4096, 3000)? == expected, "the peer's memory has other bytes");
+    pair.b.placed(4096, &expected, "the peer's memory has other bytes")?;
     Ok(())
 }
 
@@ -583,26 +583,25 @@ fn write_group(
 }
 
 fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
-    type Operation = NicDpaOperation;
     let (mine, other) = (lab.device()?, lab.device()?);
-    let id = write_group(&mine, Operation::CREATE, 0, &[60, 61])?;
+    let id = write_group(&mine, NicDpaOperation::CREATE, 0, &[60, 61])?;
     let status = |it: CommandStatus| (!other.hides_refusals()).then_some(it.0);
-    for operation in [Operation::MODIFY, Operation::DESTROY] {
+    for operation in [NicDpaOperation::MODIFY, NicDpaOperation::DESTROY] {
         let error = write_group(&other, operation, id, &[62]).err();
         let error = error
             .ok_or_else(|| Stop::fail(format!("{operation:?} of another function's group")))?;
         ensure_eq!(error.status(), status(CommandStatus::BAD_RES), "{operation:?}: {error}");
     }
-    write_group(&mine, Operation::MODIFY, id, &[60, 62])?;
-    let error = write_group(&other, Operation::CREATE, 0, &[62]).err();
+    write_group(&mine, NicDpaOperation::MODIFY, id, &[60, 62])?;
+    let error = write_group(&other, NicDpaOperation::CREATE, 0, &[62]).err();
     let error = error.ok_or_else(|| Stop::fail("an EU of another function's group"))?;
     ensure_eq!(error.status(), status(CommandStatus::BAD_PARAM), "{error}");
     // No handle destroys it; its context ends.
     drop(mine);
     let again = until("the EUs of a closed context", || {
-        Some(write_group(&other, Operation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
+        Some(write_group(&other, NicDpaOperation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
     })??;
-    write_group(&other, Operation::DESTROY, again, &[])?;
+    write_group(&other, NicDpaOperation::DESTROY, again, &[])?;
     Ok(())
 }
 

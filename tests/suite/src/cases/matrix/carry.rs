@@ -12,14 +12,14 @@ use verbless_queue::{
 };
 
 use super::super::umr::SHARED;
-use super::cell::Operation;
+use super::cell::CellOperation;
 use super::memory;
 use crate::need::cap;
 use crate::{Need, Pair, Stop, ensure_eq};
 
 /// One request.
 pub(super) struct Job {
-    pub(super) operation: Operation,
+    pub(super) operation: CellOperation,
     pub(super) remote: RemoteAddr,
     /// The key that a UMR maps or LOCAL_INVALIDATE invalidates; other operations ignore it.
     pub(super) key: Rkey,
@@ -30,7 +30,7 @@ pub(super) struct Job {
 impl Job {
     /// A signaled WRITE; the caller changes its fields.
     pub(super) fn plain(key: Rkey) -> Self {
-        let (operation, remote) = (Operation::Write, RemoteAddr::new(0, Rkey(0)));
+        let (operation, remote) = (CellOperation::Write, RemoteAddr::new(0, Rkey(0)));
         Self { operation, remote, key, signaled: true, number: 0 }
     }
 }
@@ -39,9 +39,9 @@ impl Job {
 const OPERAND: u64 = 0x1_0000_0000_0005;
 
 /// The value that an atomic writes over `before`.
-pub(super) fn after(operation: Operation, before: u64) -> u64 {
+pub(super) fn after(operation: CellOperation, before: u64) -> u64 {
     match operation {
-        Operation::FetchAdd => before.wrapping_add(OPERAND),
+        CellOperation::FetchAdd => before.wrapping_add(OPERAND),
         _ => OPERAND,
     }
 }
@@ -114,20 +114,20 @@ pub(super) trait MatrixService: Service {
     }
 
     /// The `OperationInfo` of the work request type that posts `operation`.
-    fn info(operation: Operation) -> OperationInfo {
+    fn info(operation: CellOperation) -> OperationInfo {
         match operation {
-            Operation::Send => Send::<Sge>::INFO,
-            Operation::SendImm => SendImm::<Sge>::INFO,
-            Operation::SendInvalidate => SendInvalidate::<Sge>::INFO,
-            Operation::Write => Write::<Sge>::INFO,
-            Operation::WriteImm => WriteImm::<Sge>::INFO,
-            Operation::Read => Read::<Sge>::INFO,
-            Operation::CompareSwap => CompareSwap::INFO,
-            Operation::FetchAdd => FetchAdd::INFO,
-            Operation::Umr => Umr::INFO,
-            Operation::LocalInvalidate => LocalInvalidate::INFO,
-            Operation::EthSend => EthSend::<Sge>::INFO,
-            Operation::Nop => Nop::INFO,
+            CellOperation::Send => Send::<Sge>::INFO,
+            CellOperation::SendImm => SendImm::<Sge>::INFO,
+            CellOperation::SendInvalidate => SendInvalidate::<Sge>::INFO,
+            CellOperation::Write => Write::<Sge>::INFO,
+            CellOperation::WriteImm => WriteImm::<Sge>::INFO,
+            CellOperation::Read => Read::<Sge>::INFO,
+            CellOperation::CompareSwap => CompareSwap::INFO,
+            CellOperation::FetchAdd => FetchAdd::INFO,
+            CellOperation::Umr => Umr::INFO,
+            CellOperation::LocalInvalidate => LocalInvalidate::INFO,
+            CellOperation::EthSend => EthSend::<Sge>::INFO,
+            CellOperation::Nop => Nop::INFO,
         }
     }
 
@@ -156,12 +156,12 @@ fn put_connected<S: MatrixService + Connected, P: Payload>(
 ) -> Result<(), Stop> {
     let immediate = immediate(job.number);
     match job.operation {
-        Operation::Send => put!(poster, job, Send::new(payload)),
-        Operation::SendImm => put!(poster, job, SendImm::new(payload, immediate)),
-        Operation::Write => put!(poster, job, Write::new(payload, job.remote)),
-        Operation::WriteImm => put!(poster, job, WriteImm::new(payload, job.remote, immediate)),
-        Operation::LocalInvalidate => put!(poster, job, LocalInvalidate::new(job.key)),
-        Operation::Nop => put!(poster, job, Nop::new()),
+        CellOperation::Send => put!(poster, job, Send::new(payload)),
+        CellOperation::SendImm => put!(poster, job, SendImm::new(payload, immediate)),
+        CellOperation::Write => put!(poster, job, Write::new(payload, job.remote)),
+        CellOperation::WriteImm => put!(poster, job, WriteImm::new(payload, job.remote, immediate)),
+        CellOperation::LocalInvalidate => put!(poster, job, LocalInvalidate::new(job.key)),
+        CellOperation::Nop => put!(poster, job, Nop::new()),
         other => Err(Stop::fail(format!("{} has no {other:?} with this payload", S::NAME))),
     }
 }
@@ -191,14 +191,16 @@ impl MatrixService for Rc {
         sges: &[Sge],
     ) -> Result<(), Stop> {
         match job.operation {
-            Operation::Read => put!(poster, job, Read::new(sges, job.remote)),
-            Operation::CompareSwap => {
+            CellOperation::Read => put!(poster, job, Read::new(sges, job.remote)),
+            CellOperation::CompareSwap => {
                 let there = memory::number(&memory::data(job.number as usize, 8));
                 put!(poster, job, CompareSwap::new(sges[0], job.remote, there, OPERAND))
             }
-            Operation::FetchAdd => put!(poster, job, FetchAdd::new(sges[0], job.remote, OPERAND)),
-            Operation::SendInvalidate => put!(poster, job, SendInvalidate::new(sges, job.key)),
-            Operation::Umr => put_umr(poster, job, sges),
+            CellOperation::FetchAdd => {
+                put!(poster, job, FetchAdd::new(sges[0], job.remote, OPERAND))
+            }
+            CellOperation::SendInvalidate => put!(poster, job, SendInvalidate::new(sges, job.key)),
+            CellOperation::Umr => put_umr(poster, job, sges),
             _ => put_connected(poster, job, sges),
         }
     }
@@ -210,7 +212,7 @@ impl MatrixService for Rc {
         data: &[u8],
     ) -> Result<(), Stop> {
         match job.operation {
-            Operation::SendInvalidate => {
+            CellOperation::SendInvalidate => {
                 put!(poster, job, SendInvalidate::new(Inline(data), job.key))
             }
             _ => put_connected(poster, job, Inline(data)),
@@ -234,7 +236,7 @@ impl MatrixService for Uc {
         sges: &[Sge],
     ) -> Result<(), Stop> {
         match job.operation {
-            Operation::Umr => put_umr(poster, job, sges),
+            CellOperation::Umr => put_umr(poster, job, sges),
             _ => put_connected(poster, job, sges),
         }
     }
@@ -259,11 +261,11 @@ fn put_datagram<P: Payload>(
     payload: P,
 ) -> Result<(), Stop> {
     match job.operation {
-        Operation::Send => put!(poster, job, Send::new(payload), to to),
-        Operation::SendImm => {
+        CellOperation::Send => put!(poster, job, Send::new(payload), to to),
+        CellOperation::SendImm => {
             put!(poster, job, SendImm::new(payload, immediate(job.number)), to to)
         }
-        Operation::Nop => put!(poster, job, Nop::new()),
+        CellOperation::Nop => put!(poster, job, Nop::new()),
         other => Err(Stop::fail(format!("UD has no {other:?}"))),
     }
 }
@@ -282,10 +284,10 @@ impl MatrixService for Ud {
         Ok(pair.a.domain.destination(&peer, KEY, &options)?)
     }
 
-    fn info(operation: Operation) -> OperationInfo {
+    fn info(operation: CellOperation) -> OperationInfo {
         match operation {
-            Operation::Send => SendTo::<Send<Sge>>::INFO,
-            Operation::SendImm => SendTo::<SendImm<Sge>>::INFO,
+            CellOperation::Send => SendTo::<Send<Sge>>::INFO,
+            CellOperation::SendImm => SendTo::<SendImm<Sge>>::INFO,
             // No destination: the operation sends nothing, or no datagram carries it.
             _ => Rc::info(operation),
         }

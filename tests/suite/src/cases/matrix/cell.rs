@@ -16,18 +16,18 @@ pub(super) struct Row {
     /// Needs of a cell.
     pub(super) needs: &'static [Need],
     /// Operations of the service.
-    pub(super) operations: &'static [Operation],
+    pub(super) operations: &'static [CellOperation],
     /// The lengths of its messages.
     pub(super) lengths: &'static [usize],
     pub(super) run: fn(&Lab, &Cell) -> Result<(), Stop>,
     /// The entry of the request that posts an operation.
-    pub(super) info: fn(Operation) -> OperationInfo,
+    pub(super) info: fn(CellOperation) -> OperationInfo,
     pub(super) supports: fn(&Domain, &OperationInfo) -> Result<(), Unsupported>,
 }
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum CellOperation {
     Send,
     SendImm,
     SendInvalidate,
@@ -70,7 +70,7 @@ pub(super) enum Posting {
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
     pub(super) row: &'static Row,
-    pub(super) operation: Operation,
+    pub(super) operation: CellOperation,
     pub(super) form: Form,
     pub(super) length: usize,
     pub(super) posting: Posting,
@@ -83,7 +83,7 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 10_007;
 /// Maximum inline bytes that every send queue of the matrix takes.
 pub(super) const INLINE: usize = 200;
 
-impl Operation {
+impl CellOperation {
     /// The possible forms of its payload.
     pub(super) fn forms(self) -> &'static [Form] {
         match self {
@@ -116,7 +116,7 @@ impl Operation {
 
     /// Whether the operation consumes a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
-        use Operation::{EthSend, Send, SendImm, SendInvalidate, WriteImm};
+        use CellOperation::{EthSend, Send, SendImm, SendInvalidate, WriteImm};
         matches!(self, Send | SendImm | SendInvalidate | WriteImm | EthSend)
     }
 
@@ -152,21 +152,21 @@ impl Cell {
     pub(super) fn name(&self) -> String {
         let service = self.row.service.name.to_lowercase();
         let operation = match self.operation {
-            Operation::Send => "send",
-            Operation::SendImm => "send_with_immediate",
-            Operation::SendInvalidate => "send_with_invalidate",
-            Operation::Write => "write",
-            Operation::WriteImm => "write_with_immediate",
-            Operation::Read => "read",
-            Operation::CompareSwap => "compare_and_swap",
-            Operation::FetchAdd => "fetch_and_add",
-            Operation::Umr => "umr",
-            Operation::LocalInvalidate => "local_invalidate",
-            Operation::EthSend => "frame",
-            Operation::Nop => "nop",
+            CellOperation::Send => "send",
+            CellOperation::SendImm => "send_with_immediate",
+            CellOperation::SendInvalidate => "send_with_invalidate",
+            CellOperation::Write => "write",
+            CellOperation::WriteImm => "write_with_immediate",
+            CellOperation::Read => "read",
+            CellOperation::CompareSwap => "compare_and_swap",
+            CellOperation::FetchAdd => "fetch_and_add",
+            CellOperation::Umr => "umr",
+            CellOperation::LocalInvalidate => "local_invalidate",
+            CellOperation::EthSend => "frame",
+            CellOperation::Nop => "nop",
         };
         let form = match self.form {
-            _ if self.operation == Operation::Nop => "",
+            _ if self.operation == CellOperation::Nop => "",
             Form::Inline => "_inline",
             Form::OneSge => "_by_one_sge",
             Form::ThreeSges => "_by_three_sges",
@@ -178,7 +178,7 @@ impl Cell {
             Posting::Batch => "in_a_batch",
         };
         let length = match self.operation {
-            Operation::Nop => String::new(),
+            CellOperation::Nop => String::new(),
             _ => format!("_of_{}_bytes", self.length),
         };
         format!("{service}_{operation}{length}{form}_{posting}")
@@ -186,8 +186,10 @@ impl Cell {
 
     pub(super) fn needs(&self) -> Vec<Need> {
         let more: &[Need] = match self.operation {
-            Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
-            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &[UMR],
+            CellOperation::CompareSwap | CellOperation::FetchAdd => &[ATOMICS],
+            CellOperation::SendInvalidate | CellOperation::Umr | CellOperation::LocalInvalidate => {
+                &[UMR]
+            }
             _ => &[],
         };
         [self.row.needs, more].concat()

@@ -4,7 +4,7 @@ use verbless_queue::wr::{EthSend, Inline, Nop, OperationInfo, Payload};
 use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
 
 use super::carry::{MatrixService as _, PostTarget};
-use super::cell::{Cell, Form, INLINE, Operation, Posting, REQUESTS};
+use super::cell::{Cell, CellOperation, Form, INLINE, Posting, REQUESTS};
 use super::memory::Memory;
 use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
 use crate::{Lab, Stop, ensure, ensure_eq};
@@ -13,23 +13,25 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 const HEADER: usize = 18;
 
 /// The `OperationInfo` of the work request type that posts `operation`.
-pub(super) fn info(operation: Operation) -> OperationInfo {
+pub(super) fn info(operation: CellOperation) -> OperationInfo {
     Rc::info(operation)
 }
 
 /// Posts a frame or a NOP, with a completion if one is wanted.
 fn put<P: Payload + Copy>(
     poster: &mut PostTarget<'_, Eth>,
-    operation: Operation,
+    operation: CellOperation,
     (header, body): (&[u8], P),
     signaled: bool,
     number: u64,
 ) -> Result<(), Stop> {
     match (operation, signaled) {
-        (Operation::EthSend, true) => poster.put(&EthSend::new(header, body).signaled(), number),
-        (Operation::EthSend, false) => poster.put(&EthSend::new(header, body), number),
-        (Operation::Nop, true) => poster.put(&Nop::new().signaled(), number),
-        (Operation::Nop, false) => poster.put(&Nop::new(), number),
+        (CellOperation::EthSend, true) => {
+            poster.put(&EthSend::new(header, body).signaled(), number)
+        }
+        (CellOperation::EthSend, false) => poster.put(&EthSend::new(header, body), number),
+        (CellOperation::Nop, true) => poster.put(&Nop::new().signaled(), number),
+        (CellOperation::Nop, false) => poster.put(&Nop::new(), number),
         (other, _) => Err(Stop::fail(format!("a raw SQ has no {other:?}"))),
     }
 }
@@ -41,7 +43,7 @@ pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let receive = RqConfig { sges: 3, ..RqConfig::new(REQUESTS as u32 + 1) };
     let mut hosts = Hosts::of(lab, &send, &receive)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there).ethertype(ETHERTYPE))?;
-    let is_frame = operation == Operation::EthSend;
+    let is_frame = operation == CellOperation::EthSend;
     let body = length.saturating_sub(HEADER);
     let local = Memory::new(&hosts.from.domain, form, body, false)?;
     let receives = Memory::new(&hosts.into.domain, form, length, false)?;

@@ -16,7 +16,7 @@ use crate::case::Entry;
 use crate::need::ATOMICS;
 use crate::{Case, Group, Lab, Pair, Stop, ensure, ensure_eq, failed, until};
 use carry::{Job, MatrixService, PostTarget};
-use cell::{Cell, Form, INLINE, MAX_MESSAGE_BYTES, Operation, Posting, REQUESTS, Row, UMR};
+use cell::{Cell, CellOperation, Form, INLINE, MAX_MESSAGE_BYTES, Posting, REQUESTS, Row, UMR};
 use memory::Memory;
 
 pub(crate) static GROUP: Group = Group {
@@ -33,7 +33,10 @@ pub(crate) static GROUP: Group = Group {
 };
 
 /// The row of a service of queue pairs.
-const fn row<S: MatrixService>(operations: &'static [Operation], lengths: &'static [usize]) -> Row {
+const fn row<S: MatrixService>(
+    operations: &'static [CellOperation],
+    lengths: &'static [usize],
+) -> Row {
     let (run, info, supports) = (run::<S>, S::info, Domain::supports::<S>);
     Row { service: S::INFO, needs: S::NEEDS, operations, lengths, run, info, supports }
 }
@@ -41,12 +44,12 @@ const fn row<S: MatrixService>(operations: &'static [Operation], lengths: &'stat
 /// Every service with what it carries. No packet of UC has an opcode for a SEND with invalidate
 /// (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes such requests.
 static ROWS: [Row; 4] = {
-    use Operation::{
+    use CellOperation::{
         CompareSwap, EthSend, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate,
         Umr, Write, WriteImm,
     };
     const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, MAX_MESSAGE_BYTES];
-    const ALL: &[Operation] = &[
+    const ALL: &[CellOperation] = &[
         Send,
         SendImm,
         SendInvalidate,
@@ -148,17 +151,17 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let remote = Memory::new(&pair.b.domain, form, length, true)?;
     let receives = Memory::new(&pair.b.domain, form, header + length, false)?;
     let data: Vec<_> = (0..REQUESTS).map(|at| memory::data(at, length)).collect();
-    let from_here = !operation.fetches() && operation != Operation::Umr;
+    let from_here = !operation.fetches() && operation != CellOperation::Umr;
     for (at, data) in data.iter().enumerate() {
         if from_here { &local } else { &remote }.fill(at, data)?;
     }
     let mut keys: Vec<UmrKey> = Vec::new();
     for at in 0..REQUESTS {
         match operation {
-            Operation::Umr => keys.push(pair.a.domain.umr_key(REQUESTS as u32, false)?),
-            Operation::SendInvalidate => {
+            CellOperation::Umr => keys.push(pair.a.domain.umr_key(REQUESTS as u32, false)?),
+            CellOperation::SendInvalidate => {
                 let mut key = pair.b.domain.umr_key(REQUESTS as u32, true)?;
-                let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
+                let job = Job { operation: CellOperation::Umr, ..Job::plain(key.renew()) };
                 // The key is only invalidated, so it may map any memory.
                 let klms = [pair.b.sge(0, 64)?];
                 S::post(&mut PostTarget::Single(&mut pair.b.qp.send), &destination, &job, &klms)?;
@@ -166,9 +169,9 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 keys.push(key);
             }
             // Before the invalidation, a WRITE from the key succeeds.
-            Operation::LocalInvalidate => {
+            CellOperation::LocalInvalidate => {
                 let mut key = pair.a.domain.umr_key(REQUESTS as u32, false)?;
-                let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
+                let map = Job { operation: CellOperation::Umr, ..Job::plain(key.renew()) };
                 S::post(
                     &mut PostTarget::Single(&mut pair.a.qp.send),
                     &destination,
@@ -186,7 +189,7 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         }
     }
     let rkeys: Vec<Rkey> = match operation {
-        Operation::Umr => keys.iter_mut().map(UmrKey::renew).collect(),
+        CellOperation::Umr => keys.iter_mut().map(UmrKey::renew).collect(),
         _ => keys.iter().map(UmrKey::rkey).collect(),
     };
     let rkey = |at: usize| rkeys.get(at).copied().unwrap_or(Rkey(0));
@@ -227,7 +230,7 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             let done = pair.b.received()??;
             let expected = (100 + at as u64, received);
             ensure_eq!((done.cookie, done.operation()), expected, "completion of the receive");
-            let header = if operation == Operation::WriteImm { 0 } else { header };
+            let header = if operation == CellOperation::WriteImm { 0 } else { header };
             ensure_eq!(done.byte_len() as usize, header + length, "bytes received");
             let immediate = operation.has_immediate().then(|| carry::immediate(at as u64));
             ensure_eq!(done.immediate(), immediate, "immediate");
@@ -236,22 +239,23 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     }
     for (at, data) in data.iter().enumerate() {
         match operation {
-            Operation::Send | Operation::SendImm | Operation::SendInvalidate => {
+            CellOperation::Send | CellOperation::SendImm | CellOperation::SendInvalidate => {
                 receives.holds(at, header, data)?;
             }
             // No completion shows when an unacknowledged WRITE has arrived.
-            Operation::Write | Operation::WriteImm => {
+            CellOperation::Write | CellOperation::WriteImm => {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
                 receives.holds(at, 0, &vec![0; header + length])?;
             }
-            Operation::Read => local.holds(at, 0, data)?,
-            Operation::CompareSwap | Operation::FetchAdd => {
+            CellOperation::Read => local.holds(at, 0, data)?,
+            CellOperation::CompareSwap | CellOperation::FetchAdd => {
                 local.holds(at, 0, data)?;
                 let there = carry::after(operation, memory::number(data));
-                remote.holds(at, 0, &there.to_ne_bytes())?;
+                // Its completion does not promise that the peer's CPU sees the sum.
+                until("an atomic", || remote.holds(at, 0, &there.to_ne_bytes()).ok())?;
             }
             // The peer writes through the new key.
-            Operation::Umr => {
+            CellOperation::Umr => {
                 let there = Job { remote: RemoteAddr::new(0, rkey(at)), ..Job::plain(Rkey(0)) };
                 S::post(
                     &mut PostTarget::Single(&mut pair.b.qp.send),
@@ -262,7 +266,7 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 pair.b.sent()??;
                 until("a WRITE", || local.holds(at, 0, data).ok())?;
             }
-            Operation::LocalInvalidate => {
+            CellOperation::LocalInvalidate => {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(rkey(at)) };
                 let from = [Sge::new(0, length as u32, keys[at].lkey())];
@@ -270,7 +274,7 @@ fn run<S: MatrixService>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 failed(pair.a.sent()?, WcStatus::LocalProtection)?;
                 destination = S::restart(&mut pair)?;
             }
-            Operation::Nop | Operation::EthSend => remote.holds(at, 0, &[])?,
+            CellOperation::Nop | CellOperation::EthSend => remote.holds(at, 0, &[])?,
         }
     }
     let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();

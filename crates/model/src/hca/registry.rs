@@ -254,6 +254,22 @@ impl Objects {
         result
     }
 
+    /// Changes parts of an object that held the references `before` and then hold `after`; `None` if
+    /// it does not exist. Unlike [`change`](Self::change), it does not count the object's other
+    /// references, of which there may be many.
+    pub(crate) fn change_parts<K: KindEntry, T>(
+        &mut self,
+        _: K,
+        number: K::Number,
+        (before, after): (&[(ObjectKind, u32)], &[(ObjectKind, u32)]),
+        change: impl FnOnce(&mut K::Object) -> T,
+    ) -> Option<T> {
+        let result = change(K::map_mut(self).get_mut(&number)?);
+        before.iter().for_each(|&(kind, number)| self.uses.remove(kind, number));
+        after.iter().for_each(|&(kind, number)| self.uses.add(kind, number));
+        Some(result)
+    }
+
     /// Whether another object refers to this one.
     pub(crate) fn is_used(&self, kind: ObjectKind, number: u32) -> bool {
         self.uses.any(kind, number) || self.is_in_data_path_use(kind, number)

@@ -57,6 +57,9 @@ pub(crate) trait KindEntry: Listed {
 /// A reference of an object of type `O`: the kind that it leads to, and the number there.
 pub(crate) type Reference<O> = (ObjectKind, fn(&O) -> u32);
 
+/// Objects that a part of an object refers to.
+pub(crate) type References<'a> = &'a [(ObjectKind, u32)];
+
 /// Reference count of each referenced object.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Uses(BTreeMap<(ObjectKind, u32), u32>);
@@ -261,7 +264,7 @@ impl Objects {
         &mut self,
         _: K,
         number: K::Number,
-        (before, after): (&[(ObjectKind, u32)], &[(ObjectKind, u32)]),
+        (before, after): (References<'_>, References<'_>),
         change: impl FnOnce(&mut K::Object) -> T,
     ) -> Option<T> {
         let result = change(K::map_mut(self).get_mut(&number)?);

@@ -9,7 +9,7 @@ use verbless_prm::{CommandInfo, CommandInput, IntoBytes, Structure};
 use super::command::ObjectCommands;
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::{KindEntry, ObjectKind};
+use crate::hca::registry::{KindEntry, References};
 use crate::hca::state::Hca;
 use crate::profile::Side;
 
@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
         &mut self,
         kind: K,
         number: K::Number,
-        (before, after): (&[(ObjectKind, u32)], &[(ObjectKind, u32)]),
+        (before, after): (References<'_>, References<'_>),
         change: impl FnOnce(&mut K::Object) -> T,
     ) -> Result<T, Refusal> {
         let objects = &mut self.hca.objects;

@@ -46,6 +46,30 @@ fn failed_command_names_command_status_and_syndrome() {
 }
 
 #[test]
+fn reported_cause_of_syndrome_is_named() {
+    for (syndrome, text) in [
+        (0x00d6_1c0b_u32, "syndrome 0xd61c0b (SQ_CLOCK_FORMAT by public reports)"),
+        (0x00d6_1c0c, "syndrome 0xd61c0c"),
+    ] {
+        let context = context(move |method, call| {
+            (method == method::DEVX_OBJ_CREATE).then(|| {
+                let mut output = [0; 16];
+                output[0] = CommandStatus::BAD_PARAM.0;
+                output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+                call.fill(devx_obj_create::CMD_OUT, &output);
+                Err(Errno::EREMOTEIO)
+            })
+        });
+        let mut create_sq = [0; 272];
+        create_sq[0] = 0x09;
+        create_sq[1] = 0x04;
+        let error = context.obj_create(&create_sq, &mut [0; 16]).unwrap_err();
+        assert_eq!(error.syndrome(), Some(syndrome));
+        assert!(error.to_string().contains(&format!("(BAD_PARAM), {text}: EREMOTEIO")), "{error}");
+    }
+}
+
+#[test]
 fn unknown_command_and_status_still_print() {
     let context = context(|method, call| {
         (method == method::DEVX_OBJ_CREATE).then(|| {
@@ -105,7 +129,7 @@ fn umem_enomem_is_memory_limit() {
 
 #[test]
 fn missing_devx_differs_from_failed_open() {
-    // It makes contexts, but none with DevX.
+    // The kernel creates contexts, but none with DevX.
     let device = Fake::new(|method, call| {
         let refused = method == method::GET_CONTEXT && {
             #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
@@ -122,12 +146,12 @@ fn missing_devx_differs_from_failed_open() {
         "{error}"
     );
 
-    // It makes none at all.
+    // The kernel creates no context.
     let device =
         Fake::new(|method, _| (method == method::GET_CONTEXT).then_some(Err(Errno::EINVAL)));
     assert_eq!(Context::from_device(device, info()).unwrap_err().kind(), ErrorKind::Refused);
 
-    // It has contexts but not the objects.
+    // The kernel creates DevX contexts, but lacks the DevX methods.
     let context =
         context(|method, _| (method == method::DEVX_OTHER).then_some(Err(Errno::EPROTONOSUPPORT)));
     assert_eq!(context.devx_other(&[0; 16], &mut [0; 16]).unwrap_err().kind(), ErrorKind::NoDevx);
@@ -261,7 +285,11 @@ fn umem_reg_does_without_pages_below_the_kernels() {
         assert_eq!(context.umems_lack_relaxed_ordering(), refuses_relaxed);
         let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1000));
         assert_eq!(limit.unwrap(), 1 << 16);
-        assert_eq!(sent, [(access::LOCAL_WRITE.into(), 1 << 16)], "it is known by now");
+        assert_eq!(
+            sent,
+            [(access::LOCAL_WRITE.into(), 1 << 16)],
+            "the context knows by now that small pages are refused"
+        );
         let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1_1000));
         assert_eq!((limit.unwrap(), sent.len()), (1 << 16, 1), "a size that the kernel has");
     }

@@ -345,12 +345,13 @@ const PACKAGES: [&str; 9] = [
     "verbless-flexio",
 ];
 /// The examples among them, with those that [`dpa::examples`](crate::dpa::examples) names.
-const EXAMPLES: [&str; 19] = [
+const EXAMPLES: [&str; 20] = [
     "bridge",
     "busy",
     "dma_copy_dpu",
     "dma_copy_host",
     "graph",
+    "growth",
     "kv",
     "perf",
     "rdma_get",

@@ -80,6 +80,7 @@ mod page_lists;
 mod pages;
 mod pinned;
 mod port;
+mod procmap;
 mod refusal_log;
 mod refused;
 mod release;
@@ -120,6 +121,7 @@ pub mod remote {
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
     pub use crate::mappings::{Mappings, check_pin};
     pub use crate::port::{GidEntry, PortState};
+    pub use crate::procmap::mapping_from;
     pub use crate::refusal_log::{fwctl_request, log as log_refusal};
     pub use crate::uar::mmap_span;
     pub use crate::verbs::query::flags as device_flags;

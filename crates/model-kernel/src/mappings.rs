@@ -6,12 +6,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::ops::Range;
 
 use nix::errno::Errno;
 
 use super::client::{PAGE, io_errno};
+use super::procmap::{self, Query};
 use super::refused::refused;
 
 /// Bytes kept of a line of `/proc/PID/maps`: the mapping, and the start of its name.
@@ -19,6 +21,8 @@ const MAPS_LINE: usize = 512;
 /// Bytes kept of a line of `/proc/PID/mountinfo`: the file system type follows two paths of 4 KiB,
 /// with up to four bytes per character.
 const MOUNTS_LINE: usize = 64 << 10;
+/// Bytes of a read. The kernel fills one page of these files per read, and walks to its start.
+const BUFFER: usize = 64 << 10;
 /// Maximum bytes of one of these files: 65,530 mappings, Linux's default limit, with
 /// names of 4 KiB.
 const MAX_BYTES: usize = 256 << 20;
@@ -34,7 +38,12 @@ struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     fn new(input: R, longest: usize, most: usize) -> Self {
-        Self { input: BufReader::new(input), line: Vec::new(), longest, left: most }
+        Self {
+            input: BufReader::with_capacity(BUFFER, input),
+            line: Vec::new(),
+            longest,
+            left: most,
+        }
     }
 
     /// The next line, without its newline; `None` at the end. ENOMEM: the file is too long.
@@ -84,31 +93,43 @@ impl<R: Read> Mappings<R> {
     /// The file cannot be read (the system's errno), does not list mappings (EFAULT) or is too long
     /// (ENOMEM).
     pub fn next_range(&mut self) -> Result<Option<(Range<u64>, bool)>, Errno> {
-        Ok(self.next()?.map(|mapping| (mapping.start..mapping.end, mapping.write)))
-    }
-
-    fn next(&mut self) -> Result<Option<Mapping<'_>>, Errno> {
-        match self.0.next()? {
-            Some(line) => Mapping::parse(line).map(Some).ok_or(Errno::EFAULT),
-            None => Ok(None),
-        }
+        Ok(self.mapping_from(0)?.map(|mapping| (mapping.start..mapping.end, mapping.write)))
     }
 }
 
-/// A line of `/proc/PID/maps`.
-struct Mapping<'a> {
-    start: u64,
-    end: u64,
-    read: bool,
-    write: bool,
-    shared: bool,
+/// The mappings of a process, by ascending addresses.
+pub(super) trait Source {
+    /// The first mapping that ends above `address`, which rises from call to call.
+    fn mapping_from(&mut self, address: u64) -> Result<Option<Mapping<'_>>, Errno>;
+}
+
+impl<R: Read> Source for Mappings<R> {
+    fn mapping_from(&mut self, address: u64) -> Result<Option<Mapping<'_>>, Errno> {
+        loop {
+            let Some(line) = self.0.next()? else { return Ok(None) };
+            if Mapping::parse(line).ok_or(Errno::EFAULT)?.end > address {
+                break;
+            }
+        }
+        Mapping::parse(&self.0.line).map(Some).ok_or(Errno::EFAULT)
+    }
+}
+
+/// A mapping of a process.
+pub(super) struct Mapping<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub read: bool,
+    pub write: bool,
+    pub shared: bool,
     /// Major and minor number of the file system's device.
-    device: (u32, u32),
+    pub device: (u32, u32),
     /// The start of the name, in the file system's bytes.
-    path: &'a [u8],
+    pub path: &'a [u8],
 }
 
 impl<'a> Mapping<'a> {
+    /// Parses a line of `/proc/PID/maps`.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = line.splitn(6, |&byte| byte == b' ');
         let (start, end) = text(words.next()?)?.split_once('-')?;
@@ -170,7 +191,8 @@ const MAX_ATTEMPTS: usize = 3;
 
 /// Whether a long-term pin of a range (address, length) would succeed, by the process's mappings
 /// and mounts, and by `probe`. `open` opens `maps` or `mountinfo` of the process; `mountinfo` is
-/// read at most once.
+/// read at most once. Asks the kernel for the range's mappings; a kernel that cannot answer
+/// (`procmap`) lists all.
 ///
 /// As in the kernel, every page must be mapped and readable. A pin for writing also needs writable
 /// pages, and no shared mapping of a file with dirty tracking: the kernel would miss the device's
@@ -180,16 +202,33 @@ const MAX_ATTEMPTS: usize = 3;
 /// # Errors
 /// EFAULT: the pin would fail; ENOMEM: the process has too many mappings or mounts; errors of
 /// `open` and `probe`.
-pub fn check_pin<R: Read>(
-    open: impl Fn(&str) -> Result<R, Errno>,
-    mut probe: impl FnMut() -> Result<(), Errno>,
+pub fn check_pin(
+    open: impl Fn(&str) -> Result<File, Errno>,
+    probe: impl FnMut() -> Result<(), Errno>,
     range: (u64, u64),
     writable: bool,
 ) -> Result<(), Errno> {
+    let check = |known: &mut Option<InMemory>| {
+        let maps = open("maps")?;
+        let mut mounts = (known, || open("mountinfo"));
+        match check_mappings(&mut Query::of(&maps), &mut mounts, range, writable) {
+            Err(procmap::UNSUPPORTED) => {
+                check_mappings(&mut Mappings::of(&maps), &mut mounts, range, writable)
+            }
+            checked => checked,
+        }
+    };
+    check_repeatedly(check, probe)
+}
+
+/// `check` gets the mounts that an earlier attempt read.
+fn check_repeatedly(
+    check: impl Fn(&mut Option<InMemory>) -> Result<(), Errno>,
+    mut probe: impl FnMut() -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let mut mounts = None;
     with_retries(|| {
-        let maps = Mappings::of(open("maps")?);
-        check_mappings(maps, (&mut mounts, || open("mountinfo")), range, writable)?;
+        check(&mut mounts)?;
         probe()
     })
 }
@@ -213,8 +252,8 @@ fn with_retries(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Er
 
 /// `mounts`: the known mounts, and how to open the file that lists them.
 fn check_mappings<R: Read>(
-    mut maps: Mappings<R>,
-    mounts: (&mut Option<InMemory>, impl Fn() -> Result<R, Errno>),
+    maps: &mut impl Source,
+    mounts: &mut (&mut Option<InMemory>, impl Fn() -> Result<R, Errno>),
     (address, length): (u64, u64),
     writable: bool,
 ) -> Result<(), Errno> {
@@ -222,10 +261,7 @@ fn check_mappings<R: Read>(
     let mut next = address & !(PAGE - 1);
     let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
     while next < end {
-        let Some(mapping) = maps.next()? else { return Err(Errno::EFAULT) };
-        if mapping.end <= next {
-            continue;
-        }
+        let Some(mapping) = maps.mapping_from(next)? else { return Err(Errno::EFAULT) };
         let allowed = if writable { mapping.write } else { mapping.read };
         if mapping.start > next || !allowed {
             return Err(Errno::EFAULT);
@@ -292,7 +328,11 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
             reads.set(counts);
             Ok(text)
         };
-        check_pin(open, || Ok(()), range, writable)
+        let check = |known: &mut _| {
+            let mut mounts = (known, || open("mountinfo"));
+            check_mappings(&mut Mappings::of(open("maps")?), &mut mounts, range, writable)
+        };
+        check_repeatedly(check, || Ok(()))
     }
 
     const LISTS: (&[u8], &[u8]) = (MAPS.as_bytes(), MOUNTS.as_bytes());

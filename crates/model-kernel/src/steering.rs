@@ -6,7 +6,7 @@
 //! `check_conflicting_ftes`, `check_valid_spec`), `drivers/infiniband/hw/mlx5/fs.c`
 //! (`raw_fs_is_multicast`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -67,6 +67,24 @@ struct RankTable {
     id: u32,
     /// By the position of each group's range of entries.
     groups: BTreeMap<u32, RuleGroup>,
+    /// By mask and criteria.
+    masks: HashMap<MaskKey, MaskRules>,
+    /// Positions below `next` without a group.
+    free: BTreeSet<u32>,
+    /// The lowest position that never had a group.
+    next: u32,
+}
+
+/// Mask and criteria of a matcher.
+type MaskKey = (Vec<u8>, u8);
+
+/// The groups and entries of one mask.
+#[derive(Debug, Default)]
+struct MaskRules {
+    /// The index of the entry for each value.
+    entries: HashMap<Vec<u8>, u32>,
+    /// The positions of its groups with room.
+    with_room: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -96,6 +114,10 @@ impl FlowMatcher {
             true => MULTICAST_RANK,
             false => self.priority,
         }
+    }
+
+    fn key(&self) -> MaskKey {
+        (self.mask.as_bytes().to_vec(), self.enable)
     }
 
     /// Whether a value has no bit outside the mask.
@@ -153,7 +175,7 @@ fn add_table(
     context.set_level(rank as u8 + 1).set_log_size(LOG_TABLE);
     set_miss(context, tables.range(rank..).next().map(|(_, next)| next.id));
     let id = command(function, &input)?.table_id();
-    tables.insert(rank, RankTable { id, groups: BTreeMap::new() });
+    tables.insert(rank, RankTable::new(id));
     set_next_table(function, tables, rank, Some(id)).inspect_err(|_| {
         remove_if_empty(function, tables, rank);
     })
@@ -253,6 +275,11 @@ impl RuleEntry {
 }
 
 impl RankTable {
+    fn new(id: u32) -> Self {
+        let (groups, masks) = (BTreeMap::new(), HashMap::new());
+        Self { id, groups, masks, free: BTreeSet::new(), next: 0 }
+    }
+
     /// Creates an entry for a rule, or adds the rule to the entry of its value; returns the index.
     fn add(
         &mut self,
@@ -261,11 +288,11 @@ impl RankTable {
         rule: Rule,
     ) -> Result<u32, Errno> {
         let id = self.id;
-        for group in self.groups.values_mut().filter(|group| group.is_of(matcher)) {
-            let same = |(_, entry): &(&u32, &mut RuleEntry)| {
-                entry.value.as_bytes() == rule.value.as_bytes()
-            };
-            let Some((&index, entry)) = group.entries.iter_mut().find(same) else { continue };
+        let rules = self.masks.get(&matcher.key());
+        let known = rules.and_then(|rules| rules.entries.get(&rule.value.as_bytes()[..])).copied();
+        if let Some(index) = known {
+            let group = self.groups.get_mut(&(index >> LOG_GROUP)).ok_or(Errno::EINVAL)?;
+            let entry = group.entries.get_mut(&index).ok_or(Errno::EINVAL)?;
             if !entry.takes(&rule) {
                 let words = "another rule of this value has another tag, or drops";
                 return Err(refused(Errno::EEXIST, words));
@@ -288,7 +315,14 @@ impl RankTable {
         let entry = RuleEntry { value: rule.value, tag, rules: vec![rule.to] };
         let entered = entry.enter(function, (id, group.id, index), false);
         match entered {
-            Ok(()) => drop(group.entries.insert(index, entry)),
+            Ok(()) => {
+                let rules = self.masks.entry(matcher.key()).or_default();
+                rules.entries.insert(entry.value.as_bytes().to_vec(), index);
+                group.entries.insert(index, entry);
+                if group.entries.len() == 1 << LOG_GROUP {
+                    rules.with_room.remove(&position);
+                }
+            }
             Err(_) => self.drop_if_empty(function, position),
         }
         entered.map(|()| index)
@@ -300,13 +334,14 @@ impl RankTable {
         function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
     ) -> Result<u32, Errno> {
-        let fits = |group: &RuleGroup| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
-        if let Some((&position, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
+        let rules = self.masks.get(&matcher.key());
+        if let Some(&position) = rules.and_then(|rules| rules.with_room.first()) {
             return Ok(position);
         }
-        let positions = 0..1_u32 << (LOG_TABLE - LOG_GROUP);
-        let mut free = positions.into_iter().filter(|position| !self.groups.contains_key(position));
-        let position = free.next().ok_or_else(no_room)?;
+        let position = self.free.first().copied().unwrap_or(self.next);
+        if position >= 1 << (LOG_TABLE - LOG_GROUP) {
+            return Err(no_room());
+        }
         let mut input = CreateFlowGroupIn::new();
         let range = range(position);
         input.set_table_id(self.id).set_start_flow_index(range.start);
@@ -316,6 +351,9 @@ impl RankTable {
         let id = command(function, &input)?.group_id();
         let (mask, enable) = (matcher.mask.clone(), matcher.enable);
         self.groups.insert(position, RuleGroup { id, mask, enable, entries: BTreeMap::new() });
+        self.masks.entry(matcher.key()).or_default().with_room.insert(position);
+        self.free.remove(&position);
+        self.next = self.next.max(position + 1);
         Ok(position)
     }
 
@@ -345,7 +383,11 @@ impl RankTable {
             return removed;
         }
         if entry.rules.is_empty() {
-            group.entries.remove(&index);
+            let entry = group.entries.remove(&index);
+            if let (Some(rules), Some(entry)) = (self.masks.get_mut(&group.key()), entry) {
+                rules.entries.remove(&entry.value.as_bytes()[..]);
+                rules.with_room.insert(position);
+            }
         }
         self.drop_if_empty(function, position);
         Ok(())
@@ -357,15 +399,27 @@ impl RankTable {
         let mut input = DestroyFlowGroupIn::new();
         input.set_table_id(self.id).set_group_id(group.id);
         match command(function, &input) {
-            Ok(_) => drop(self.groups.remove(&position)),
+            Ok(_) => self.forget(position),
             Err(errno) => tracing::warn!(position, %errno, "an empty flow group stays"),
+        }
+    }
+
+    /// Forgets a destroyed group.
+    fn forget(&mut self, position: u32) {
+        let Some(group) = self.groups.remove(&position) else { return };
+        self.free.insert(position);
+        let key = group.key();
+        let Some(rules) = self.masks.get_mut(&key) else { return };
+        rules.with_room.remove(&position);
+        if rules.with_room.is_empty() && rules.entries.is_empty() {
+            self.masks.remove(&key);
         }
     }
 }
 
 impl RuleGroup {
-    fn is_of(&self, matcher: &FlowMatcher) -> bool {
-        self.mask.as_bytes() == matcher.mask.as_bytes() && self.enable == matcher.enable
+    fn key(&self) -> MaskKey {
+        (self.mask.as_bytes().to_vec(), self.enable)
     }
 }
 

@@ -7,14 +7,16 @@
 //! lock, and memory accesses in the right order. Then it counts the instructions of a modelled
 //! WRITE ([`mod@write`]) and of a DOCA Core job ([`jobs`]). Last, it measures copies into
 //! registered memory ([`copies`]), a DPA core ([`dpa`]), the model's rates ([`speed`]) and its
-//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), `hwtest
-//! perf` beside perftest ([`perftest`]), and the conformance suite on the model ([`suite`]).
+//! other work meanwhile ([`busy`]), how costs grow ([`growth`]), programs under `verbless-model
+//! run` ([`mod@run`]), `hwtest perf` beside perftest ([`perftest`]), and the conformance suite on
+//! the model ([`suite`]).
 
 pub(crate) mod aarch64;
 mod busy;
 mod code;
 mod copies;
 mod dpa;
+mod growth;
 mod jobs;
 mod kernel_copies;
 mod perftest;
@@ -183,6 +185,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         dpa::check(options.filter.as_deref(), &mut tally)?;
         speed::check(options.filter.as_deref(), &mut tally)?;
         busy::check(options.filter.as_deref(), &mut tally)?;
+        growth::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;
         perftest::check(options.filter.as_deref(), &mut tally)?;
         suite::check(options.filter.as_deref(), &mut tally)?;

@@ -23,7 +23,7 @@ use super::sys::{self, CallGate, Notification};
 use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
     Account, Capability, Charge, Client, DescriptorClaim, Eventfds, FileId, Mappings, Resource,
-    check_pin, effective_capabilities, numbers,
+    check_pin, effective_capabilities, mapping_from, numbers,
 };
 
 /// A process that opened a device or sent it an ioctl, while it runs one program.
@@ -296,7 +296,7 @@ fn maps_of(tid: u32) -> Result<File, Errno> {
 fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
     // Without PROCMAP_QUERY, reads the list of all mappings.
-    match may_write_by(address..end, |at| sys::mapping_from(maps, at).or(Err(Errno::ENOTTY))) {
+    match may_write_by(address..end, |at| mapping_from(maps, at)) {
         Err(Errno::ENOTTY) => {
             let mut all = Mappings::of(FromStart(maps, 0));
             may_write_by(address..end, |at| mapping_of(&mut all, at))
@@ -829,7 +829,7 @@ Max processes             95932                95932                processes";
         for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
             let (range, found) = list(address).expect("text").expect("a mapping exists");
             assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
-            match sys::mapping_from(&maps, address) {
+            match mapping_from(&maps, address) {
                 Err(Errno::ENOTTY) => {}
                 found => assert_eq!(found, Ok(Some((range, writable))), "{address:#x}"),
             }

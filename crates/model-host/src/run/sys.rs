@@ -229,47 +229,6 @@ pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// `struct procmap_query`, up to the used fields.
-#[repr(C)]
-struct MappingQuery {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    access: u64,
-    page: u64,
-    offset: u64,
-    inode: u64,
-    device: [u32; 2],
-    sizes: [u32; 2],
-    name: u64,
-    build: u64,
-}
-
-nix::ioctl_readwrite!(procmap_query, b'f', 17, MappingQuery);
-
-/// The mapping at an address, or the next one, and whether it is writable. `maps`: an open
-/// `/proc/PID/maps`. ENOTTY: no PROCMAP_QUERY (before 6.11).
-pub(super) fn mapping_from(
-    maps: &std::fs::File,
-    address: u64,
-) -> Result<Option<(std::ops::Range<u64>, bool)>, Errno> {
-    const COVERING_OR_NEXT: u64 = 0x10;
-    const WRITABLE: u64 = 2;
-    // SAFETY: plain integers.
-    let mut query: MappingQuery = unsafe { zeroed() };
-    query.size = size_of::<MappingQuery>() as u64;
-    (query.flags, query.address) = (COVERING_OR_NEXT, address);
-    // SAFETY: the kernel reads and writes one structure of this layout; a name size of 0 requests
-    // no name.
-    match unsafe { procmap_query(maps.as_raw_fd(), &raw mut query) } {
-        Ok(_) => Ok(Some((query.start..query.end, query.access & WRITABLE != 0))),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// Kills a process, unless it has ended.
 pub(super) fn kill_by(pidfd: BorrowedFd<'_>) {
     let _ = signal_by(pidfd, Signal::SIGKILL);

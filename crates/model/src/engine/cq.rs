@@ -11,7 +11,7 @@ use super::ring::record;
 use super::state::{Delayed, EngineState};
 use crate::hca::Refusal;
 use crate::hca::objects::{Arm, Cq, EventTarget, QueueMemory};
-use crate::memory::HostMemory;
+use crate::memory::{Fault, HostMemory};
 
 /// CQ indexes count in 24 bits where software writes them.
 const INDEX_MASK: u32 = 0xff_ffff;
@@ -21,6 +21,11 @@ const HALF_RANGE: u32 = 1 << 23;
 /// The CQ takes no more CQEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overrun;
+
+/// Address of the arm word of a doorbell record.
+pub(super) fn arm_word(record: u64) -> u64 {
+    record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_arm) as u64)
+}
 
 /// A CQ, with the context of its work.
 pub(super) struct CompletionQueue<'a> {
@@ -217,11 +222,8 @@ impl CompletionQueue<'_> {
     /// The model takes it as a request: an extra event is harmless, a missing one hangs the
     /// program. Such an event does not use up a sequence number, so there is at most one extra
     /// event.
-    pub(super) fn arm_from_record(&mut self) {
-        match record(
-            self.memory,
-            self.cq.record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_arm) as u64),
-        ) {
+    pub(super) fn arm_from_record(&mut self, word: Result<u32, Fault>) {
+        match word {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
             Ok(0) if !matches!(self.cq.target, EventTarget::Eq(_)) => {}
             Ok(word) if self.cq.runtime.arm_word != Some(word) => {

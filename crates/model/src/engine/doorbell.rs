@@ -22,7 +22,9 @@ use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
 use crate::locked::LockedFunctions;
-use crate::memory::{BLUEFLAME, BLUEFLAME_STRIDE, CQ_ARM, EQ_ARM, EQ_CONSUMER, UAR_PAGE};
+use crate::memory::{
+    BLUEFLAME, BLUEFLAME_STRIDE, CQ_ARM, EQ_ARM, EQ_CONSUMER, Fault, HostMemory, UAR_PAGE,
+};
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
 pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratch) -> bool {
@@ -154,18 +156,20 @@ fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word:
     false
 }
 
-/// Reads the producer index of a send queue whose doorbell may have been overwritten.
-pub(super) fn read_producer(function: &mut FunctionEngine, number: u32) {
-    // The context of a QP without a send queue names a page as well.
-    if function.hca.objects.sender(number).is_some() {
-        wake_to(function, number, None);
-    }
+/// Wakes a send queue whose doorbell may have been overwritten, by the word of its record.
+pub(super) fn producer_found(function: &mut FunctionEngine, number: u32, word: Result<u32, Fault>) {
+    wake_by(function, number, |queue, _, _| queue.set_producer(word));
 }
 
-/// Reads the arm request in the record of a CQ whose doorbell may have been overwritten.
-pub(super) fn read_arm_request(function: &mut FunctionEngine, number: u32, now: u64) {
+/// Arms a CQ whose doorbell may have been overwritten, by the arm word of its record.
+pub(super) fn arm_request_found(
+    function: &mut FunctionEngine,
+    number: u32,
+    word: Result<u32, Fault>,
+    now: u64,
+) {
     match function.context(now).cq(number) {
-        Ok(mut cq) => cq.arm_from_record(),
+        Ok(mut cq) => cq.arm_from_record(word),
         Err(missing) => tracing::error!(%missing, "a doorbell page names a destroyed CQ"),
     }
 }
@@ -180,6 +184,24 @@ pub(super) fn ring_at_index(function: &mut FunctionEngine, number: u32, index: u
 
 /// Wakes a send queue that is posted up to `index`, or up to its record.
 fn wake_to(function: &mut FunctionEngine, number: u32, index: Option<u16>) {
+    if let Some(index) = index {
+        wake_by(function, number, |queue, _, _| {
+            queue.producer = index;
+            queue.runtime.indexed = true;
+            Ok(())
+        });
+    } else {
+        wake_by(function, number, |queue, memory, record| queue.read_producer(memory, record));
+    }
+}
+
+/// Wakes a send queue whose producer index `read` sets, given the memory and address of its record.
+#[inline]
+fn wake_by(
+    function: &mut FunctionEngine,
+    number: u32,
+    read: impl FnOnce(&mut SendQueue, &dyn HostMemory, u64) -> Result<(), Fault>,
+) {
     let FunctionEngine { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
         tracing::error!(number, "a doorbell names a destroyed send queue");
@@ -190,12 +212,7 @@ fn wake_to(function: &mut FunctionEngine, number: u32, index: Option<u16>) {
         return;
     }
     queue.runtime.rung = true;
-    if let Some(index) = index {
-        queue.producer = index;
-        queue.runtime.indexed = true;
-    } else if queue.runtime.indexed {
-        // The DPA gives the index: the record may hold nothing.
-    } else if let Err(fault) = queue.read_producer(&*hca.memory, record) {
+    if let Err(fault) = read(queue, &*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;
     }

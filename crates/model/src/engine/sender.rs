@@ -65,8 +65,18 @@ impl SendQueue {
         memory: &dyn HostMemory,
         address: u64,
     ) -> Result<(), Fault> {
-        let word = record(memory, address)?;
-        self.producer = QpRecordSend::from_bits(word).send_counter();
+        // The DPA gives the index: the record may hold nothing.
+        if self.runtime.indexed {
+            return Ok(());
+        }
+        self.set_producer(record(memory, address))
+    }
+
+    /// Sets the producer index from the word of the record, unless the DPA gives it.
+    pub(super) fn set_producer(&mut self, word: Result<u32, Fault>) -> Result<(), Fault> {
+        if !self.runtime.indexed {
+            self.producer = QpRecordSend::from_bits(word?).send_counter();
+        }
         Ok(())
     }
 

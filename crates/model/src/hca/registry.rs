@@ -58,6 +58,9 @@ pub(crate) trait KindEntry: Listed {
 /// A reference of an object of type `O`: the kind that it leads to, and the number there.
 pub(crate) type Reference<O> = (ObjectKind, fn(&O) -> u32);
 
+/// Objects that a part of an object refers to.
+pub(crate) type References<'a> = &'a [(ObjectKind, u32)];
+
 /// Reference count of each referenced object.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Uses(BTreeMap<(ObjectKind, u32), u32>);
@@ -321,6 +324,22 @@ impl Objects {
         });
         self.uses = uses;
         result
+    }
+
+    /// Changes parts of an object that held the references `before` and then hold `after`; `None` if
+    /// it does not exist. Unlike [`change`](Self::change), it does not count the object's other
+    /// references, of which there may be many.
+    pub(crate) fn change_parts<K: KindEntry, T>(
+        &mut self,
+        _: K,
+        number: K::Number,
+        (before, after): (References<'_>, References<'_>),
+        change: impl FnOnce(&mut K::Object) -> T,
+    ) -> Option<T> {
+        let result = change(K::map_mut(self).get_mut(&number)?);
+        before.iter().for_each(|&(kind, number)| self.uses.remove(kind, number));
+        after.iter().for_each(|&(kind, number)| self.uses.add(kind, number));
+        Some(result)
     }
 
     /// Whether another object refers to this one.

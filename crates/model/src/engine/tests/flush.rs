@@ -190,7 +190,7 @@ fn flush_after_ring_by_index_ignores_record() {
     // Two more WQEs without a doorbell, a sweep by another queue's doorbell, and an error.
     nops(&mut rig, &mut a, 2);
     rig.memory().store32(record + 4, 0).unwrap();
-    engine::doorbell::read_producer(&mut rig.locked.functions[0], a.qpn);
+    engine::doorbell::producer_found(&mut rig.locked.functions[0], a.qpn, Ok(0));
     rig.none(0, a.send_cq);
     engine::doorbell::ring_at_index(&mut rig.locked.functions[0], a.qpn, 5);
     rig.effect(0, Effect::QpToError(a.qpn));

@@ -9,7 +9,7 @@ use verbless_prm::{CommandInfo, CommandInput, IntoBytes, Structure};
 use super::command::ObjectCommands;
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::KindEntry;
+use crate::hca::registry::{KindEntry, References};
 use crate::hca::state::Hca;
 use crate::profile::Side;
 
@@ -94,6 +94,19 @@ impl<'a> Call<'a> {
         change: impl FnOnce(&mut K::Object) -> T,
     ) -> Result<T, Refusal> {
         self.hca.objects.change(kind, number, change).ok_or(K::ABSENT)
+    }
+
+    /// Changes parts of an object that `find` found before; they held the references `before`, and
+    /// then hold `after`.
+    pub(crate) fn change_parts<K: KindEntry, T>(
+        &mut self,
+        kind: K,
+        number: K::Number,
+        (before, after): (References<'_>, References<'_>),
+        change: impl FnOnce(&mut K::Object) -> T,
+    ) -> Result<T, Refusal> {
+        let objects = &mut self.hca.objects;
+        objects.change_parts(kind, number, (before, after), change).ok_or(K::ABSENT)
     }
 
     /// Destroys an object of the sender that no other object refers to.

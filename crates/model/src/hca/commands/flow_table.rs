@@ -14,7 +14,7 @@ use verbless_prm::{
 use super::call::{Call, Outcome};
 use crate::hca::objects::flow::{Destination, FlowEntry, FlowGroup, FlowTable, Key};
 use crate::hca::refusal::Refusal;
-use crate::hca::registry::kind;
+use crate::hca::registry::{ObjectKind, kind};
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_FLOW_TABLE accepts.
@@ -178,7 +178,7 @@ pub(in crate::hca) fn create_group(
         return Err(Refusal::FlowCriteria);
     }
     let number = (0..).find(|number| !table.groups.contains_key(number)).unwrap_or(u32::MAX);
-    call.change(kind::FlowTable, input.table_id(), |table| {
+    call.change_parts(kind::FlowTable, input.table_id(), (&[], &[]), |table| {
         table.groups.insert(number, FlowGroup { range: first..=last, enable, mask });
     })?;
     output.set_group_id(number);
@@ -193,13 +193,12 @@ pub(in crate::hca) fn destroy_group(
 ) -> Outcome {
     let (table, number) = (input.table_id(), input.group_id());
     let found = call.find(kind::FlowTable, table)?;
-    if !found.groups.contains_key(&number) {
-        return Err(Refusal::NoSuchFlowGroup);
-    }
-    if found.entries.values().any(|entry| entry.group == number) {
+    let group = found.groups.get(&number).ok_or(Refusal::NoSuchFlowGroup)?;
+    // Groups do not overlap: every entry of the range is of this group.
+    if found.entries.range(group.range.clone()).next().is_some() {
         return Err(Refusal::FlowGroupInUse);
     }
-    call.change(kind::FlowTable, table, |table| {
+    call.change_parts(kind::FlowTable, table, (&[], &[]), |table| {
         table.groups.remove(&number);
     })
 }
@@ -270,8 +269,10 @@ pub(in crate::hca) fn set_entry(
     }
     check_action(&context, to.len())?;
     let value = Key::of(context.match_value().outer_headers());
+    let before = old.map(references).unwrap_or_default();
     let entry = FlowEntry { group, mask, value, to, context: Box::new(context) };
-    call.change(kind::FlowTable, number, |table| {
+    let after = references(&entry);
+    call.change_parts(kind::FlowTable, number, (&before, &after), |table| {
         table.entries.insert(index, entry);
     })
 }
@@ -339,6 +340,19 @@ pub(in crate::hca) fn query_entry(
     Ok(())
 }
 
+/// The object that a destination is.
+pub(in crate::hca) fn reference(to: &Destination) -> (ObjectKind, u32) {
+    match *to {
+        Destination::Tir(tir) => (ObjectKind::Tir, tir),
+        Destination::Table(table) => (ObjectKind::FlowTable, table),
+    }
+}
+
+/// The objects that an entry refers to.
+fn references(entry: &FlowEntry) -> Vec<(ObjectKind, u32)> {
+    entry.to.iter().map(reference).collect()
+}
+
 /// A destination in the format of commands.
 fn written(to: Destination) -> [u8; FlowDestination::BYTES] {
     let mut destination = FlowDestination::zeroed();
@@ -360,10 +374,9 @@ pub(in crate::hca) fn delete_entry(
     _: &mut DeleteFlowTableEntryOut,
 ) -> Outcome {
     let (number, index) = (input.table_id(), input.flow_index());
-    if !call.find(kind::FlowTable, number)?.entries.contains_key(&index) {
-        return Err(Refusal::NoSuchFlowEntry);
-    }
-    call.change(kind::FlowTable, number, |table| {
+    let table = call.find(kind::FlowTable, number)?;
+    let before = references(table.entries.get(&index).ok_or(Refusal::NoSuchFlowEntry)?);
+    call.change_parts(kind::FlowTable, number, (&before, &[]), |table| {
         table.entries.remove(&index);
     })
 }

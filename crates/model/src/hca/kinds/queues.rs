@@ -17,7 +17,7 @@ use crate::hca::commands::command::{Command, ObjectCommands, Run, kernel, user};
 use crate::hca::commands::{flow_table, multicast, qp, rq, sq, srq, transition, transport};
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::numbers::NumberAllocator;
-use crate::hca::objects::flow::{Destination, FlowTable};
+use crate::hca::objects::flow::FlowTable;
 use crate::hca::objects::{QpObject, Rq, Sq, Srq, Tir, Tis, Uid};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{KindEntry, ObjectKind, kind};
@@ -129,10 +129,8 @@ impl KindEntry for kind::FlowTable {
     fn refers(table: &FlowTable, to: &mut dyn FnMut(ObjectKind, u32)) {
         table.miss().iter().for_each(|&table| to(ObjectKind::FlowTable, table));
         for at in table.entries.values().flat_map(|entry| &entry.to) {
-            match *at {
-                Destination::Tir(tir) => to(ObjectKind::Tir, tir),
-                Destination::Table(table) => to(ObjectKind::FlowTable, table),
-            }
+            let (kind, number) = flow_table::reference(at);
+            to(kind, number);
         }
     }
 }

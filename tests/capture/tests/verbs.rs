@@ -132,7 +132,7 @@ fn verbs_command_differences_are_explained() {
     for recording in Recording::all().expect("recordings") {
         let here = support::in_process_like(&recording.name);
         for (name, _) in scenario::cases() {
-            let theirs = recording.section(theirs::SIDE, name).expect("they did it");
+            let theirs = recording.section(theirs::SIDE, name).expect("libmlx5 ran the case");
             let ours = here
                 .iter()
                 .find(|section| section.side == ours::SIDE && section.case == name)

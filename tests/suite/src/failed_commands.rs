@@ -251,7 +251,7 @@ mod tests {
         let backend =
             FailureBackend { backend: Arc::new(InProcess::of(&model)), failed: failed.clone() };
         let device = Device::open(&backend, &backend.find("mlx5_0").expect("a device"));
-        (model, device.expect("it opens"), failed)
+        (model, device.expect("the device opens"), failed)
     }
 
     #[test]

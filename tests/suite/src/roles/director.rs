@@ -370,7 +370,7 @@ mod tests {
         let lab = Arc::new(lab);
         let program = Program::this(["no such test"]).expect("this program");
         let id = "exchange::programs_connect_by_address_bytes_and_exchange_data";
-        let case = cases::find(id).expect("it is a case");
+        let case = cases::find(id).expect("the id is that of a case");
         let (sender, receiver) = sync_channel(WAITING);
         let role = || {
             let (ours, _) = UnixStream::pair().expect("a pair of sockets");

@@ -283,6 +283,10 @@ pub(crate) struct SuiteOptions {
     /// The largest size of the recording in MiB; the case that reaches it is cut short.
     #[arg(long, value_name = "MIB", default_value = "256", requires = "record")]
     pub(crate) record_limit: u16,
+    /// Record also what messages write to memory, so that cases that read it can be replayed. Of
+    /// a card with other traffic on its port, these may be the bytes of others.
+    #[arg(long, requires = "record")]
+    pub(crate) record_payload: bool,
     /// The results also have GIDs, GUIDs, MAC and IP addresses of the devices. Without this, a
     /// recording has others in their place.
     #[arg(long, requires = "results")]

@@ -119,8 +119,11 @@ pub(crate) fn run(options: &SuiteOptions) -> Result<bool, Box<dyn Error>> {
 
 /// Creates the recording of a run.
 fn record(file: &Path, options: &SuiteOptions) -> io::Result<Arc<Recording>> {
-    let limits =
-        RecordLimits { bytes: u64::from(options.record_limit) << 20, identity: options.identify };
+    let limits = RecordLimits {
+        bytes: u64::from(options.record_limit) << 20,
+        identity: options.identify,
+        payload: options.record_payload,
+    };
     Recording::create(file, limits)
 }
 

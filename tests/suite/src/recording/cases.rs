@@ -26,6 +26,7 @@ impl Recording {
             program: program.into(),
             device: device.into(),
             identity: limits.identity,
+            payload: limits.payload,
             limit: limits.bytes,
             page_bytes: lab.device().map_or(page_size(), |device| device.page_size()) as u64,
             destructive: lab.destructive(),

@@ -42,6 +42,9 @@ pub(super) struct Header {
     pub device: String,
     /// Whether it has the devices' own GIDs, GUIDs and MAC addresses.
     pub identity: bool,
+    /// Whether it has what messages wrote.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub payload: bool,
     /// Limit of its size in bytes.
     pub limit: u64,
     /// Bytes of a page of the kernel that has the devices.
@@ -137,7 +140,20 @@ pub(super) enum Entry {
     Wqe(Wqe),
     Cqe(Cqe),
     Event(Event),
+    Data(Data),
     Unseen(Unseen),
+}
+
+/// What a message wrote to registered memory, before the completion that shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Data {
+    /// The file that registered the memory.
+    pub file: u32,
+    /// The UMEM's id, as commands have it.
+    pub umem: u32,
+    pub offset: u64,
+    pub bytes: Bytes,
 }
 
 /// A record that the program read from a channel.

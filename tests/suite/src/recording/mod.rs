@@ -4,7 +4,7 @@
 //! - `entry`, `bytes`: the lines of the file; `attributes`: what the attributes of requests are.
 //! - `writer`: the file while it is written; `pseudonyms`: other bytes for what identifies devices.
 //! - `recorder`: the backend that records; `rings`, `wqe`: what is in its queues; `devices`: what a
-//!   recording says of its devices.
+//!   recording says of its devices; `payload`: what messages wrote, if asked.
 //! - `document`: the file that is read; `compare`: a request beside a recorded one; `replay`: the
 //!   backend that answers; `answers`: what it may answer; `cases`: the cases on it.
 
@@ -16,6 +16,7 @@ mod compare;
 mod devices;
 mod document;
 mod entry;
+mod payload;
 mod pseudonyms;
 pub(crate) mod recorder;
 mod replay;

@@ -8,7 +8,7 @@
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
-use super::entry::{Cqe, Entry, Event, RecordedDevice, Wqe};
+use super::entry::{Cqe, Data, Entry, Event, RecordedDevice, Wqe};
 use crate::report::privacy::identifies;
 use crate::report::scrub::{has_address, replace_name, scrub_text};
 
@@ -232,7 +232,8 @@ impl Pseudonyms {
             }
             Entry::Wqe(Wqe { bytes, .. })
             | Entry::Cqe(Cqe { bytes, .. })
-            | Entry::Event(Event { bytes, .. }) => {
+            | Entry::Event(Event { bytes, .. })
+            | Entry::Data(Data { bytes, .. }) => {
                 self.rename_bytes(&mut bytes.0);
             }
             Entry::Map(_) | Entry::Control(_) | Entry::Unseen(_) => {}

@@ -27,7 +27,7 @@ use verbless_prm::CommandInfo;
 use super::answers::{answer, destroyed, impossible, made};
 use super::compare::{Translation, differences, method_of, name, wqe_difference};
 use super::document::{Recorded, RecordedCase};
-use super::entry::{Cqe, Entry, Event, Ioctl, OPEN_ERRORS, Wqe};
+use super::entry::{Cqe, Data, Entry, Event, Ioctl, OPEN_ERRORS, Wqe};
 use super::recorder::note_request;
 use super::rings::Rings;
 
@@ -165,6 +165,7 @@ impl Player {
             let happened = match &recorded.entry {
                 Entry::Wqe(wqe) => posted(&mut state, wqe),
                 Entry::Cqe(cqe) => self.early.remove(&self.next) || complete(&mut state, cqe),
+                Entry::Data(data) => self.early.remove(&self.next) || write(&state, data),
                 Entry::Event(event) => {
                     is_due(&state, entries, self.next, event)
                         && (self.idle > UNARMED || is_armed(&state, event))
@@ -189,16 +190,32 @@ impl Player {
                 continue;
             }
             let cq = (cqe.file, cqe.number);
-            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) && complete(&mut state, cqe)
-            {
-                self.early.insert(at);
-                self.idle = 0;
-                return;
+            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) {
+                // What its message wrote comes right before it.
+                for before in (self.next..at).rev() {
+                    let Entry::Data(data) = &entries[before].entry else { break };
+                    if self.early.insert(before) {
+                        write(&state, data);
+                    }
+                }
+                if complete(&mut state, cqe) {
+                    self.early.insert(at);
+                    self.idle = 0;
+                    return;
+                }
             }
             // The CQEs of a CQ come in order.
             blocked.insert(cq);
         }
     }
+}
+
+/// Writes what a message wrote. Memory that is gone needs it no more.
+fn write(state: &State, data: &Data) -> bool {
+    if let Some(rings) = state.rings.get(&data.file) {
+        rings.write(data.umem, data.offset, &data.bytes.0);
+    }
+    true
 }
 
 /// Whether the request before an event was sent again. Queries may be left out.

@@ -18,7 +18,8 @@ use verbless_prm::{
 
 use super::bytes::Bytes;
 use super::compare::method_of;
-use super::entry::{Cqe, Entry, Ioctl, Unseen, Wqe};
+use super::entry::{Cqe, Data, Entry, Ioctl, Unseen, Wqe};
+use super::payload::{self, Keys, Range};
 use super::wqe::{Class, without_data_of_cqe, without_data_of_wqe};
 use super::writer::Section;
 use crate::own_memory;
@@ -35,6 +36,8 @@ const WQEBB: u64 = 64;
 const CQE: usize = 64;
 /// Where a CQE has the number of the queue.
 const QPN: usize = 56;
+/// Where a responder's CQE has the bytes of the message.
+const BYTE_COUNT: usize = 44;
 /// Bytes of a doorbell record: two counters.
 const RECORD: u64 = 8;
 /// Receive queues have strides of at least this many bytes.
@@ -64,6 +67,8 @@ struct Ring {
     list: VecDeque<u32>,
     /// Of an SRQ in a replay: the indexes of posted entries without a CQE.
     outstanding: HashSet<u32>,
+    /// The posted WQEs that have no CQE yet, by index, if payload is recorded.
+    posted: VecDeque<(u32, Vec<u8>)>,
 }
 
 /// What a ring has.
@@ -104,6 +109,7 @@ impl Ring {
             before_reset: None,
             list: VecDeque::new(),
             outstanding: HashSet::new(),
+            posted: VecDeque::new(),
         }
     }
 }
@@ -144,6 +150,17 @@ impl Rings {
         if let Some(section) = &self.section {
             section.add(entry);
         }
+    }
+
+    /// The memory keys of the case, if payload is recorded.
+    fn keys(&self) -> Option<&Keys> {
+        self.section.as_ref()?.keys()
+    }
+
+    /// Writes what a message wrote; false if the memory is not registered.
+    pub(super) fn write(&self, umem: u32, offset: u64, bytes: &[u8]) -> bool {
+        let address = self.address(umem, offset, bytes.len() as u64);
+        address.is_some_and(|address| own_memory::write(address, bytes))
     }
 
     fn ring(&self, queue: &str, number: u32) -> Option<&Ring> {
@@ -276,6 +293,9 @@ impl Rings {
         let len = len.and_then(|bytes| bytes.0.first_chunk()).map(|it| u64::from_ne_bytes(*it));
         if let (Some(id), Some(handle), Some(address), Some(len)) = (id, handle, address, len) {
             self.memory.insert(handle, Memory { id, address, len });
+            if let Some(keys) = self.keys() {
+                keys.register(self.file, id, address);
+            }
         }
     }
 
@@ -302,6 +322,10 @@ impl Rings {
             Some(Opcode::CREATE_QP) => self.qp(handle, input, output),
             Some(Opcode::CREATE_SQ) => self.sq(handle, input, output),
             Some(Opcode::CREATE_RQ) => self.rq(handle, input, output),
+            Some(Opcode::CREATE_MKEY) => {
+                self.keys().and_then(|keys| keys.learn(self.file, handle, input, output));
+                None
+            }
             Some(Opcode::CREATE_RMP) => self.rmp(handle, input, output),
             _ => None,
         };
@@ -432,7 +456,7 @@ impl Rings {
     /// A queue that is reset begins at the start of its rings.
     fn reset(&mut self, handle: u64) {
         for ring in self.rings.iter_mut().filter(|ring| ring.handle == handle) {
-            ring.next = 0;
+            (ring.next, ring.posted) = (0, VecDeque::new());
             ring.before_reset = Self::counter(ring).filter(|counter| counter & 0xffff != 0);
         }
     }
@@ -476,6 +500,9 @@ impl Rings {
 
     /// Forgets an object.
     fn destroy(&mut self, handle: u64) {
+        if let Some(keys) = self.keys() {
+            keys.forget(self.file, handle);
+        }
         self.rings.retain(|ring| ring.handle != handle);
     }
 
@@ -492,10 +519,11 @@ impl Rings {
         for ring in rings.iter_mut().filter(|ring| ring.kind != Kind::Completion) {
             self.posted(ring);
         }
-        for ring in rings.iter_mut().filter(|ring| ring.kind == Kind::Completion) {
-            self.completed(ring);
-        }
-        self.rings = rings;
+        let (mut cqs, mut queues): (Vec<_>, Vec<_>) =
+            rings.into_iter().partition(|ring| ring.kind == Kind::Completion);
+        cqs.iter_mut().for_each(|cq| self.completed(cq, &mut queues));
+        queues.append(&mut cqs);
+        self.rings = queues;
         sum(&self.rings) != before
     }
 
@@ -545,13 +573,21 @@ impl Rings {
             if let Kind::Send(class) = ring.kind {
                 without_data_of_wqe(&mut bytes, class);
             }
-            self.add_wqe(ring, ring.next, bytes);
+            let index = ring.next;
+            self.add_wqe(ring, index, bytes);
             let left = counter.wrapping_sub(ring.next) & 0xffff;
             ring.next = ring.next.wrapping_add(taken.min(left)) & 0xffff;
         }
     }
 
-    fn add_wqe(&self, ring: &Ring, index: u32, bytes: Vec<u8>) {
+    fn add_wqe(&self, ring: &mut Ring, index: u32, bytes: Vec<u8>) {
+        if self.keys().is_some() {
+            ring.posted.push_back((index, bytes.clone()));
+            // A queue that completes nothing is never longer than its ring.
+            if ring.posted.len() > 1 << ring.log_entries {
+                ring.posted.pop_front();
+            }
+        }
         self.add(Entry::Wqe(Wqe {
             file: self.file,
             queue: ring.kind.name().into(),
@@ -561,7 +597,40 @@ impl Rings {
         }));
     }
 
-    fn completed(&self, ring: &mut Ring) {
+    /// Records what the message of a completion wrote, if payload is recorded.
+    fn add_data(&self, cqe: &[u8], queues: &mut [Ring]) {
+        let Some(keys) = self.keys() else { return };
+        let word = |at: usize| cqe.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        let (Some(&[_, a, b, c]), Some(&[high, low, _, owner])) = (word(QPN), word(CQE - 4)) else {
+            return;
+        };
+        let number = u32::from_be_bytes([0, a, b, c]);
+        let index = u32::from(u16::from_be_bytes([high, low]));
+        let bytes = word(BYTE_COUNT).map_or(0, |it| u32::from_be_bytes(*it));
+        let ranges = match owner >> 4 {
+            // A requester's, for all of its requests up to this one.
+            0x0 => requests(queues, number, index),
+            // SENDs of all kinds.
+            0x2..=0x4 => receive(queues, number, index, bytes.into()),
+            // A WRITE with an immediate: the requester's completion has its bytes.
+            0x1 => {
+                receive(queues, number, index, 0);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        if ranges.iter().fold(0_u64, |sum, it| sum.saturating_add(it.len)) > payload::MOST {
+            return;
+        }
+        for range in ranges {
+            let Some(place) = keys.place(self.file, range) else { continue };
+            let Some(bytes) = keys.read(place, range.len) else { continue };
+            let payload::Place { file, umem, offset } = place;
+            self.add(Entry::Data(Data { file, umem, offset, bytes: Bytes(bytes) }));
+        }
+    }
+
+    fn completed(&self, ring: &mut Ring, queues: &mut [Ring]) {
         // The consumer has read CQEs that were not seen here: they were overwritten.
         let consumed = Self::counter(ring).unwrap_or(0) & 0xff_ffff;
         let ahead = consumed.wrapping_sub(ring.next) & 0xff_ffff;
@@ -590,7 +659,10 @@ impl Rings {
                 ring.next = (ring.next + 1) & 0xff_ffff;
                 continue;
             }
-            without_data_of_cqe(&mut bytes);
+            if self.keys().is_none() {
+                without_data_of_cqe(&mut bytes);
+            }
+            self.add_data(&bytes, queues);
             self.add(Entry::Cqe(Cqe {
                 file: self.file,
                 number: ring.number,
@@ -600,6 +672,32 @@ impl Rings {
             ring.next = (ring.next + 1) & 0xff_ffff;
         }
     }
+}
+
+/// What the requests of a send queue up to `index` have written; they are complete.
+fn requests(queues: &mut [Ring], number: u32, index: u32) -> Vec<Range> {
+    let is_it = |ring: &&mut Ring| matches!(ring.kind, Kind::Send(_)) && ring.number == number;
+    let Some(ring) = queues.iter_mut().find(is_it) else { return Vec::new() };
+    let Some(last) = ring.posted.iter().position(|(at, _)| *at == index) else { return Vec::new() };
+    ring.posted.drain(..=last).flat_map(|(_, wqe)| payload::written(&wqe)).collect()
+}
+
+/// Where a receive put a message of `bytes` bytes: one of the queue's own, or of the only SRQ that
+/// has it.
+fn receive(queues: &mut [Ring], number: u32, index: u32, bytes: u64) -> Vec<Range> {
+    let own = queues.iter().position(|it| it.kind == Kind::Receive && it.number == number);
+    let has = |ring: &Ring| ring.posted.iter().position(|(at, _)| *at == index);
+    let is_shared = |ring: &Ring| matches!(ring.kind, Kind::Shared { .. }) && has(ring).is_some();
+    let shared = || {
+        let mut those = (0..queues.len()).filter(|&at| is_shared(&queues[at]));
+        those.next().filter(|_| those.next().is_none())
+    };
+    let Some(ring) = own.or_else(shared) else { return Vec::new() };
+    let Some(at) = has(&queues[ring]) else { return Vec::new() };
+    let ring = &mut queues[ring];
+    let link = if matches!(ring.kind, Kind::Shared { .. }) { LINK } else { 0 };
+    let Some((_, wqe)) = ring.posted.remove(at) else { return Vec::new() };
+    payload::scattered(wqe.get(link..).unwrap_or_default(), bytes)
 }
 
 /// Whether a command moves a queue to RST.

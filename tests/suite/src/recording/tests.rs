@@ -13,7 +13,7 @@ use super::entry::Entry;
 use super::{RecordLimits, Recording, Replayed};
 use crate::{Choice, Lab, Outcome, cases, run_case};
 
-const LIMITS: RecordLimits = RecordLimits { bytes: 1 << 24, identity: false };
+const LIMITS: RecordLimits = RecordLimits { bytes: 1 << 24, identity: false, payload: false };
 
 /// The recording of the cases whose names contain `part`, and its closing sentence.
 fn record(part: &str, limits: RecordLimits) -> (String, String) {
@@ -286,6 +286,23 @@ fn queues_of_frames_replay_without_the_frames() {
         let is_of = |it: &&Entry| matches!(it, Entry::Wqe(wqe) if wqe.queue == queue);
         assert!(entries.iter().any(|it| is_of(&it)), "{queue}");
     }
+    let ended = replay(&text);
+    assert!(passes(&ended, name), "{ended:#?}");
+}
+
+#[test]
+fn case_that_reads_messages_replays_only_with_their_bytes() {
+    let name = "srq::message_is_scattered_over_receive_sges";
+    let is_data = |it: &Entry| matches!(it, Entry::Data(_));
+    let text = record_whole(name);
+    assert!(!entries(&text).iter().any(is_data));
+    assert!(!passes(&replay(&text), name));
+    let whole = |limits| {
+        let mut tries = (0..20).map(|_| record(name, limits).0);
+        tries.find(|text| !text.contains("] unseen {")).expect("a whole recording")
+    };
+    let text = whole(RecordLimits { payload: true, ..LIMITS });
+    assert!(entries(&text).iter().any(is_data));
     let ended = replay(&text);
     assert!(passes(&ended, name), "{ended:#?}");
 }

@@ -14,6 +14,7 @@ use verbless_prm::CommandInfo;
 use verbless_prm::dump::write_command;
 
 use super::entry::{CaseEnd, CaseStart, Entry, Header, Ioctl, TITLE};
+use super::payload::Keys;
 use super::pseudonyms::Pseudonyms;
 use crate::Outcome;
 
@@ -25,6 +26,8 @@ pub struct RecordLimits {
     /// Whether GIDs, GUIDs and MAC addresses of the devices are kept; otherwise others stand for
     /// them throughout.
     pub identity: bool,
+    /// Whether what messages write to memory is recorded.
+    pub payload: bool,
 }
 
 /// A recording that is being written.
@@ -64,6 +67,8 @@ pub(crate) struct Section {
     files: AtomicU32,
     channels: AtomicU32,
     threads: Mutex<Vec<ThreadId>>,
+    /// The memory keys of its open files, if payload is recorded.
+    keys: Option<Keys>,
 }
 
 impl Recording {
@@ -122,6 +127,7 @@ impl Recording {
             files: AtomicU32::new(0),
             channels: AtomicU32::new(0),
             threads: Mutex::default(),
+            keys: self.limits.payload.then(Keys::default),
         })
     }
 
@@ -185,6 +191,11 @@ impl Section {
         self.files.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The memory keys of the case's files; `None`: payload is not recorded.
+    pub(super) fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
     /// The number of the next channel of the case.
     pub(super) fn next_channel(&self) -> u32 {
         self.channels.fetch_add(1, Ordering::Relaxed)
@@ -218,6 +229,7 @@ impl Section {
             Entry::Control(it) => serde_json::to_string(it).map(|json| ("control", json)),
             Entry::Wqe(it) => serde_json::to_string(it).map(|json| ("wqe", json)),
             Entry::Cqe(it) => serde_json::to_string(it).map(|json| ("cqe", json)),
+            Entry::Data(it) => serde_json::to_string(it).map(|json| ("data", json)),
             Entry::Event(it) => serde_json::to_string(it).map(|json| ("event", json)),
             Entry::Unseen(it) => serde_json::to_string(it).map(|json| ("unseen", json)),
         };

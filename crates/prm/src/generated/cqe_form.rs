@@ -97,9 +97,9 @@ structure! {
     /// Start of a CQE of a striding queue with SHAMPO (header split and merge, HW-GRO): in place of
     /// the LRO fields. The rest is cqe_striding. Needs hca_cap.shampo.
     ///
-    /// Source: linux: struct mlx5_cqe64; linux: mlx5e_handle_rx_cqe_mpwrq_shampo.
+    /// Source: linux: include/linux/mlx5/device.h shampo.
     CqeShampo, CqeShampoLayout, 0xc bytes = "cqe_shampo" {
-        sources: ["linux: struct mlx5_cqe64", "linux: mlx5e_handle_rx_cqe_mpwrq_shampo"];
+        sources: ["linux: include/linux/mlx5/device.h shampo"];
         reserved: [(0, 16), (32, 5), (39, 1)];
         /// Index of the WQE whose buffer holds the payload. `0x00.15:0`
         wqe_id set_wqe_id: number(u16, 16, 16);
@@ -227,10 +227,9 @@ structure! {
     /// header that the message carried, in place of the fields of cqe. The device scatters it here,
     /// as it is on the wire.
     ///
-    /// Source: rdma-core: struct mlx5_cqe64; rdma-core: libibverbs/tm_types.h struct ibv_tmh.
+    /// Source: rdma-core: libibverbs/tm_types.h struct ibv_tmh.
     CqeTagMatchingHeader, CqeTagMatchingHeaderLayout, 0x10 bytes = "cqe_tag_matching_header" {
-        sources:
-            ["rdma-core: struct mlx5_cqe64", "rdma-core: libibverbs/tm_types.h struct ibv_tmh"];
+        sources: ["rdma-core: libibverbs/tm_types.h struct ibv_tmh"];
         reserved: [(8, 24)];
         /// Kind of the message. `0x00.31:24`
         opcode set_opcode: named(TagMatchingHeaderOpcode(u8), 0, 8);

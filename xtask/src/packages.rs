@@ -112,7 +112,8 @@ pub(crate) fn check() -> Result<Outcome> {
                 rest.is_some_and(|rest| rest[1..].starts_with(|digit: char| digit.is_ascii_digit()))
             });
         let file = file.ok_or_else(|| format!("cargo package made no {name}"))?;
-        // With current times: those in a package are always the same, and cargo compares them.
+        // `m`: the files get current times. All packages have the same times in them, and cargo
+        // rebuilds by time.
         let unpacked =
             Command::new("tar").arg("xzmf").arg(&file).arg("-C").arg(&packed).status()?;
         if !unpacked.success() {

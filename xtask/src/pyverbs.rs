@@ -150,7 +150,7 @@ fn complaint(skips: &[Skip], link: Link, test: &str, verdict: &Verdict) -> Optio
     }
 }
 
-/// Runs them all.
+/// Runs all tests on both links.
 pub(crate) fn check() -> Result<Outcome> {
     let Some(version) = installed() else {
         return Ok(Outcome::Skipped(format!("{PACKAGE} is not installed: apt-get install it")));
@@ -181,7 +181,7 @@ pub(crate) fn check() -> Result<Outcome> {
             skips.iter().any(|skip| skip.always() && skip.is_about(link, name.as_str()))
         };
         let listed: Vec<&str> = names.iter().filter(skips).map(String::as_str).collect();
-        // If any of them did not skip, each runs by itself.
+        // Tests that did not skip run again, each by itself; if the shared run fails, all do.
         let (success, text) = run(&model, &tree, link, &listed);
         let skipped: Vec<&str> =
             listed.into_iter().filter(|test| success && did_skip(&text, test)).collect();

@@ -105,7 +105,7 @@ impl Report {
             {
                 24
             } else if line.contains(": FAILED: ") {
-                // A guest's: its console follows.
+                // A failed guest; its console follows.
                 16
             } else if line.starts_with("---- ") && line.ends_with(" stdout ----") {
                 8
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_lists_failures_only() {
+    fn failure_lines_are_about_failures_only() {
         let output = "test a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\n\n\
                       thread 'b::c' panicked at b.rs:1:2:\nit is 7\n\n\n\n\n\nfailures:\n    b::c\n\
                       FAIL  write\n      it is 9\n      not 8\npass  read\n";
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_includes_failure_of_guest() {
+    fn failure_lines_include_failed_guest() {
         let output = "27 passed, 0 failed, 0 skipped\nthe guest's kernel warned: it\n\
                       Linux 6.1.0: FAILED: the guest's kernel is in trouble: BUG\n  BUG: lockup\n";
         let ends = "--- VM: rdma-core: FAILED, 1 of 28 (1 s, 2 s of CPU)\n\
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_includes_cause_of_process_death() {
+    fn failure_lines_include_cause_of_process_death() {
         let output = "test a ... ok\n==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 f\n\
                       SUMMARY: it\nerror: test failed, to rerun pass `-p a --lib`\n\nCaused by:\n  \
                       process didn't exit successfully: `a` (signal: 6)\nnothing\n";
@@ -297,9 +297,9 @@ mod tests {
         found.sort_unstable();
         assert_eq!(found, [11, 12, 13]);
         let own = std::process::id() as i32;
-        let mut child = Command::new("sleep").arg("100").spawn().expect("it starts");
+        let mut child = Command::new("sleep").arg("100").spawn().expect("the child starts");
         assert!(descendants(own, &super::processes()).contains(&(child.id() as i32)));
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.kill().expect("the child runs");
+        child.wait().expect("the child ends");
     }
 }

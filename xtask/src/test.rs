@@ -3,7 +3,7 @@
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
 //! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
-//! the PRM, the instruction counts of the data path, 15 s of each fuzz target and our programs for
+//! the PRM, the instruction counts of the data path, 10 s of each fuzz target and our programs for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! with `CI=true` such a skip is a failure, unless `xtask/expected-skips.toml` lists it.
 //!
@@ -278,7 +278,8 @@ fn features() -> Result<Outcome> {
     for package in EMBEDDED {
         good += u64::from(cargo(&["check", "-p", package]).status()?.success());
     }
-    // As programs have the model in their tests: the workspace's build has more features of it.
+    // The model with only the features that a program's tests enable; the workspace's build enables
+    // more.
     let mut reduced = cargo(&["test", "-p", "verbless", "--features", "model"]);
     good += u64::from(reduced.env("VERBLESS_TEST_REDUCED", "1").status()?.success());
     let reduced = REDUCED.iter().flat_map(|package| ["-p", package]);
@@ -287,7 +288,7 @@ fn features() -> Result<Outcome> {
     good += u64::from(lints.status()?.success());
     let mut doc = cargo(&["doc", "--no-deps"]);
     good += u64::from(doc.args(reduced).env("RUSTDOCFLAGS", "-D warnings").status()?.success());
-    // A feature of the model without its other one.
+    // The model's feature `gdb` without `toml`.
     let one = ["check", "-p", "verbless-model", "--features", "gdb"];
     good += u64::from(cargo(&one).status()?.success());
     Ok(Outcome::ran(good, 4 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
@@ -720,7 +721,7 @@ mod tests {
         assert_eq!(chosen(None, true), FAST);
         let whole = chosen(None, false);
         assert_eq!(whole.len(), STEPS.len() - 1);
-        assert!(!whole.contains(&SUITE_IN_PROCESS), "it is part of another");
+        assert!(!whole.contains(&SUITE_IN_PROCESS), "the step is part of another");
         assert_eq!(chosen(Some("in process"), false), [SUITE_IN_PROCESS], "by part of its name");
     }
 

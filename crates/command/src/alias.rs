@@ -1,9 +1,9 @@
 //! Keys of other functions: the owner opens an mkey to functions with its access key
 //! (ALLOW_OTHER_VHCA_ACCESS), and they create an alias of it.
 //!
-//! An alias is an mkey of this function with the memory and access flags of the owner's mkey. It
-//! ends with the owner's mkey: an access then fails like that of an mkey that does not exist. A DPU
-//! reaches its host's memory in this way (UCX: `uct_ib_mlx5_devx_mem_attach`).
+//! An alias is an mkey of this function with the memory and access flags of the owner's mkey. It is
+//! valid until the owner destroys its mkey: an access through it then fails like one with an
+//! unknown key. A DPU reaches its host's memory in this way (UCX: `uct_ib_mlx5_devx_mem_attach`).
 
 use std::fmt;
 use std::fs::File;
@@ -34,7 +34,7 @@ impl AccessKey {
     /// Random bytes of the system (`/dev/urandom`).
     ///
     /// # Errors
-    /// The system provides none.
+    /// The system provides no random bytes.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -60,7 +60,7 @@ pub struct AliasAttr {
     pub pd: Pd,
     /// The function that owns the key ([`Device::vhca_id`] there).
     pub vhca_id: u16,
-    /// The key there.
+    /// The remote key of the owner's mkey.
     pub key: Rkey,
     /// The access key that the owner set.
     pub access_key: AccessKey,

@@ -256,8 +256,7 @@ impl Caps {
     }
 
     /// Maximum number of scatter/gather entries of a send of a connected queue pair: the room in
-    /// the largest WQE beside its other segments. [`Self::max_datagram_sges`] has that of a
-    /// datagram.
+    /// the largest WQE beside its other segments. For a datagram: [`Self::max_datagram_sges`].
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
@@ -270,8 +269,8 @@ impl Caps {
     }
 
     /// Maximum bytes of inline data of a send of a connected queue pair: the room in the largest
-    /// WQE beside control, remote address and the inline header. [`Self::max_datagram_inline`] has
-    /// that of a datagram.
+    /// WQE beside control, remote address and the inline header. For a datagram:
+    /// [`Self::max_datagram_inline`].
     pub fn max_inline(&self) -> usize {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }
@@ -320,5 +319,6 @@ pub(crate) fn query_hca_cap(
 /// The `ds` field of a control segment counts up to 63.
 const MAX_DS: usize = 63;
 
-/// Of the 63 ds of a WQE, the last of 16 wqebbs is not whole.
+/// Control and remote address segments, and 59 ds of payload: the limit of a send queue of
+/// verbless-ring.
 const MAX_SEND_WQE_BYTES: usize = 61 * 16;

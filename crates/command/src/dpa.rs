@@ -418,7 +418,7 @@ impl DpaProcess {
     /// Sets the function that runs in the process when an error ends it, before
     /// [`query`](Self::query) reports the end. Its argument is the status; it has the outbox,
     /// windows and metadata of the failed run. Nothing else runs in the process then. Its return
-    /// value, and an error of its own, change nothing.
+    /// value is ignored, and so is an error in it.
     ///
     /// # Errors
     /// The process has had a thread, or has ended.

@@ -72,7 +72,7 @@ pub struct EmulatedDevice {
     vectors: u16,
 }
 
-/// A doorbell of an emulated device. A ring makes a CQE of zeros, one per arm.
+/// A doorbell of an emulated device. A write to it makes a CQE of zeros, one per arm.
 #[derive(Debug)]
 pub struct EmulatedDoorbell {
     object: GeneralObject,
@@ -84,11 +84,12 @@ pub struct EmulatedDoorbell {
 pub struct EmulatedDoorbellInfo {
     /// The last value written to the doorbell.
     pub value: u32,
-    /// Number of rings of the doorbell, modulo 2^32.
+    /// Number of writes to the doorbell, modulo 2^32.
     pub rings: u32,
-    /// Whether the next ring makes a CQE.
+    /// Whether the next write makes a CQE.
     pub armed: bool,
-    /// Whether the doorbell was rung and has made no CQE since: an arm then makes one at once.
+    /// Whether the doorbell was written to and has made no CQE since: an arm then makes one at
+    /// once.
     pub pending: bool,
 }
 
@@ -134,7 +135,7 @@ impl Device {
         Ok(Arc::new(EmulatedDevice { object, queues, vectors }))
     }
 
-    /// Attaches to the doorbell of a queue of an emulated device, so that rings make CQEs.
+    /// Attaches to the doorbell of a queue of an emulated device: a write to it then makes a CQE.
     ///
     /// # Errors
     /// The device has no such queue; its doorbell is already attached.
@@ -235,7 +236,7 @@ impl EmulatedDoorbell {
         self.object.id()
     }
 
-    /// Destroys the attachment: rings of the doorbell make no more CQEs.
+    /// Destroys the attachment: writes to the doorbell make no more CQEs.
     ///
     /// # Errors
     /// The device does not respond.

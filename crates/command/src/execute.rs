@@ -1,4 +1,5 @@
-//! Executes a typed command by each DevX ioctl. None accepts a layout that only the model has.
+//! Executes typed commands, one function per DevX ioctl. None compiles for a command that only the
+//! model has.
 
 use verbless_devx::{Context, DevxObject, Result};
 use verbless_prm::{CommandInput, IntoBytes};
@@ -80,7 +81,7 @@ mod tests {
     fn move_to_state_follows_a_state_that_changes_once() {
         let state = Cell::new(1);
         let modify = |from| {
-            // It fails by itself before the first command.
+            // The queue goes to ERR by itself before the first command.
             if from == 1 {
                 state.set(2);
                 return Err(refused());
@@ -88,9 +89,9 @@ mod tests {
             state.set(0);
             Ok(())
         };
-        move_to_state(0, || Ok(state.get()), modify).expect("it is moved from 2");
+        move_to_state(0, || Ok(state.get()), modify).expect("the queue moves from state 2");
         assert_eq!(state.get(), 0);
-        move_to_state(0, || Ok(0), |_| panic!("it exists")).expect("nothing to do");
+        move_to_state(0, || Ok(0), |_| panic!("no command is needed")).expect("no command");
         assert!(
             move_to_state(0, || Ok(3), |_| Err(refused())).is_err(),
             "a refusal from the same state"

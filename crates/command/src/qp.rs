@@ -68,7 +68,7 @@ pub struct QpAttr {
     pub rmp: Option<Arc<RmpObject>>,
     /// log2 of the bytes per receive WQE, at least 4 (one data segment).
     pub log_receive_stride: u8,
-    /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
+    /// User index (24 bits): the device writes it into CQEs beside the QPN.
     pub user_index: u32,
     /// Whether the queue pair takes DMA MMO WQEs (`DmaMmo` of verbless-ring). It needs the service
     /// RC, and the capability `dma_mmo_qp` or `dma_mmo_sq`.

@@ -209,8 +209,8 @@ impl Device {
     }
 }
 
-/// Whether a function with a RoCE page allows force loopback; `enabled`: RoCE is, in its vport
-/// context.
+/// Whether a function with a RoCE page allows force loopback; `enabled`: its vport context enables
+/// RoCE.
 fn allows_force_loopback(general: &prm::HcaCap, roce: &prm::RoceCap, enabled: bool) -> bool {
     match enabled {
         true => roce.fl_rc_qp_when_roce_enabled(),
@@ -238,7 +238,7 @@ const VUID_BYTES: usize = 128;
 mod tests {
     use super::*;
 
-    /// No page of RoCE says whether RoCE is on: the vport context does.
+    /// The RoCE page does not say whether RoCE is enabled; the vport context does.
     #[test]
     fn force_loopback_follows_caps_of_vport_roce_state() {
         let allows = |general_off, roce_off, roce_on, enabled| {

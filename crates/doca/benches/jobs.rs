@@ -84,7 +84,7 @@ fn measured_post(qp: &mut Qp, (scratch, from, to): (Scratch, Sge, Sge)) {
 #[inline(never)]
 fn measured_poll(qp: &mut Qp, cq: &mut Cq) {
     for cookie in 0..ROUND as u64 {
-        let done = qp.poll(cq).expect("the model is idle").expect("it does not fail");
+        let done = qp.poll(cq).expect("the model is idle").expect("the request succeeds");
         assert_eq!(done.cookie, cookie);
     }
 }
@@ -203,7 +203,9 @@ fn submit(rig: &mut Rig) {
 #[inline(never)]
 fn measured_submit(workq: &mut WorkQ, dma: &Dma, pairs: &mut Pairs) {
     for (number, pair) in pairs.iter_mut().enumerate() {
-        let Some((source, destination)) = pair.take() else { panic!("it came back") };
+        let Some((source, destination)) = pair.take() else {
+            panic!("the buffers did not come back")
+        };
         let job = dma.memcpy(source, destination).user_data(number as u64);
         if let Err(refused) = workq.submit(job) {
             panic!("there is room: {refused}");

@@ -252,7 +252,8 @@ mod tests {
     #[test]
     fn silent_client_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut silent = TcpStream::connect(listener.local_addr().expect("one")).expect("it is");
+        let mut silent =
+            TcpStream::connect(listener.local_addr().expect("one")).expect("the server listens");
         let (start, limit) = (std::time::Instant::now(), Duration::from_millis(300));
         let (stream, _) = listener.accept().expect("a client");
         // A slow client: a byte of an endless message arrives now and then.
@@ -266,7 +267,10 @@ mod tests {
                 std::thread::sleep(limit / 10);
             }
         });
-        let error = greeted(stream, limit).err().expect("it took too long").to_string();
+        let error = greeted(stream, limit)
+            .err()
+            .expect("the greeting takes longer than the limit")
+            .to_string();
         assert!(start.elapsed() < 10 * limit, "{error}");
         assert!(error.contains("took longer than"), "{error}");
         slow.join().expect("the thread ends");

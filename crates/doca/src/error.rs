@@ -285,7 +285,8 @@ mod tests {
             let error = Error::from(below);
             assert_eq!((error.kind(), error.to_string()), (kind, text), "{lower:?}");
             let source = std::error::Error::source(&error).expect("the error below");
-            let below = source.downcast_ref::<lower::Error>().expect("it is as it was");
+            let below =
+                source.downcast_ref::<lower::Error>().expect("the source is the original error");
             assert_eq!(below.kind(), lower);
         }
         for errno in [Errno::EMFILE, Errno::ENFILE] {

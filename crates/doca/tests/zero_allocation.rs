@@ -1,6 +1,5 @@
-//! After the start nothing allocates: buffers, pools, jobs and their results.
-//!
-//! For all of 3.1 and 3.3.4.1 of 2.2.
+//! Started objects do not allocate: buffers, pools, jobs and their results (sections 3.1 and
+//! 3.3.4.1 of the DOCA 2.2 document).
 
 #![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
 
@@ -63,7 +62,7 @@ fn allocation_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 2);
 }
 
-/// The next result, without an error's text.
+/// The next result. An error's text is not formatted, because that would allocate.
 fn next(workq: &mut WorkQ) -> Event {
     loop {
         match workq.progress_retrieve() {
@@ -91,7 +90,7 @@ fn bufs_are_used_without_allocation() {
             drop((buffer, copy));
             drop(reference);
         }
-        // All are out: the refusal has a constant text.
+        // The inventory is empty: the error has a constant text.
         let all: [_; 8] = std::array::from_fn(|_| inventory.buf_by_addr(&map, at, 1).unwrap());
         assert!(inventory.buf_by_addr(&map, at, 1).is_err());
         drop(all);
@@ -140,7 +139,7 @@ fn jobs_are_handled_without_allocation() {
     let mut session = Some(sha.partial(Algorithm::Sha256));
     let work = || {
         for lap in 0..200 {
-            // The depth of the work queue: plain copies, chains, an empty one, hashes.
+            // Eight jobs fill the work queue: copies, a copy of chains, an empty copy, hashes.
             for n in 0..3 {
                 workq.submit(dma.memcpy(from(64), to()).user_data(n)).unwrap();
             }
@@ -153,14 +152,14 @@ fn jobs_are_handled_without_allocation() {
             workq.submit(sha.hash(Algorithm::Sha512, from(64), to())).unwrap();
             let part = session.take().unwrap();
             workq.submit(sha.update(part, from(64))).unwrap();
-            // One more is refused, and returned.
+            // A ninth job is refused and returned.
             assert!(workq.submit(dma.memcpy(from(1), to())).is_err(), "{lap}");
             for _ in 0..8 {
                 if let Event::Sha(HashDone { session: Some(back), .. }) = next(&mut workq) {
                     session = Some(back);
                 }
             }
-            // And one whose buffers do not fit.
+            // A job whose buffers do not fit is refused too.
             assert!(workq.submit(dma.memcpy(from(1024), to())).is_err(), "{lap}");
         }
     };
@@ -210,7 +209,7 @@ fn rdma_jobs_are_handled_without_allocation() {
             a.workq.submit(a.rdma().fetch_and_add(there, here, 1)).unwrap();
             let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
             a.workq.submit(a.rdma().compare_and_swap(there, here, 1, 2)).unwrap();
-            // One with a too short remote buffer is refused, and returned.
+            // A job whose remote buffer is too short is refused and returned.
             assert!(a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 8))).is_err());
             (0..7).for_each(|_| drop(next(&mut a.workq)));
             (0..3).for_each(|_| drop(next(&mut b.workq)));
@@ -236,7 +235,7 @@ fn restarted_rdma_submits_without_allocation() {
         };
         assert_eq!(allocations(work), 0, "round {round}");
     }
-    // The first job finds the instance stopped, and the one after it, started.
+    // The instance is started again, and not yet connected.
     let [a, _] = &mut ends;
     let stopped = a.rdma.take().unwrap().stop().unwrap();
     a.rdma = Some(stopped.start().unwrap());

@@ -49,7 +49,7 @@
 //! start.arguments[..2].copy_from_slice(&[40, 2]);
 //! dpa.add(RunnerId::Call(1), 1, start)?;
 //! while let Some(turn) = dpa.turn() {
-//!     assert!(dpa.run(turn).is_none(), "it makes no request to the device");
+//!     assert!(dpa.run(turn).is_none(), "the run makes no request to the device");
 //! }
 //! let (state, counts, _) = dpa.runner(RunnerId::Call(1)).expect("the call");
 //! assert_eq!((state, counts.result), (RunnerState::Finished, 42));

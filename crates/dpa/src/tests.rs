@@ -36,7 +36,7 @@ const FREE: fn(u16) -> bool = |_| true;
 #[test]
 fn function_runs_only_on_units_of_its_partition() {
     let mut sharing = sharing();
-    assert!(!sharing.add_process(VF), "it is in no partition");
+    assert!(!sharing.add_process(VF), "the VF is in no partition");
     assert_eq!(sharing.find(VF, Affinity::Any, FREE), None);
     let id = sharing.add_partition(MANAGER, partition(2..4, &[VF], 1)).unwrap();
     assert!(sharing.add_process(VF));
@@ -98,7 +98,11 @@ fn units_in_use_cannot_leave_their_partition() {
         let units = Some(units.iter().copied().collect());
         PartitionChanges { units, ..PartitionChanges::default() }
     };
-    assert_eq!(change(&mut sharing, members()), Err(ShareRefusal::InUse), "it has a process");
+    assert_eq!(
+        change(&mut sharing, members()),
+        Err(ShareRefusal::InUse),
+        "the member has a process"
+    );
     assert_eq!(change(&mut sharing, units(&[0])), Err(ShareRefusal::InUse), "one is bound to it");
     assert_eq!(change(&mut sharing, units(&[1, 2])), Ok(()));
     sharing.unbind(Affinity::Unit(1));

@@ -86,8 +86,8 @@ pub struct DoorbellToCq {
 }
 
 impl DoorbellToCq {
-    /// Attaches to the doorbell of a queue, so that rings make CQEs of zeros on `cq`
-    /// (`flexio_emu_db_to_cq_map`).
+    /// Attaches to the doorbell of a queue (`flexio_emu_db_to_cq_map`): a write to the doorbell
+    /// makes a CQE of zeros on `cq`.
     ///
     /// # Errors
     /// The process has ended; the device has no such queue, or its doorbell is already attached;

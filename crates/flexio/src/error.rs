@@ -90,19 +90,18 @@ impl fmt::Display for Error {
             Self::Device(error) => error.fmt(f),
             Self::Timeout(time) => write!(
                 f,
-                "a call did not return within {time:?} and was ended; ProcessConfig::timeout gives \
-                 it longer"
+                "a call did not return within {time:?} and was ended: raise ProcessConfig::timeout"
             ),
             Self::CopyTimeout(time) => write!(
                 f,
-                "a copy to or from the heap did not complete within {time:?}; \
-                 ProcessConfig::timeout gives it longer"
+                "a copy to or from the heap did not complete within {time:?}: raise \
+                 ProcessConfig::timeout"
             ),
             Self::QueueTimeout(time) => write!(
                 f,
                 "a command queue was full, or not empty, for {time:?}: a new task was not added, \
-                 earlier ones continue; ProcessConfig::timeout waits longer, \
-                 CmdqConfig::log_depth makes room for more tasks"
+                 earlier ones continue; raise ProcessConfig::timeout, or CmdqConfig::log_depth for \
+                 more room"
             ),
             Self::NotRecovered(FreeError { error, range: (address, bytes), .. }) => write!(
                 f,

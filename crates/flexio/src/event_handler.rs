@@ -347,7 +347,7 @@ mod tests {
         for _ in 0..3 {
             call(&process, START, handler.activation_id().0.into());
         }
-        assert_eq!(handler.query().unwrap().runs, 0, "it is in its init state");
+        assert_eq!(handler.query().unwrap().runs, 0, "the handler is in its init state");
         handler.run(5).unwrap();
         assert_eq!(runs(&handler), 1, "three events count as one");
     }

@@ -412,7 +412,7 @@ impl Buffer {
         self.shared.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -124,7 +124,7 @@ impl Mkey {
         self.length
     }
 
-    /// Whether there are none: never.
+    /// Whether there are no bytes: never.
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -184,7 +184,7 @@ fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     assert_eq!(buffer.address(), address);
     let mut back = vec![0; length];
     region.read_at(0, &mut back)?;
-    assert!(back.iter().all(|&byte| byte == 0), "it was copied");
+    assert!(back.iter().all(|&byte| byte == 0), "the bytes were copied");
     buffer.read_at(0, &mut back)?;
     assert!(back.iter().all(|&byte| byte == 0x5a), "the buffer's content");
     model.inject(0, Fault::LoseCompletion, 0, 1);

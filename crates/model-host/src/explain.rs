@@ -150,7 +150,7 @@ mod tests {
             ("0x1234567890", "No number of mlx5's messages has more than 32 bits"),
             ("0xee", "no meaning in: command status"),
         ] {
-            let error = explain(code).expect_err("it means nothing");
+            let error = explain(code).expect_err("the code means nothing");
             assert!(error.contains(why), "{code}: {error}");
         }
     }

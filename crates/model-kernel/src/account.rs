@@ -156,9 +156,10 @@ impl Account {
         self.above.as_deref().unwrap_or(self)
     }
 
-    /// How much the account may hold: what is left for all others on its level; if those hold
-    /// nothing, at least all but the reserve. The processes of the only filter share what is left
-    /// for other filters, and not more: the filter loses the rest as soon as another one holds any.
+    /// Amount that the account may hold. In general this is the amount that nobody on its level
+    /// holds; while no other account on the level holds any, it is at least all but the reserve.
+    /// The processes of a sole filter share only the amount that is free for other filters, because
+    /// the filter loses the rest as soon as another filter holds any.
     fn share(&self, resource: Resource, all: &[usize; RESOURCES]) -> usize {
         let left = self.pool.most[resource as usize].saturating_sub(all[resource as usize]);
         let (capacity, taken) = match &self.above {
@@ -290,7 +291,8 @@ mod tests {
         assert_eq!(held.len(), 576);
         let (others, last) = (fill(&second), fill(&third));
         assert_eq!((others.len(), last.len()), (96, 48));
-        // It is not the only one: it gets nothing before it has given up as much as others lack.
+        // It is not the sole filter now: it gets nothing until it holds no more than the amount
+        // left for others.
         held.truncate(577 - 24);
         assert_eq!(fill(&first).len(), 0);
         drop((others, last));

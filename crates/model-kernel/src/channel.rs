@@ -208,9 +208,9 @@ impl Channel {
     /// Prepares to take back the unread records with a tag. EAGAIN: the socket has some, and the
     /// client's end cannot be borrowed at the moment.
     ///
-    /// The kernel takes them off its list. Here they may lie in the socket, whose other end is the
-    /// client's. This borrows the client's end, and keeps other records in the backlog until the
-    /// [`Retraction`] is dropped. The channel is unlocked while this searches the client's
+    /// Linux removes them from the file's list. Here they may lie in the socket, whose other end is
+    /// the client's. This borrows the client's end, and keeps other records in the backlog until
+    /// the [`Retraction`] is dropped. The channel is unlocked while this searches the client's
     /// descriptors, which can take as long as the client wants: the device keeps sending meanwhile.
     pub(super) fn prepare_retraction(
         self: &Arc<Self>,
@@ -236,7 +236,9 @@ impl Channel {
     /// Takes back the unread records with a tag; returns their count.
     #[cfg(test)]
     fn retract(self: &Arc<Self>, tag: u64, client: &dyn Client) -> u32 {
-        self.prepare_retraction(tag, client).expect("it can be borrowed").finish(client)
+        self.prepare_retraction(tag, client)
+            .expect("the client's end can be borrowed")
+            .finish(client)
     }
 
     /// Queues an 8-byte record, unless one with the same tag waits to be read.
@@ -691,7 +693,7 @@ pub(crate) mod tests {
             assert!(sent < MAX_WAITING as u64, "there is no limit");
         }
         let bytes = || {
-            // Not while the feeder has the channel.
+            // The lock keeps the feeder out of the channel.
             let _state = channel.lock();
             account.taken(Resource::Bytes)
         };
@@ -715,7 +717,7 @@ pub(crate) mod tests {
     fn record_of_ended_channel_is_lost() {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         drop(fd);
-        // It finds out by the first record.
+        // Sending the first record shows that the client's end is closed.
         channel.send_tagged(1, vec![1; 8]);
         assert!(!channel.send_tagged(1, vec![2; 8]));
         assert_eq!(channel.retract(1, &OwnProcess::default()), 1);
@@ -879,7 +881,7 @@ pub(crate) mod tests {
         channel.send_tagged(1, vec![2; 8]);
         assert_eq!((read(&fd), read(&fd)), (Ok(vec![1; 8]), Ok(vec![2; 8])));
         // Records that the device sends between preparation and end need no borrowed end.
-        let retraction = channel.prepare_retraction(1, &full).expect("it has none");
+        let retraction = channel.prepare_retraction(1, &full).expect("the tag has no sent record");
         channel.send_tagged(1, vec![3; 8]);
         channel.send_tagged(2, vec![4; 8]);
         assert_eq!(retraction.finish(&full), 1);
@@ -891,7 +893,7 @@ pub(crate) mod tests {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         channel.send_tagged(1, vec![1; 8]);
         let meanwhile = || {
-            assert!(channel.state.try_lock().is_ok(), "it is locked");
+            assert!(channel.state.try_lock().is_ok(), "the channel is locked");
             channel.send_tagged(2, vec![2; 8]);
             channel.send_tagged(1, vec![3; 8]);
             Ok(())
@@ -906,7 +908,7 @@ pub(crate) mod tests {
         channel.send_tagged(1, vec![1; 8]);
         channel.send_tagged(2, vec![2; 8]);
         let meanwhile = || {
-            assert!(channel.state.try_lock().is_ok(), "it is locked");
+            assert!(channel.state.try_lock().is_ok(), "the channel is locked");
             channel.send_tagged(3, vec![3; 8]);
             assert_eq!(channel.lock().backlog.records.len(), 1, "behind those that are taken back");
         };
@@ -962,7 +964,7 @@ pub(crate) mod tests {
         let message = message.expect("a message");
         let Some(ControlMessageOwned::ScmRights(passed)) = message.cmsgs().expect("whole").next()
         else {
-            panic!("it has the descriptor");
+            panic!("the message has no descriptor");
         };
         let fd = descriptor::duplicate(passed[0]).expect("the file is open");
         assert_eq!(channel.retract(2, &client), 1);

@@ -1,8 +1,5 @@
 //! File descriptors: one that a client in this process names by number, the sockets of event
 //! channels, and an empty file.
-//!
-//! nix has most of these calls too, but only with its feature `socket`, which adds two more crates
-//! to every program that tests against the model.
 #![allow(unsafe_code)] // a descriptor given as a number, and system calls
 
 use std::collections::BTreeMap;
@@ -24,8 +21,8 @@ pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: the descriptor is borrowed for one fcntl only, which checks that it is open; fcntl
-    // changes nothing of it.
+    // SAFETY: the descriptor is borrowed for one fcntl only, which checks that it is open and does
+    // not change it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     borrowed
         .try_clone_to_owned()
@@ -41,8 +38,8 @@ pub(crate) fn empty_file() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The bytes that the peer of `socket` has yet to read, as the kernel accounts for them: a fixed
-/// amount for each record of one size.
+/// The bytes that the peer of `socket` has yet to read, as the kernel accounts for them: records of
+/// equal length count equally ([`record_cost`]).
 pub(crate) fn unread(socket: &OwnedFd) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ writes one int to the pointer, which is valid for it; the borrowed
@@ -73,8 +70,8 @@ pub(crate) fn record_cost(length: usize) -> usize {
 }
 
 /// A pair of connected sockets with record boundaries (SOCK_SEQPACKET). The second cannot send:
-/// its holder could send descriptors, which close with the first, and closing a file can block
-/// (SO_LINGER, FUSE).
+/// otherwise its holder could send descriptors, and to close the first socket would close them too,
+/// which can block (SO_LINGER, FUSE).
 pub(crate) fn record_sockets() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

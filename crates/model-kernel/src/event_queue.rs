@@ -100,9 +100,9 @@ impl EventQueue {
         Some(eqe)
     }
 
-    /// Passes the EQEs that the device has written to `handle`, at most as many as the queue has
-    /// entries; true if it may have more. `ring` gets the doorbell word every [`BUDGET`] EQEs, so
-    /// that the device can reuse their slots meanwhile.
+    /// Calls `handle` for the EQEs that the device has written, at most as many as the queue has
+    /// entries; true if there may be more. Every [`BUDGET`] EQEs, `ring` gets the doorbell word, so
+    /// that the device can reuse their slots.
     #[must_use]
     pub(super) fn serve(
         &mut self,

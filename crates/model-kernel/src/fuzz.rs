@@ -88,7 +88,7 @@ impl FuzzFile {
         methods.collect()
     }
 
-    /// Calls an ioctl; the errno, if it fails.
+    /// Calls an ioctl; returns the errno if it fails.
     pub fn ioctl(&self, words: &mut [u64]) -> Result<(), i32> {
         self.file.ioctl(words).map_err(|errno| errno as i32)
     }

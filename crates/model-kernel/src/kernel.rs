@@ -237,7 +237,8 @@ impl Kernel {
     /// outbox. Any other errno: the client gets no outbox.
     pub(super) fn pass(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
         match self.run(input, output) {
-            // Linux before 5.18 returns its own answer for a dead device to clients too.
+            // For a dead device, Linux before 5.18 answers some commands itself, clients' commands
+            // too.
             Err(Errno::ENXIO)
                 if self.release < KernelRelease::Newest
                     && succeeds_on_dead_device(rules::opcode(input)) =>
@@ -375,7 +376,7 @@ impl Kernel {
         let kernel = Arc::downgrade(self);
         let serve_rest = move || {
             while kernel.upgrade().is_some_and(|kernel| kernel.serve()) {
-                // Others may lock the queues.
+                // Lets other threads lock the queues.
                 thread::yield_now();
             }
         };

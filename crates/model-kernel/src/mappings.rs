@@ -373,7 +373,8 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
         let text = b"abcdef\n\nabc\nabcdefgh";
         let mut lines = Lines::new(&text[..], 4, text.len());
         let all: Vec<_> =
-            std::iter::from_fn(|| lines.next().expect("it is short").map(<[u8]>::to_vec)).collect();
+            std::iter::from_fn(|| lines.next().expect("the list is short").map(<[u8]>::to_vec))
+                .collect();
         assert_eq!(all, [&b"abcd"[..], b"", b"abc", b"abcd"]);
         // Truncated bytes count.
         let mut lines = Lines::new(&text[..], 4, text.len() - 1);
@@ -392,7 +393,7 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
         let path = "\\040".repeat(4096);
         let mount = |kind| format!("27 1 0:31 {path} {path} rw shared:7 - {kind} x rw\n");
         for (kind, in_memory) in [("tmpfs", true), ("ext4", false)] {
-            let found = read_mounts(mount(kind).as_bytes()).expect("it is short");
+            let found = read_mounts(mount(kind).as_bytes()).expect("the list is short");
             assert_eq!(found, [((0, 31), in_memory)].into(), "{kind}");
         }
     }

@@ -139,7 +139,7 @@ impl PageQueue {
     fn may_wait(&self, of: ClientId) -> bool {
         let own = self.waiting.iter().filter(|it| it.of == of).count();
         let of_filter = self.waiting.iter().filter(|it| it.of.filter == of.filter).count();
-        // A filter has at most as many as are left for all others.
+        // A filter may have at most as many waiting lists as remain for all other filters.
         of_filter < MAX_WAITING - self.waiting.len() && own < MAX_OF_CLIENT
     }
 
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn long_page_list_waits_for_room() {
         let pool = pool!();
-        assert!(pool.take(101, alone(1), TEST_TIMEOUT).is_none(), "it never has room");
+        assert!(pool.take(101, alone(1), TEST_TIMEOUT).is_none(), "101 entries never fit");
         let first = pool.take(60, alone(1), TEST_TIMEOUT).expect("room");
         let second = pool.take(40, alone(1), TEST_TIMEOUT).expect("the rest");
         assert!(pool.take(1, alone(2), Duration::from_millis(10)).is_none(), "none came free");
@@ -268,7 +268,7 @@ mod tests {
             }
             let start = Instant::now();
             assert!(pool.take(1, of(capacity), TEST_TIMEOUT).is_none());
-            assert!(start.elapsed() < TEST_TIMEOUT / 2, "it does not wait");
+            assert!(start.elapsed() < TEST_TIMEOUT / 2, "the call does not wait");
         }
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
@@ -317,7 +317,7 @@ mod tests {
         (last..last + MAX_OF_CLIENT).for_each(wait_as);
         let start = Instant::now();
         assert!(pool.take(1, alone(MAX_WAITING), TEST_TIMEOUT).is_none());
-        assert!(start.elapsed() < TEST_TIMEOUT / 2, "it does not wait");
+        assert!(start.elapsed() < TEST_TIMEOUT / 2, "the call does not wait");
         drop(first);
         assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
     }

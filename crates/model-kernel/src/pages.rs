@@ -24,7 +24,7 @@ impl SystemPage {
     /// A page of `kibibytes` KiB.
     ///
     /// # Errors
-    /// It is none of 4, 16 and 64, or below the size of this process's pages.
+    /// The size is not 4, 16 or 64 KiB, or is less than that of this process's pages.
     pub fn new(kibibytes: u32) -> Result<Self, String> {
         let (bytes, own) = (u64::from(kibibytes) << 10, page_size() as u64);
         match kibibytes {

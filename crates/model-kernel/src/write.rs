@@ -218,8 +218,8 @@ impl Method<'_> {
     }
 }
 
-/// Refuses a static rate (`ib_rate`) that does not exist, as `mlx5r_ib_rate`: 0 is none, and 2 to
-/// 23 are 2.5 to 800 Gb/s.
+/// Refuses a static rate (`ib_rate`) that does not exist, as `mlx5r_ib_rate`: 0 is no limit, and 2
+/// to 23 are 2.5 to 800 Gb/s.
 pub(super) fn check_rate(rate: u8) -> Result<(), Errno> {
     match rate {
         0 | 2..=23 => Ok(()),

@@ -374,7 +374,7 @@ impl Arriving {
         self.replay.push_back(replay);
     }
 
-    /// READs and atomics without a response so far, repeated ones excluded.
+    /// Number of READs and atomics whose responses are not sent yet, without repeated requests.
     pub(crate) fn unanswered(&self) -> usize {
         let pending = |answer: &&Answer| {
             matches!(
@@ -457,8 +457,8 @@ mod tests {
         assert_eq!(all.in_flight(), 3);
         assert_eq!((all.retire().unwrap().psn, all.retire().unwrap().psn), (0xff_fffe, 1));
         assert!(all.retire().is_none());
-        assert_eq!(all.position(2), None, "it was retired");
-        assert_eq!(all.position(7), None, "it was never sent");
+        assert_eq!(all.position(2), None, "the request was retired");
+        assert_eq!(all.position(7), None, "the request was never sent");
     }
 
     #[test]
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(
             all.position(3),
             Some(PsnPosition { request: 0, packet: 3 }),
-            "it was sent before"
+            "the packet was sent before"
         );
         let late = all.position(4).unwrap();
         all.acknowledge_before(late).unwrap();
@@ -521,7 +521,8 @@ mod tests {
         arriving.answer(acknowledge(PSN_MASK - 200));
         arriving.answer(read(0, 9));
         arriving.answer(acknowledge(128));
-        // The part before the waiting ones, across the wrap; and one at its own position.
+        // A repeated READ before the waiting answers, across the PSN wrap; and one that is itself
+        // waiting.
         arriving.answer_again(read(PSN_MASK - 127, 0));
         arriving.answer_again(read(0, 0));
         let expected =

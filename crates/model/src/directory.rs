@@ -154,9 +154,9 @@ impl Directory {
         found.map(|port| port.function)
     }
 
-    /// Whether a QP of function `to` at port `port` with peer `peer` accepts messages that a QP of
-    /// function `from` sends to `sent`, by the addresses that the two QPs have; and whether its
-    /// responses come back. `None`: it does not accept them.
+    /// Checks the addresses of two QPs. `None`: the QP of function `to`, on port `port` with peer
+    /// `peer`, does not accept messages that a QP of function `from` sends to `sent`. Otherwise,
+    /// whether its responses reach the sender.
     #[inline]
     pub(crate) fn answers(
         &self,

@@ -122,7 +122,7 @@ mod tests {
         assert!(!earlier.execute(enable.as_bytes(), &mut output));
         let later = model.device(0).attach().unwrap();
         assert!(later.execute(enable.as_bytes(), &mut output));
-        assert_eq!(output[0], 0, "it was not enabled before");
+        assert_eq!(output[0], 0, "the function was not enabled before");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The functions of a model: each is held by one thread at a time.
 //!
 //! A thread takes a function out of its slot, works with it, and puts it back. A thread that needs
-//! several waits only for a function with a higher number than all that it holds, so that no two
-//! threads wait for each other. A function with a lower number it takes only if that is free;
-//! otherwise it gives back everything and starts again in order.
+//! several functions waits only for one with a higher number than all that it holds, so that no two
+//! threads wait for each other. If it needs one with a lower number that is not free, it gives back
+//! all functions and takes them in order.
 
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl FunctionTable {
         self.0[id].take()
     }
 
-    /// A function, mutable, and the other held functions.
+    /// Borrows a function mutably, and the other held functions.
     ///
     /// # Panics
     /// If function `id` is not held.

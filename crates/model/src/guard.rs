@@ -9,10 +9,10 @@ use crate::watch::{Command, Executed, Request, SeenFrame};
 
 /// Keeps a watcher of a model registered until this is dropped.
 ///
-/// Dropping it first reports everything executed before, also while a thread unwinds, then drops
-/// the watcher with all that it owns. When the drop returns, no code of the watcher runs. The drop
-/// therefore waits for a running watcher: hold no lock then that the watcher takes. Inside a
-/// watcher, where waiting for another could deadlock, the drop may return earlier.
+/// The drop first reports everything that was executed before it, also while a thread unwinds, and
+/// then drops the watcher. When the drop returns, no code of the watcher runs. The drop therefore
+/// waits for a running watcher: do not drop the guard while you hold a lock that the watcher takes.
+/// Inside a watcher, where waiting for another could deadlock, the drop may return earlier.
 ///
 /// A watcher may own a clone of its own [`Model`](crate::Model) and call it. The model then lives
 /// as long as the watcher, so keep the guard outside the watcher. If the guard is forgotten
@@ -162,7 +162,7 @@ mod tests {
                 model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
                 panic!("a failing test");
             }));
-            let panic = panic.expect_err("it panics");
+            let panic = panic.expect_err("the drop panics");
             assert_eq!(panic.downcast_ref(), Some(&"a failing test"));
             assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         }
@@ -175,7 +175,7 @@ mod tests {
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let watch = model.watch_commands(move |command| sender.send(command.function).unwrap());
         model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
-        let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("it panics");
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("the drop panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
         assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher was dropped");
         assert!(!model.device(0).is_alive());

@@ -35,8 +35,8 @@
 //! - a header of packets: its layout in `prm/packet.toml`, and its position in `verbless-wire`.
 //!
 //! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three.
-//! No cycle of modules has more than three files, and in `engine` none but of a file and its
-//! child: a test (`tests/modules.rs`) reads the paths.
+//! No cycle of modules has more than three files; in `engine`, only a file and its child may form
+//! one. A test (`tests/modules.rs`) checks this by the paths in the sources.
 
 #[cfg(test)]
 mod cases;

@@ -410,8 +410,8 @@ impl Model {
     }
 
     /// Makes a queue fail as [`Model::fail_queue`] does: a QP when it starts a send request, which
-    /// is flushed; a CQ instead of accepting a CQE. `when` counts these from this call on: 1 is the
-    /// next one. `None` counts all queues of the kind.
+    /// is flushed; a CQ instead of accepting a CQE. `when` counts send requests or CQEs from this
+    /// call on: 1 is the next one. `None` counts all queues of the kind.
     ///
     /// # Panics
     /// When there is no such device.

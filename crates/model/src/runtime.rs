@@ -1,5 +1,6 @@
-//! The engine's state of each queue. Commands create it with the queue (the default), discard it
-//! when they reset the queue, hand it to the engine when the queue is destroyed, and never read it.
+//! The engine's state of each queue. Commands never read it: they create it with the queue (the
+//! default), discard it when they reset the queue, and hand it to the engine when they destroy the
+//! queue.
 
 use std::collections::VecDeque;
 

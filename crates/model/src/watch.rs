@@ -1,9 +1,9 @@
 //! Watches the commands and the send requests of a model as they are executed: for traces,
 //! recordings and tests.
 //!
-//! Every front end's commands pass through one function, which reports the whole input, with
-//! the uid stamped, and the whole output. A request is reported when its QP has finished it.
-//! Watchers are called once no function is held for it ([`Outbox`]).
+//! Every front end's commands pass through one function, which reports the whole input, with the
+//! uid stamped, and the whole output. A request is reported when its QP has finished it. A watcher
+//! is called once the thread has released the functions that it held for the event ([`Outbox`]).
 //!
 //! A watcher that is slow delays commands and never the data path. The sender of a command
 //! waits until the watchers have seen it, so a recording is complete however slow its file is. A
@@ -275,7 +275,10 @@ mod tests {
             let start = Instant::now();
             while shared.strong_count() > 0 {
                 // The model's own threads hold it for a moment at a time.
-                assert!(!stepped && start.elapsed() < Duration::from_secs(20), "it is not freed");
+                assert!(
+                    !stepped && start.elapsed() < Duration::from_secs(20),
+                    "the function is not freed"
+                );
                 std::thread::yield_now();
             }
         }

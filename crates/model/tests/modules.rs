@@ -1,5 +1,5 @@
-//! Checks which file of a crate uses which: no cycle of files is larger than [`MAX_CYCLE`], the
-//! engine has no cycle but of a file and its child, and a layer of the model uses only the layers
+//! Checks which file of a crate uses which: no cycle has more files than [`MAX_CYCLE`], in the
+//! engine only a file and its child may form a cycle, and a layer of the model uses only the layers
 //! below it.
 //!
 //! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
@@ -44,7 +44,10 @@ fn crates_have_no_large_module_cycle() {
 fn engine_cycles_are_of_parent_and_child() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let in_engine = |module: &Module| module.first().is_some_and(|it| it == "engine");
-    assert!(graph.keys().filter(|module| in_engine(module)).count() > 50, "it is elsewhere");
+    assert!(
+        graph.keys().filter(|module| in_engine(module)).count() > 50,
+        "the engine is elsewhere"
+    );
     let is_child =
         |cycle: &[Module]| matches!(cycle, [a, b] if b.starts_with(a) && b.len() == a.len() + 1);
     let other: Vec<String> = cycles(&graph)

@@ -43,7 +43,7 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
     Err(format!("{} mistakes in the description", problems.len()).into())
 }
 
-/// The description, or all its mistakes but missing texts as one error.
+/// The description, or one error with all its mistakes. Missing texts do not count.
 pub(crate) fn load_sound(root: &Path) -> crate::repository::Result<Description> {
     let description = Description::load(root)?;
     let problems = all(&description);
@@ -99,8 +99,8 @@ fn restates(name: &str, doc: &str) -> bool {
         || letters(&doc_words) == letters(&name_words)
 }
 
-/// Linux names in `sources` that the recorded header lacks, or has with another value. A name of
-/// another Linux version states it: `linux: Linux 6.1 mlx5_ifc_…`.
+/// Linux names in `sources` that the recorded header lacks, or has with another value. A name from
+/// another Linux version is written with it: `linux: Linux 6.1 mlx5_ifc_…`.
 pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |file: &str, location: String, message: String| {

@@ -27,7 +27,8 @@ mod rows;
 mod wqe;
 mod wrapped;
 
-/// Up to this many leftover lines are all shown; of more, only the first and last of each run.
+/// Maximum number of leftover lines that are all shown. If there are more, only the first and the
+/// last line of each run are.
 const SHOWN: usize = 40;
 
 /// Options of `prm decode`.
@@ -76,8 +77,8 @@ fn decode(known: &Known<'_>, options: &Options) -> crate::repository::Result<Str
     decode_text(known, options, &text, output.as_deref())
 }
 
-/// The decoded text. Parts of the log are quoted in it and in errors; the log may be a stranger's,
-/// so they get no control character that a terminal would obey.
+/// The decoded text. The text and errors quote parts of the log, which may come from anyone, so
+/// control characters that a terminal would obey are escaped.
 fn decode_text(
     known: &Known<'_>,
     options: &Options,
@@ -90,8 +91,8 @@ fn decode_text(
     }
 }
 
-/// The text with control characters, other than the ends of lines and tabs, and marks that change
-/// the direction of writing as escapes.
+/// Escapes control characters, except newlines and tabs, and marks that change the writing
+/// direction.
 fn plain(text: &str) -> String {
     let steers = |c: char| {
         c.is_control() && !matches!(c, '\n' | '\t')
@@ -195,13 +196,13 @@ fn decode_raw(
     Ok(out)
 }
 
-/// Lines with the words of the last shown line.
+/// Lines that repeat the words of the last shown line.
 #[derive(Default)]
 struct RepeatedLines {
     /// The explanation of the last shown line, and the line's words without numbers.
     text: String,
     shape: String,
-    /// The line numbers of the others.
+    /// The numbers of the repeating lines, which are not shown.
     lines: Vec<usize>,
 }
 
@@ -210,7 +211,7 @@ impl RepeatedLines {
         self.text == text && self.shape == shape(line)
     }
 
-    /// Writes how many there are, and clears them.
+    /// Writes the number of repetitions, and clears the list.
     fn end(&mut self, out: &mut String) {
         let _ = match self.lines.as_slice() {
             [] => Ok(()),

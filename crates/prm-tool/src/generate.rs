@@ -62,7 +62,8 @@ fn feature(file: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.files.contains(&&*stem))
 }
 
-/// The feature without which what `file` uses of `other` is missing, where `file` itself is not.
+/// The feature of `other`'s file, if `file` is compiled without it: an item of `file` that uses
+/// `other` then needs the feature.
 pub(crate) fn missing_feature(file: &str, other: &str) -> Option<&'static str> {
     let (own, wanted) = (feature(file), feature(other)?.name);
     let has = own.is_some_and(|own| own.name == wanted || own.needs.contains(&wanted));

@@ -212,7 +212,7 @@ mod tests {
         }
         assert!(
             !comparison.confirmed.contains(&("qp_context", "log_sq_size")),
-            "they differ there"
+            "the values differ there"
         );
     }
 

@@ -256,7 +256,7 @@ mod tests {
         let input = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
         let fields = vec!["number", "inner", "opcode", "raw", "syndrome"];
         assert_eq!(result_of(&input, 0), (fields, vec![], vec![]));
-        assert_eq!(result_of(&input, 3), (vec![], vec![], vec![]), "it failed");
+        assert_eq!(result_of(&input, 3), (vec![], vec![], vec![]), "the command failed");
         let none = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(result_of(&none, 0).0, ["opcode", "syndrome"]);
     }

@@ -9,7 +9,7 @@ fn book_renders_with_sound_links() {
         .args(["--check", "--output"])
         .arg(&folder)
         .output()
-        .expect("it starts");
+        .expect("the program starts");
     let pages = |part: &str| folder.join("book").join(part).is_file();
     let found = [pages("commands/create_cq.html"), pages("structures/cq_context.html")];
     let _ = std::fs::remove_dir_all(&folder);

@@ -146,13 +146,15 @@ pub trait CommandOutput: Structure {
 /// The structure at byte `at`. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested<T: Structure>(bytes: &[u8], at: usize) -> &T {
-    let (structure, _) = T::ref_from_prefix(&bytes[at..]).expect("it lies in the outer one");
+    let (structure, _) =
+        T::ref_from_prefix(&bytes[at..]).expect("the field lies in the outer structure");
     structure
 }
 
 /// The structure at byte `at`, mutable. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested_mut<T: Structure>(bytes: &mut [u8], at: usize) -> &mut T {
-    let (structure, _) = T::mut_from_prefix(&mut bytes[at..]).expect("it lies in the outer one");
+    let (structure, _) =
+        T::mut_from_prefix(&mut bytes[at..]).expect("the field lies in the outer structure");
     structure
 }

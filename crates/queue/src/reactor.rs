@@ -203,23 +203,24 @@ mod tests {
             let region = far.region(64, KeyAccess::LOCAL).expect("a region");
             far_qp.post_receive(region.sge(0, 64).expect("a range"), 7).expect("room");
             let mut events = AsyncCqEvents::new(far.device()).expect("a channel");
-            events.add(&mut far_cq, 0).expect("it is added");
+            events.add(&mut far_cq, 0).expect("the CQ is added");
             let (here, mut there) = streams().await;
             let here = here.into_std().expect("a stream");
             // The other side blocks, and sends a little later.
             let other = std::thread::spawn(move || {
-                here.set_nonblocking(false).expect("it blocks");
+                here.set_nonblocking(false).expect("the stream blocks");
                 let options = ConnectOptions::default();
                 let peer = near.handshake(&mut near_qp, &here, b"near", &options);
                 std::thread::sleep(Duration::from_millis(20));
                 near_qp.post(&wr::Send::new(wr::Inline(b"wake")), 0).expect("room");
-                (peer.expect("it connects"), near_qp)
+                (peer.expect("the handshake succeeds"), near_qp)
             });
             let options = ConnectOptions::default();
             let peer = far.handshake_async(&mut far_qp, &mut there, b"far", &options, LIMIT).await;
-            assert_eq!(peer.expect("it connects").data, b"near");
+            assert_eq!(peer.expect("the handshake succeeds").data, b"near");
             events.ready(&mut far_cq).await.expect("a completion");
-            let done = far_qp.poll(&mut far_cq).expect("a completion").expect("it succeeded");
+            let done =
+                far_qp.poll(&mut far_cq).expect("a completion").expect("the request succeeded");
             assert_eq!(done.cookie, 7);
             let (peer, _near_qp) = other.join().expect("the thread ends");
             assert_eq!(peer.data, b"far");
@@ -254,7 +255,7 @@ mod tests {
                 let (model, domain) = removable();
                 let mut events = AsyncCqEvents::new(domain.device()).expect("a channel");
                 let mut cqs = [queues(&domain).1, queues(&domain).1];
-                cqs.iter_mut().for_each(|cq| events.add(cq, 0).expect("it is added"));
+                cqs.iter_mut().for_each(|cq| events.add(cq, 0).expect("the CQ is added"));
                 end(&model, 0);
                 for _ in 0..2 {
                     for cq in &mut cqs {
@@ -273,7 +274,7 @@ mod tests {
                 let mut events = CqEvents::new(domain.device()).expect("a channel");
                 let file = watched(&events).expect("tokio takes it");
                 let (_qp, mut cq) = queues(&domain);
-                events.add(&mut cq, 0).expect("it is added");
+                events.add(&mut cq, 0).expect("the CQ is added");
                 end(&model, 0);
                 for _ in 0..3 {
                     let edge = async || {
@@ -293,7 +294,7 @@ mod tests {
             let (mut qp, mut cq) = queues(&domain);
             domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("the QP connects");
             let mut events = AsyncCqEvents::new(domain.device()).expect("a channel");
-            events.add(&mut cq, 0).expect("it is added");
+            events.add(&mut cq, 0).expect("the CQ is added");
             {
                 let mut sleeper = std::pin::pin!(events.ready(&mut cq));
                 let short = timeout(Duration::from_millis(50), &mut sleeper).await;
@@ -304,7 +305,7 @@ mod tests {
                 model.remove(0);
                 sleeper.await.expect("the CQE comes first");
             }
-            assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 7);
+            assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("the request succeeded").cookie, 7);
             ends_with_device(events.ready(&mut cq)).await;
         });
     }

@@ -38,14 +38,14 @@ pub(crate) struct RegionParts {
     pub(crate) lkey: Lkey,
     /// The remote key, if a peer may have access.
     pub(crate) rkey: Option<Rkey>,
-    /// The address of the first byte, as the keys count.
+    /// The IOVA of the first byte, as in SGEs and remote addresses.
     pub(crate) address: u64,
     /// Whether any key lets a device write there.
     pub(crate) device_writable: bool,
 }
 
-/// Registered memory. Reads and writes of it race with the device's, and yield each byte old or
-/// new.
+/// Registered memory. Copies in and out may race with the device's accesses: each byte is then an
+/// old or a new one.
 ///
 /// Values of any type with the traits of [`bytemuck`] are copied in and out:
 ///
@@ -91,7 +91,7 @@ impl Region {
         self.memory.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
@@ -112,7 +112,7 @@ impl Region {
         (*self.registration).downcast_ref()
     }
 
-    /// The address of the first byte, as the keys count.
+    /// The IOVA of the first byte, as in SGEs and remote addresses.
     pub fn address(&self) -> u64 {
         self.address
     }

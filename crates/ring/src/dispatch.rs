@@ -246,7 +246,7 @@ impl<Q> Dispatcher<Q> {
         self.queues.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no queues.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }

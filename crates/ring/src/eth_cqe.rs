@@ -104,7 +104,7 @@ impl ReceivedFrame {
         self.frame().l2_ok()
     }
 
-    /// Whether there is a valid IP header: that of IPv4 has the right checksum.
+    /// Whether there is a valid IP header (for IPv4, with the right checksum).
     #[inline(always)]
     pub const fn l3_ok(&self) -> bool {
         self.frame().l3_ok()

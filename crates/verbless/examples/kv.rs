@@ -458,12 +458,12 @@ mod tests {
         std::thread::scope(|scope| {
             let server = scope.spawn(|| serve(&far, &listener, Some(clients)));
             use_it(&near, &address);
-            server.join().expect("the thread ends").expect("it serves");
+            server.join().expect("the thread ends").expect("the server succeeds");
         });
     }
 
     fn client(domain: &Domain, address: &str) -> Client {
-        let client = Client::connect(domain, address).expect("it is served");
+        let client = Client::connect(domain, address).expect("the server accepts the client");
         Client { lease: Duration::from_millis(200), ..client }
     }
 
@@ -498,9 +498,9 @@ mod tests {
             dead.add(at + 24, 1).expect("half of a change");
             drop(dead);
             let mut live = client(domain, address);
-            let error = live.get("apple").expect_err("it is lost").to_string();
+            let error = live.get("apple").expect_err("the change is lost").to_string();
             assert!(error.contains("set it again"), "{error}");
-            live.set("apple", "green").expect("it is repaired");
+            live.set("apple", "green").expect("the slot is repaired");
             assert_eq!(live.get("apple").expect("whole"), Some("green".into()));
         });
     }
@@ -512,9 +512,9 @@ mod tests {
             let at = slot("apple");
             assert_eq!(slow.swap(at, 0, 1).expect("a lock"), 0);
             quick.set("apple", "green").expect("the lock is taken over");
-            let error = slow.write(at, 1, [1; 6]).expect_err("it comes too late").to_string();
+            let error = slow.write(at, 1, [1; 6]).expect_err("the lease has expired").to_string();
             assert!(error.contains("longer than the lease"), "{error}");
-            quick.set("apple", "blue").expect("it is repaired");
+            quick.set("apple", "blue").expect("the slot is repaired");
             assert_eq!(quick.get("apple").expect("whole"), Some("blue".into()));
         });
     }
@@ -528,7 +528,7 @@ mod tests {
             let [a, b] = words::<2>("pear", KEY).expect("a key");
             let [c, d, e, f] = words::<4>("sweet", VALUE).expect("a value");
             client.swap(at, 0, 1).expect("a lock");
-            client.write(at, 1, [a, b, c, d, e, f]).expect("it is ours");
+            client.write(at, 1, [a, b, c, d, e, f]).expect("the slot is locked by us");
             client.swap(at, 2, 3).expect("a lock");
             client.set("apple", "red").expect("the next slot is free");
             assert_eq!(client.get("apple").expect("whole"), Some("red".into()));
@@ -544,7 +544,8 @@ mod tests {
         let start = Instant::now();
         assert!((0..2).all(|_| accept(&listener).is_none()));
         assert!(start.elapsed() >= 2 * ACCEPT_PAUSE);
-        let client = TcpStream::connect(listener.local_addr().expect("one")).expect("it listens");
+        let client =
+            TcpStream::connect(listener.local_addr().expect("one")).expect("the server listens");
         assert!(std::iter::repeat_with(|| accept(&listener)).take(100).any(|it| it.is_some()));
         drop(client);
     }
@@ -554,7 +555,8 @@ mod tests {
         let found = support::find("model", "connectx6dx").expect("the model");
         let domain = Domain::new(&found.device(0).expect("a device")).expect("a domain");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut silent = TcpStream::connect(listener.local_addr().expect("one")).expect("it is");
+        let mut silent =
+            TcpStream::connect(listener.local_addr().expect("one")).expect("the server listens");
         let (stream, _) = listener.accept().expect("a client");
         let (start, limit) = (Instant::now(), Duration::from_millis(300));
         let refused = answer(&domain, &stream, &[0; 4], limit);

@@ -139,7 +139,7 @@ pub struct Rules {
 /// A number that the device, the kernel or a counter chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// A name of this kind: the same one throughout, and of one object only.
+    /// A name of this kind: throughout a case, one name of theirs corresponds to one of ours.
     Name(&'static str),
     /// An address: only its offset in its page counts.
     Address,
@@ -152,7 +152,8 @@ pub enum Identity {
 struct Names(BTreeMap<(&'static str, bool, u64), u64>);
 
 impl Names {
-    /// Whether the two can name the same object; from then on they do. 0 names nothing.
+    /// Records that two names denote the same object; false if either already denotes another one.
+    /// 0 denotes no object.
     fn pair(&mut self, kind: &'static str, theirs: u64, ours: u64) -> bool {
         if theirs == 0 || ours == 0 {
             return theirs == ours;

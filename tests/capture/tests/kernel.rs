@@ -61,12 +61,13 @@ const fn reason(
 
 #[test]
 fn model_kernel_commands_match_recordings() {
-    let here = support::in_process();
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {
+        let here = support::in_process_like(&recording.name);
         for (name, _) in scenario::cases() {
-            let there = recording.section(ours::SIDE, name).expect("it was done there");
-            let here = here.iter().find(|section| section.case == name).expect("it was done here");
+            let there = recording.section(ours::SIDE, name).expect("the other driver ran the case");
+            let here =
+                here.iter().find(|section| section.case == name).expect("our driver ran the case");
             let case = format!("{}, {name}", recording.name);
             verdict.record(&case, differences(there, here, &RULES), REASONS);
         }

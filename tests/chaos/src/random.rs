@@ -25,7 +25,7 @@ impl Random {
         self.next() % end
     }
 
-    /// One of these.
+    /// Picks one of these values.
     pub(crate) fn one_of<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.below(things.len() as u64) as usize]
     }

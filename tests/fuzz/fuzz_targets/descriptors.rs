@@ -43,26 +43,26 @@ impl Card {
         let [host, dpu] = [Side::Host, Side::Dpu].map(|side| {
             let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model).on_side(side));
             let list = DevInfo::list_of(&backend).expect("there are devices");
-            list[0].open().expect("it opens")
+            list[0].open().expect("the device opens")
         });
         let map = |dev: &Dev, access| {
             let memory = Memory::allocate(4096).expect("there is memory");
             let map = Mmap::builder().memrange(memory).permissions(access).add_dev(dev);
-            map.start().expect("it starts")
+            map.start().expect("the object starts")
         };
         let rdma = map(&host, AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE);
         let lent = map(&host, AccessFlags::DPU_READ_WRITE);
-        let peer = Rdma::builder(&host).start().expect("it starts");
+        let peer = Rdma::builder(&host).start().expect("the object starts");
         let good = [
-            rdma.export_rdma(&host).expect("it is for peers").as_bytes().to_vec(),
-            lent.export_dpu(&host).expect("it is for the DPU").as_bytes().to_vec(),
-            peer.export().expect("it has a queue pair").as_bytes().to_vec(),
+            rdma.export_rdma(&host).expect("the map is for peers").as_bytes().to_vec(),
+            lent.export_dpu(&host).expect("the map is for the DPU").as_bytes().to_vec(),
+            peer.export().expect("the instance has a queue pair").as_bytes().to_vec(),
         ];
         let near = map(&dpu, AccessFlags::LOCAL_READ_WRITE);
-        let inventory = Inventory::builder(2).start().expect("it starts");
-        let dma = Dma::builder(&dpu).start().expect("it copies");
+        let inventory = Inventory::builder(2).start().expect("the object starts");
+        let dma = Dma::builder(&dpu).start().expect("the device has DMA");
         let mut workq = WorkQ::new(1).expect("there is room");
-        workq.add(&dma).expect("it is added");
+        workq.add(&dma).expect("the context is added");
         Self { host, dpu, _maps: [rdma, lent], good, near, inventory, dma, workq }
     }
 
@@ -115,7 +115,7 @@ fuzz_target!(|data: &[u8]| {
         }
         let dev = if what & 16 != 0 { card.host.clone() } else { card.dpu.clone() };
         if verbless_doca::rdma::blob::check(&bytes).is_ok() {
-            let rdma = Rdma::builder(&dev).start().expect("it starts");
+            let rdma = Rdma::builder(&dev).start().expect("the object starts");
             match rdma.connect(&bytes) {
                 Ok(()) => assert_eq!(rdma.state(), RdmaState::Connected),
                 Err(_) => assert_ne!(rdma.state(), RdmaState::Connected),

@@ -225,13 +225,13 @@ struct Host {
 
 fn registered(device: &Device, bytes: &[u8]) -> Arc<UserMemory> {
     let memory = Memory::allocate(bytes.len().max(4096)).expect("there is memory");
-    memory.write_at(0, bytes).expect("it has room");
-    memory.register(device).expect("it is registered")
+    memory.write_at(0, bytes).expect("the memory has room");
+    memory.register(device).expect("the memory is registered")
 }
 
 impl Host {
     fn new(device: &Device, code: &[u32]) -> Option<Self> {
-        let token = device.as_model().expect("it is the model");
+        let token = device.as_model().expect("the device is the model");
         let bytes = file(code);
         let file = registered(device, &bytes);
         let length = bytes.len() as u64;
@@ -258,7 +258,8 @@ impl Host {
         let window = || device.create_dpa_window(&process, &pd);
         let (outboxes, windows) = (vec![outbox().ok()?], vec![window().ok()?, window().ok()?]);
         let (calls, cqs, threads) = (Vec::new(), Vec::new(), Vec::new());
-        let emulated = device.create_emulated_device(&token, QUEUES, 1).expect("it has a queue");
+        let emulated =
+            device.create_emulated_device(&token, QUEUES, 1).expect("the device has queues");
         let attr = DpaEqAttr {
             raises: Some((emulated.clone(), 0)),
             ..DpaEqAttr::new(QueueMemory::new(Arc::new(process.heap()), 8192), 1, uar.clone())
@@ -381,7 +382,7 @@ impl Host {
             }
             Operation::Another => {
                 // A second process of the same file is created and destroyed.
-                let token = self.device.as_model().expect("it is the model");
+                let token = self.device.as_model().expect("the device is the model");
                 let (file, heap) = (self.file.clone(), 0);
                 let attr = DpaProcessAttr { file, offset: 0, length: 64, heap, watchdog: 1 };
                 assert!(self.device.create_dpa_process(&token, &attr).is_err(), "half a file");
@@ -398,7 +399,7 @@ fuzz_target!(|data: &[u8]| {
     code.push(0x0000_8067);
     let model = Model::builder().device(profile(Link::Infiniband).clone()).stepped().build();
     let backend = InProcess::of(&model);
-    let info = backend.find("mlx5_0").expect("it is there");
+    let info = backend.find("mlx5_0").expect("the device exists");
     let device = Device::open(&backend, &info).expect("the device opens");
     let Some(mut host) = Host::new(&device, &code) else { return };
     for operation in input.operations.iter().take(48) {

@@ -243,7 +243,7 @@ impl Lab {
         let looks = looks.map_or(UNLIMITED_CHECKS, u32::from);
         let race = Arc::new(Race { changes: race.to_vec(), over: AtomicBool::new(false) });
         if !race.changes.is_empty() {
-            self.common.racer.send(race.clone()).expect("it listens");
+            self.common.racer.send(race.clone()).expect("the racer listens");
         }
         let _ = self.program.call(number, arguments, looks);
         race.over.store(true, Ordering::Relaxed);

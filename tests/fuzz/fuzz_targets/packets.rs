@@ -36,7 +36,7 @@ fn datagram(payload: &[u8], ipv6: bool, sealed: bool) {
         if seal_ethernet(&mut frame).is_ok_and(|it| it) {
             let start = frame.len() - payload.len();
             payload.copy_from_slice(&frame[start..]);
-            let again = receive(&payload).expect("it is as long as before");
+            let again = receive(&payload).expect("the packet is as long as before");
             // The value that the sender's kernel wrote is recovered.
             assert_eq!(again, frame, "identification {identification:?} before");
         }

@@ -45,5 +45,5 @@ fuzz_target!(|data: &[u8]| {
     let code_permissions = if kind % 4 == 1 { Permissions::RX } else { Permissions::RWX };
     let regions =
         [Region::ram(CODE, &code, code_permissions), Region::ram(DATA, &data, Permissions::RW)];
-    run(AddressSpace::new(regions).expect("they share no page"), CODE);
+    run(AddressSpace::new(regions).expect("the regions share no page"), CODE);
 });

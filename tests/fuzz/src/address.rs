@@ -13,7 +13,7 @@ pub const OUTPUTS: u64 = INPUTS + MAILBOXES as u64 * 1024;
 pub const MAILBOXES: usize = 64;
 /// Rings and records.
 pub const QUEUES: u64 = OUTPUTS + MAILBOXES as u64 * 1024;
-/// The memory under keys: the last part.
+/// The memory that mkeys cover: the last [`DATA_BYTES`] of the guest's memory.
 pub const DATA: u64 = START + BYTES - DATA_BYTES;
 pub const DATA_BYTES: u64 = 0x2_0000;
 

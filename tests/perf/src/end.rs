@@ -157,7 +157,7 @@ impl End {
         Ok(Self { plan: *plan, sides })
     }
 
-    /// What the other end must know to connect.
+    /// The data that the other end needs to connect.
     pub fn hello(&self) -> Result<Vec<u8>> {
         match &self.sides {
             Sides::Rc(side) => side.hello(),
@@ -200,7 +200,8 @@ impl End {
         })
     }
 
-    /// Does what the measuring end needs of this one; returns how many messages arrived.
+    /// Responds to the measuring end: posts receives, answers messages. Returns how many messages
+    /// arrived.
     pub fn respond(&mut self) -> Result<u64> {
         let plan = &self.plan;
         match (&mut self.sides, plan.kind) {

@@ -11,7 +11,7 @@ use crate::end::{Lane, Side, is_inline};
 use crate::wait::Wait;
 use crate::{Error, Latency, Operation, Plan, Result};
 
-/// Every so many messages one completes, so that the ring has room.
+/// One message in this many is signaled, so that the ring has room.
 const SIGNALED: u32 = 16;
 
 /// Messages before the measured ones.

@@ -19,14 +19,14 @@ fn measure(plan: &Plan) -> (Measured, u64) {
     let devices = backend.enumerate().expect("two devices");
     let [mut here, mut there] = [0, 1].map(|at| {
         let device = Device::open(&backend, &devices[at]).expect("the device opens");
-        End::new(&device, plan).expect("it has room")
+        End::new(&device, plan).expect("the plan fits the device")
     });
     let (ours, theirs) = (here.hello().expect("an address"), there.hello().expect("an address"));
     here.connect(&theirs).expect("the QP connects");
     there.connect(&ours).expect("the QP connects");
     std::thread::scope(|scope| {
-        let responder = scope.spawn(|| there.respond().expect("it responds"));
-        let measured = here.measure().expect("it measures");
+        let responder = scope.spawn(|| there.respond().expect("the responder succeeds"));
+        let measured = here.measure().expect("the measurement succeeds");
         (measured, responder.join().expect("the thread ends"))
     })
 }
@@ -114,7 +114,7 @@ fn latency_percentiles_are_ranks_of_samples() {
 #[test]
 fn row_has_a_number_below_each_column() {
     for name in ["write_bw", "send_lat"] {
-        let plan = Plan::named(name).expect("it is known");
+        let plan = Plan::named(name).expect("the plan's name is known");
         let measured = match plan.kind {
             Kind::Bandwidth => Measured::Bandwidth(Bandwidth::of(&[], plan.bytes)),
             Kind::Latency => Measured::Latency(Latency::of(vec![Duration::from_micros(3)], 2.0)),
@@ -131,12 +131,12 @@ fn row_has_a_number_below_each_column() {
 
 #[test]
 fn names_are_those_of_perftest_without_their_prefix() {
-    let plan = Plan::named("write_bw").expect("it is known");
+    let plan = Plan::named("write_bw").expect("the plan's name is known");
     assert_eq!((plan.bytes, plan.iterations, plan.name()), (65_536, 5000, "write_bw".into()));
     for operation in Operation::ALL {
         for kind in [Kind::Bandwidth, Kind::Latency] {
             let name = Plan::new(operation, kind, 8).name();
-            let plan = Plan::named(&name).expect("it is known");
+            let plan = Plan::named(&name).expect("the plan's name is known");
             assert_eq!((plan.operation, plan.kind), (operation, kind));
             assert!(plan.check().is_ok());
         }

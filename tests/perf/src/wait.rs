@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// How long nothing may happen.
+/// Maximum time without progress.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
-/// How long a whole measurement may take.
+/// Maximum time of a whole measurement.
 pub(crate) const LIMIT: Duration = Duration::from_secs(100);
-/// Looks in vain before a thread yields on a small machine.
+/// Fruitless looks before a thread yields on a small machine.
 const EAGER: u32 = 64;
-/// Looks in vain between two looks at the clock.
+/// Fruitless looks between two readings of the clock.
 const CLOCK: u32 = 1 << 12;
 
 /// A wait for something of the device.

@@ -70,7 +70,8 @@ pub fn unexpected_skips<'a>(
 }
 
 impl Environment {
-    /// The entry with those of the environment that it is like. What it lacks is not perhaps there.
+    /// Merges the entries of the environment named by `like`. A need that is in `lacks` is dropped
+    /// from `perhaps`.
     fn with_base(&self, listed: &[(String, Self)]) -> Result<Self, Stop> {
         let mut whole = self.clone();
         if let Some(like) = &self.like {
@@ -162,7 +163,8 @@ mod tests {
         let lab = Lab::open(&choice).expect("the model");
         let needs = || crate::cases().map(|case| (case.id(), &case.needs[..]));
         // On InfiniBand, compared with the entry of an Ethernet port.
-        let said = unexpected_skips(&lab, "model ethernet", needs()).expect("it is known");
+        let said =
+            unexpected_skips(&lab, "model ethernet", needs()).expect("the environment is known");
         assert!(said.iter().any(|line| line.contains("an Ethernet port")), "{said:?}");
         let known = unexpected_skips(&lab, "nowhere", needs());
         assert!(known.is_err_and(|Stop(why)| why.contains("model ethernet")));

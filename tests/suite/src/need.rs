@@ -335,7 +335,8 @@ impl Facts {
             model,
             model_device: device.adapter().is_model(),
             blue_flame,
-            // Nothing but a missing event shows it, and stable updates of older releases have it.
+            // Only a missing event would show a kernel without SRQ events, and stable updates of
+            // older releases deliver them: a kernel that hides refusals counts as one without.
             srq_events: model || !device.hides_refusals(),
             number_reuse: number_reuse(&device)?,
             one_card: devices.len() > 1

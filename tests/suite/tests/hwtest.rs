@@ -88,11 +88,11 @@ fn port_down_blocks_cases_and_fails_run() {
     // Cases that send nothing pass; the failed link counts as one failure.
     let last = said.lines().last().unwrap_or_default();
     assert!(last.starts_with("19 passed, 1 failed, ") && last.contains(" blocked in "), "{last}");
-    let report = std::fs::read_to_string(&json.0).expect("it was written");
+    let report = std::fs::read_to_string(&json.0).expect("the file was written");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!((&report["passed"], &report["failed"]), (&19.into(), &0.into()));
     assert!(report["blocked"].as_u64().is_some_and(|blocked| blocked == 9), "{report}");
-    let junit = std::fs::read_to_string(&junit.0).expect("it was written");
+    let junit = std::fs::read_to_string(&junit.0).expect("the file was written");
     assert!(junit.contains("<skipped message=\"blocked by port\"/>"), "{junit}");
 }
 
@@ -166,7 +166,7 @@ fn report_becomes_page_difference_and_profile() {
     assert!(output.status.success(), "{}", text(&output));
 
     assert!(hwtest(&["report", json.path(), "-o", page.path()]).status.success());
-    let html = std::fs::read_to_string(&page.0).expect("it was written");
+    let html = std::fs::read_to_string(&page.0).expect("the file was written");
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("refusal"), "{html:.300}");
 
     assert!(hwtest(&["profile", json.path(), "-o", card.path()]).status.success());
@@ -199,7 +199,7 @@ fn recording_replays_and_a_changed_one_names_the_field() {
     assert!(said.contains(" as recorded, 0 differ, "), "{said}");
     assert!(!said.contains("\n0 as recorded"), "{said}");
     // The protection domain of a key, in the last word of the command's second line.
-    let whole = std::fs::read_to_string(recording.path()).expect("it was written");
+    let whole = std::fs::read_to_string(recording.path()).expect("the file was written");
     let key = whole.find("CREATE_MKEY(0x200) INPUT").expect("a key is made");
     let word = whole[key..].find("\n010: ").expect("a line") + key + "\n010: ".len() + 27;
     let other = if whole[word + 7..].starts_with('0') { "1" } else { "0" };
@@ -223,14 +223,14 @@ fn perf_on_the_model_says_so_and_makes_a_report() {
         said.contains("MsgRate[Mpps]   port[%]") && said.contains("99.9% percentile"),
         "{said}"
     );
-    let report = std::fs::read_to_string(&json.0).expect("it was written");
+    let report = std::fs::read_to_string(&json.0).expect("the file was written");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let rows = report["performance"].as_array().expect("measurements");
     assert_eq!(rows.len(), 4);
     assert!(rows[1]["bandwidth"]["average"].as_f64().is_some_and(|it| it > 0.0), "{}", rows[1]);
     assert!(rows[2]["latency"]["percentile_99"].as_f64().is_some_and(|it| it > 0.0), "{}", rows[2]);
     assert!(hwtest(&["report", json.path(), "-o", page.path()]).status.success());
-    let page = std::fs::read_to_string(&page.0).expect("it was written");
+    let page = std::fs::read_to_string(&page.0).expect("the file was written");
     assert!(page.contains("<polyline") && page.contains("these are numbers of the model"));
 }
 

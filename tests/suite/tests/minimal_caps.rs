@@ -60,7 +60,10 @@ fn frame_cases_never_fail_on_smaller_device() {
     ];
     let profile = changed(&[]);
     for (field, less) in REDUCED_CAPS {
-        let old = profile.lines().find(|line| line.starts_with(field)).expect("it has the field");
+        let old = profile
+            .lines()
+            .find(|line| line.starts_with(field))
+            .expect("the profile has the field");
         let lab =
             lab("frames", &changed(&[(&format!("\n{old}\n"), &format!("\n{field}{less}\n"))]));
         for case in cases().filter(|case| case.group.starts_with("frame")) {
@@ -78,7 +81,7 @@ fn rq_stride_beyond_limit_is_rejected() {
     let domain = Domain::new(&device).expect("a domain");
     let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
     let config = RqConfig { sges: 3, ..RqConfig::new(4) };
-    let error = domain.rq(&config, &cq).expect_err("it was made");
+    let error = domain.rq(&config, &cq).expect_err("the device lacks the capability");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("sges is 3; this device supports at most 2"), "{error}");
 }
@@ -91,7 +94,7 @@ fn srq_without_room_for_sge_is_rejected() {
         let domain = Domain::new(&device).expect("a domain");
         for sges in [0, 1, u32::MAX] {
             let config = SrqConfig { sges, ..SrqConfig::new(4) };
-            let error = domain.srq(&config).expect_err("it was made");
+            let error = domain.srq(&config).expect_err("the device lacks the capability");
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert!(error.to_string().contains("at most 0"), "{error}");
         }
@@ -103,7 +106,7 @@ fn ignore_overrun_without_cq_oi_is_rejected() {
     let (_model, device) = device(&[("cq_oi = true", "cq_oi = false")]);
     let domain = Domain::new(&device).expect("a domain");
     let config = CqConfig { ignore_overrun: true, ..CqConfig::new(4) };
-    let error = domain.completion_queue(&config).expect_err("it was made");
+    let error = domain.completion_queue(&config).expect_err("the device lacks the capability");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("cq_oi"), "{error}");
     domain.completion_queue(&CqConfig::new(4)).expect("a queue that breaks on overrun");
@@ -115,7 +118,8 @@ fn rings_above_device_limit_are_rejected() {
     let domain = Domain::new(&device).expect("a domain");
     let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
     for config in [QpConfig::new(9, 1), QpConfig::new(1, 9)] {
-        let error = domain.queue_pair(&config, &cq, &cq).expect_err("it was made");
+        let error =
+            domain.queue_pair(&config, &cq, &cq).expect_err("the device lacks the capability");
         assert!(error.to_string().contains("at most 8"), "{error}");
     }
 }
@@ -143,9 +147,9 @@ fn disabled_umr_is_rejected_by_query_and_creation() {
     let to = format!("{UMR_OFFSET_LINE}umr_indirect_mkey_disabled = true\n");
     let (_model, device) = device(&[(UMR_OFFSET_LINE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
-    let key = domain.umr_key(4, false).expect_err("it was made");
+    let key = domain.umr_key(4, false).expect_err("the device lacks the capability");
     assert_eq!(key.kind(), ErrorKind::InvalidInput);
-    let asked = domain.supports::<Rc>(&Umr::INFO).expect_err("it is barred");
+    let asked = domain.supports::<Rc>(&Umr::INFO).expect_err("the capability is missing");
     let qp = queue_pair(&domain);
     assert_eq!(qp.send.supports(&Umr::INFO), Err(asked), "as the domain");
     for text in [asked.to_string(), key.to_string()] {
@@ -153,8 +157,8 @@ fn disabled_umr_is_rejected_by_query_and_creation() {
         assert!(text.contains("this device does not have"), "{text}");
     }
     for free in [LocalInvalidate::INFO, Write::<Sge>::INFO] {
-        domain.supports::<Rc>(&free).expect("it changes no KLMs");
-        qp.send.supports(&free).expect("it changes no KLMs");
+        domain.supports::<Rc>(&free).expect("the request changes no KLMs");
+        qp.send.supports(&free).expect("the request changes no KLMs");
     }
 }
 

@@ -253,7 +253,7 @@ mod tests {
         }
         let why = with("(%rcx)\nmov %esi,0x78(%rdi)\nsfence").unwrap_err();
         assert!(why.contains("more than one store to the queue"), "{why}");
-        assert_eq!(with("(%rcx)\ncmp %rdx,(%r9)\nsfence"), Ok(()), "it reads");
+        assert_eq!(with("(%rcx)\ncmp %rdx,(%r9)\nsfence"), Ok(()), "the instruction only reads");
         assert!(order(&POST.replace("mov %rax,(%rcx)", "mov %eax,(%rcx)")).is_err(), "4 bytes");
     }
 

@@ -149,6 +149,6 @@ mod tests {
         assert_eq!(rate(lines[1], &ROWS[1]), Some(49.48));
         let in_packets = "     8 B:     427311 operations/s,   0.00 GB/s,     454018 packets/s";
         assert_eq!(rate(in_packets, &IN_PACKETS[0]), Some(454_018.0));
-        assert_eq!(rate(lines[0], &IN_PACKETS[0]), None, "it says nothing of packets");
+        assert_eq!(rate(lines[0], &IN_PACKETS[0]), None, "the line is not about packets");
     }
 }

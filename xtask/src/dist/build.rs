@@ -77,7 +77,7 @@ impl Build<'_> {
             let name = program.name;
             let path = paths.remove(name).ok_or_else(|| format!("cargo built no {name}"))?;
             let record = self.record(name);
-            // cargo prints what the linker gets when it links, and not when it need not.
+            // cargo prints the linker's arguments only when it links, so they are kept in a file.
             let files = fs::read_to_string(&record).map_err(|error| {
                 let directory = self.directory.display();
                 let record = record.display();
@@ -90,7 +90,7 @@ impl Build<'_> {
         self.programs.iter().map(built).collect()
     }
 
-    /// The file that has what the linker got for a program.
+    /// The file with the linker's inputs for a program.
     fn record(&self, name: &str) -> PathBuf {
         self.directory.join(format!("{}-{}-{name}.links", self.target, self.profile))
     }
@@ -130,8 +130,9 @@ impl Build<'_> {
             "-Clinker=rust-lld".into(),
             // `strip = true` leaves symbols where the linker is rust-lld.
             "-Clink-arg=--strip-all".into(),
-            // A tenth of the file would be relocations in their long form, and functions that have
-            // the same code; the linker keeps functions apart whose addresses are compared.
+            // Both make the file a tenth smaller: short relocations (RELR), and one copy of
+            // functions with the same code. `safe` keeps functions apart whose addresses are
+            // compared.
             "-Clink-arg=--pack-dyn-relocs=relr".into(),
             "-Clink-arg=--icf=safe".into(),
             "--print=link-args".into(),

@@ -79,13 +79,13 @@ pub(super) struct Row {
 /// What a row says about this driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
-    /// It has nothing of the kind, for this reason.
+    /// The mistake cannot occur in this driver, for this reason.
     Unconcerned(&'a str),
     /// These tests show that it does not make the mistake.
     Shown(&'a [String]),
     /// Only a card can show it: the section of docs/hardware-unknowns.md that has the question.
     Hardware(&'a str),
-    /// It does not make the mistake, and no test shows it: where, and which test would.
+    /// The driver does not make the mistake, but no test shows it: the place, and the missing test.
     Untested(&'a str),
 }
 

@@ -94,7 +94,7 @@ pub(super) fn all(packages: &[String]) -> Result<Vec<Mutant>> {
     }
 }
 
-/// Keeps `count` of them; the seed decides which. The choice depends on names, so that a change of
+/// Keeps `count` mutants; the seed decides which. The choice depends on names, so that a change of
 /// one file leaves most of the choice unchanged.
 pub(super) fn sample(mutants: &mut Vec<Mutant>, count: usize, seed: u64) {
     mutants.sort_by_cached_key(|mutant| rank(seed, &mutant.name));

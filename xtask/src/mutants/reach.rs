@@ -18,7 +18,7 @@ const TESTS_PER_FAILURE: usize = 20;
 /// Number of tests that run one by one; the tests after them run in ever larger groups.
 const SINGLE_RUNS: usize = 4;
 
-/// The mutants that some tests reach.
+/// The mutants that a test or a set of tests reaches.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Trace {
     pub(super) reached: BTreeSet<u32>,
@@ -74,13 +74,13 @@ pub(super) struct Tests<'run> {
     tree: &'run Tree,
     programs: Vec<Program>,
     tests: Vec<Test>,
-    /// The mutants that all of them reach.
+    /// The mutants that at least one of them reaches.
     trace: Trace,
     skip: Option<&'static str>,
 }
 
 impl<'run> Tests<'run> {
-    /// Lists the tests of these programs, but those whose name contains `skip`.
+    /// Lists the tests of these programs, except those whose name contains `skip`.
     pub(super) fn list(
         tree: &'run Tree,
         executables: Vec<Executable>,
@@ -118,13 +118,13 @@ impl<'run> Tests<'run> {
         self.programs.iter().map(|it| it.names.len()).sum()
     }
 
-    /// The mutants that all tests together reach.
+    /// The mutants that at least one test reaches.
     pub(super) fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// Whether a test could fail with this mutant: one whose operands are observed makes no
-    /// difference before they have a bit in common.
+    /// Whether a test could fail with this mutant. If the mutant's operands are observed, it makes
+    /// a difference only in a test in which they have a bit in common.
     pub(super) fn may_kill(&self, number: u32, is_observed: bool) -> bool {
         let makes_a_difference =
             if is_observed { &self.trace.overlapped } else { &self.trace.reached };
@@ -192,7 +192,8 @@ impl<'run> Tests<'run> {
         Ok(())
     }
 
-    /// Whether a test that reaches the mutant, if it was traced, fails with it.
+    /// Whether a test fails with the mutant. Runs the tests that reach it, and those without a
+    /// trace.
     pub(super) fn kill(&self, number: u32) -> Result<bool> {
         if self.tests.is_empty() {
             return any(0..self.programs.len(), |at| self.is_killed_by_all(at, number));

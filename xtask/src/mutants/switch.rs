@@ -261,7 +261,7 @@ impl Switched {
         )
     }
 
-    /// Observations go first.
+    /// The observations among the wraps, or else their switches.
     fn cause_of_wraps<'wraps>(wraps: impl IntoIterator<Item = &'wraps Wrap>) -> ErrorCause {
         let (mut switches, mut observations) = (Vec::new(), Vec::new());
         for wrap in wraps {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_blamed_on_what_is_around() {
+    fn error_is_blamed_on_innermost_wrap_or_function() {
         let text = "fn f() { h(); g(a | b) }";
         let changes = [binary(text, 1, "a", "|", "^"), binary(text, 2, "a", "|", "&")];
         let out = switch(text, &changes, &BTreeSet::new()).unwrap();
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(at("& b"), ErrorCause::Replacement(2));
         assert_eq!(at("else {"), ErrorCause::Switch(vec![1, 2]));
         assert_eq!(at("::or("), ErrorCause::Observation(vec![1]));
-        assert_eq!(at("h()"), ErrorCause::Observation(vec![1]), "anything of the function");
+        assert_eq!(at("h()"), ErrorCause::Observation(vec![1]), "any wrap of the function");
         let out = switch(text, &changes, &[1].into()).unwrap();
         let at = |piece: &str| out.error_cause(out.text.find(piece).unwrap());
         assert_eq!(at("h()"), ErrorCause::Switch(vec![1, 2]));

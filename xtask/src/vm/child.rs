@@ -158,7 +158,8 @@ mod tests {
     fn process_is_killed_with_its_guard() {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000");
-        let mut child = Guarded::start(&sleep, Stdio::null(), Stdio::null()).expect("it starts");
+        let mut child =
+            Guarded::start(&sleep, Stdio::null(), Stdio::null()).expect("the child starts");
         assert_eq!(child.wait(Duration::from_millis(20)).expect("its state"), None);
         let process = nix::unistd::Pid::from_raw(child.0.id() as i32);
         drop(child);

@@ -256,7 +256,10 @@ mod tests {
             let is_it = |path: &String| path.starts_with("/usr/") && path.ends_with(library);
             assert!(found.iter().any(is_it), "{library}: {found:?}");
         }
-        assert!(Program::new(&AARCH64, &words(&[&own]), true).is_err(), "it cannot run there");
+        assert!(
+            Program::new(&AARCH64, &words(&[&own]), true).is_err(),
+            "the program cannot run on aarch64"
+        );
         let again = program.carrying(&X86_64, own.as_ref(), false).expect("the same");
         assert_eq!(paths(&again), found, "each file once");
         assert!(again.carrying(&X86_64, "/nowhere".as_ref(), true).is_err());

@@ -85,7 +85,7 @@ fn qp_without_sq_sets_no_sq() {
     }
 }
 
-/// Without a RoCE page, the format of send queues counts.
+/// Without a RoCE capability page, `sq_ts_format` applies.
 #[test]
 fn qp_timestamps_follow_sq_ts_format_without_roce() {
     for (format, expected) in [
@@ -110,7 +110,7 @@ fn qp_has_own_rq_or_rmp() {
     refused(device.create_qp(QpAttr { rmp, ..attr }), "not both");
 }
 
-/// An RTR with each field at its largest value.
+/// An RTR whose QPN, PSN and RNR timer have all bits set.
 fn rtr() -> RtrAttr {
     RtrAttr {
         path: Path::to_lid(1),
@@ -549,7 +549,7 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
 fn max_dma_mmo_bytes_follows_log_dma_mmo_size() {
     let longest = |lines: &str| based_on("bluefield3", lines).1.caps().max_dma_mmo_bytes();
     let none = "[caps.general]\ndma_mmo_qp = false\n";
-    assert_eq!(longest(none), 0, "it has a limit, and no copies");
+    assert_eq!(longest(none), 0, "log_dma_mmo_size without dma_mmo_qp");
     for (log, bytes) in [(31, 1 << 31), (20, 1 << 20), (0, 1 << 31)] {
         let lines = format!("[caps.general]\nlog_dma_mmo_size = {log}\n");
         assert_eq!(longest(&lines), bytes, "log_dma_mmo_size {log}");

@@ -85,8 +85,8 @@ pub const fn structure_bytes(request: u32) -> Option<usize> {
     }
 }
 
-/// Whether a structure has the size in its first field, and that size suffices for the request. The
-/// kernel reads as many bytes as that field says.
+/// Whether the size in the structure's first field, which is what the kernel reads, is at least the
+/// request's minimum and at most the structure's own size.
 pub fn is_whole(request: u32, structure: &[u64]) -> bool {
     let size = structure.first().map_or(0, |word| {
         let [a, b, c, d, ..] = word.to_ne_bytes();

@@ -75,8 +75,8 @@ pub enum ErrorKind {
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
-    /// Neither device, firmware nor kernel supports a way to do the operation; the hint names the
-    /// ways.
+    /// The device, its firmware or the kernel lacks what the operation needs; the hint names each
+    /// way to do it.
     NotSupported,
     /// A queue is full: poll its completion queue, then try again.
     Full,

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn fwctl_ioctl_rejects_short_structures() {
         let file = FwctlFile(File::open("/dev/null").unwrap());
-        // SAFETY: no address is in any of them but 0, with length 0.
+        // SAFETY: every address in the structures is 0, with length 0.
         let send = |request, words: &mut [u64]| unsafe { file.ioctl(request, words) };
         assert_eq!(send(FWCTL_INFO, &mut [24, 0, 0]), Err(Errno::ENOTTY), "reaches the file");
         assert_eq!(send(FWCTL_RPC, &mut [32, 0, 0, 0]), Err(Errno::ENOTTY), "reaches the file");

@@ -29,7 +29,8 @@ pub struct Mapping {
     length: NonZero<usize>,
 }
 
-// SAFETY: it is an address and a length; users of the address make their own promise.
+// SAFETY: the value is an address and a length; each access through the address is justified where
+// it is made.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -197,7 +197,7 @@ pub(crate) enum IoctlFailure {
 }
 
 impl IoctlFailure {
-    /// Whether the kernel refused the request with one of these.
+    /// Whether the kernel refused the request with one of these errnos.
     pub(crate) fn is(&self, errnos: &[Errno]) -> bool {
         matches!(self, Self::Errno { errno, .. } if errnos.contains(errno))
     }

@@ -114,8 +114,9 @@ impl Context {
     ///
     /// # Safety
     /// Until [`Umem::destroy`] has succeeded, the device may read the range, and write it as
-    /// `access` and later keys allow. The caller keeps the range mapped and uses it for nothing
-    /// that this could harm. Private file mappings and memory shared by fork do not qualify.
+    /// `access` and later keys allow. The caller keeps the range mapped, and holds no Rust
+    /// reference to it that these accesses would violate. Private file mappings and memory shared
+    /// by fork do not qualify.
     pub unsafe fn umem_reg(
         &self,
         address: u64,

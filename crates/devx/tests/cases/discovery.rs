@@ -285,7 +285,7 @@ fn parentless_representors_match_switch_id_and_pf() {
     for (name, port, switch) in [
         ("pf0hpf", "pf0hpf", "0a0b"),
         ("pf0vf0", "pf0vf0", "0a0b"),
-        // Another PF's on the same switch, and another card's.
+        // Representors of another PF on the same switch, and of another card.
         ("pf1hpf", "pf1hpf", "0a0b"),
         ("eth7", "pf0vf1", "0c0d"),
     ] {

@@ -105,7 +105,7 @@ fn umem_enomem_is_memory_limit() {
 
 #[test]
 fn missing_devx_differs_from_failed_open() {
-    // It makes contexts, but none with DevX.
+    // The kernel creates contexts, but none with DevX.
     let device = Fake::new(|method, call| {
         let refused = method == method::GET_CONTEXT && {
             #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
@@ -122,12 +122,12 @@ fn missing_devx_differs_from_failed_open() {
         "{error}"
     );
 
-    // It makes none at all.
+    // The kernel creates no context.
     let device =
         Fake::new(|method, _| (method == method::GET_CONTEXT).then_some(Err(Errno::EINVAL)));
     assert_eq!(Context::from_device(device, info()).unwrap_err().kind(), ErrorKind::Refused);
 
-    // It has contexts but not the objects.
+    // The kernel creates DevX contexts, but lacks the DevX methods.
     let context =
         context(|method, _| (method == method::DEVX_OTHER).then_some(Err(Errno::EPROTONOSUPPORT)));
     assert_eq!(context.devx_other(&[0; 16], &mut [0; 16]).unwrap_err().kind(), ErrorKind::NoDevx);
@@ -261,7 +261,11 @@ fn umem_reg_does_without_pages_below_the_kernels() {
         assert_eq!(context.umems_lack_relaxed_ordering(), refuses_relaxed);
         let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1000));
         assert_eq!(limit.unwrap(), 1 << 16);
-        assert_eq!(sent, [(access::LOCAL_WRITE.into(), 1 << 16)], "it is known by now");
+        assert_eq!(
+            sent,
+            [(access::LOCAL_WRITE.into(), 1 << 16)],
+            "the context knows by now that small pages are refused"
+        );
         let (limit, sent) = register(access::LOCAL_WRITE, PageSizes::Bitmap(0x1_1000));
         assert_eq!((limit.unwrap(), sent.len()), (1 << 16, 1), "a size that the kernel has");
     }

@@ -79,7 +79,7 @@ const MAX_MESSAGE_BYTES: u32 = 64 << 10;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Meeting {
-    /// Meets the other side.
+    /// Waits for the other side, or connects to it.
     pub(crate) fn meet(&self) -> Result<Channel> {
         let stream = match (&self.listen, &self.connect) {
             (Some(address), _) => listen(address)?,

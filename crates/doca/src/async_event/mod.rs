@@ -1,9 +1,9 @@
 //! External events (section 4.9.6 of 1.3): events of a device without a job.
 //!
-//! The guides let a context yield events without a job, and name none. [`AsyncEvents`] is a context
-//! without jobs. Its events are those that the kernel calls asynchronous: port changes, and the
-//! failure of the device. Once a work queue is added to it, the program retrieves them like jobs,
-//! by the same calls.
+//! The guides let a context yield events without a job, and name no such event. [`AsyncEvents`] is
+//! a context without jobs. Its events are those that the kernel calls asynchronous: port changes,
+//! and the failure of the device. Once a work queue is added to it, the program retrieves them like
+//! jobs, by the same calls.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

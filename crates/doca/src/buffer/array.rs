@@ -20,11 +20,11 @@ use crate::memory::MemoryMap;
 /// use verbless_doca::BufArray;
 ///
 /// let mut array = BufArray::builder(&map, 4, 1024).start()?;
-/// let mut element = array.take(2).ok_or("it is out")?;
+/// let mut element = array.take(2).ok_or("element 2 is out")?;
 /// assert_eq!(element.head(), map.address() + 2 * 1024);
 /// element.append(b"for a job")?;
 /// array.put(element)?;
-/// assert_eq!(array.get_mut(2).ok_or("it is out")?.data_len(), 9);
+/// assert_eq!(array.get_mut(2).ok_or("element 2 is out")?.data_len(), 9);
 /// # Ok(())
 /// # }
 /// ```

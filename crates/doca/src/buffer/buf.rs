@@ -374,7 +374,7 @@ impl Buf {
         }
         let mut last = self.element_mut();
         while last.next.is_some() {
-            last = last.next.as_deref_mut().expect("it was there a moment ago");
+            last = last.next.as_deref_mut().expect("the chain has a next buffer");
         }
         last.cached_key.set(CachedKey::UNKNOWN);
         last.next = Some(tail.element.into_box());

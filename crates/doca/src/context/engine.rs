@@ -25,7 +25,7 @@ pub struct EndedJobs(pub(crate) [Option<u32>; 2]);
 impl EndedJobs {
     pub(super) const NONE: Self = Self([None; 2]);
 
-    /// Whether a queue has jobs in flight in both snapshots, and ended none between them.
+    /// Whether a queue has jobs in flight in both snapshots, and no job of it ended between them.
     pub(super) fn has_one_of(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(one, other)| one.is_some() && one == other)
     }

@@ -152,7 +152,7 @@ impl Queues {
             Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, slot, handle)?),
             None => self.device_cq_on(core.dev(), handle)?,
         };
-        let device_cq = self.device_cqs.get(at).expect("it was found or made");
+        let device_cq = self.device_cqs.get(at).expect("the device CQ exists");
         let made = context.engine(&mut EngineArgs { depth, user_index: slot, device_cq });
         // A file leaves the handle when its engine closes it.
         let register_file = |engine: AnyEngine| match (handle, engine.file()) {
@@ -291,7 +291,7 @@ impl Queues {
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let slot = self.find(context.core().id())?.0;
         let Self { near, far, device_cqs, software, .. } = self;
-        let added = slot_at(near, far, slot).expect("it was found");
+        let added = slot_at(near, far, slot).expect("the slot has a context");
         added
             .engine
             .abort(device_cqs.get(added.device_cq as usize).expect("a context is there"))?;
@@ -342,7 +342,7 @@ impl Queues {
     #[inline(never)]
     fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
         let ContextSlot { engine, device_cq, .. } = &mut self.near[id.modulo::<NEAR>()];
-        let engine = J::Engine::of(engine).expect("it keeps the job");
+        let engine = J::Engine::of(engine).expect("the engine keeps the job");
         let begun = J::begin_kept(
             id,
             engine,
@@ -491,9 +491,9 @@ impl Queues {
     }
 
     /// Queries the devices, like [`Queues::check`], for contexts with a queue that has jobs in
-    /// flight and has ended none since the last call, however busy other queues are. While the
-    /// queries find no failure, the pauses for a context grow: 100 ms, 200 ms, and so on up to a
-    /// second.
+    /// flight and has completed no job since the last call, however busy other queues are. While
+    /// the queries find no failure, the pauses for a context grow: 100 ms, 200 ms, and so on up to
+    /// a second.
     pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
         self.check_those(|state, now| {
             let idle = now.has_one_of(&state.ended);

@@ -109,8 +109,9 @@ impl WorkQ {
         self.queues.check().map(drop)
     }
 
-    /// Every [`CHECK_AFTER`], queries the devices about queues that have jobs in flight and ended
-    /// none since the last time. Completions of one context do not delay the check of another.
+    /// Every [`CHECK_AFTER`], queries the devices about queues that have jobs in flight and have
+    /// completed no job since the last time. Completions of one context do not delay the check of
+    /// another.
     pub(super) fn check_if_stalled(&mut self, now: Instant) -> Result<()> {
         let since = *self.stall_check.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= CHECK_AFTER {

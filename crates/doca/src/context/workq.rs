@@ -341,9 +341,9 @@ impl WorkQ {
     /// [`Retrieve::Failed`] if the device sent an impossible completion.
     ///
     /// Once in 100 ms, a 64th call that finds nothing queries the devices about each queue that has
-    /// jobs in flight and has ended none since the last time, whatever other contexts do (QUERY_CQ,
-    /// QUERY_QP: system calls). It queries an idle queue ever more rarely, down to once a second. A
-    /// program whose calls always find something, and which does not wait by
+    /// jobs in flight and has completed no job since the last time, whatever other contexts do
+    /// (QUERY_CQ, QUERY_QP: system calls). It queries an idle queue ever more rarely, down to once
+    /// a second. A program whose calls always find something, and which does not wait by
     /// [`WorkQ::retrieve_within`], must call [`WorkQ::check`] now and then. Jobs that no device
     /// completes, because a completion queue overran or a queue pair failed, then end with
     /// [`ErrorKind::Shutdown`] or the reason, and their contexts take no more jobs on this work

@@ -164,7 +164,7 @@ impl DevInfo {
     /// The name of the device's network interface.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it has none.
+    /// [`ErrorKind::NotFound`] if the device has no network interface.
     pub fn interface_name(&self) -> Result<&str> {
         let first = self.0.info.netdevs.first().map(String::as_str);
         first.ok_or_else(|| self.has_no("network interface"))

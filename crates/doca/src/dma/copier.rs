@@ -233,7 +233,7 @@ impl Copier {
     ) -> std::result::Result<(), Refused<Memcpy>> {
         let at = self.slot(self.next);
         let RunningCopy { source, destination, user_data, tag } =
-            self.jobs[at].take().expect("it was kept");
+            self.jobs[at].take().expect("the slot has a job");
         self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, device_cq.get())
     }
 

@@ -62,20 +62,20 @@ pub(super) struct IdleInstance<'i>(MutexGuard<'i, Option<Box<InstanceState>>>);
 impl Deref for IdleInstance<'_> {
     type Target = InstanceState;
     fn deref(&self) -> &InstanceState {
-        self.0.as_ref().expect("it was there when this was made")
+        self.0.as_ref().expect("the borrow was checked when this handle was made")
     }
 }
 
 impl DerefMut for IdleInstance<'_> {
     fn deref_mut(&mut self) -> &mut InstanceState {
-        self.0.as_mut().expect("it was there when this was made")
+        self.0.as_mut().expect("the borrow was checked when this handle was made")
     }
 }
 
 impl IdleInstance<'_> {
     /// Takes the state for a submission.
     pub(super) fn take(mut self) -> Box<InstanceState> {
-        self.0.take().expect("it was there when this was made")
+        self.0.take().expect("the borrow was checked when this handle was made")
     }
 }
 

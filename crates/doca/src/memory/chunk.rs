@@ -183,7 +183,7 @@ impl Chunk {
             // The first thread has created it for all.
             let _second = key.shared.set(DpuKey { region: shared, secret, _key: region });
         }
-        let shared = key.shared.get().expect("it was set");
+        let shared = key.shared.get().expect("the shared key was set");
         Ok((shared.region, shared.secret))
     }
 

@@ -142,7 +142,7 @@ impl Mmap {
         self.chunk.length()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

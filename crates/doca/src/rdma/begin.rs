@@ -113,7 +113,7 @@ impl RdmaEngine {
     }
 
     fn begin_checked(&mut self, device_cq: &DeviceCq) -> std::result::Result<(), Refused<RdmaJob>> {
-        let (job, tag) = self.kept.take().expect("it was kept");
+        let (job, tag) = self.kept.take().expect("a job is kept");
         match self.post_checked(&job, device_cq) {
             Ok(()) => {
                 let RdmaJob { user_data, operation, local, remote, .. } = job;

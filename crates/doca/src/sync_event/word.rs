@@ -90,7 +90,7 @@ impl CounterWord {
             let named = self.domain.share(region, &secret)?;
             let _second = shared.set((named, secret));
         }
-        let (named, secret) = shared.get().expect("it was set");
+        let (named, secret) = shared.get().expect("the shared key was set");
         export::export_event(&self.dev, named, secret)
     }
 

@@ -458,7 +458,7 @@ fn lost_flush_cqes_delay_no_job() {
     let mut rig = rig_on(&dev, WorkQ::new(16).unwrap());
     for round in 0..4 {
         model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
-        // A good one, and the one that fails.
+        // A valid job, and the job that fails.
         model.inject(0, Fault::LoseCompletion, 2, 6);
         submit(&mut rig, 8);
         let mut results = Vec::new();

@@ -163,7 +163,8 @@ fn dead_cq_stops_no_jobs_of_another_device() {
         submit(&mut workq, 0);
         let event = workq.retrieve_within(None);
         assert!(matches!(event, Err(Retrieve::IoFailed(_))), "{event:?}");
-        // The completion of the other device comes late: its wait checks both meanwhile.
+        // The completion of the other device comes late: the wait checks both devices before it
+        // comes.
         model.inject(1, Fault::DelayCompletion(Duration::from_millis(400)), 0, 1);
         submit(&mut workq, 1);
         let event = workq.retrieve_within(None);

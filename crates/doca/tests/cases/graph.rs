@@ -158,7 +158,7 @@ fn node_starts_after_its_dependencies() {
         set_chain(&rig, &instance, &nodes, 0);
         rig.workq.submit_graph(&instance, 0).unwrap();
         assert_eq!(ended(&mut rig.workq).status(), 0);
-        assert_eq!(rig.bytes(64 * 20, 64), [round; 64], "it went through all places");
+        assert_eq!(rig.bytes(64 * 20, 64), [round; 64], "the copies went through all buffers");
     }
 }
 
@@ -255,7 +255,7 @@ fn submission_requires_matching_data_of_every_node() {
     assert_eq!(kind(instance.take_result(inner_nodes[0])), ErrorKind::InvalidValue);
     assert_eq!(rig.free(), BUFFERS, "refused jobs came back");
 
-    // Whichever is missing, nothing begins.
+    // Whichever part is missing, no job begins.
     assert_eq!(kind(rig.workq.submit_graph(&instance, 0)), ErrorKind::InvalidValue);
     instance.set_ctx_node_data(copy, rig.copy(0, 0x1000)).unwrap();
     assert_eq!(kind(rig.workq.submit_graph(&instance, 0)), ErrorKind::InvalidValue);

@@ -578,7 +578,7 @@ fn buf_data_is_read_and_written_in_place() {
     let seen: Vec<_> = buffer.bytes().unwrap().iter().map(|byte| byte.load(Relaxed)).collect();
     assert_eq!(seen, b"cde", "the dataroom and nothing else");
     assert_eq!(buffer.bytes().unwrap().as_ptr() as u64, map.address() + 102, "no copy");
-    // Writes by others show at once, and the other way around.
+    // A write to the map shows in the buffer's bytes at once, and a store to these in the map.
     map.write_at(102, b"C").unwrap();
     assert_eq!(buffer.bytes().unwrap()[0].load(Relaxed), b'C');
     buffer.bytes().unwrap()[2].store(b'E', Relaxed);

@@ -35,7 +35,11 @@ fn restarted_instance_flushes_and_reconnects() {
             assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::Again);
             flushed(a, 4);
             assert_ne!(a.rdma().export().unwrap(), old);
-            assert_eq!(kind(b.rdma().connect(old)), ErrorKind::InvalidValue, "it was used");
+            assert_eq!(
+                kind(b.rdma().connect(old)),
+                ErrorKind::InvalidValue,
+                "the descriptor was used before"
+            );
             connect(&ends);
             let [a, b] = &mut ends;
             a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();

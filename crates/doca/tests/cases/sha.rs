@@ -122,7 +122,11 @@ fn digest_is_appended_and_short_tail_room_rejected() {
     let refused = rig.workq.submit(rig.sha.hash(Algorithm::Sha1, rig.message(0, b"a"), short));
     let refused = refused.unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
-    assert_eq!(refused.given.into_bufs().1.unwrap().data_len(), 45, "it is given back");
+    assert_eq!(
+        refused.given.into_bufs().1.unwrap().data_len(),
+        45,
+        "the refused buffer comes back"
+    );
 }
 
 #[test]

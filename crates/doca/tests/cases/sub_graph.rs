@@ -127,7 +127,7 @@ fn shared_sub_instance_runs_in_one_graph_only() {
         assert_eq!((done.status(), done.user_data.0, rig.workq.in_flight()), (0, round, 0));
         assert!(![&left, &one, &shared].iter().any(|instance| instance.is_running()));
         assert!(shared.take_result(rig.copy).unwrap().is_some());
-        // The other one's turn.
+        // Now the other instance may run.
         shared.set_ctx_node_data(rig.copy, rig.job(128)).unwrap();
         other.submit_graph(&right, 0).unwrap();
         assert_eq!(ended(&mut other).status(), 0);

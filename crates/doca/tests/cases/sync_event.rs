@@ -74,7 +74,7 @@ fn cpu_event_counts_and_wraps() {
     assert_eq!(event.get().unwrap(), 0);
     event.update_set(u64::MAX - 1).unwrap();
     assert_eq!(event.update_add(3).unwrap(), u64::MAX - 1);
-    assert_eq!(event.get().unwrap(), 1, "it wraps");
+    assert_eq!(event.get().unwrap(), 1, "the counter wraps");
     event.wait_gt(0).unwrap();
     event.wait_gt_yield(0).unwrap();
     event.stop().destroy();
@@ -503,7 +503,7 @@ fn host_and_dpu_set_add_and_wait_synchronously() {
     let there = there.start().unwrap();
     assert_eq!(there.get().unwrap(), 2);
     assert_eq!(there.update_add(u64::MAX).unwrap(), 2);
-    assert_eq!(event.get().unwrap(), 1, "it wraps");
+    assert_eq!(event.get().unwrap(), 1, "the counter wraps");
     there.update_set(0x1234_5678_9abc_def0).unwrap();
     assert_eq!(event.update_add(1).unwrap(), 0x1234_5678_9abc_def0, "by the device");
     event.wait_gt(0x1234_5678_9abc_def0).unwrap();

@@ -134,7 +134,7 @@ fn full_workq_rejects_every_job_with_again() {
     let held = from.add_ref().unwrap();
     let refused = workq.submit(dma.memcpy(from, to)).unwrap_err();
     full(&refused.error);
-    again(refused.given.into_bufs(), "it has two references");
+    again(refused.given.into_bufs(), "the buffer has two references");
     drop(held);
     let (from, to) = ends(&memory);
     let refused = workq.submit(sha.update(sha.partial(Algorithm::Sha512), from)).unwrap_err();

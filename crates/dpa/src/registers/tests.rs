@@ -148,7 +148,7 @@ fn doorbell_on_busy_outbox_is_lost_and_sets_error() {
     assert_eq!(
         load(&mut process, uctl, 4),
         Outcome::Value(ERROR),
-        "it stays until the next doorbell"
+        "the error stays until the next doorbell"
     );
     assert_eq!(store(&mut process, doorbell, 8, 1), rung());
     assert_eq!(load(&mut process, uctl, 8), Outcome::Value(BUSY));

@@ -451,7 +451,7 @@ fn writer_retries_for_room_as_configured() {
     });
     let host = host.attach(Level::Info);
     let write = |text: &str| calls(|| assert_eq!(host.write(Level::Info, text), 0));
-    assert_eq!(write(&"x".repeat(5 * TEXT_BYTES)), [], "it never fits");
+    assert_eq!(write(&"x".repeat(5 * TEXT_BYTES)), [], "the message never fits");
     (0..4).for_each(|_| assert_eq!(host.write(Level::Info, "x"), 1));
     assert_eq!(write("x"), [PAUSE; 3]);
     host.do_it(operation::LEVEL, Level::Info as u32 | HOLDS);

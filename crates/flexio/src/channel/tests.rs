@@ -174,7 +174,7 @@ fn distant_entry_is_damaged_and_old_one_dropped() {
         (delivered, next, losses.lost, losses.damaged)
     };
     assert_eq!(take(0), (None, 5, 0, 1), "no number");
-    assert_eq!(take(5), (None, 5, 0, 1), "it came before");
+    assert_eq!(take(5), (None, 5, 0, 1), "the entry came before");
     assert_eq!(take(6), (Some(5), 6, 0, 1));
     assert_eq!(take(9), (Some(8), 9, 2, 1), "two are lost");
     assert_eq!(take(MAX_GAP + 11), (None, 9, 2, 2));
@@ -209,7 +209,7 @@ fn new_ring_is_read_after_attach_timeout() {
         // The program finds the new ring, and does not confirm it in time.
         let renewed = channel.renew(&mut none);
         assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
-        let found = channel.manage(operation::FLUSH, 0).expect("it has a stream");
+        let found = channel.manage(operation::FLUSH, 0).expect("the program has a stream");
         assert_ne!(found, channel.control.address());
         claim(&process, found, true);
         let lost = channel.losses().lost;

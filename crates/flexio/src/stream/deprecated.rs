@@ -12,8 +12,8 @@ use crate::process::Process;
 use crate::uar::Uar;
 
 /// Creates the default stream with `data_bytes` bytes (`flexio_print_init`). Messages arrive as
-/// they are written, or with `is_async` at [`print_flush`]. The stream rings by the process's own
-/// UAR; `uar` is checked but not used.
+/// they are written, or with `is_async` at [`print_flush`]. The stream rings doorbells through the
+/// process's own UAR; `uar` is checked but not used.
 ///
 /// # Errors
 /// As [`MsgStream::create`]; the UAR is of another process.
@@ -64,7 +64,7 @@ pub fn log_dev_init(
 ) -> Result<MsgStream, Error> {
     if !config.default {
         return Err(Error::Failed(format!(
-            "{} is not the default stream, the only one that this makes: use MsgStream::create",
+            "log_dev_init creates only the default stream, not {}: use MsgStream::create",
             config.name
         )));
     }

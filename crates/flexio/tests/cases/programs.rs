@@ -234,7 +234,7 @@ fn symbol_data_is_bounded_by_symbol_size() -> Documented<()> {
     assert_eq!(app.symbol_data("handler").as_deref(), Some(&code[8..]));
     assert_eq!(app.symbol_data("absent"), None);
     assert_eq!(sized(4, 12)?.symbol_data("add").as_deref(), Some(&code[..]));
-    assert_eq!(sized(4, 13)?.symbol_data("add"), None, "it ends after its segment");
+    assert_eq!(sized(4, 13)?.symbol_data("add"), None, "the symbol ends after its segment");
     assert_eq!(sized(5, 12)?.symbol_data("handler"), None);
     assert_eq!(sized(u64::MAX, 0)?.symbol_data("handler"), None);
     assert_eq!(sized(0, 0)?.symbol_data("add"), Some(Vec::new()), "no size is given");

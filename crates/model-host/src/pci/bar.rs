@@ -300,6 +300,6 @@ mod tests {
         driver.write(DOORBELL, 1);
         driver.start();
         let output = driver.send(verbless_prm::EnableHcaIn::new().as_bytes(), 16).unwrap();
-        assert_eq!(output[0], 0, "it answers a command");
+        assert_eq!(output[0], 0, "the function answers a command");
     }
 }

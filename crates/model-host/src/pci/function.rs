@@ -171,7 +171,7 @@ mod tests {
             (0..2).for_each(|vector| function.vectors.raise(vector));
             [&first, &second].map(|counter| counter.read().is_ok())
         };
-        // Calls that connect and disconnect nothing.
+        // Calls without eventfds, which change no vector.
         for (index, flags, start, count) in
             [(msix, EVENTFD, 0, 0), (msix, NONE, 0, 1), (msix, EVENTFD, 2, 1), (0, NONE, 0, 0)]
         {

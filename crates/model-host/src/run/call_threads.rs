@@ -343,7 +343,7 @@ mod tests {
                 let step =
                     threads.next_step(Instant::now() + REPLACE_AFTER_PENDING, true, process_of);
                 assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
-                threads.replace(started).expect("it starts");
+                threads.replace(started).expect("the thread starts");
             }
             threads.begin_in_program(number, call(process(number as u32)));
         }
@@ -364,10 +364,10 @@ mod tests {
         let look = |now, waits| threads.next_step(now, waits, process_of);
         assert!(
             matches!(look(soon + STALL_TIMEOUT, true), StallAction::Nothing),
-            "it waits for a call"
+            "the thread waits for a call"
         );
         threads.begin(0, call(1));
-        assert!(matches!(look(soon, true), StallAction::Nothing), "it has just begun");
+        assert!(matches!(look(soon, true), StallAction::Nothing), "the call has just begun");
         let later = Instant::now();
         assert!(
             matches!(look(later + REPLACE_AFTER_PENDING, false), StallAction::Nothing),
@@ -375,14 +375,14 @@ mod tests {
         );
         assert!(matches!(look(later + REPLACE_AFTER_PENDING, true), StallAction::Replace));
         assert!(matches!(look(later + REPLACE_AFTER, false), StallAction::Replace));
-        threads.replace(started).expect("it starts");
+        threads.replace(started).expect("the thread starts");
         assert!(
             matches!(look(later + REPLACE_AFTER, true), StallAction::Nothing),
             "the next waits for a call"
         );
         threads.begin(1, call(1));
-        assert!(threads.end(1), "it is not replaced");
-        assert!(!threads.end(0), "it was replaced");
+        assert!(threads.end(1), "thread 1 was not replaced");
+        assert!(!threads.end(0), "thread 0 was replaced");
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         let look = |now, waits| threads.next_step(now, waits, process_of);
         assert!(
             matches!(look(start + REPLACE_AFTER, true), StallAction::Nothing),
-            "they may come back"
+            "the lost threads may come back"
         );
         assert!(
             matches!(look(start + STALL_TIMEOUT, false), StallAction::Nothing),
@@ -403,7 +403,7 @@ mod tests {
             matches!(look(start + STALL_TIMEOUT, true), StallAction::Replace),
             "the last one is lost"
         );
-        threads.replace(started).expect("it starts");
+        threads.replace(started).expect("the thread starts");
         threads.begin(MAX_BUSY as u64, call(1));
         assert!(threads.end(MAX_BUSY as u64) && !threads.end(3));
         threads.begin(MAX_BUSY as u64, call(1));
@@ -437,7 +437,7 @@ mod tests {
         assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
         wait_for_us(0..MAX_OF_PROCESS as u64);
         assert_eq!(killed(threads.next_step(late, true, process_of)), [8 + MAX_OF_PROCESS as u32]);
-        threads.replace(started).expect("it starts");
+        threads.replace(started).expect("the thread starts");
         threads.begin(MAX_BUSY as u64, call(1));
         let step = threads.next_step(late + STALL_TIMEOUT, true, process_of);
         assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
@@ -474,7 +474,7 @@ mod tests {
             held.wait();
             assert!(waits(&wait), "the first thread waits for its program");
             held.wait();
-            assert!(!second.join().expect("the thread ends"), "it is first now, and works");
+            assert!(!second.join().expect("the thread ends"), "the thread is first now, and works");
         });
     }
 
@@ -515,7 +515,7 @@ mod tests {
         }
         let look = || threads.next_step(Instant::now(), true, process_of);
         assert!(matches!(look(), StallAction::Exhausted));
-        assert!(!threads.end(3), "it comes back");
+        assert!(!threads.end(3), "thread 3 comes back");
         assert!(matches!(look(), StallAction::Replace));
     }
 
@@ -528,13 +528,13 @@ mod tests {
             assert!(matches!(threads.next_step(soon, true, process_of), StallAction::Replace));
             threads.replace(refused).expect_err("no thread");
         }
-        assert!(threads.end(0), "it takes the next calls");
+        assert!(threads.end(0), "thread 0 takes the next calls");
         threads.begin_in_program(0, call(1));
         assert_eq!(killed(threads.next_step(late + REPLACE_AFTER, true, process_of)), [1]);
         threads.replace(refused).expect_err("no thread");
         let step = threads.next_step(late, true, process_of);
         assert!(matches!(step, StallAction::Replace), "once a thread can be started");
-        threads.replace(started).expect("it starts");
-        assert!(!threads.end(0), "it was replaced");
+        threads.replace(started).expect("the thread starts");
+        assert!(!threads.end(0), "thread 0 was replaced");
     }
 }

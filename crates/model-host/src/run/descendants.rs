@@ -81,7 +81,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the command runs");
-        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("the child writes");
         let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
         assert_eq!(parent_of(pid), Some(own));
         assert!(all(None).expect("a list").contains(&(pid, own)));

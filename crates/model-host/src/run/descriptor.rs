@@ -131,13 +131,17 @@ mod tests {
         }
         let other = std::fs::File::open("/dev/null").expect("/dev/null exists");
         let call = [other.as_raw_fd() as u64];
-        assert_eq!(program.call(libc::SYS_dup, &call), Answer::Kernel, "it is no device");
+        assert_eq!(
+            program.call(libc::SYS_dup, &call),
+            Answer::Kernel,
+            "the descriptor is no device"
+        );
         // Numbers in use are skipped.
         let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("the descriptor is free");
         let call = [&plain[..], &[taken as u64]].concat();
         assert_eq!(program.call(fcntl_, &call), Answer::Installed);
         assert_eq!(program.last_installed().number, Some(taken as u32 + 1));
-        nix::unistd::close(taken).expect("it is open");
+        nix::unistd::close(taken).expect("the descriptor is open");
         program.gate.refuse(&[Errno::EMFILE]);
         assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Installed);
         assert!(program.last_installed().number.is_some_and(|number| (48..64).contains(&number)));
@@ -192,7 +196,7 @@ mod tests {
             [(libc::SYS_ftruncate, Errno::EINVAL), (libc::SYS_fallocate, Errno::ENODEV)]
         {
             assert_eq!(program.call(number, &[null]), Answer::Kernel);
-            assert_eq!(program.call(number, &[device]), Answer::Kernel, "it was closed");
+            assert_eq!(program.call(number, &[device]), Answer::Kernel, "the device was closed");
             let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
             let answer = program.call(number, &[device.descriptor()]);
             assert_eq!(answer, Answer::Ours(Err(errno)));

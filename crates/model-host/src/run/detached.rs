@@ -288,7 +288,7 @@ mod tests {
     fn filled_tmpfs_is_read_only() {
         let Some(root) = made() else { return };
         let read_only = |done: io::Result<()>| {
-            let errno = done.expect_err("it is read-only").raw_os_error();
+            let errno = done.expect_err("the tree is read-only").raw_os_error();
             assert_eq!(errno, Some(Errno::EROFS as i32));
         };
         read_only(fs::write(path(&root, "a/file"), "other"));
@@ -342,7 +342,8 @@ mod tests {
         if made().is_none() {
             return;
         }
-        let error = filled(|_| Err(io::ErrorKind::StorageFull.into())).expect_err("it is full");
+        let error = filled(|_| Err(io::ErrorKind::StorageFull.into()))
+            .expect_err("the file system is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 

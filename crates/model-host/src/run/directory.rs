@@ -161,7 +161,7 @@ mod tests {
         assert!(live_path.exists() && next_path.exists());
         drop((live, next, killed));
         assert_eq!(count(&parent), 0);
-        fs::remove_dir(parent).expect("it is empty");
+        fs::remove_dir(parent).expect("the parent directory is empty");
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         assert!(text.contains(&*full.to_string_lossy()), "{text}");
         assert!(text.contains("set TMPDIR"), "{text}");
         for parent in [full, good] {
-            fs::remove_dir(parent).expect("it is empty");
+            fs::remove_dir(parent).expect("the parent directory is empty");
         }
     }
 }

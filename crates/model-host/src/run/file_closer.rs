@@ -152,11 +152,11 @@ mod tests {
         let (begun, begins) = channel();
         let (release, released) = channel();
         pool.close(Lingers(begun, released));
-        begins.recv().expect("it is being closed");
+        begins.recv().expect("a close has begun");
         let (pair, peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
         pool.close(pair);
         peer.set_read_timeout(Some(LIMIT)).expect("a time limit");
-        let closed = std::io::Read::read(&mut &peer, &mut [0]).expect("it is closed");
+        let closed = std::io::Read::read(&mut &peer, &mut [0]).expect("the peer reads end of file");
         assert_eq!(closed, 0);
         drop(release);
     }
@@ -170,7 +170,7 @@ mod tests {
             release
         };
         let mut lingering: Vec<_> = (0..MAX_FILES).map(|_| close(&pool)).collect();
-        (0..MAX_FILES).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
+        (0..MAX_FILES).for_each(|_| begins.recv_timeout(LIMIT).expect("a close has begun"));
         // The next file waits for a free thread.
         let last = close(&pool);
         let short = Duration::from_millis(100);
@@ -183,9 +183,9 @@ mod tests {
         // Another filter's file does not wait.
         let others = Arc::<FileClosers>::default();
         let other = close(&others);
-        begins.recv_timeout(LIMIT).expect("it is being closed");
+        begins.recv_timeout(LIMIT).expect("a close has begun");
         lingering.pop();
-        begins.recv_timeout(LIMIT).expect("it is being closed");
+        begins.recv_timeout(LIMIT).expect("a close has begun");
         drop((lingering, last, other));
         while [&pool, &others].map(counts) != [(0, 0); 2] {
             thread::yield_now();
@@ -202,7 +202,7 @@ mod tests {
         pool.closer().waiting.push(Box::new(Lingers(begun, released)));
         drop(release);
         assert!(pool.claim_slot(MAX_FILES).is_none());
-        begins.recv_timeout(LIMIT).expect("it is being closed");
+        begins.recv_timeout(LIMIT).expect("a close has begun");
         drop(slots);
     }
 
@@ -214,7 +214,7 @@ mod tests {
         // As if no thread could be started.
         pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
         drop(pool);
-        begins.recv_timeout(LIMIT).expect("it is being closed");
+        begins.recv_timeout(LIMIT).expect("a close has begun");
         drop(finish);
     }
 

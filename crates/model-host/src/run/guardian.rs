@@ -185,7 +185,7 @@ mod tests {
         let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
         let guarded = GuardedProcesses(Arc::new(ours));
         guarded.add(pidfd.as_fd());
-        assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
+        assert!(child.try_wait().unwrap().is_none(), "the watched child lives");
         drop(guarded);
         watcher.join().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));

@@ -1,4 +1,4 @@
-//! Finds a file of `run` in a process that did not make the call, or makes none.
+//! Finds a file of `run` in any process that has it, also in one that made no call.
 //!
 //! A program can pass its end of a channel to another process, by `fork` or through a socket, and
 //! close its own. It also keeps the end over `execve`. The other process may never call `run`. So
@@ -117,7 +117,8 @@ mod tests {
         let holder = Command::new("sleep").arg("60").stdin(theirs).spawn();
         let mut holder = holder.expect("the command runs");
         let caller = Caller { process, tid: std::process::id(), call: None };
-        let found = caller.find(file).expect("it is asked").expect("the child has it");
+        let found =
+            caller.find(file).expect("the search reaches the child").expect("the child has it");
         assert!(is_file(&found, file));
         drop(found);
         holder.kill().and_then(|()| holder.wait()).expect("the child exists");
@@ -168,14 +169,14 @@ mod tests {
             .stderr(OwnedFd::from(theirs))
             .spawn();
         let mut child = child.expect("the command runs");
-        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("the child writes");
         let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
         let process = processes.of_thread(tid, || true).expect("a child");
         if may_find(&process) {
             processes.note_execve((pid, tid), || (), || true);
             becomes_sleep(&mut child);
             processes.note_call(tid, || true);
-            assert!(process.has_ended(), "it is forgotten");
+            assert!(process.has_ended(), "the process is forgotten");
             let owner = Caller { process, tid, call: None };
             assert!(matches!(owner.find(file), Ok(Some(_))));
         }

@@ -376,11 +376,11 @@ mod tests {
         assert!(names::taken().contains(&name));
         let stranger = Joined::join("no-run-has-this-name", Side::Host).expect_err("there is none");
         assert!(stranger.to_string().contains("your runs: "), "{stranger}");
-        let again = Host::new(&name).expect_err("it is in use").to_string();
+        let again = Host::new(&name).expect_err("the name is in use").to_string();
         assert!(again.contains("--join"), "{again}");
         drop(host);
         assert!(!names::taken().contains(&name));
-        let missing = Joined::join(&name, Side::Host).expect_err("it is gone").to_string();
+        let missing = Joined::join(&name, Side::Host).expect_err("the run is gone").to_string();
         assert!(missing.contains("--name"), "{missing}");
     }
 
@@ -391,7 +391,7 @@ mod tests {
         let path = std::mem::take(&mut host.path);
         drop(host);
         assert!(path.exists() && !names::taken().contains(&name));
-        let missing = Joined::join(&name, Side::Host).expect_err("it is gone");
+        let missing = Joined::join(&name, Side::Host).expect_err("the run is gone");
         assert!(matches!(missing, RunError::NoSuchRun { .. }), "{missing}");
         drop(Host::new(&name).expect("the name is free"));
         assert!(!path.exists());
@@ -414,7 +414,7 @@ mod tests {
             Joined::control("no-run-has-this-name", &Control::Apply("x".repeat(rest)))
         };
         assert!(matches!(request(MAX_MESSAGE), Err(RunError::NoSuchRun { .. })));
-        let refused = request(MAX_MESSAGE + 1).expect_err("it is too long").to_string();
+        let refused = request(MAX_MESSAGE + 1).expect_err("the message is too long").to_string();
         assert!(refused.contains("at most 65536 bytes, and this one 65537"), "{refused}");
     }
 
@@ -431,7 +431,7 @@ mod tests {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (_, address) = address(&name("nonsense")).unwrap();
         let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        connect(guest.as_raw_fd(), &address).expect("it listens");
+        connect(guest.as_raw_fd(), &address).expect("the host listens");
         let (guest, peer) = (Peer(guest), host.accept().expect("a pending connection"));
         assert_eq!(peer.request().err(), Some(Errno::EAGAIN));
         let stdin = std::io::stdin();
@@ -444,7 +444,7 @@ mod tests {
             (PROGRAM, Some(guest.0.as_raw_fd())),
         ] {
             guest.send(message, descriptor).expect("the host exists");
-            let refused = peer.request().expect_err("it is nonsense");
+            let refused = peer.request().expect_err("the request is invalid");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
         // Too many descriptors, or one where none belongs.

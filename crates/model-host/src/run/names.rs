@@ -120,7 +120,7 @@ mod tests {
         let open = || File::open(&directory).expect("the path exists");
         let (holder, other) = (open(), open());
         holder.lock().expect("the lock is free");
-        let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
+        let error = lock_within(&other, Duration::from_millis(30)).expect_err("the lock is held");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(holder);
         // A child that another test has forked holds it until its `execve`.
@@ -130,14 +130,14 @@ mod tests {
 
     #[test]
     fn names_directory_must_be_private() {
-        drop(locked().expect("it is made"));
+        drop(locked().expect("the lock file is made"));
         assert!(is_own(&directory()).expect("the path exists"));
         let other = std::env::temp_dir().join(format!("verbless-names-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&other).expect("the path is free");
         assert!(is_own(&other).expect("the path exists"));
         let link = other.join("link");
         std::os::unix::fs::symlink(&other, &link).expect("the path is free");
-        assert!(is_own(&link).is_err(), "it leads elsewhere");
+        assert!(is_own(&link).is_err(), "the link leads elsewhere");
         for mode in [0o710, 0o701, 0o770] {
             fs::set_permissions(&other, fs::Permissions::from_mode(mode))
                 .expect("this user owns the path");

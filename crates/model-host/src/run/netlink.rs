@@ -289,7 +289,7 @@ mod tests {
                 let line = format!("skipped: run::netlink: no other network: {errno}\n");
                 let mut output = std::io::stderr();
                 return std::io::Write::write_all(&mut output, line.as_bytes())
-                    .expect("it is open");
+                    .expect("the socket is open");
             }
         };
         let call = [made.as_raw_fd() as u64, REQUEST.as_ptr() as u64, 16];

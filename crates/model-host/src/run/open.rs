@@ -353,8 +353,9 @@ mod tests {
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
         let charge = client.account().charge(Resource::Descriptors, 1).expect("a share");
-        let (id, file) =
-            opens.open(&InProcess::of(model), 0, Node::Verbs(0), client, charge).expect("it opens");
+        let (id, file) = opens
+            .open(&InProcess::of(model), 0, Node::Verbs(0), client, charge)
+            .expect("the device opens");
         (opens, id, file)
     }
 
@@ -377,7 +378,7 @@ mod tests {
     fn close_is_found_after_queue_overflow() {
         let model = model();
         let (mut opens, id, file) = opened(&model);
-        assert!(opens.take_lost().is_empty() && opens.get(id).is_some(), "it is open");
+        assert!(opens.take_lost().is_empty() && opens.get(id).is_some(), "the file is open");
         drop(file);
         wait_until_closed(&mut opens, id, |opens| drop(opens.take_lost()));
         assert!(opens.is_empty() && opens.by_watch.is_empty());
@@ -408,10 +409,10 @@ mod tests {
         opens.no_watches = true;
         let (mut opens, id, file) = opened_in(opens, &model);
         thread::sleep(2 * MIN_POLL_PERIOD);
-        assert!(opens.take_closed().is_empty() && opens.get(id).is_some(), "it is open");
+        assert!(opens.take_closed().is_empty() && opens.get(id).is_some(), "the file is open");
         // `take_closed` does not clear the eventfd.
         assert!(opens.clear_poll_request(), "the supervisor must poll");
-        assert!(opens.poll_request.read().is_err(), "it is cleared");
+        assert!(opens.poll_request.read().is_err(), "the poll request is cleared");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);
         thread::sleep(2 * MIN_POLL_PERIOD);

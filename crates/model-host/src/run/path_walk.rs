@@ -210,7 +210,7 @@ mod tests {
                 let path = path.strip_prefix(b"/").unwrap_or(path);
                 for (rule, crosses) in [(0, false), (RESOLVE_NO_XDEV, !stays)] {
                     let walk = PathWalk::within(base.into(), path.into(), &how(rules | rule));
-                    let walk = walk.expect("it leads into the tree");
+                    let walk = walk.expect("the path leads into the tree");
                     assert_eq!((walk.rules, walk.crosses), (bits(rules), crosses), "{rules:#x}");
                 }
             }

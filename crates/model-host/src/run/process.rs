@@ -669,7 +669,7 @@ Max processes             95932                95932                processes";
             u64::MAX
         );
         assert_eq!(soft_limit("", "Max locked memory"), 0);
-        assert_eq!(own(None).memlock(), 0, "it makes no call");
+        assert_eq!(own(None).memlock(), 0, "the caller makes no call");
         let own = own(waiting()).memlock();
         let limit = getrlimit(Limit::RLIMIT_MEMLOCK).expect("the process has the limit").0;
         assert_eq!(own, limit);
@@ -754,7 +754,10 @@ Max processes             95932                95932                processes";
         let status = caller.proc_file("status").expect("the process is alive");
         let found = caller.capable(Capability::NetRaw);
         child.kill().and_then(|()| child.wait()).expect("the child exists");
-        assert!(capable(&status, Capability::NetRaw), "it has all there are, over itself");
+        assert!(
+            capable(&status, Capability::NetRaw),
+            "the process has all capabilities over itself"
+        );
         assert!(!found);
     }
 
@@ -824,7 +827,7 @@ Max processes             95932                95932                processes";
         let beyond = may_write_by(place - 4096..place + 1, list);
         assert_eq!(beyond, Err(Errno::EFAULT));
         for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
-            let (range, found) = list(address).expect("text").expect("it exists");
+            let (range, found) = list(address).expect("text").expect("a mapping exists");
             assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
             match sys::mapping_from(&maps, address) {
                 Err(Errno::ENOTTY) => {}
@@ -846,15 +849,15 @@ Max processes             95932                95932                processes";
         let options =
             File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = options.expect("a file");
-        file.set_len(4096).expect("it has a page");
+        file.set_len(4096).expect("the file gets a page");
         let (bytes, access) =
             (std::num::NonZeroUsize::new(4096).expect("some"), ProtFlags::PROT_READ);
         // SAFETY: fresh memory, which nothing refers to.
         let mapped = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) };
         let mapped = mapped.expect("a mapping");
-        std::thread::scope(|scope| scope.spawn(test).join()).expect("it holds");
+        std::thread::scope(|scope| scope.spawn(test).join()).expect("the test thread passes");
         // SAFETY: as above.
-        unsafe { munmap(mapped, 4096) }.expect("it is mapped");
+        unsafe { munmap(mapped, 4096) }.expect("the page is mapped");
         fs::remove_file(path).expect("the path exists");
     }
 
@@ -888,7 +891,7 @@ Max processes             95932                95932                processes";
         assert_eq!(read_of_caller(&recorder, &call, 16, &mut into), Err(Errno::EFAULT));
         recorder.end();
         assert_eq!(read_of_caller(&recorder, &call, address, &mut into), Err(Errno::EINTR));
-        assert_eq!(into, [0; 2], "it may be another's");
+        assert_eq!(into, [0; 2], "the address may be that of another process");
     }
 
     #[test]
@@ -914,7 +917,7 @@ Max processes             95932                95932                processes";
         let caller = own(Some((recorder.clone(), 7)));
         let file = fs::File::open("/dev/null").expect("/dev/null exists");
         let number = caller.install(file.try_clone().expect("a duplicate").into());
-        let given = recorder.last().expect("it was given");
+        let given = recorder.last().expect("a descriptor was recorded");
         assert_eq!(number, Ok(given.descriptor() as i32));
         assert_eq!((given.number, given.close_on_exec, given.answer), (None, true, false));
         let fd = file.as_raw_fd();
@@ -928,7 +931,7 @@ Max processes             95932                95932                processes";
             assert_eq!(copy.rdev(), metadata.rdev());
         }
         assert!(captured_log(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
-        assert_eq!(captured_log(warn_of_descriptors), "", "it is said once");
+        assert_eq!(captured_log(warn_of_descriptors), "", "the warning is logged once");
     }
 
     #[test]
@@ -938,7 +941,7 @@ Max processes             95932                95932                processes";
         }
         let limit = |soft: u64| {
             let (_, hard) = getrlimit(Limit::RLIMIT_NOFILE).expect("the process has the limit");
-            setrlimit(Limit::RLIMIT_NOFILE, soft, hard).expect("it is lower");
+            setrlimit(Limit::RLIMIT_NOFILE, soft, hard).expect("the soft limit is lowered");
         };
         limit(808);
         let most = |caller: &Caller, errno| {
@@ -946,15 +949,16 @@ Max processes             95932                95932                processes";
             assert_eq!(caller.claim().map(drop), Err(errno), "{}", claims.len());
             claims.len()
         };
-        assert_eq!(own(None).claim().map(drop), Err(Errno::ESRCH), "it makes no call");
-        // The only process of its filter, but another filter holds descriptors: three sevenths of
-        // those that the supervisor leaves to clients, but for the two processes' own.
+        assert_eq!(own(None).claim().map(drop), Err(Errno::ESRCH), "the caller makes no call");
+        // Each process is the only one of its filter, and both filters hold descriptors: each may
+        // hold three sevenths of those that the supervisor leaves to clients, without the two
+        // processes' own.
         let mut child = shell();
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let other = Caller { process, tid: child.id(), call: waiting() };
         let own = own(waiting());
         assert_eq!((most(&own, Errno::ENFILE), most(&other, Errno::ENFILE)), (256, 256));
-        // At most its own limit.
+        // A process may hold at most its own RLIMIT_NOFILE.
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
         assert_eq!(most(&other, Errno::EMFILE), 100);
@@ -1063,7 +1067,7 @@ Max processes             95932                95932                processes";
         let strays: Vec<_> = std::iter::from_fn(|| claims.strays.one_of(MAX_STRAYS)).collect();
         assert_eq!(strays.len(), MAX_STRAYS);
         assert_eq!(caller.borrow(event.as_fd().as_raw_fd()).map(drop), Err(Errno::EBADF));
-        assert_eq!(caller.find(id).map(drop), Err(Errno::EAGAIN), "it is not closed");
+        assert_eq!(caller.find(id).map(drop), Err(Errno::EAGAIN), "the file is not closed");
         drop((strays, socket));
         // A child that another test forks may hold it until `execve`.
         while !matches!(caller.find(id), Ok(None)) {
@@ -1195,16 +1199,16 @@ Max processes             95932                95932                processes";
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the command runs");
         // `spawn` may return before the child has become the shell.
-        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("the child writes");
         child
     }
 
     pub(in super::super) fn becomes_sleep(child: &mut Child) {
-        child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it reads");
+        child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("the child reads");
         let name = format!("/proc/{}/comm", child.id());
         let start = std::time::Instant::now();
         while fs::read_to_string(&name).expect("the process is alive") != "sleep\n" {
-            assert!(start.elapsed().as_secs() < 20, "it goes on");
+            assert!(start.elapsed().as_secs() < 20, "the call continues");
             std::thread::yield_now();
         }
     }

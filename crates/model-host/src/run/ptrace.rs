@@ -280,7 +280,7 @@ mod tests {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, ptr::null_mut(), 0);
         }
-        assert_eq!(tracer, "0", "it is traced by none");
+        assert_eq!(tracer, "0", "the thread has no tracer");
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
             wait(pid, Instant::now())
         });
         assert_eq!(waited, Ok(Err(Errno::ESRCH)));
-        let status = child.wait().expect("it was not waited for");
+        let status = child.wait().expect("the child was not waited for");
         assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
 
@@ -334,7 +334,7 @@ mod tests {
             }
             // On a busy machine, the first may have timed out.
             let is_over = waits.is_finished();
-            assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "it has not waited");
+            assert!(!is_over || start.elapsed() > STOP_TIMEOUT, "the call has not waited");
             other.join().expect("no panic")
         });
         child.kill().and_then(|()| child.wait()).expect("the child exists");

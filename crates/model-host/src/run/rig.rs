@@ -39,7 +39,7 @@ pub(super) fn is_apart(name: &str) -> bool {
     let program = std::env::current_exe().expect("this test");
     let mut command = std::process::Command::new(program);
     let output = command.args(["--exact", name, "--nocapture"]).env(APART, name).output();
-    let output = output.expect("it runs");
+    let output = output.expect("the test program runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}\n{said}");
@@ -76,7 +76,11 @@ impl SilentFuse {
     }
 
     pub(super) fn open(&self) -> File {
-        File::options().read(true).write(true).open(self.path.join("file")).expect("it opens")
+        File::options()
+            .read(true)
+            .write(true)
+            .open(self.path.join("file"))
+            .expect("the FUSE file opens")
     }
 }
 
@@ -118,7 +122,7 @@ impl InstalledFd {
     /// Reads it to the end.
     pub(super) fn text(self) -> String {
         let mut text = String::new();
-        File::from(self.file).read_to_string(&mut text).expect("it can be read");
+        File::from(self.file).read_to_string(&mut text).expect("the file can be read");
         text
     }
 }

@@ -251,7 +251,9 @@ mod tests {
     fn end_wakes_reader_without_data() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
-        wakes.on_end(ours.as_fd(), Wake::FilterUnused(5)).expect("it is taken");
+        wakes
+            .on_end(ours.as_fd(), Wake::FilterUnused(5))
+            .expect("the supervisor watches the descriptor");
         drop(theirs);
         assert_eq!(wakes.wait(None), Ok(vec![Wake::FilterUnused(5)]));
     }
@@ -260,7 +262,9 @@ mod tests {
     fn readable_input_wakes_until_forgotten() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
-        wakes.on_input(ours.as_fd(), Wake::Guest(2)).expect("it is taken");
+        wakes
+            .on_input(ours.as_fd(), Wake::Guest(2))
+            .expect("the supervisor watches the descriptor");
         assert_eq!(wakes.wait(Some(Duration::ZERO)), Ok(vec![]));
         std::io::Write::write_all(&mut theirs, b"!").expect("the socket is open");
         assert_eq!(wakes.wait(Some(Duration::from_secs(20))), Ok(vec![Wake::Guest(2)]));

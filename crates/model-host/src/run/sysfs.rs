@@ -135,7 +135,7 @@ impl DevicePaths {
         self.function() + &self.sub.as_ref().map_or(String::new(), |sub| format!("/{sub}"))
     }
 
-    /// The last component of it.
+    /// The last component of [`Self::device`].
     fn leaf(&self) -> &str {
         self.sub.as_deref().unwrap_or(&self.slot)
     }

@@ -52,8 +52,8 @@ fn control_files_have_the_paths_of_the_kernel() {
         Some(1),
         "there is no other"
     );
-    // Linux makes none for sub-functions; the DPU side of a card has two of them beside its two
-    // PFs.
+    // Linux makes no fwctl device for a sub-function; the DPU side of a card has two PFs and two
+    // sub-functions.
     let options = ["--profile", "bluefield3", "--topology", "--side", "dpu"];
     let counts = "ls /dev/infiniband | wc -l; ls /dev/fwctl | wc -l";
     assert_eq!(output_of(&options, counts), "4\n2");
@@ -123,7 +123,7 @@ fn fwctl_context_lives_until_last_close() {
         print(struct.unpack('II', data.raw)[0] < 20)\n";
     let Some(said) = python(&[], program) else { return };
     assert_eq!(said, "0\n0\nTrue\n", "closed files destroy their user contexts");
-    // A killed program leaves nothing, which `run` would report.
+    // A killed program leaves no object behind: `run` would report one.
     for _ in 0..5 {
         let output = run(&["--fwctl-mode", "666"], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");
         assert_eq!(output.status.code(), Some(128 + 9));

@@ -134,7 +134,7 @@ fn modify_qp_attributes_reach_qpc_fields() {
         assert_eq!(moved, Err(Errno::EINVAL), "{mask:#x}: its path stays the same");
     }
     for (migration, state) in [(0, PathMigrationState::MIGRATED.0), (1, 1), (2, 0)] {
-        verbs.modify(qp, MIGRATION, &[(99, &[migration])]).expect("it stays in RTS");
+        verbs.modify(qp, MIGRATION, &[(99, &[migration])]).expect("the QP stays in RTS");
         let rts: Rst2initQpIn = verbs.last(Opcode::RTS2RTS_QP.0, Rst2initQpIn::from_prefix);
         assert_eq!(rts.qpc().pm_state().0, state);
     }
@@ -440,7 +440,7 @@ fn srq_create_reports_sizes_and_limit() {
         let armed = verbs.fixture.device.count(Opcode::MODIFY_RMP.0);
         limit(0, entries).expect("nothing to change");
         assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_RMP.0), armed);
-        limit(2, entries - 1).expect("it is armed");
+        limit(2, entries - 1).expect("the limit is armed");
     }
 }
 
@@ -532,7 +532,7 @@ fn create_cq_rounds_size_and_sets_cqe_size() {
         .raw(1, 8, 1, 0, 8)
         .input(0x1000, &driver);
     assert_eq!(bad.send(&verbs.fixture.file), Err(Errno::EFAULT), "no memory for the answer");
-    assert_eq!(device.held(), made, "it is unmade");
+    assert_eq!(device.held(), made, "the new object is destroyed");
 }
 
 /// CREATE_QP of the write interface, with `mlx5_ib_create_qp` of these flags; the answer's words.

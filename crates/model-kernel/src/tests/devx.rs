@@ -50,7 +50,7 @@ fn other_passes_listed_and_general_opcodes_only() {
         0x822, 0x824, 0x826, 0x842, 0xb00, 0xb0c, 0xb16, 0xb22, 0xcff,
     ] {
         assert_eq!(other(&fixture, &command(opcode, 0, 16)), Ok(()), "{opcode:#x}");
-        let sent = fixture.device.last(opcode).expect("it was passed");
+        let sent = fixture.device.last(opcode).expect("the command was passed");
         assert_ne!(uid(&sent), 0, "{opcode:#x} goes out under the context's uid");
     }
     for opcode in [
@@ -147,8 +147,8 @@ fn kernel_requires_registered_memory() {
         if opcode == Opcode::CREATE_CQ.0 {
             input = create_cq();
         }
-        fixture.create(&input).expect("it passes");
-        let sent = fixture.device.last(opcode).expect("it was passed");
+        fixture.create(&input).expect("DevX passes the command");
+        let sent = fixture.device.last(opcode).expect("the command was passed");
         for flag in flags {
             assert_eq!(flag.get(&sent), 1, "{opcode:#x} {flag:?}");
         }
@@ -172,7 +172,7 @@ fn modify_cq_requires_registered_memory() {
         on_object(&fixture, 0x1002, cq, &command(Opcode::MODIFY_CQ.0, number, 0x110)),
         Ok(())
     );
-    let sent = fixture.device.last(Opcode::MODIFY_CQ.0).expect("it was passed");
+    let sent = fixture.device.last(Opcode::MODIFY_CQ.0).expect("the command was passed");
     assert_eq!(Field(0x5c, 31, 31).get(&sent), 1);
 }
 
@@ -186,8 +186,8 @@ fn mkey_umem_bit_is_set_in_memory_modes_only() {
         input
     };
     for (mode, valid) in [(0, 1), (1, 1), (2, 0), (3, 0), (4, 1), (5, 1)] {
-        fixture.create(&access_mode(mode)).expect("it passes");
-        let sent = fixture.device.last(Opcode::CREATE_MKEY.0).expect("it was passed");
+        fixture.create(&access_mode(mode)).expect("DevX passes the command");
+        let sent = fixture.device.last(Opcode::CREATE_MKEY.0).expect("the command was passed");
         assert_eq!(Field(0xc, 30, 30).get(&sent), valid, "mode {mode}");
     }
     assert_eq!(fixture.create(&command(Opcode::CREATE_MKEY.0, 0, 0x4f)), Err(Errno::EINVAL));
@@ -337,8 +337,8 @@ fn destroy_command_is_built_from_create() {
         let mut input = command(create, 0, 0x110);
         input[7] = 0x1c;
         input[0x10] = 0x77;
-        let handle = fixture.create(&input).expect("it passes");
-        let created = fixture.device.last(create).expect("it was passed");
+        let handle = fixture.create(&input).expect("DevX passes the command");
+        let created = fixture.device.last(create).expect("the command was passed");
         assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "{create:#x}");
         let sent = fixture.device.last(destroy).expect("the command was sent");
         assert_eq!((sent.len(), uid(&sent)), (bytes, uid(&created)), "{create:#x}");
@@ -363,7 +363,8 @@ fn object_numbers_have_24_or_32_bits() {
         (Opcode::ALLOC_MODIFY_HEADER_CONTEXT, 0x8102_0304),
     ] {
         let input = command(opcode.0, 0x99, 0x110);
-        let created = rules::created_object(&input, &output).expect("it makes something");
+        let created =
+            rules::created_object(&input, &output).expect("the command creates an object");
         assert_eq!(created.id.number, number, "{opcode:?}");
         assert_eq!(rules::destroyed_number(&created.destroy), Some(number), "{opcode:?}");
     }
@@ -402,7 +403,7 @@ fn without_devx_only_cap_and_vport_queries_pass() {
     let fixture = Fixture::without_context(Device::new());
     fixture.get_context(0).expect("a context");
     assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
-    let sent = fixture.device.last(Opcode::QUERY_HCA_CAP.0).expect("it was passed");
+    let sent = fixture.device.last(Opcode::QUERY_HCA_CAP.0).expect("the command was passed");
     assert_ne!(uid(&sent), 0, "the kernel's spare uid replaces it");
     assert_eq!(other(&fixture, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EINVAL));
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));

@@ -72,7 +72,7 @@ fn subscribe(
 fn record(fd: &OwnedFd) -> Option<Vec<u8>> {
     let mut file = std::fs::File::from(fd.try_clone().expect("a descriptor"));
     nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
-        .expect("it is a socket");
+        .expect("the descriptor is a socket");
     let mut bytes = vec![0; 4096];
     match file.read(&mut bytes) {
         Ok(0) => None,
@@ -198,7 +198,7 @@ fn full_blocking_eventfd_holds_up_no_device() {
             for _ in 0..3 {
                 fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
             }
-            sender.send(()).expect("it is awaited");
+            sender.send(()).expect("the receiver waits");
         });
         let done = done.recv_timeout(std::time::Duration::from_secs(20));
         // A read of the counter unblocks a blocked write.
@@ -405,7 +405,7 @@ fn only_removal_ends_event_channels() {
     fixture.device.alive.store(false, Ordering::Relaxed);
     fixture.device.raise(0);
     assert_eq!(record(&channel), Some(Vec::new()), "DevX's channels stay open");
-    let fatal = record(&file).expect("it is still open");
+    let fatal = record(&file).expect("the file is still open");
     assert_eq!(fatal, [1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::ENXIO));
     fixture.device.removed.store(true, Ordering::Relaxed);
@@ -525,7 +525,11 @@ fn removal_waits_for_no_client_to_discard_its_events() {
     });
     assert_eq!(removed.recv_timeout(std::time::Duration::from_secs(20)), Ok(()));
     assert_eq!(record(&channels[1]), None);
-    assert_eq!(record(&channels[0]).map(|it| it.len()), Some(72), "it is not discarded yet");
+    assert_eq!(
+        record(&channels[0]).map(|it| it.len()),
+        Some(72),
+        "the record is not discarded yet"
+    );
     drop(stalls);
     assert_eq!(record(&channels[0]), None);
 }

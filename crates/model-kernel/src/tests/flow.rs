@@ -42,7 +42,7 @@ fn by_priority(
     request.send(&fixture.file).map(|()| request.data(0))
 }
 
-/// CREATE_FLOW; the handle.
+/// Sends CREATE_FLOW; returns the rule's handle.
 fn flow(
     fixture: &Fixture,
     matcher: u64,

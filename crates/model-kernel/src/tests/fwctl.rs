@@ -106,27 +106,29 @@ fn sent(device: &Device, opcode: u16) -> Option<Vec<u8>> {
 #[test]
 fn info_reports_uid_and_capabilities() {
     let fixture = Fixture::new(7);
-    let create = sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("it was opened");
+    let create =
+        sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("the open created a user context");
     assert_eq!(create[0x10..0x14], [0, 0, 0, 4], "TOOLS_RESOURCES and nothing else");
     let mut data = [0xa5_u8; 24];
     let mut words = [24, 16 << 32, data.as_mut_ptr() as u64];
-    fixture.ioctl(INFO, &mut words).expect("it is valid");
+    fixture.ioctl(INFO, &mut words).expect("the request is valid");
     assert_eq!(words[1], 8 << 32 | 1, "8 bytes of mlx5");
     let uid = u32::from_ne_bytes(*data[..4].first_chunk().unwrap());
     assert!(uid != 0 && data[4..8] == 4_u32.to_ne_bytes(), "{data:x?}");
     assert!(data[8..16] == [0; 8] && data[16..] == [0xa5; 8], "the rest of the room is 0");
     // A caller without room gets no data.
     let mut words = [24, 0, 0];
-    fixture.ioctl(INFO, &mut words).expect("it is valid");
+    fixture.ioctl(INFO, &mut words).expect("the request is valid");
     assert_eq!(words[1], 1);
     let mut words = [24, 4 << 32, data.as_mut_ptr() as u64 + 16];
-    fixture.ioctl(INFO, &mut words).expect("it is valid");
+    fixture.ioctl(INFO, &mut words).expect("the request is valid");
     assert_eq!((words[1] >> 32, &data[20..]), (8, &[0xa5; 4][..]));
     assert_eq!(fixture.ioctl(INFO, &mut [24 | 1 << 32, 0, 0]), Err(Errno::EOPNOTSUPP));
     assert_eq!(fixture.ioctl(INFO, &mut [24, 8 << 32, 8]), Err(Errno::EFAULT));
     // Firmware that does not know the privilege grants none.
     let fixture = Fixture::new(3);
-    let create = sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("it was opened");
+    let create =
+        sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("the open created a user context");
     assert_eq!(create[0x10..0x14], [0; 4]);
 }
 
@@ -201,7 +203,8 @@ fn refusals_name_the_value_and_the_limit() {
     let fixture = Fixture::new(7);
     let nop = command(Opcode::NOP.0, 0, 16);
     let reason = |scope, input: &[u8], room: usize| {
-        let errno = fixture.rpc(scope, input, &mut vec![0; room]).expect_err("it is refused");
+        let errno =
+            fixture.rpc(scope, input, &mut vec![0; room]).expect_err("the request is refused");
         format!("{errno:?}: {}", fixture.reason())
     };
     assert_eq!(
@@ -259,9 +262,9 @@ fn rpc_stamps_uid_of_file() {
     let mut input = command(Opcode::QUERY_ADAPTER.0, 0, 16);
     input[2..4].copy_from_slice(&[0xde, 0xad]);
     let before = input.clone();
-    fixture.rpc(CONFIGURATION, &input, &mut [0; 16]).expect("it is passed");
+    fixture.rpc(CONFIGURATION, &input, &mut [0; 16]).expect("the command is passed");
     assert_eq!(input, before, "the caller's own is as it was");
-    let query = sent(&fixture.device, Opcode::QUERY_ADAPTER.0).expect("it came");
+    let query = sent(&fixture.device, Opcode::QUERY_ADAPTER.0).expect("the device got the command");
     let uid = u16::from_be_bytes([query[2], query[3]]);
     assert!(uid != 0 && uid != 0xdead, "{uid:#x}");
     fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, 3);
@@ -334,7 +337,7 @@ proptest! {
     ) {
         let profile = Profile::load("bluefield3-fwctl").expect("the profile is built in");
         let model = Model::builder().device(profile).stepped().build();
-        let control = FwctlFile::open(&InProcess::of(&model), 0).expect("it opens");
+        let control = FwctlFile::open(&InProcess::of(&model), 0).expect("the control file opens");
         let client = TestClient::new();
         let (memory, at) = buffer(4);
         for (request, size, scope, in_len, out_len, addresses, which, tail) in calls {

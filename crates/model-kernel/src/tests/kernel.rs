@@ -48,7 +48,7 @@ fn user_events_are_enabled_in_general_eq() {
     assert_eq!((subscribable.affiliated, subscribable.unaffiliated), (affiliated, unaffiliated));
     let commands = device.commands.lock().expect("no panic");
     let queue = commands.iter().find(|it| it[..2] == Opcode::CREATE_EQ.0.to_be_bytes());
-    let queue = CreateEqIn::from_prefix(queue.expect("sent")).expect("it is whole");
+    let queue = CreateEqIn::from_prefix(queue.expect("sent")).expect("the command is whole");
     let bitmask: [u64; 4] = std::array::from_fn(|at| queue.event_bitmask(at));
     assert_eq!(bitmask[0] & (1 | 1 << 40 | 1 << event::PORT_CHANGE), 1 | 1 << 40 | 1 << 9);
     assert_eq!(bitmask[1..], [6, 3, 4 << 32 | 8]);
@@ -126,7 +126,11 @@ fn closed_channel_leaves_events_of_others() {
     fixture.device.removed.store(true, Ordering::Relaxed);
     assert!(fixture.file.kernel.is_dead());
     for channel in [&other, &last] {
-        assert_eq!(crate::descriptor::receive(channel, &mut [0; 128]), Ok(0), "it has ended");
+        assert_eq!(
+            crate::descriptor::receive(channel, &mut [0; 128]),
+            Ok(0),
+            "the channel has ended"
+        );
     }
 }
 

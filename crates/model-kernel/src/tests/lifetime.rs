@@ -159,7 +159,10 @@ fn destroy_keeps_listener_of_new_object_with_same_number() {
     }
     let (cq, cqn) = verbs.plain_cq();
     assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Ok(()));
-    assert!(kernel.listeners.get(ListenerKind::Cq, cqn).is_none(), "it ends with its object");
+    assert!(
+        kernel.listeners.get(ListenerKind::Cq, cqn).is_none(),
+        "the listener ends with its object"
+    );
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn refused_destroy_keeps_listener() {
     assert!(listeners.get(ListenerKind::Cq, cqn).is_some());
 }
 
-/// UAR_ALLOC; the handle.
+/// Sends UAR_ALLOC; returns the page's handle.
 fn uar(fixture: &Fixture) -> Result<u64, Errno> {
     let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
     let mut alloc = Request::new(0x1008, 0x1000)
@@ -185,14 +188,14 @@ fn uar(fixture: &Fixture) -> Result<u64, Errno> {
     Ok(alloc.data(0))
 }
 
-/// A context with this many UAR pages.
+/// Sends GET_CONTEXT with this many UAR pages.
 fn static_uars(fixture: &Fixture, pages: u8) -> Result<(), Errno> {
     Request::new(0, 3).input(0x1000, &[2 * pages, 0, 0, 0, 0, 0, 0, 0]).send(&fixture.file)
 }
 
 #[test]
 fn uar_pages_of_a_filter_leave_mappings_to_others() {
-    // Two mappings a page, and a filter has half of them.
+    // 16 mappings. A UAR page takes two, and each of two filters may hold half of all.
     let pool = ResourcePool::of([100, 16, 0, 0]);
     let filters = [(); 2].map(|()| Arc::new(Account::with(pool.clone())));
     let taken = |filter: &Arc<Account>| filter.taken(Resource::Mappings);
@@ -201,14 +204,14 @@ fn uar_pages_of_a_filter_leave_mappings_to_others() {
         Fixture::of_client(Device::new(), TestClient::with(filter.clone()))
     });
     super::support::get_context(&first.file, 1).expect("a context");
-    let pages: Vec<_> = (0..4).map(|_| uar(&first).expect("of four")).collect();
+    let pages: Vec<_> = (0..4).map(|_| uar(&first).expect("a page")).collect();
     let held = first.device.held();
     assert_eq!(uar(&first).map(drop), Err(Errno::ENOMEM));
     assert_eq!(first.device.held(), held, "no page is allocated");
-    assert_eq!(static_uars(&second, 1), Err(Errno::ENOMEM), "of the same filter");
+    assert_eq!(static_uars(&second, 1), Err(Errno::ENOMEM), "same filter as the first");
     assert_eq!((static_uars(&third, 2), taken(&filters[1])), (Ok(()), 4));
     assert_eq!((first.destroy(0x1008, pages[0]), taken(&filters[0])), (Ok(()), 6));
-    // A page that stays backed by the client's is not freed, and still counts.
+    // A UAR page that stays backed by the client's memory is not freed, and still counts.
     first.device.keeps_backing.store(true, Ordering::Relaxed);
     assert_eq!(first.destroy(0x1008, pages[1]), Err(Errno::ENOMEM));
     assert_eq!(taken(&filters[0]), 6);

@@ -51,7 +51,7 @@ fn read_only_umem_has_no_write_right() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
     for (access, mtt_access) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
-        fixture.umem(address, 4096, access, None).expect("it is mapped");
+        fixture.umem(address, 4096, access, None).expect("the range is mapped");
         let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
         let entry = u64::from_be_bytes(*sent[0x30..].first_chunk().expect("an entry"));
         assert_eq!((entry >= 0xfffe << 48, entry & 0xfff), (true, mtt_access), "access {access}");
@@ -73,7 +73,7 @@ fn umem_page_size_follows_bitmap_and_length() {
         (8, 0x1_0000, None, 0, 17),
         (0, 0x1_0008, None, 0, 17),
     ] {
-        fixture.umem(odd + offset, length, 1, bitmap).expect("it is mapped");
+        fixture.umem(odd + offset, length, 1, bitmap).expect("the range is mapped");
         let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
         let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
         let umem = create.umem();
@@ -93,7 +93,7 @@ fn linux_5_10_refuses_page_sizes_and_follows_address() {
     let refused = fixture.umem(address, 4096, 1 | 1 << 20, None).map(drop);
     assert_eq!(refused, Err(Errno::EINVAL), "relaxed ordering");
     let odd = address + if address & 0x1000 == 0 { 0x1000 } else { 0 };
-    fixture.umem(odd, 0x1_0000, 1, None).expect("it is mapped");
+    fixture.umem(odd, 0x1_0000, 1, None).expect("the range is mapped");
     let sent = fixture.device.last(Opcode::CREATE_UMEM.0).expect("the command was sent");
     let create = CreateUmemIn::from_prefix(&sent).expect("a whole command");
     assert_eq!((create.umem().log_page_size(), create.umem().num_of_mtt()), (0, 16));
@@ -190,7 +190,7 @@ fn failed_umem_pins_nothing() {
     assert_eq!(request.send(&fixture.file), Err(Errno::EFAULT));
     assert_eq!(fixture.device.count(Opcode::DESTROY_UMEM.0), 1);
     assert_eq!(pinned(), 0);
-    let (handle, _) = fixture.umem(address, 4096, 1, None).expect("it is mapped");
+    let (handle, _) = fixture.umem(address, 4096, 1, None).expect("the range is mapped");
     fixture.device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
     assert_eq!(fixture.destroy(0x1002, handle), Err(Errno::EBUSY));
     assert_eq!(pinned(), 1, "still in use by the device");

@@ -290,7 +290,7 @@ fn destroy_cq_is_eagain_while_events_cannot_be_retracted() {
     assert_eq!(response, [0; 8], "both are retracted");
     let (handle, ..) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
     hide(true);
-    assert_eq!(verbs.destroy(object::CQ, handle, &mut response), Ok(()), "it has no event");
+    assert_eq!(verbs.destroy(object::CQ, handle, &mut response), Ok(()), "the CQ has no event");
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn srq_is_rmp_referenced_by_qp() {
         let core = fields(&[4, 4, 4, 4], &[srq, mask.into(), 0, limit]);
         verbs.write(command::MODIFY_SRQ, &core, 0, &[], 0).map(drop)
     };
-    assert_eq!(limit(1, 0), Err(Errno::EINVAL), "it does not grow");
+    assert_eq!(limit(1, 0), Err(Errno::EINVAL), "an SRQ does not grow");
     assert_eq!(limit(2, 128), Err(Errno::EINVAL));
     limit(2, 5).expect("armed");
     let armed: ModifyRmpIn = verbs.last(Opcode::MODIFY_RMP.0, ModifyRmpIn::from_prefix);
@@ -457,15 +457,15 @@ fn ud_qp_joins_and_leaves_multicast_groups() {
     );
     gid[0] = 0xff;
     assert_eq!(member(command::ATTACH_MCAST, gid, 1), Err(Errno::EINVAL), "no LID of a group");
-    member(command::ATTACH_MCAST, gid, 0xc001).expect("it joins");
+    member(command::ATTACH_MCAST, gid, 0xc001).expect("the QP joins");
     member(command::ATTACH_MCAST, gid, 0xc001).expect("once is enough");
     assert_eq!(verbs.fixture.device.count(Opcode::ATTACH_TO_MCG.0), 1);
     let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
     assert_eq!(*attach.multicast_gid(), gid);
     assert_eq!(verbs.destroy(object::QP, qp, &mut [0; 4]), Err(Errno::EBUSY));
-    member(command::DETACH_MCAST, gid, 0xc001).expect("it leaves");
+    member(command::DETACH_MCAST, gid, 0xc001).expect("the QP leaves");
     assert_eq!(member(command::DETACH_MCAST, gid, 0xc001), Err(Errno::EINVAL));
-    member(command::ATTACH_MCAST, gid, 0xc001).expect("it joins again");
+    member(command::ATTACH_MCAST, gid, 0xc001).expect("the QP joins again");
     let device = verbs.fixture.device.clone();
     assert_eq!(verbs.fixture.close(), 0);
     assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing the file detaches it");

@@ -120,7 +120,7 @@ fn static_rate_becomes_supported_code_in_each_transition() {
         verbs.modify(qp, RTS | ALTERNATE, &and(&other, &[(96, &[3])])).expect("RTS");
         let sent: Rtr2rtsQpIn = verbs.last(Opcode::RTR2RTS_QP.0, Rtr2rtsQpIn::from_prefix);
         assert_eq!(sent.qpc().secondary_address_path().stat_rate().0, code, "{rate:?}");
-        verbs.modify(qp, ALTERNATE, &other).expect("it stays in RTS");
+        verbs.modify(qp, ALTERNATE, &other).expect("the QP stays in RTS");
         let sent: Rtr2rtsQpIn = verbs.last(Opcode::RTS2RTS_QP.0, Rtr2rtsQpIn::from_prefix);
         assert_eq!(sent.qpc().secondary_address_path().stat_rate().0, code, "{rate:?}");
     }

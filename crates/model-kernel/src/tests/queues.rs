@@ -103,7 +103,7 @@ fn create_cq_flags_set_context_bits() {
     assert_eq!(
         cq(&verbs, 0, 2, 128, 1),
         Err(Errno::EOPNOTSUPP),
-        "it compresses only CQEs of 64 bytes"
+        "the device compresses only CQEs of 64 bytes"
     );
     let long = Verbs::with(|caps| {
         caps.set_cqe_compression_128(true);
@@ -112,7 +112,7 @@ fn create_cq_flags_set_context_bits() {
     assert_eq!(
         cq(&long, 0, 2, 64, 1),
         Err(Errno::EOPNOTSUPP),
-        "it compresses only CQEs of 128 bytes"
+        "the device compresses only CQEs of 128 bytes"
     );
 }
 
@@ -224,7 +224,7 @@ fn create_qp_flags_need_capabilities() {
         assert_eq!(made, Err(Errno::EINVAL), "{flags:#x}");
     }
     qp(&lacking, (one, one), SQ_SIG_ALL, CAPACITY, &qp_driver_with(&lacking, &[]))
-        .expect("it needs no capability");
+        .expect("the request needs no capability");
 }
 
 #[test]

@@ -14,7 +14,7 @@ const TRANSLATION: u32 = 1;
 const PD: u32 = 2;
 const ACCESS: u32 = 4;
 
-/// REREG_MR of a region of `verbs`; its key.
+/// Sends REREG_MR for a region of `verbs`; returns its key.
 fn rereg(
     verbs: &Verbs,
     handle: u32,
@@ -82,7 +82,7 @@ fn rereg_mr_of_translation_changes_key() {
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
     let (handle, key) = (word(&region), word(&region[4..]));
     let range = (verbs.address + 0x4000, 0x3000);
-    let new = rereg(&verbs, handle, TRANSLATION, range, 0, 0).expect("it moves");
+    let new = rereg(&verbs, handle, TRANSLATION, range, 0, 0).expect("the region moves");
     assert_ne!(new, key);
     let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     let entry = command.memory_key_mkey_entry();
@@ -133,7 +133,7 @@ fn malformed_rereg_mr_is_rejected() {
     assert_eq!(verbs.fixture.close(), 0);
 }
 
-/// ALLOC_MW of a type; its handle and its key.
+/// Sends ALLOC_MW of a type; returns the window's handle and key.
 fn window(verbs: &Verbs, kind: u8, driver: &[u8]) -> Result<(u32, u32), Errno> {
     let request = fields(&[8, 4, 1, 3], &[0, verbs.pd.into(), kind.into(), 0]);
     let (response, _) = verbs.write(14, &request, 8, driver, 0)?;
@@ -240,7 +240,8 @@ fn query_qp_reports_receive_queue_capacity() {
     let query = |capacity, driver: Vec<u8>| {
         let (qp, _) = verbs.qp(2, (cq, cq), None, capacity, &driver).expect("a QP");
         let request = fields(&[8, 4, 4], &[0, qp, 0]);
-        let (response, _) = verbs.write(25, &request, 128, &[], 0).expect("it is known");
+        let (response, _) =
+            verbs.write(25, &request, 128, &[], 0).expect("the write command is known");
         [64, 68, 72, 76, 80].map(|at| word(&response[at..]))
     };
     let driver = verbs.qp_driver(8, 1 << 10);

@@ -64,7 +64,7 @@ impl Steering {
 
     fn last<T: Clone>(&self, opcode: Opcode, read: fn(&[u8]) -> Option<&T>) -> T {
         let command = self.device.last(opcode.0).expect("the command was sent");
-        read(&command).expect("it is whole").clone()
+        read(&command).expect("the command is whole").clone()
     }
 
     fn entry(&self) -> SetFlowTableEntryIn {
@@ -155,7 +155,11 @@ fn rules_of_equal_value_share_entry() {
     let first = add(1, Some(5), Some(1)).expect("a rule");
     assert_eq!((list(), steering.entry().op_mod()), (1, 0));
     assert_eq!(add(1, Some(6), Some(2)).map(drop), Err(Errno::EEXIST), "another tag");
-    assert_eq!(add(1, None, None).map(drop), Err(Errno::EEXIST), "it drops");
+    assert_eq!(
+        add(1, None, None).map(drop),
+        Err(Errno::EEXIST),
+        "the rule drops, the entry does not"
+    );
     let twin = add(1, None, Some(1)).expect("the same again");
     assert_eq!(steering.count(Opcode::SET_FLOW_TABLE_ENTRY), 1, "nothing changes");
     let second = add(1, Some(5), Some(2)).expect("to another");
@@ -164,7 +168,11 @@ fn rules_of_equal_value_share_entry() {
     let other = add(2, None, None).expect("another value");
     assert_eq!((list(), steering.entry().flow_index()), (0, 1));
     assert_eq!(steering.count(Opcode::CREATE_FLOW_GROUP), 1, "of the same mask");
-    assert_eq!(add(2, None, Some(1)).map(drop), Err(Errno::EEXIST), "it does not drop");
+    assert_eq!(
+        add(2, None, Some(1)).map(drop),
+        Err(Errno::EEXIST),
+        "the entry drops, the rule does not"
+    );
     let set = steering.count(Opcode::SET_FLOW_TABLE_ENTRY);
     steering.remove(first);
     assert_eq!(steering.count(Opcode::SET_FLOW_TABLE_ENTRY), set, "an equal rule is left");
@@ -208,7 +216,7 @@ fn failed_rule_leaves_nothing() {
     let kept = steering.add(&matcher, ethertype(1, None, Some(1))).expect("the next time it works");
     steering.device.refuse_next(Opcode::SET_FLOW_TABLE_ENTRY.0, 8);
     assert!(steering.add(&matcher, ethertype(1, None, Some(2))).is_err());
-    steering.add(&matcher, ethertype(1, None, Some(2))).expect("it is not there yet");
+    steering.add(&matcher, ethertype(1, None, Some(2))).expect("the rule does not exist yet");
     steering.device.refuse_next(Opcode::SET_FLOW_TABLE_ENTRY.0, 8);
     assert!(steering.flows.remove(&*steering.device, kept).is_err());
     steering.remove(kept);

@@ -586,7 +586,7 @@ impl Fixture {
         get_context(&self.file, flags)
     }
 
-    /// OBJ_CREATE of a mailbox; the handle.
+    /// Sends OBJ_CREATE with a mailbox; returns the handle.
     pub(super) fn create(&self, input: &[u8]) -> Result<u64, Errno> {
         let mut output = [0; 16];
         let mut request = Request::new(0x1001, 0x1000)

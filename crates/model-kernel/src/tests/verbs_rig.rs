@@ -124,7 +124,7 @@ impl Verbs {
         fields(&[8, 8, 4, 1, 1, 2, 2, 2, 4], &[self.address + 0x40, record, 64, 0, 0, 2, 7, 0, 0])
     }
 
-    /// A CQ by ioctl; its handle, its number and its size.
+    /// Creates a CQ by ioctl; returns its handle, its number and its size.
     pub(super) fn cq(
         &self,
         entries: u32,
@@ -161,7 +161,7 @@ impl Verbs {
         fields(&[8, 8, 4, 4, 4, 4, 4, 4, 8, 4, 2, 2], &values)
     }
 
-    /// A queue pair by ioctl; its handle and its number.
+    /// Creates a queue pair by ioctl; returns its handle and its number.
     pub(super) fn qp(
         &self,
         kind: u64,

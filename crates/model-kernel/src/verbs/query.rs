@@ -78,7 +78,7 @@ impl Method<'_> {
         let mut reply = UverbsResponse::default();
         reply.u64((major << 32) + (minor << 16) + sub_minor);
         reply.bytes(&node_guid.to_be_bytes()).bytes(&image_guid.to_be_bytes());
-        // No page size at all if the least does not fit.
+        // page_size_cap is 0 if the smallest page has no bit in it.
         let least_page = 1_u64.checked_shl(caps.log_pg_sz().into()).unwrap_or(0);
         reply.u64(u64::MAX).u64(!least_page.wrapping_sub(1));
         reply.u32(vendor).u32(registers.device_id.into()).u32(0);
@@ -167,6 +167,6 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
 
 /// Largest number of send requests of one SGE in a QP: the largest overhead (Linux's UMR requests)
 /// and one data segment take four WQEBBs.
-fn max_requests(log_blocks: u8) -> u32 {
-    1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
+fn max_requests(log_wqebbs: u8) -> u32 {
+    1u32.checked_shl(log_wqebbs.into()).unwrap_or(0) / 4
 }

@@ -131,7 +131,7 @@ fn device_pages_follow_object_count() {
     let at_first = model.pages(0);
     let pds: Vec<_> = (0..1000).map(|_| context.alloc_pd().expect("a PD")).collect();
     let at_most = model.pages(0);
-    // The first batch held some of them.
+    // Pages of the first batch had room for some of the objects.
     assert!(at_most + 32 >= at_first + 1000 / 8, "{at_first} pages, then {at_most}");
     drop(pds);
     assert!(model.pages(0) <= at_first + 32, "{} of {at_most} pages are left", model.pages(0));

@@ -87,10 +87,9 @@ pub(super) fn range(
     })
 }
 
-/// The NAK for memory that a peer named and that is absent. Memory of a program that has ended is
-/// refused, as its keys will be in a moment: a card pins memory until the keys go, the model
-/// cannot. If the key is an alias, that program may be another than the QP's, whose QP then
-/// answers.
+/// The NAK for absent memory that a peer named. Memory of an ended program is refused, as its keys
+/// are once they are destroyed: a card pins the memory until then, the model cannot. If the key is
+/// an alias, the memory may belong to another program than the QP, so the QP can still answer.
 pub(super) fn of_remote(spaces: &Spaces, nak: Nak, remote: &[Sge]) -> Nak {
     match nak {
         Nak::Operation if keys::are_gone(spaces, remote) => Nak::Access,

@@ -85,7 +85,7 @@ fn overwrites_other_copy(function: &FunctionEngine, register: (u32, u64), doorbe
     })
 }
 
-/// How long a copy that begins with these bytes may take to continue.
+/// Time within which the next store of a copy that begins with these bytes must follow.
 fn copy_timeout(start: &[u8]) -> u64 {
     match first_word(start).map(|word| word.opcode()) {
         Some(opcode::NOP) => NOP_COPY_TIMEOUT,
@@ -136,7 +136,7 @@ pub(super) fn forget(function: &mut FunctionEngine, number: u32) {
     function.engine.held.0.retain(|_, copy| !of(copy));
 }
 
-/// Rings the doorbells that nothing followed in time; true if there was one.
+/// Rings each held doorbell whose copy was not continued in time; true if there was one.
 pub(super) fn expire(function: &mut FunctionEngine, now: u64) -> bool {
     let held = &function.engine.held.0;
     let due = held.iter().filter(|(_, copy)| copy.due <= now).map(|(&register, _)| register);

@@ -58,7 +58,7 @@ pub(crate) fn begin(
     rest
 }
 
-/// Executes a part of the rest of a command; returns what is then left.
+/// Executes the next part of a command; returns the rest, if any.
 pub(crate) fn resume(
     locked: &mut LockedFunctions,
     id: usize,
@@ -278,7 +278,7 @@ mod tests {
         assert!(alias(GeneralObjectType::MKEY, true, whole));
         assert!(!alias(GeneralObjectType::MKEY, false, whole), "a key of its own");
         assert!(!alias(GeneralObjectType::DPA_PROCESS, true, whole), "of another object");
-        assert!(!alias(GeneralObjectType::MKEY, true, whole - 1), "it is cut");
+        assert!(!alias(GeneralObjectType::MKEY, true, whole - 1), "the inbox is cut");
         let mut query = QueryGeneralObjectIn::new().as_bytes().to_vec();
         query.resize(1024, 0xff);
         assert!(!concerns_others(&query));

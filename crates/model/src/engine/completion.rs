@@ -123,7 +123,8 @@ pub(super) fn write(
     }
 }
 
-/// Reports a request without a send queue. This cannot happen: it had one when its turn began.
+/// Reports a QP whose send queue is missing at the completion of a request. This cannot happen: the
+/// QP had a send queue when the turn began.
 #[cold]
 pub(super) fn no_send_queue(qpn: u32) {
     tracing::error!(missing = %Missing::SendQueue(qpn), "a request has no send queue");

@@ -153,13 +153,13 @@ impl CompletionQueue<'_> {
         Ok(())
     }
 
-    /// Ends the CQ's buffer with a CQE that says so, and continues in the new buffer; indexes count
-    /// on. Software copies the CQEs that it has not consumed to one entry further on, so that the
-    /// two buffers together have no gap in the indexes (Linux `copy_resize_cqes`).
+    /// Ends the CQ's buffer with a CQE of opcode RESIZE, and continues in the new buffer; indexes
+    /// count on. Software copies the CQEs that it has not consumed to one entry further on, so that
+    /// the two buffers together have no gap in the indexes (Linux `copy_resize_cqes`).
     ///
     /// That CQE is like any other: it needs room, software consumes it, and an arm for the next CQE
-    /// reports it. Nothing changes unless the old buffer has room for it, and the new buffer for
-    /// every CQE that then waits.
+    /// reports it. The resize is refused unless the old buffer has room for that CQE, and the new
+    /// buffer for every unconsumed CQE.
     pub(super) fn resize(mut self, memory: QueueMemory, log_size: u32) -> Result<(), Refusal> {
         if self.cq.failure.is_some() {
             return Err(Refusal::CqState);
@@ -214,8 +214,9 @@ impl CompletionQueue<'_> {
     /// page may have overwritten.
     ///
     /// A record that still holds zeros may be a first request (sequence 0, index 0) or no request.
-    /// It counts as one, since an event too many is harmless and one too few hangs. Such an event
-    /// answers no sequence number, so that there is at most one too many.
+    /// The model takes it as a request: an extra event is harmless, a missing one hangs the
+    /// program. Such an event does not use up a sequence number, so there is at most one extra
+    /// event.
     pub(super) fn arm_from_record(&mut self) {
         match record(
             self.memory,

@@ -91,8 +91,8 @@ impl FunctionEngine {
     }
 }
 
-/// Reports a send queue that was destroyed during its turn. This cannot happen: commands destroy
-/// none meanwhile.
+/// Reports a send queue that was destroyed during its turn. This cannot happen: no command runs
+/// during a turn.
 #[cold]
 fn log_destroyed(number: u32) {
     tracing::error!(number, "a send queue was destroyed during its turn");

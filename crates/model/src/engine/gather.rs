@@ -85,8 +85,8 @@ pub(super) fn keep_unfenced(pair: &mut QueuePair<'_>, key: UnfencedKey) {
 }
 
 /// Resolves the data segments of a WQE right after a UMR that was posted together with it. Unless
-/// the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the model it
-/// always does.
+/// the WQE waits for the UMR, it uses the mkey as it was before the UMR: a card may do so, the
+/// model always does.
 #[cold]
 fn gather_after_umr(
     pair: &mut QueuePair<'_>,

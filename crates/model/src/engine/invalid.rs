@@ -1,5 +1,5 @@
-//! The reasons for which a responder refuses a request as invalid. The NAK and the CQE have one
-//! code for all of them; the log names the field and its limit.
+//! The reasons for which a responder refuses a request as invalid. All of them have the same NAK
+//! and the same CQE syndrome; the log names the field and its limit.
 
 use std::fmt;
 

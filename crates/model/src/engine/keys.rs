@@ -118,13 +118,13 @@ pub(crate) struct Keys<'a> {
     pub neighbours: &'a dyn Neighbours,
 }
 
-/// The functions beside the one whose keys are resolved.
+/// The locked functions other than the one whose keys are resolved.
 pub(crate) trait Neighbours {
     /// The keys of function `id`; `None` if it is not locked, or dead.
     fn keys(&self, id: usize) -> Option<Keys<'_>>;
 }
 
-/// No other functions.
+/// For a lookup that cannot cross to another function.
 pub(crate) struct NoNeighbours;
 
 impl Neighbours for NoNeighbours {
@@ -145,7 +145,8 @@ impl<'a> Keys<'a> {
     /// Resolves a range and adds its memory to `sges`; `visits` is the rest of the list's
     /// [`VISITS`].
     ///
-    /// On a refusal `sges` may hold part of it. A length of 0 checks the key and adds nothing.
+    /// If it refuses, `sges` may hold a part of the range. A length of 0 checks the key and adds
+    /// nothing.
     pub(crate) fn resolve(
         self,
         user: KeyUser,

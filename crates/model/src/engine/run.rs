@@ -20,16 +20,16 @@ const TURNS_PER_SWEEP: u32 = 16;
 const TURNS_PER_PROGRAM: u32 = 16;
 /// Packets taken in a row; their answers go out together.
 const ARRIVALS_PER_PHASE: u8 = 16;
-/// Kinds of [`Phase`]; the first one may come again.
+/// Number of kinds of [`Phase`]; a turn may return to the first.
 const PHASES: usize = 4;
 /// While queues are busy, one turn in this many looks at QPs in the error state.
 const TURNS_PER_FLUSH: u32 = 1024;
 
-/// Bytes that are moved before others may lock the function.
+/// Bytes that a thread moves before other threads may lock the function.
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Does one piece of work with any function, with all functions locked: takes the doorbells that
-/// wait, executes one WQE, or expires a timer. False if there is none.
+/// Does one unit of work of any function, with all functions locked: takes pending doorbells,
+/// executes one WQE, or expires a timer. False if there is no work.
 pub(crate) fn step(locked: &mut LockedFunctions) -> bool {
     begin(locked);
     let worked = with_scratch(locked, |locked, scratch| {

@@ -170,7 +170,7 @@ impl HeldStores {
         self.0.is_empty()
     }
 
-    /// When the next one counts as a doorbell.
+    /// When the next held store counts as a doorbell.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.0.values().map(|copy| copy.due).min()
     }

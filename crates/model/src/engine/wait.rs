@@ -26,7 +26,7 @@ const MAX_INTERVAL: u64 = 1_000_000;
 /// The interval until the next read is the time that the queue has waited, divided by this.
 const WAIT_DIVISOR: u64 = 8;
 
-/// Checks a wait WQE; returns the bytes that it moves, which are none, or a syndrome.
+/// Checks a wait WQE; returns 0, the number of bytes that it moves, or a syndrome.
 #[cold]
 pub(super) fn check(wqe: &[u8]) -> Result<u64, u8> {
     Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)

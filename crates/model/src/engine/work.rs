@@ -22,7 +22,7 @@ pub(crate) struct Work {
     pub signaled: bool,
     /// Whether its CQE causes an event at CQs that are armed for solicited completions only.
     pub event: bool,
-    /// Whether the peer's CQE does.
+    /// The same for the peer's CQE.
     pub solicited: bool,
     /// Immediate data, or the memory key that the WQE is about.
     pub immediate: u32,
@@ -166,7 +166,7 @@ pub(crate) fn receive_segments(bytes: &[u8], end: u32) -> Segments<'_> {
 pub(crate) struct Segments<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The key that ends the list, besides [`LIST_END`].
+    /// The lkey that ends the segment list, besides [`LIST_END`].
     end: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Socket options that the standard library lacks. (nix has them, but adds two crates to what a
-//! user's test compiles.)
+//! Socket options that the standard library lacks. (nix has them with its feature `socket` only,
+//! which this crate does not use.)
 
 #![allow(unsafe_code)]
 

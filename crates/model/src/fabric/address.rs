@@ -64,7 +64,7 @@ pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
 pub(crate) struct Addresses {
     /// Ethernet: its unicast addresses.
     pub macs: Vec<Mac>,
-    /// Ethernet: whether it takes frames for other addresses.
+    /// Ethernet: whether the port takes frames for other addresses (promiscuous mode).
     pub promiscuous: bool,
     /// InfiniBand: the LID of its port; 0: none.
     pub lid: u16,

@@ -232,7 +232,7 @@ mod tests {
             let last = frame.length - 8;
             frame.bytes_mut()[last] ^= 1;
             frame.seal();
-            assert!(frame.packet().is_err(), "it is sealed once");
+            assert!(frame.packet().is_err(), "the frame is sealed once");
             buffers.recycle(frame);
         }
         assert_eq!(buffers.free(), 1);

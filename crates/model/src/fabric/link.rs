@@ -115,8 +115,8 @@ impl Cable {
         &self.settings
     }
 
-    /// Frames in flight keep their time. Faults keep their counts up to the first one that differs;
-    /// with another seed all start again.
+    /// Frames in flight keep their arrival time. The faults before the first changed one keep their
+    /// counts; if the seed changes, all counts restart.
     pub(super) fn set(&mut self, settings: LinkSettings) {
         let alike = self.settings.faults.iter().zip(&settings.faults);
         let kept = match self.settings.seed == settings.seed {
@@ -294,7 +294,11 @@ mod tests {
         let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
         assert_eq!(cable.cross(Direction::Inside, 0, 1000, 0), Some(8 * 1024 + 500));
         cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
-        assert_eq!(cable.cross(Direction::Inside, 20_000, 9, 0), Some(20_000), "it is in the card");
+        assert_eq!(
+            cable.cross(Direction::Inside, 20_000, 9, 0),
+            Some(20_000),
+            "the frame stays in the card"
+        );
     }
 
     #[test]

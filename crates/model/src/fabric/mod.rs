@@ -21,7 +21,7 @@
 //! next arrived frame. One queue orders all events by time and number, so that every run is the
 //! same.
 //!
-//! This file has the ports and their names, [`forward`] the paths of frames. Messages that are
+//! This file has the ports and their names; [`forward`] has the paths of frames. Messages that are
 //! carried whole do not come here: `directory` finds the function with an address.
 
 pub(crate) mod address;

@@ -4,9 +4,10 @@
 //! link type of InfiniBand itself (247). An ERF record ends with the VCRC, which the fabric does
 //! not have: this module computes it, and Wireshark shows it unchecked.
 //!
-//! A section, an interface for each physical port as it first shows a frame, and a block for each
-//! frame: its time in nanoseconds of the model's clock, which way it went, and its bytes, complete
-//! from the first to the ICRC. The last blocks say for each interface how many frames are missing.
+//! The file is one section, with an interface block for each physical port, written before the
+//! port's first frame, and a packet block for each frame: its time in nanoseconds of the model's
+//! clock, its direction, and all its bytes up to and including the ICRC. The last blocks say for
+//! each interface how many frames are missing.
 //!
 //! Sources: the draft `draft-ietf-opsawg-pcapng`; wireshark: `wiretap/erf.h`.
 

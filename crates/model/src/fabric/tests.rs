@@ -146,7 +146,7 @@ fn invalid_frames_drop_and_learned_macs_are_bounded() {
         bytes[6..].copy_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]);
         bytes[8..12].copy_from_slice(&number.to_be_bytes());
         fabric.receive_external(0, external, &bytes);
-        let delivery = pop(&mut fabric, 0).expect("it is for function 0");
+        let delivery = pop(&mut fabric, 0).expect("the frame is for function 0");
         fabric.recycle(delivery.frame);
     }
     assert!(fabric.learned.len() <= MAX_LEARNED);

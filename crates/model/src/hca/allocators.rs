@@ -1,15 +1,16 @@
-//! The number allocators of a function, each with its range: as the profile begins it, or as the
-//! model does. SQs and RQs take theirs from the range of QPs, and aliases from that of mkeys.
+//! The number allocators of a function. A profile gives the first number of a range; the model
+//! gives those of flow tables, TIRs and TISs. SQs and RQs have numbers of the range of QPs, and
+//! aliases have numbers of the range of mkeys.
 
 use std::ops::Range;
 
 use crate::hca::numbers::NumberAllocator;
 use crate::profile::Profile;
 
-/// Number of values of the number fields in commands.
-const BYTE: u32 = 1 << 8;
-const HALF: u32 = 1 << 16;
-const THREE_BYTES: u32 = 1 << 24;
+/// Ends of the ranges of numbers whose fields in commands have 8, 16 and 24 bits.
+const BITS_8: u32 = 1 << 8;
+const BITS_16: u32 = 1 << 16;
+const BITS_24: u32 = 1 << 24;
 
 /// The number allocators of a function's objects.
 #[derive(Debug)]
@@ -45,15 +46,15 @@ pub(crate) struct NumberAllocators {
 impl NumberAllocators {
     pub(crate) fn new(profile: &Profile) -> Self {
         let first = profile.first();
-        let dpa = || NumberAllocator::new(profile.first_dpa_object()..HALF);
+        let dpa = || NumberAllocator::new(profile.first_dpa_object()..BITS_16);
         Self {
-            qp: NumberAllocator::new(first.qp..THREE_BYTES),
-            flow_table: NumberAllocator::new(0x10..THREE_BYTES),
-            tir: NumberAllocator::new(0x200..THREE_BYTES),
-            tis: NumberAllocator::new(0x300..THREE_BYTES),
-            srq: NumberAllocator::new(first.shared_queue..THREE_BYTES),
-            xrcd: NumberAllocator::new(first.xrcd..THREE_BYTES),
-            cq: NumberAllocator::new(first.cq..THREE_BYTES),
+            qp: NumberAllocator::new(first.qp..BITS_24),
+            flow_table: NumberAllocator::new(0x10..BITS_24),
+            tir: NumberAllocator::new(0x200..BITS_24),
+            tis: NumberAllocator::new(0x300..BITS_24),
+            srq: NumberAllocator::new(first.shared_queue..BITS_24),
+            xrcd: NumberAllocator::new(first.xrcd..BITS_24),
+            cq: NumberAllocator::new(first.cq..BITS_24),
             emulated_doorbell: dpa(),
             dpa_eq: dpa(),
             emulated_device: dpa(),
@@ -64,17 +65,18 @@ impl NumberAllocators {
             dpa_window: dpa(),
             dpa_core_dump: dpa(),
             dpa_process: dpa(),
-            mkey: NumberAllocator::new(first.mkey..THREE_BYTES),
-            umem: NumberAllocator::new(first.umem..THREE_BYTES),
-            eq: NumberAllocator::new(first.eq..BYTE),
+            mkey: NumberAllocator::new(first.mkey..BITS_24),
+            umem: NumberAllocator::new(first.umem..BITS_24),
+            eq: NumberAllocator::new(first.eq..BITS_8),
             uar: uar_numbers(first.uar..first.user_uar, 1),
             user_uar: uar_numbers(first.user_uar..profile.device().uar_pages, 1),
-            td: NumberAllocator::new(first.transport_domain..THREE_BYTES),
-            pd: NumberAllocator::new(first.pd..THREE_BYTES),
-            counter: NumberAllocator::new(first.q_counter..BYTE),
-            uid: NumberAllocator::new(first.uid..HALF),
+            td: NumberAllocator::new(first.transport_domain..BITS_24),
+            pd: NumberAllocator::new(first.pd..BITS_24),
+            counter: NumberAllocator::new(first.q_counter..BITS_8),
+            uid: NumberAllocator::new(first.uid..BITS_16),
         }
     }
+
     /// Renumbers the UARs for another count of UARs per ALLOC_UAR; no UAR may be allocated.
     pub(crate) fn set_uars_per_page(&mut self, profile: &Profile, count: u32) {
         let (first, end) = (profile.first(), profile.device().uar_pages);

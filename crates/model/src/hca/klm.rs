@@ -116,7 +116,7 @@ mod tests {
         let limits = Limits { repeated_mkey: 0x400, ..Limits::default() };
         let list = [&header.as_bytes()[..], &entry.as_bytes()[..]].concat();
         let made = translation(&Budget::default(), &list, None, &limits);
-        assert_eq!(made.expect("it adds up").covers(), 0x1_8000_0000);
+        assert_eq!(made.expect("the lengths add up").covers(), 0x1_8000_0000);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct CqResource {
     pub cqn: u32,
     /// The uid of its owner; 0 is the kernel.
     pub uid: u16,
-    /// Number of CQEs in it.
+    /// Number of CQEs that its ring holds.
     pub entries: u32,
     /// Number of queues that complete to it.
     pub users: u32,

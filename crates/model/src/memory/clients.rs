@@ -8,10 +8,10 @@
 //!
 //! Bytes are moved by `process_vm_readv` and `process_vm_writev`, or by `/proc/PID/mem`
 //! ([`remote`](super::remote)), so that a wild address is a fault and never a crash, and a process
-//! that died takes its memory with it. Each call is done before the next begins: what is written
-//! first is visible first. A call costs more than the bytes of most messages; so accesses between
-//! `hold` and `release` are batched ([`pending`](super::pending)). A fault then comes too late
-//! to fail the message: unreachable memory is skipped. A process on hardware that unmaps registered
+//! that died takes its memory with it. Each call is done before the next begins, so writes become
+//! visible in their order. A call costs more than the bytes of most messages; so accesses between
+//! `hold` and `release` are batched ([`pending`](super::pending)). A fault then comes too late to
+//! fail the message: unreachable memory is skipped. A process on hardware that unmaps registered
 //! memory does not see such writes either. But data from one process for another is read at once,
 //! so that a message never arrives without its bytes.
 

@@ -135,8 +135,8 @@ impl GuestMemory {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 
-    /// Calls `each` with the memory at `address` in its range, cut to `length` bytes, and that
-    /// length; returns what it returns.
+    /// Calls `each` with a pointer to the memory at `address`, and the number of bytes there:
+    /// `length`, or fewer if the range ends earlier. Returns the result of `each`.
     fn in_range<R>(
         &self,
         address: u64,

@@ -16,7 +16,8 @@ pub(super) struct Mapping {
     length: NonZero<usize>,
 }
 
-// SAFETY: it is an address and a length; users justify their own accesses.
+// SAFETY: the value is an address and a length; each access through the address is justified where
+// it is made.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each row is complete before the next begins, so that an entry is never visible before its body,
-//! nor a body before its payload. An access that the new order would break is not added; the owner
-//! carries out the pending ones before it continues.
+//! nor a body before its payload. An access that must not be reordered with the pending ones is not
+//! added: the owner first carries out the pending accesses.
 
 use super::host::Fault;
 

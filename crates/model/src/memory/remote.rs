@@ -303,7 +303,7 @@ mod tests {
             fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat"))
                 .is_ok_and(|stat| stat.contains(") Z"))
         };
-        (&input).write_all(b"\n").expect("it reads");
+        (&input).write_all(b"\n").expect("the child reads");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while !first_has_ended() && std::time::Instant::now() < deadline {
             std::thread::yield_now();
@@ -336,7 +336,7 @@ mod tests {
         let (program, process) = (RemoteMemory::Program(memory(pid)), RemoteMemory::Process(pid));
         assert!(!program.is_gone());
         let mut input = child.stdin.take().expect("piped");
-        input.write_all(b"\nanswer").expect("it reads");
+        input.write_all(b"\nanswer").expect("the child reads");
         let mut answer = [0; 6];
         child.stdout.take().expect("piped").read_exact(&mut answer).expect("the next program");
         assert!(program.is_gone() && !process.is_gone());

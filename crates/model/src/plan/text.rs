@@ -20,8 +20,8 @@ impl Text<'_> {
     }
 }
 
-/// An entry of a plan, `[[NAME]]`, whose keys are taken one by one; a key that is left is a
-/// mistake.
+/// An entry of a plan, `[[NAME]]`. The reader takes its keys one by one; a key that nothing takes
+/// is a mistake.
 pub(super) struct Entry<'a> {
     text: Text<'a>,
     name: &'static str,

@@ -29,9 +29,9 @@ impl<K: Named> Read for Layer<K> {
     }
 }
 
-/// What a section can name.
+/// The kind of structure that a section names: a capability page or a register.
 trait Named: Key + Clone {
-    /// The number and layout of what the section names.
+    /// The number and layout of the structure that the section names.
     fn find(section: &str, name: &str) -> Result<(u16, &'static StructInfo), ProfileError>;
 }
 

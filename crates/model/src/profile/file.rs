@@ -284,7 +284,7 @@ sections! {
 }
 
 impl File {
-    /// Reads a whole profile; what it does not give, it has from its base.
+    /// Reads a whole profile; values that it does not give come from its base.
     #[cfg(feature = "toml")]
     pub(super) fn read(fields: &DeTable<'_>, base: Option<&Self>) -> Result<Self, ProfileError> {
         Self::of("", fields, base)

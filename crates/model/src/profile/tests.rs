@@ -157,8 +157,10 @@ fn side_and_link_are_independent() {
     let profile = Profile::load("bluefield3").expect("the profile is built in");
     let host = profile.clone().vhca_id();
     for link in [Link::Infiniband, Link::Ethernet] {
-        let dpu = profile.clone().with_link(link).on(Side::Dpu).expect("it is a DPU");
-        let other = profile.clone().on(Side::Dpu).expect("it is a DPU").with_link(link);
+        let dpu =
+            profile.clone().with_link(link).on(Side::Dpu).expect("the profile has a DPU side");
+        let other =
+            profile.clone().on(Side::Dpu).expect("the profile has a DPU side").with_link(link);
         for profile in [dpu, other] {
             assert_eq!((profile.side(), profile.link()), (Side::Dpu, link));
             assert_ne!(profile.vhca_id(), host);
@@ -214,7 +216,7 @@ fn builtin_profiles_match_their_files() {
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(Profile::builtin(name).unwrap(), Profile::read(&text).unwrap(), "{name}");
-        Profile::from_toml(&text).expect("it keeps the rules of profiles");
+        Profile::from_toml(&text).expect("the profile is valid");
         names.retain(|it| *it != name);
     }
     assert!(names.is_empty(), "{names:?} have no file");

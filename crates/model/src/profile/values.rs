@@ -1,7 +1,7 @@
 //! Values of some fields of a structure, as one layer of a profile gives them.
 //!
-//! They are kept as the two results of writing them over zeros and over ones: a bit is given if it
-//! is the same in both. So a layer can be applied over another without knowing which fields it has.
+//! A layer is kept as two copies of the structure: its values written over zeros, and over ones. A
+//! bit has a value if it is the same in both, so a layer is applied without a list of its fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use verbless_prm::reflect::{Kind, StructInfo};
 use verbless_prm::{HcaCapPage, Layout, Packed, RegisterId, Structure};
 
-/// Values of a structure whose type is known when the program runs.
+/// Values of a structure whose type is known at run time only.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sparse {
     pub(super) info: &'static StructInfo,
@@ -26,7 +26,7 @@ impl Sparse {
         Self { info, over_zeros: zeros.into(), over_ones: ones.into() }
     }
 
-    /// The structure's bytes; what has no value is 0.
+    /// The structure's bytes; bits without a value are 0.
     pub(super) fn over_zeros(&self) -> Box<[u8]> {
         self.over_zeros.as_ref().into()
     }
@@ -38,7 +38,7 @@ impl Sparse {
         }
     }
 
-    /// Puts other values over these.
+    /// Replaces values by those of `above`.
     fn put(&mut self, above: &Self) {
         above.apply(self.over_zeros.to_mut());
         above.apply(self.over_ones.to_mut());
@@ -69,15 +69,15 @@ impl<T: Structure> Values<T> {
         Self(Sparse { info: T::INFO, over_zeros, over_ones }, PhantomData)
     }
 
-    /// These values, and `above` over them.
+    /// These values, replaced by those of `above` where it has any.
     pub(super) fn with(mut self, above: Self) -> Self {
         self.0.put(&above.0);
         self
     }
 
-    /// The structure; what has no value is 0.
+    /// The structure; bits without a value are 0.
     pub(super) fn over_zeros(&self) -> T {
-        T::read(&self.0.over_zeros).expect("it has the structure's bytes")
+        T::read(&self.0.over_zeros).expect("the layer has the structure's bytes")
     }
 }
 
@@ -108,7 +108,7 @@ impl<K: Key> Layer<K> {
         Self(BTreeMap::new(), PhantomData)
     }
 
-    /// This layer, and these values over those that it has of the structure.
+    /// This layer with `values` of a structure, which replace its own.
     pub(super) fn with<T: Structure>(mut self, key: K, Values(values, _): Values<T>) -> Self {
         match self.0.entry(key.number()) {
             Entry::Vacant(entry) => _ = entry.insert(values),
@@ -117,7 +117,7 @@ impl<K: Key> Layer<K> {
         self
     }
 
-    /// The values of a structure, which has none at first.
+    /// The values of a structure; a new entry has none.
     #[cfg(feature = "toml")]
     pub(super) fn entry(&mut self, number: u16, info: &'static StructInfo) -> &mut Sparse {
         self.0.entry(number).or_insert_with(|| Sparse::none(info))

@@ -96,7 +96,8 @@ fn last_handle_delivers_requests_despite_panic() {
     let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
     model.shared.common.outbox.request(request(7));
     model.shared.common.outbox.command(0, 0, &[0; 16], &[0; 16]);
-    let panic = catch_unwind(AssertUnwindSafe(|| drop(model))).expect_err("it panics");
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| drop(model))).expect_err("the watcher's panic propagates");
     assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
     assert_eq!(received.iter().collect::<Vec<_>>(), [7], "and the watching ends");
 }
@@ -113,7 +114,8 @@ fn driver_learns_of_fatal_error_despite_panic() {
             panic!("a mistake in a command")
         })
     };
-    let panic = catch_unwind(AssertUnwindSafe(command)).expect_err("it panics");
+    let panic =
+        catch_unwind(AssertUnwindSafe(command)).expect_err("the watcher's panic propagates");
     assert_eq!(panic.downcast_ref(), Some(&"a mistake in a command"));
     assert!(driver.0.load(Ordering::Acquire));
 }
@@ -193,8 +195,8 @@ fn command_rejection_is_logged_without_the_lock() {
     let model = model().stepped().build();
     let (sender, delivered) = std::sync::mpsc::channel();
     tracing::subscriber::with_default(QueryingSubscriber(model.clone(), sender), || {
-        // One that is unknown, one that is not modelled, one of a bad op_mod, and ENABLE_HCA
-        // with a reserved field set, which has more to say than its reason.
+        // Refused commands: an unknown one, one that is not modelled, one with a bad op_mod, and
+        // ENABLE_HCA with a reserved field set, whose refusal logs details beside its reason.
         for (command, at) in
             [([0xff, 0xf0], 7), ([0x09, 0x08], 7), ([0x01, 0x0d], 7), ([0x01, 0x04], 4)]
         {

@@ -445,7 +445,11 @@ mod tests {
         for _ in 0..2 {
             end.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
         }
-        assert_eq!(other.1.iter().collect::<Vec<_>>(), [0], "it is dropped after what it was due");
+        assert_eq!(
+            other.1.iter().collect::<Vec<_>>(),
+            [0],
+            "the watcher gets its events before it is dropped"
+        );
     }
 
     #[test]
@@ -536,7 +540,8 @@ mod tests {
         queue.add(|_| panic!("the second"));
         queue.push(1, 1);
         queue.push(2, 1);
-        let panic = catch_unwind(AssertUnwindSafe(|| queue.deliver())).expect_err("it panics");
+        let panic = catch_unwind(AssertUnwindSafe(|| queue.deliver()))
+            .expect_err("the watcher's panic propagates");
         assert_eq!(panic.downcast_ref(), Some(&"the first"));
         assert_eq!(received.try_iter().collect::<Vec<_>>(), [1, 2]);
         queue.push(3, 1);

@@ -156,8 +156,8 @@ fn inner(structure: &Structure, word: &Word) -> bool {
     parts(structure, word.span, Some(word)).iter().any(|part| matches!(part.kind, Kind::Word(_)))
 }
 
-/// The fields of a hot structure that need a word: no member holds them, neither of the structure
-/// nor of a word with an inner word.
+/// The fields of a hot structure that neither a member of the structure nor a member of one of its
+/// nested words holds: each needs a word of its own.
 pub(crate) fn fields_without_member(structure: &Structure) -> Vec<&Field> {
     let has = |parts: &[Part<'_>], field: &Field| {
         let holds = |part: &&Part<'_>| {

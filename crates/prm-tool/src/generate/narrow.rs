@@ -22,7 +22,7 @@ struct LineBreak {
     /// Index of the first byte of the rest.
     at: usize,
     in_string: bool,
-    /// Whether it follows neither a comma nor a colon.
+    /// Whether the break is within a phrase: not after a comma or a colon.
     in_phrase: bool,
     /// The number of brackets around it.
     depth: usize,
@@ -65,8 +65,8 @@ fn in_comment(line: &str, start: usize) -> Option<LineBreak> {
     })
 }
 
-/// The best break where the front still fits: the last one after a comma or a colon within the
-/// fewest brackets, else between other words, else in a string.
+/// The best break at which the first part fits the line: the last one after a comma or a colon at
+/// the lowest bracket depth, else between two words, else within a string.
 fn in_code(line: &str, start: usize, mut in_string: bool) -> Option<LineBreak> {
     let (mut depth, mut before, mut best) = (0_usize, ' ', None::<LineBreak>);
     for (column, (at, c)) in line.char_indices().enumerate() {
@@ -121,7 +121,7 @@ mod tests {
         assert!(joined.contains(&format!("\"{words}\"")), "{joined}");
         assert_eq!(narrow(&narrowed), narrowed, "once is enough");
         let one = "x".repeat(WIDTH + 1) + "\n";
-        assert_eq!(narrow(&one), one, "it cannot be broken");
+        assert_eq!(narrow(&one), one, "the line cannot be broken");
     }
 
     #[test]

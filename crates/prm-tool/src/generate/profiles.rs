@@ -198,7 +198,7 @@ impl<'a> Module<'a> {
         Ok(out)
     }
 
-    /// A section, over that of the base.
+    /// The Rust of a section, with the base's values for fields that the section does not give.
     fn section(
         &mut self,
         section: &Section,
@@ -230,7 +230,7 @@ impl<'a> Module<'a> {
         Ok(out)
     }
 
-    /// The value of a field that a profile without a base does not give, unless it must.
+    /// The default of a field that a profile without a base omits; `None` if the field is required.
     fn default(&mut self, shape: &Shape) -> Option<&'static str> {
         Some(match shape {
             Shape::Plain | Shape::Name(_) | Shape::Section(_) => return None,

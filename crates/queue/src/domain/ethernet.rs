@@ -112,7 +112,7 @@ pub struct RqConfig {
     pub receives: u32,
     /// Maximum number of scatter/gather entries of a receive.
     pub sges: u32,
-    /// Number that the device puts into completions (24 bits, and not 0xffffff). It identifies the
+    /// User index (24 bits, and not 0xffffff): the device writes it into CQEs. It identifies the
     /// receive queue if several complete in one completion queue.
     pub user_index: u32,
     /// Whether frames keep their VLAN tag; otherwise, on a device with `vlan_cap`, the device

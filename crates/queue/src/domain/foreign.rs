@@ -85,7 +85,7 @@ impl ImportedRegion {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -217,7 +217,7 @@ mod tests {
 
     /// A greeting with one byte changed, and a checksum that fits the change.
     fn with(at: usize, value: u8) -> Vec<u8> {
-        let mut bytes = greet(0, &ADDRESS, b"data").expect("it fits");
+        let mut bytes = greet(0, &ADDRESS, b"data").expect("the greeting fits");
         bytes[at] = value;
         let end = bytes.len() - 8;
         let sum = checksum(&bytes[..end]).to_be_bytes();
@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn greeting_round_trips() {
         for data in [&b""[..], b"data", &[0xa5; Domain::MAX_HANDSHAKE_DATA]] {
-            let peer = read(&greet(0, &ADDRESS, data).expect("it fits")).expect("it is whole");
+            let peer = read(&greet(0, &ADDRESS, data).expect("the greeting fits"))
+                .expect("the greeting is whole");
             assert_eq!(peer, Peer { address: ADDRESS, data: data.to_vec() });
         }
         let error = greet(0, &ADDRESS, &[0; Domain::MAX_HANDSHAKE_DATA + 1]).expect_err("too long");
@@ -252,9 +253,9 @@ mod tests {
 
     #[test]
     fn truncated_greeting_is_stream_error() {
-        let whole = greet(0, &ADDRESS, b"data").expect("it fits");
+        let whole = greet(0, &ADDRESS, b"data").expect("the greeting fits");
         for length in 0..whole.len() {
-            let error = read(&whole[..length]).expect_err("it is cut");
+            let error = read(&whole[..length]).expect_err("the greeting is cut");
             assert_eq!(error.kind(), ErrorKind::Io, "{length} bytes");
             assert!(error.to_string().contains("closed the connection"), "{error}");
         }
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn every_altered_greeting_bit_is_detected() {
-        let whole = greet(0, &ADDRESS, b"data").expect("it fits");
+        let whole = greet(0, &ADDRESS, b"data").expect("the greeting fits");
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -212,7 +212,7 @@ mod tests {
         due.miss();
         // The late event.
         due.arrived += 1;
-        assert!(!due.has_arrived(), "it is of the wait before");
+        assert!(!due.has_arrived(), "the event is of the wait before");
         due.arrived += 1;
         assert!(due.has_arrived());
         due.forget();

@@ -173,7 +173,7 @@ mod tests {
         let ethernet = PeerAddress { ethernet: true, grh_required: false, lid: 0, ..infiniband };
         let none = PeerAddress { reads: 0, ..infiniband };
         for address in [infiniband, ethernet, none, PeerAddress { reads: 128, ..infiniband }] {
-            let read = PeerAddress::from_bytes(&address.to_bytes()).expect("it is whole");
+            let read = PeerAddress::from_bytes(&address.to_bytes()).expect("the address is whole");
             assert_eq!(read, address);
         }
         let bytes = infiniband.to_bytes();

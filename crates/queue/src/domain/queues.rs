@@ -90,7 +90,7 @@ pub struct QpConfig {
     /// When a request is copied to the device along with its doorbell, if a BlueFlame register is
     /// free: see [`domain`](crate::domain).
     pub blueflame: BlueFlame,
-    /// Number that the device puts into completions beside the queue pair's own (24 bits).
+    /// User index (24 bits): the device writes it into CQEs beside the QPN.
     pub user_index: u32,
     /// Whether it takes memory copies within the device ([`DmaMmo`](crate::wr::DmaMmo))
     /// besides its other requests. Connected to itself ([`Domain::connect_loopback`]), it needs no
@@ -150,7 +150,7 @@ impl QpConfig {
 
     /// Wqebbs of the longest request; `address` is the ds of its datagram address.
     fn wqebbs_per_send(&self, address: u32) -> u32 {
-        // Control, and a remote address or that of a datagram.
+        // Control segment, and a remote address segment or an address vector.
         let head = 16 + 16 * address.max(1);
         let atomic = head + 16 + 16;
         let gathered = head + self.send_sges * 16;

@@ -71,7 +71,7 @@ fn wqe_limits_depend_on_service() {
     let to = domain.destination(&own, QKey(1), &options).expect("a destination");
     let region = domain.region(4096, verbless_command::KeyAccess::LOCAL).expect("a region");
     let sges: Vec<Sge> =
-        (0..28).map(|i| region.sge(8 * i, 8).expect("it is in the region")).collect();
+        (0..28).map(|i| region.sge(8 * i, 8).expect("the SGE is in the region")).collect();
     qp.post(&Send::new(Inline(&[7; 444])).signaled().to(&to), 1).expect("there is room");
     qp.post(&Send::new(&sges[..]).signaled().to(&to), 2).expect("there is room");
     for cookie in [1, 2] {
@@ -127,13 +127,13 @@ fn path_with_grh_needs_gid_of_peer() {
         prefix.0[8..].fill(0);
         for gid in [Gid::default(), prefix] {
             let peer = super::PeerAddress { gid, grh_required, ..own };
-            let error = domain.connect(&mut qp, &peer, &options).expect_err("it has no GID");
+            let error = domain.connect(&mut qp, &peer, &options).expect_err("the peer has no GID");
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert!(error.to_string().contains("has no GID"), "{error}");
             assert_eq!(qp.object().state().expect("the device answers"), QpState::RST);
         }
         let peer = super::PeerAddress { grh_required, ..own };
-        domain.connect(&mut qp, &peer, &options).expect("it has a GID");
+        domain.connect(&mut qp, &peer, &options).expect("the peer has a GID");
         let context = qp.object().query().expect("the device answers");
         assert!(context.primary_address_path().grh(), "{name}");
     }
@@ -147,8 +147,8 @@ fn loopback_uses_gid_of_options() {
     for gid_index in [None, Some(1)] {
         let options = ConnectOptions { gid_index, ..ConnectOptions::default() };
         let [mut alone, mut one, mut other] = [(); 3].map(|()| rc(&domain, &cq));
-        domain.connect_loopback(&mut alone, &options).expect("it connects to itself");
-        domain.connect_pair((&mut one, &mut other), &options).expect("they connect");
+        domain.connect_loopback(&mut alone, &options).expect("the QP connects to itself");
+        domain.connect_pair((&mut one, &mut other), &options).expect("the QPs connect");
         for qp in [alone, one, other] {
             let context = qp.object().query().expect("the device answers");
             let path = context.primary_address_path();
@@ -167,7 +167,9 @@ fn loopback_uses_gid_of_options() {
 fn rings_plainly(domain: &Domain) -> bool {
     let mut cq = cq(domain);
     let mut qp = rc(domain, &cq);
-    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects to itself");
+    domain
+        .connect_loopback(&mut qp, &ConnectOptions::default())
+        .expect("the QP connects to itself");
     qp.post(&Nop::new().signaled(), 5).expect("there is room");
     let cqe = cq.poll_within(TIMEOUT).expect("the CQ works").expect("a completion");
     assert_eq!(qp.complete(cqe).expect("a success").cookie, 5);

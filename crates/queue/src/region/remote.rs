@@ -77,7 +77,7 @@ impl RemoteRegion {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -28,7 +28,7 @@ use crate::wr::{
 /// register: a copy saves the device a read of the ring, and costs the CPU some stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlueFlame {
-    /// Each request of 2 to 16 `ds` that is posted with its own doorbell.
+    /// BlueFlame copies each request of 2 to 16 `ds` that is posted with its own doorbell.
     #[default]
     Always,
     /// Only requests with inline data.
@@ -75,8 +75,8 @@ pub struct SendQueue<S: Service = Rc> {
     /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
     /// The constant parts of the control segment: the queue number, and the completion mode. After
-    /// the first request that changes a key, `flags` also has the small fence: the next request
-    /// waits for the change, and later ones for nothing, because requests begin in order. `flags`
+    /// a request that changes an mkey, `flags` has the small fence for the next request, which then
+    /// waits for the change. Later requests need no fence, because requests begin in order. `flags`
     /// is in the byte order of the ring.
     control: u64,
     flags: u64,
@@ -103,9 +103,9 @@ struct SendSlot {
 }
 
 impl SendSlot {
-    /// A slot of this queue without a request. Its limit is in the outstanding window when the
-    /// count nears 2^32, so it must not look like a request: it has this queue's number, so no CQE
-    /// of another queue matches it, and an opcode that is never posted.
+    /// A slot of this queue without a request. When the count nears 2^32, its limit of 0 lies in
+    /// the outstanding window, so no CQE may match the slot: it has this queue's number, which no
+    /// CQE of another queue has, and an opcode that is never posted.
     const fn empty(Qpn(qpn): Qpn) -> Self {
         let request = OpcodeQpn::new().with_wqe_opcode(NOT_POSTED).with_qpn(qpn);
         Self { cookie: 0, request: Be32::new(request.into_bits()), limit: 0 }
@@ -413,7 +413,7 @@ impl<S: Service> SendQueue<S> {
     /// Counts wrap: if no WQE begins at a slot while about 2^32 wqebbs are posted (give or take a
     /// ring), the slot looks outstanding again. This matters only if the device completes a request
     /// that was not posted there: the program gets the old cookie, as for a CQE with the index of a
-    /// wrong outstanding request. Neither leaves the ring.
+    /// wrong outstanding request. In both cases accesses stay within the ring.
     #[inline(always)]
     fn is_outstanding(&self, slot: &SendSlot) -> bool {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
@@ -523,8 +523,8 @@ impl<S: Service> SendQueue<S> {
         debug_assert!(ds < 64, "a WQE has at most 63 ds");
         let wqe = self.ring.wqe(index);
         let opcode = W::INFO.operation as u8;
-        // The control segment comes last, so its parts and the other segments' need not be kept at
-        // once.
+        // The control segment is written last, so that its parts and those of the other segments
+        // are not in registers at the same time.
         request.write(&wqe, 1, &self.limits);
         let constant = CtrlWord::new().with_opmod(W::INFO.op_mod).with_opcode(opcode);
         // The varying fields are added in host order and swapped once: setters would swap each.

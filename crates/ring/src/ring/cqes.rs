@@ -241,8 +241,8 @@ impl CqeView<'_> {
         self.slot.user_index().compare_exchange(user_index, RETIRED, AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes the word of queue number and opcode, in memory order, and leaves [`RETIRED`]: only one
-    /// caller gets another value.
+    /// Replaces the word of queue number and opcode by [`RETIRED`]; returns the old word, in memory
+    /// order. Of several callers, only one gets a word other than [`RETIRED`].
     pub(crate) fn claim(&self) -> u32 {
         self.slot.opcode_qpn().swap(RETIRED, AcqRel)
     }

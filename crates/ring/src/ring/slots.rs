@@ -6,7 +6,8 @@ use alloc::vec;
 /// One entry for each WQEBB or WQE of a ring, found by its index modulo the ring.
 pub(crate) struct Slots<T> {
     slots: Box<[T]>,
-    /// The bytes of all slots but the last; the number of slots is a power of two.
+    /// Masks a byte offset: one less than the number of slots, a power of two, times the bytes of a
+    /// slot.
     mask: u32,
 }
 
@@ -49,7 +50,8 @@ impl<T: Copy + Default> Slots<T> {
     #[inline(always)]
     fn at(&self, offset: u32) -> &T {
         let offset = (offset & self.mask) as usize;
-        // SAFETY: the mask is the bytes of all slots but the last, so the offset is that of a slot.
+        // SAFETY: the masked offset is at most that of the last slot, and a multiple of a slot's
+        // bytes.
         unsafe { &*self.slots.as_ptr().byte_add(offset) }
     }
 

@@ -64,7 +64,14 @@ mod tests {
         let why = Umr::INFO.supported(&Rc::INFO, |_| false).unwrap_err().to_string();
         assert!(why.contains("needs UMR that changes indirect keys"), "{why}");
         let free = LocalInvalidate::INFO;
-        assert_eq!(free.supported(&Rc::INFO, |_| false), Ok(()), "it needs no capability");
-        assert!(Send::<Sge>::INFO.supported(&Ud::INFO, |_| true).is_err(), "it has no destination");
+        assert_eq!(
+            free.supported(&Rc::INFO, |_| false),
+            Ok(()),
+            "the operation needs no capability"
+        );
+        assert!(
+            Send::<Sge>::INFO.supported(&Ud::INFO, |_| true).is_err(),
+            "the request has no destination"
+        );
     }
 }

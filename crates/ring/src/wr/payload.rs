@@ -213,8 +213,8 @@ impl Inline<'_> {
             wqe.store_word(word + 1, tail(rest).to_le());
             return;
         };
-        // The last word has 1 to 8 bytes: the upper ones of the data's last 8. Whole words precede
-        // it; most requests have none.
+        // The last word of 8 holds the remaining 1 to 8 bytes, shifted out of the last 8 bytes of
+        // the data. Most requests have no whole word before it.
         let ending = |rest: &[u8]| {
             let others = 64 - 8 * rest.len() as u32;
             (u64::from_le_bytes(*last) >> (others & 63)).to_le()

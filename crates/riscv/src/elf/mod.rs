@@ -256,7 +256,7 @@ impl<'f> Header<'f> {
         const SHARED: u16 = 3;
         const RISCV: u16 = 243;
         if !file.0.starts_with(b"\x7fELF") {
-            return refused("it is no ELF file");
+            return refused("it is not an ELF file");
         }
         let header = Entry(file.bytes(0, 64, "the file's header")?);
         let [class, order] = [header.0[4], header.0[5]];

@@ -76,7 +76,7 @@ mod tests {
     fn is_same_user_rejects_connections_of_others() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
-        let client = TcpStream::connect(address).expect("it listens");
+        let client = TcpStream::connect(address).expect("the server listens");
         let (stream, _) = listener.accept().expect("a connection");
         assert!(is_same_user(&stream).expect("there is /proc"));
         drop(client);

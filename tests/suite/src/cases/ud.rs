@@ -43,7 +43,7 @@ cases!(
 );
 
 const KEY: QKey = QKey(0x1122_3344);
-/// Bytes of a slot for a message, its header's room included.
+/// Bytes of a receive, with room for the GRH.
 const SLOT: usize = GRH_BYTES + 4096;
 
 fn pair(lab: &Lab) -> Result<Pair<Ud>, Stop> {
@@ -127,7 +127,7 @@ fn datagrams_up_to_port_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
             message(&mut pair, &pattern(length as u8, length))?;
         }
     }
-    // The shortest address vector has only an address.
+    // Messages without payload: two of a zero-length SGE, and one inline.
     let to = way(&pair.a, &pair.b)?;
     for empty in [Sge { length: 0, ..pair.a.sge(0, 1)? }; 2] {
         pair.b.receive(0, SLOT, 1)?;
@@ -395,7 +395,7 @@ fn datagram_above_mtu_fails(lab: &Lab) -> Result<(), Stop> {
 fn undersized_receive_fails_only_at_receiver(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.b)?;
-    // The message itself would fit, but not with the room for its GRH.
+    // The receive has room for the message, but not for the GRH before it.
     pair.b.receive(0, 48, 5)?;
     pair.a.qp.post(&Send::new(Inline(&[7; 32])).signaled().to(&to), 1)?;
     pair.a.sent()??;
@@ -444,7 +444,7 @@ fn invalid_wqe_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
         (qp.post(&SendImm::new(long, 1).to(&to), 0), PostError::SgeTooLong),
     ];
     for (got, why) in refused {
-        ensure_eq!(got, Err(why), "what cannot be posted");
+        ensure_eq!(got, Err(why), "result of posting an invalid WQE");
     }
     ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs");
     Ok(())
@@ -455,7 +455,7 @@ fn invalid_address_is_rejected_with_reason(lab: &Lab) -> Result<(), Stop> {
     let wide = Path::InfiniBand { dlid: 1, sl: 16, source_path_bits: 0, grh: None };
     for (path, word) in [(wide, "service level"), (Path::to_lid(0), "LID 0")] {
         let error = path.address_vector().err();
-        let error = error.ok_or_else(|| Stop::fail(format!("{path:?} is an address")))?;
+        let error = error.ok_or_else(|| Stop::fail(format!("{path:?} was accepted")))?;
         ensure_eq!(error.kind(), ErrorKind::InvalidInput, "kind");
         ensure!(error.to_string().contains(word), "{word} is not in {error}");
     }
@@ -491,7 +491,9 @@ fn transitions_of_other_service_are_rejected(lab: &Lab) -> Result<(), Stop> {
         theirs.change_q_key(KEY),
     ];
     for result in refused {
-        let error = result.err().ok_or_else(|| Stop::fail("a transition of the other kind"))?;
+        let error = result
+            .err()
+            .ok_or_else(|| Stop::fail("a transition of another service was accepted"))?;
         ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
     }
     Ok(())

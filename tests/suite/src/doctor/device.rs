@@ -125,7 +125,7 @@ fn firmware(device: &Device) -> Finding {
              `devlink dev info`"
         ));
     }
-    // Nothing public dates a version, and the kernel has no date of it either.
+    // No public source gives the date of a firmware version, and neither does the kernel.
     Finding::Holds(format!(
         "{version}, of unknown age (its number has no date); it answers a NOP in {micros} µs"
     ))

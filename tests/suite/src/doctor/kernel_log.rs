@@ -93,8 +93,8 @@ impl KernelLog {
         Ok(Self(file))
     }
 
-    /// The lines of mlx5 about these devices since then, the last few. `names`: their PCI addresses
-    /// and RDMA names. A report goes to strangers: the log of other devices is not for them.
+    /// The last few mlx5 lines since then about these devices. `names`: their PCI addresses and
+    /// RDMA names. Lines of other devices stay private: a report is sent to other people.
     pub(crate) fn lines(mut self, names: &[String]) -> Vec<String> {
         let text = read_all(&mut self.0).unwrap_or_default();
         let is_about = |line: &String| names.iter().any(|name| has_name(line, name));
@@ -139,8 +139,8 @@ fn read_all(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The text of a record of /dev/kmsg: `priority,number,microseconds,flags;text`. `None` for the
-/// lines below it, which begin with a space.
+/// The text of a record of /dev/kmsg: `priority,number,microseconds,flags;text`. `None` for a
+/// record's continuation lines, which begin with a space.
 fn message(record: &str) -> Option<String> {
     let (prefix, text) = record.split_once(';')?;
     prefix.starts_with(|c: char| c.is_ascii_digit()).then(|| text.to_string())
@@ -237,8 +237,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("verbless-kmsg-{}", std::process::id()));
         let record = |text: &str| format!("3,339,5140900,-;{text}\n");
         std::fs::write(&path, record("mlx5_core 0000:08:00.0: before")).expect("a file");
-        let log = KernelLog::end_of(&path).expect("it is there");
-        let mut file = OpenOptions::new().append(true).open(&path).expect("it is there");
+        let log = KernelLog::end_of(&path).expect("the log file exists");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("the log file exists");
         let refused = "mlx5_core 0000:08:00.0: mlx5_cmd_check:782: CREATE_QP(0x500) op_mod(0x0) \
                        failed, status bad parameter(0x3)";
         let others = ["infiniband mlx5_01: an error", "mlx5_core 0000:09:00.0 lan: Link up"];
@@ -250,7 +250,7 @@ mod tests {
         }
         let names = ["0000:08:00.0", "mlx5_0"].map(str::to_owned);
         assert_eq!(log.lines(&names), [refused, "infiniband mlx5_0: an error"]);
-        std::fs::remove_file(&path).expect("it is there");
+        std::fs::remove_file(&path).expect("the log file exists");
         assert!(KernelLog::end_of(&path).is_err());
     }
 

@@ -223,13 +223,13 @@ mod tests {
 
     #[test]
     fn active_port_is_described_with_speed_gids_and_subnet_manager() {
-        let Finding::Holds(text) = finding(UP, 3) else { panic!("it is ACTIVE") };
+        let Finding::Holds(text) = finding(UP, 3) else { panic!("the port is ACTIVE") };
         for part in ["Ethernet, ACTIVE", "LinkUp", "4X HDR (200 Gb/s)", "MTU 4096", "2 more"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("LID"), "{text}");
         let Finding::Holds(text) = finding(QueryPortResponse { link_layer: 1, ..UP }, 1) else {
-            panic!("it is ACTIVE")
+            panic!("the port is ACTIVE")
         };
         assert!(text.contains("LID 7, subnet manager at LID 1"), "{text}");
         let ndr = QueryPortResponse { active_speed_ex: 128, active_width: 16, ..UP };

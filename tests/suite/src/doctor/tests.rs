@@ -118,8 +118,11 @@ fn machine_without_function_gets_the_model_by_default() {
     let found = super::examine(&choice("auto"), &Host::at(&tree.0));
     let chain = found.unwrap_or_else(|Stop(why)| panic!("{why}")).chain;
     assert_eq!(chain.failure(), None, "{}", chain.table());
-    let device =
-        chain.checks.iter().find(|check| check.link == Link::Device).expect("it is checked");
+    let device = chain
+        .checks
+        .iter()
+        .find(|check| check.link == Link::Device)
+        .expect("the device was checked");
     let Finding::Limited(text) = &device.finding else { panic!("{}", chain.table()) };
     for part in ["the model in this process", "no hardware was checked, because", "PCI bus"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -253,7 +256,8 @@ fn missing_node_fails_at_node() {
     let (link, why, checks) = tree.device("4: ACTIVE").examine("auto");
     assert_eq!(link, Link::Node);
     assert!(why.contains("uverbs0 is missing") && why.contains("--device="), "{why}");
-    let device = checks.iter().find(|check| check.link == Link::Device).expect("it is checked");
+    let device =
+        checks.iter().find(|check| check.link == Link::Device).expect("the device was checked");
     let text = "mlx5_0 at 0000:08:00.0 (15b3:101d, board MT_0000000359)";
     assert_eq!(device.finding, Finding::Holds(text.into()));
 }
@@ -276,7 +280,7 @@ fn refused_node_fails_at_permission_with_its_mode_and_group() {
     let mode = |mode| fs::set_permissions(&node, fs::Permissions::from_mode(mode)).expect("ours");
     let gid = {
         use std::os::unix::fs::MetadataExt;
-        fs::metadata(&node).expect("it is there").gid()
+        fs::metadata(&node).expect("the node exists").gid()
     };
     tree.file("etc/group", &format!("root:x:4000:\nrdma:x:{gid}:"));
     let refuse: fn(&Path) -> io::Result<fs::File> =
@@ -398,7 +402,7 @@ fn with_fault(fault: impl FnOnce(&Model)) -> (Link, String) {
     fault(lab.model().unwrap_or_else(|Stop(why)| panic!("{why}")));
     let mut chain = Chain::default();
     assert!(device::check(&mut chain, &lab, &Host::new()).is_err(), "{}", chain.table());
-    let (link, why) = chain.failure().expect("it has ended");
+    let (link, why) = chain.failure().expect("the chain has ended");
     (link, why.to_string())
 }
 

@@ -237,7 +237,7 @@ impl Diff {
             theirs.iter().map(|case| (&*case.case, case)).collect();
         let mut changed: BTreeMap<(Ending, Ending), Vec<String>> = BTreeMap::new();
         let mut alone = 0;
-        // A stranger's report may have a case twice.
+        // An untrusted report may have a case twice.
         let names: BTreeSet<&str> = ours.iter().map(|case| &*case.case).collect();
         let only_theirs = theirs.keys().filter(|name| !names.contains(*name)).count();
         for ours in ours {
@@ -360,7 +360,8 @@ mod tests {
 
     fn write(report: &Report, name: &str) -> String {
         let file = std::env::temp_dir().join(format!("{name}-{}.json", std::process::id()));
-        std::fs::write(&file, report.json().expect("a report is JSON")).expect("it can be written");
+        std::fs::write(&file, report.json().expect("a report is JSON"))
+            .expect("the file can be written");
         file.display().to_string()
     }
 
@@ -423,7 +424,9 @@ mod tests {
 
     #[test]
     fn what_is_no_report_is_refused() {
-        let Err(Stop(why)) = diff("connectx6vf", "/nonexistent") else { panic!("it is compared") };
+        let Err(Stop(why)) = diff("connectx6vf", "/nonexistent") else {
+            panic!("a missing file was compared")
+        };
         assert!(why.contains("cannot read the report /nonexistent"), "{why}");
     }
 }

@@ -1,5 +1,5 @@
 //! What a report leaves out without `--identify`: GIDs, GUIDs, LIDs, MAC and IP addresses, and
-//! numbers of one card. A report is sent to strangers.
+//! numbers of one card. A report is sent to other people.
 
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;

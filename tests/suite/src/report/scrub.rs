@@ -79,7 +79,7 @@ pub(crate) fn replace_name(text: &str, name: &str, other: &str) -> String {
     replaced + &text[done..]
 }
 
-/// Whether a text has a name that is no part of a longer one: mlx5_1 is none in mlx5_10.
+/// Whether a text contains the name as a whole word: mlx5_10 does not contain mlx5_1.
 pub(crate) fn has_name(text: &str, name: &str) -> bool {
     places(text, name).next().is_some()
 }

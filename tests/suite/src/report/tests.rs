@@ -69,7 +69,7 @@ fn performance() -> Vec<Measurement> {
         percentile_99_9: 50.0,
     };
     let of = |name: &str, result: Result<Measured, &str>| {
-        let plan = Plan::named(name).expect("it is known");
+        let plan = Plan::named(name).expect("the plan's name is known");
         Measurement::of(&plan, result.map_err(str::to_owned), Some(100.0))
     };
     vec![
@@ -241,9 +241,9 @@ fn error_about_a_report_steers_no_terminal() {
     let file = std::env::temp_dir().join(format!("steers-{}.json", std::process::id()));
     let text = report("connectx6vf", None, false).json().unwrap();
     let text = text.replacen("\"program\"", "\"p\\u001b]0;x\\u0007\"", 1);
-    std::fs::write(&file, text).expect("it can be written");
+    std::fs::write(&file, text).expect("the file can be written");
     let error = Report::read(&file).unwrap_err().to_string();
-    std::fs::remove_file(&file).expect("it was written");
+    std::fs::remove_file(&file).expect("the file was written");
     assert!(error.contains("unknown field `p\\u{1b}]0;x\\u{7}`"), "{error}");
     assert!(!error.contains(char::is_control), "{error:?}");
 }

@@ -89,7 +89,7 @@ mod tests {
     fn frame_above_limit_is_refused_before_its_bytes() {
         let mut bytes = vec![b'm'];
         bytes.extend(u32::MAX.to_be_bytes());
-        let error = read(&mut &bytes[..], MAX_BYTES).expect_err("it is too long");
+        let error = read(&mut &bytes[..], MAX_BYTES).expect_err("the frame is too long");
         assert!(error.to_string().contains("4294967295"), "{error}");
     }
 
@@ -106,7 +106,7 @@ mod tests {
         });
         let begun = Instant::now();
         let mut timed = Timed::new(&receiver, Duration::from_millis(200));
-        let error = timed.read_exact(&mut [0; 4096]).expect_err("it is too slow");
+        let error = timed.read_exact(&mut [0; 4096]).expect_err("the sender is too slow");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(5));
         drop(receiver);

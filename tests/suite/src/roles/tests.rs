@@ -107,14 +107,14 @@ proptest! {
     fn server_survives_clients_that_send_anything(bytes in any_client()) {
         let _alone = ALONE.lock().unwrap();
         drop(connected());
-        let mut client = TcpStream::connect(SERVER.address).expect("it listens");
+        let mut client = TcpStream::connect(SERVER.address).expect("the server listens");
         // The server may close the connection meanwhile.
         let _ = client.write_all(&bytes);
         let _ = client.shutdown(Shutdown::Write);
         client.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
         let mut answer = Vec::new();
         if let Err(error) = client.read_to_end(&mut answer) {
-            prop_assert_eq!(error.kind(), ErrorKind::ConnectionReset, "it does not disconnect");
+            prop_assert_eq!(error.kind(), ErrorKind::ConnectionReset, "no disconnect");
         }
         drop(connected());
     }
@@ -191,7 +191,7 @@ fn facts_of_a_server_are_checked() {
     });
     let Err(Stop(why)) = Peer::connect(&address, VERSION) else { panic!("a page is twice") };
     assert!(why.contains("what it says of itself: ") && why.contains("is twice"), "{why}");
-    server.join().expect("it ends");
+    server.join().expect("the server ends");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn role_that_ends_without_a_word_is_noticed() {
     let id = "exchange::programs_connect_by_address_bytes_and_exchange_data";
     for life in 1..3 {
         let mut role = peer.start(id, life).unwrap_or_else(|Stop(why)| panic!("{why}"));
-        assert!(frame::read(&mut role, frame::MAX_BYTES).is_err(), "it says something");
+        assert!(frame::read(&mut role, frame::MAX_BYTES).is_err(), "the role got a frame");
         // The test program succeeds without a test.
         assert_eq!(peer.settle().ok(), Some(Ended::Success));
     }

@@ -111,7 +111,7 @@ fn single_buf_copy_with_known_reach_takes_fast_path() {
         assert_eq!(rig.begin(job).unwrap(), known);
         assert_eq!(rig.copier.in_flight(), 1);
         let (done, open) = rig.end();
-        assert!(open, "it is of one request");
+        assert!(open, "a job of one request is open");
         let lengths = (done.user_data.0, done.source.data_len(), done.destination.data_len());
         assert_eq!(lengths, (3, 100, 100));
         assert_eq!(done.destination.to_vec().unwrap(), bytes);

@@ -214,7 +214,11 @@ fn known_ends_requires_fitting_known_bufs() {
         assert_eq!(ends(&remote, Some(&remote), operation), None, "nor is it of this side");
         for buffer in [&local, &remote] {
             let reference = buffer.add_ref().unwrap();
-            assert_eq!(ends(&local, Some(&remote), operation), None, "it has two references");
+            assert_eq!(
+                ends(&local, Some(&remote), operation),
+                None,
+                "the buffer has two references"
+            );
             drop(reference);
         }
     }

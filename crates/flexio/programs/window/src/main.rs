@@ -11,7 +11,7 @@ program!();
 /// The window of this number, configured for `mkey`.
 fn window(id: u16, mkey: u32) -> Window<'static> {
     calls::window_config(WindowEntity::Primary, id, mkey).expect("the number is of a window");
-    ThreadContext::current().window(WindowEntity::Primary).expect("it was just configured")
+    ThreadContext::current().window(WindowEntity::Primary).expect("the window was just configured")
 }
 
 /// The sum of `words` 64-bit words at `host`.

@@ -96,7 +96,7 @@ fn timeout(device: &Device) -> Result {
 fn names(device: &Device) -> Result {
     let process = process(device)?;
     let refused = |error: Option<FlexioError>, parts: [&str; 2]| {
-        let text = error.ok_or("it was found")?.to_string();
+        let text = error.ok_or("the program was found")?.to_string();
         match parts.iter().all(|part| text.contains(part)) {
             true => Ok(()),
             false => Err(Box::<dyn std::error::Error>::from(text)),

@@ -199,7 +199,7 @@ fn pending_device_open_locks_no_other_call() {
         });
         let answered = done.recv_timeout(std::time::Duration::from_secs(20));
         drop(late);
-        opening.join().expect("it is open");
+        opening.join().expect("the opening thread ends");
         assert_eq!(answered, Ok((refused(Errno::ENOTTY), 2)));
     });
 }
@@ -319,7 +319,7 @@ fn newfstatat_answers_by_path_or_descriptor() {
     assert_eq!(kind(c"/dev/infiniband/..", 0), (done, libc::S_IFDIR));
     let above = stat(HERE, at(c"/dev/infiniband/.."), 0).1.2;
     let inode = std::fs::metadata("/dev").expect("/dev exists").ino();
-    assert_ne!(above, inode, "it is the tree's");
+    assert_ne!(above, inode, "the inode is that of the tree");
     let missing = c"/sys/class/infiniband/mlx5_7";
     assert_eq!(stat(HERE, at(missing), 0).0, refused(Errno::ENOENT));
     assert_eq!(stat(HERE, at(ATTRIBUTE), 1 << 30).0, refused(Errno::EINVAL));

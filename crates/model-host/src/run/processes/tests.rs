@@ -32,7 +32,7 @@ fn exec_makes_new_process_entry() {
     processes.note_execve((pid, tid), || (), || true);
     assert!(!is_whole(&before), "its memory is that of the program alone");
     let same = processes.of_thread(tid, || true).expect("a child");
-    assert!(Arc::ptr_eq(&before, &same) && !is_whole(&before), "it has not left");
+    assert!(Arc::ptr_eq(&before, &same) && !is_whole(&before), "the thread still runs the program");
     processes.note_call(std::process::id(), || true);
     processes.note_call(tid, || false);
     assert!(!is_whole(&before), "no call of its waits");
@@ -41,7 +41,7 @@ fn exec_makes_new_process_entry() {
     processes.note_execve((pid, tid), || (), || true);
     becomes_sleep(&mut child);
     let after = processes.of_thread(tid, || true).expect("a child");
-    assert!(!Arc::ptr_eq(&before, &after), "it is another program");
+    assert!(!Arc::ptr_eq(&before, &after), "the process runs another program");
     assert!(is_whole(&after));
     // The next call also reveals a successful `execve`.
     processes.note_execve((pid, tid), || (), || true);
@@ -174,7 +174,7 @@ fn note_call_checks_no_other_process() {
     processes.note_execve((pid, stranger.id()), || (), || true);
     becomes_sleep(&mut child);
     processes.note_call(stranger.id(), || false);
-    assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
+    assert!(processes.table().execs.contains_key(&stranger.id()), "the call may be the thread's");
     processes.note_call(stranger.id(), || true);
     assert_eq!(processes.known(tid), Some(pid), "the check of the process did not run");
     assert!(processes.may_be_leaving(pid) && processes.table().execs.is_empty());
@@ -242,7 +242,7 @@ fn claims_outlive_a_lack_of_descriptors() {
     let before = processes.of_thread(tid, || true).expect("this process");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the process has the limit");
     // No descriptor is free: the process's files below /proc cannot be opened, and it is forgotten.
-    setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
+    setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("the soft limit is lowered");
     processes.note_execve((own, tid), || (), || true);
     assert!(processes.table().known.is_empty());
     assert!(processes.of_thread(tid, || true).is_err());
@@ -328,7 +328,7 @@ fn table_is_unlocked_during_process_check() {
     for _ in 0..2 {
         processes.find_or_register(own, &pool, is_free, open).expect("the lock is free");
     }
-    assert_eq!(looks.into_inner(), 1, "it is known then");
+    assert_eq!(looks.into_inner(), 1, "the process is known then");
 }
 
 #[test]

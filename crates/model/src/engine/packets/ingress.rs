@@ -98,7 +98,8 @@ struct WrongKey {
     key: Key,
     /// The QP's port.
     port: u8,
-    /// Whether the QP takes messages. A QP that takes none drops the packet anyway: no violation.
+    /// Whether the QP takes messages. A QP that takes no packets drops this one anyway: no
+    /// violation.
     counts: bool,
 }
 

@@ -30,11 +30,11 @@ const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SM
 
 /// The result of fetching a WQE.
 enum Fetched {
-    /// The window has it.
+    /// The request is in the window.
     Done,
-    /// There is none, or it must wait.
+    /// No WQE is posted, or the next one must wait.
     Waits,
-    /// It sends nothing: it is executed from the ring.
+    /// The WQE sends no packet: it is executed from the ring.
     InRing,
 }
 

@@ -181,8 +181,8 @@ fn solicited_arm_ignores_unsolicited_completions() {
     rig.post(&mut a, Request::send().solicited());
     rig.run();
     assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
-    // A solicited completion that an event has reported causes no other event; one that came since
-    // does, and at once.
+    // An arm makes no event for a solicited completion that an earlier event has reported, and an
+    // immediate one for a newer completion.
     rig.arm(1, b.receive_cq, 1 << 28 | 1 << 24 | 1);
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());
@@ -374,7 +374,7 @@ fn moderation_ends_after_count_or_period() {
     assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "the time is over");
     nop(&mut rig, &mut a);
     rig.advance(Duration::from_secs(1));
-    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+    assert!(completion_events(&mut rig, 0).is_empty(), "the CQ is not armed");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn always_armed_cq_reports_every_cqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
-    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+    assert!(completion_events(&mut rig, 0).is_empty(), "the CQ is not armed");
     rig.cq_mut(0, a.send_cq).context.set_always_armed_cq(true);
     for _ in 0..3 {
         nop(&mut rig, &mut a);

@@ -141,7 +141,7 @@ fn halt_does_not_wait_for_panicked_run() {
     let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(PanickingDevice))]);
     turn.hart().set_space(Arc::new(space.expect("the regions do not overlap")));
     let run = catch_unwind(AssertUnwindSafe(|| dpa.run(turn).is_some()));
-    assert!(run.is_err(), "it executed");
+    assert!(run.is_err(), "the code executed");
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         dpa.halt();
@@ -169,7 +169,7 @@ fn translated_code_is_bounded_across_harts() {
     // A turn executes all jumps; the first calls get a second turn.
     for _ in 0..calls + 4 {
         let turn = dpa.turn().expect("all can continue");
-        assert!(dpa.run(turn).is_none(), "it makes no request");
+        assert!(dpa.run(turn).is_none(), "the run makes no request");
         max = max.max(dpa.translated());
     }
     let each = JUMPS * size_of::<[u64; 5]>();

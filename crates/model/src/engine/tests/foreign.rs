@@ -360,7 +360,7 @@ fn packet_answer_msn_includes_whole_messages() {
     let whole = rig.all(0, a.send_cq);
     assert!(whole.iter().all(|it| it.opcode() == cqe_opcode::REQUESTER), "{whole:?}");
     assert_eq!(whole.len(), 4);
-    // With an observer they go in packets.
+    // With an observer, messages go in packets.
     let seen = answers(&rig, 1);
     rig.post(&mut a, Request::write(to, rkey).sge(from, 3000, lkey));
     rig.post(&mut a, Request::read(to, rkey).sge(from, 8, lkey));

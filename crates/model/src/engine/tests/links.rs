@@ -170,7 +170,10 @@ fn message_time_follows_latency_and_bandwidth() {
     }
     rig.post(&mut a, Request::write(to, rkey).sge(from, 1024, lkey));
     while rig.poll(0, a.send_cq).is_none() {
-        assert!(engine::step(&mut rig.locked) || engine::jump(&mut rig.locked), "it completes");
+        assert!(
+            engine::step(&mut rig.locked) || engine::jump(&mut rig.locked),
+            "the request completes"
+        );
     }
     // LRH, BTH, RETH, payload, ICRC, VCRC; LRH, BTH, AETH, ICRC, VCRC: each over two links, a byte
     // each nanosecond.

@@ -380,8 +380,8 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
 
 #[test]
 fn started_long_read_never_waits_for_ack_timer() {
-    // If only the timer revealed the second loss of a packet, and the loss of the end of a part, 17
-    // of the 20 READs would wait up to three times.
+    // If only the ACK timer detected a packet's second loss or the loss of a part's end, 17 of the
+    // 20 READs would wait up to three times.
     for max_rd_atomic in [1, 16] {
         let times = times_of_a_long_read(max_rd_atomic);
         let waited = |bound| times.iter().filter(|time| **time > bound).count();

@@ -517,8 +517,8 @@ impl Rig {
         std::iter::from_fn(|| self.poll(hca, cqn)).count()
     }
 
-    /// Rings the queue's doorbell, in each register of its page in turn, so that a few doorbells
-    /// overwrite none.
+    /// Rings the queue's doorbell, in each register of its page in turn, so that a few doorbells do
+    /// not overwrite each other.
     pub(super) fn ring(&mut self, end: &Endpoint) {
         let page = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;

@@ -175,7 +175,7 @@ fn long_mtt_list_is_mapped_in_parts() {
 
 #[test]
 fn offset_high_bits_address_far_entries() {
-    // Units of 16 bytes in front of them, of two pages each.
+    // Octwords before the changed entries; each holds two MTTs.
     const BEFORE: u32 = 1 << 16;
     const FAR: u64 = 2 * BEFORE as u64 * PAGE;
     let mut rig = Rig::new();
@@ -401,7 +401,7 @@ fn umr_cannot_order_always_relaxed_writes() {
 #[test]
 fn page_size_low_and_high_bits_change_separately() {
     let (low, high) = (Mask::PAGE_SIZE.0, Mask::PAGE_SIZE_5.0);
-    // Five bits of it, and the sixth.
+    // PAGE_SIZE selects the lower five bits of log_page_size, PAGE_SIZE_5 the sixth.
     for (mask, new) in [(low, 0b01_0101), (high, 0b10_1100), (low | high, 0b11_0101), (0, 12)] {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::KSM, 4);

@@ -119,8 +119,8 @@ pub(in crate::hca) fn query_table(
     Ok(())
 }
 
-/// DESTROY_FLOW_TABLE. Destroying the root leaves no root: Linux does not disconnect its last one
-/// first (`update_root_ft_destroy` of `fs_core.c`).
+/// DESTROY_FLOW_TABLE. If the table is the root, the function has no root afterwards: Linux
+/// destroys its last root without disconnecting it (`update_root_ft_destroy` of `fs_core.c`).
 pub(in crate::hca) fn destroy_table(
     call: &mut Call<'_>,
     input: &DestroyFlowTableIn,

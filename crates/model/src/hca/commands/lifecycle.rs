@@ -40,10 +40,10 @@ pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut Disable
     Ok(())
 }
 
-/// Whether the embedded CPU, once its own function is up, names the host's function. Linux enables
-/// and disables that one too when it takes an ECPF that manages no embedded switch, and gives up on
-/// a refusal (ecpf.c). In the separated host mode neither function depends on the other, and the
-/// host's function enables itself.
+/// Whether a command of the embedded CPU names the host's function, while its own is up. Linux also
+/// enables and disables the host's function when it probes an ECPF that does not manage the
+/// embedded switch, and the probe fails if the device refuses (ecpf.c). In the separated host mode
+/// neither function depends on the other, and the host's function enables itself.
 fn names_host_function(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
     hca.profile.side() == Side::Dpu && hca.life == Life::Up && !embedded_cpu && id == 0
 }

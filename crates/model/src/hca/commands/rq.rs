@@ -115,7 +115,7 @@ pub(in crate::hca) fn modify(
     if !wq::selects_known(select, RqModifyField::INFO) {
         return Err(Refusal::RqField);
     }
-    // Neither limits nor check sequences are modelled, and a counter cannot change.
+    // lwm events and scatter_fcs are not modelled, and counter_set_id cannot change.
     let chosen = |field: RqModifyField, value: u16| select & field.0 != 0 && value != 0;
     if chosen(RqModifyField::WQ_LWM, new.wq().lwm())
         || chosen(RqModifyField::SCATTER_FCS, new.scatter_fcs().into())

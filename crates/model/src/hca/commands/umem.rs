@@ -45,8 +45,8 @@ pub(super) fn pages(
     Ok((pages?, writable))
 }
 
-/// The pages of a UMEM: as [`pages`], but the last one may end past what the IOMMU maps, as those
-/// of Linux 5.10 do. The last number is how many bytes of it the IOMMU does not map.
+/// The pages of a UMEM: as [`pages`], but the last page may extend past the IOMMU's mapping, as in
+/// Linux 5.10. The last number is the bytes of that page that the IOMMU does not map.
 fn umem_pages(
     entries: &[u8],
     log_page_size: u32,

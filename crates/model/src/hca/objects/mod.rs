@@ -43,7 +43,8 @@ pub(crate) struct Limits {
     /// The key value of a repeat block's header.
     pub repeated_mkey: u32,
     pub repeated_block_disabled: bool,
-    /// The key that ends the list of a receive WQE, besides the one common to all devices.
+    /// The lkey that ends the segment list of a receive WQE, besides the one that all devices
+    /// accept.
     pub list_end: u32,
     /// The maximum depth of indirect keys.
     pub max_indirection: u32,

@@ -556,7 +556,7 @@ fn flow_entry_modify_changes_only_selected_fields() {
     assert_eq!(change(&mut rig, 2), Err(Refusal::NoSuchFlowEntry));
     rig.entry((uid, table, group), (FlowDestinationType::TIR, tir), |_| {}).unwrap();
     assert_eq!(change(&mut rig, 0x10), Err(Refusal::Unsupported));
-    assert_eq!(change(&mut rig, 1), Err(Refusal::FlowAction), "it still has a destination");
+    assert_eq!(change(&mut rig, 1), Err(Refusal::FlowAction), "the entry still has a destination");
     change(&mut rig, 2).unwrap();
     let entry = &rig.locked.functions[0].hca.objects.flow_tables[&table].entries[&3];
     assert_eq!((entry.context.flow_tag(), entry.context.action()), (0x99, 4));

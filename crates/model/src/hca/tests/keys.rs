@@ -445,7 +445,7 @@ fn indirect_mkey_for_atomics_is_aligned_to_the_largest() {
     let made = indirect(&mut rig, user, &klms, |context| {
         context.set_a(true);
     });
-    assert_eq!(made, Ok(()), "it concerns only UMR");
+    assert_eq!(made, Ok(()), "umr_modify_atomic_disabled concerns only UMR");
 }
 
 #[test]

@@ -354,7 +354,8 @@ fn unmodelled_command_is_rejected_by_name() {
             None => Refusal::UnknownOpcode,
         };
         assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
-        let refused = rig.locked.functions[0].hca.refused.last().expect("it is kept for the log");
+        let refused =
+            rig.locked.functions[0].hca.refused.last().expect("the refusal is kept for the log");
         assert_eq!((refused.opcode, refused.command()), (opcode, name));
     }
 }
@@ -442,7 +443,7 @@ fn uars_of_a_larger_system_page_are_allocated_together() {
     assert_eq!(
         free(&mut rig, one + 2),
         Err(Refusal::NoSuchUar),
-        "it is not the first UAR of a page"
+        "the UAR is not the first of a page"
     );
     assert_eq!(free(&mut rig, one), Err(Refusal::UarInUse));
     rig.send::<DestroyEqIn>(0, |input| _ = input.set_eq_number(eq)).unwrap();

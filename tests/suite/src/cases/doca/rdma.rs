@@ -82,7 +82,7 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
             "a job without buffers returned one: {done:?}"
         );
     }
-    // Only the target end: there is nothing to move.
+    // Only the target end: the job has no data.
     b.fill(0, &[5; 64])?;
     let jobs = [
         a.rdma()?.write(None, Some(a.remote(0, 64)?)),

@@ -4,8 +4,8 @@
 //! - `performance`: bandwidths and latencies.
 //! - `cases`: failures, skips and all cases; `timing`: how long they took.
 //!
-//! Every text of the report is from a stranger: `maud` escapes it, and [`plain`] takes what would
-//! turn it around.
+//! No text of the report is trusted: `maud` escapes it, and [`plain`] removes marks that would
+//! change the writing direction.
 
 mod cases;
 mod device;

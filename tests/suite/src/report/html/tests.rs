@@ -1,4 +1,4 @@
-//! Tests of the page: it is well formed, keeps strangers' texts as texts, and needs nothing else.
+//! Tests of the page: it is well formed, escapes untrusted texts, and loads nothing else.
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -100,7 +100,7 @@ fn every_text_of_a_report_stays_a_text() {
         }
     });
     assert!(changed > 50, "{changed}");
-    let report = Report::parse(&json.to_string()).expect("it is a report");
+    let report = Report::parse(&json.to_string()).expect("the text is a report");
     let page = report.html();
     let (elements, texts) = parse(&page);
     assert!(!elements.iter().any(|it| it == "script"));

@@ -17,7 +17,7 @@ pub(super) fn section<'a>(table: &'a mut Table, path: &[&str]) -> &'a mut Table 
         if !value.is_table() {
             *value = Toml::Table(Table::new());
         }
-        value.as_table_mut().expect("it is a table")
+        value.as_table_mut().expect("the value is a table")
     })
 }
 
@@ -151,7 +151,7 @@ fn page_array_is_zero(page: &Page, leaf: &Leaf) -> bool {
     page.capabilities().iter().filter(|it| of_array(it)).all(|it| it.current.is_zero())
 }
 
-/// Writes what a capability page of the DPU's function has other than the host's.
+/// Writes the values of a DPU capability page that differ from the host's.
 pub(super) fn dpu_page(
     table: &mut Table,
     page: &Page,

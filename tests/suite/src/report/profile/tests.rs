@@ -10,7 +10,7 @@ fn facts_of_text(text: &str, link: &str, name: &str) -> Vec<DeviceFacts> {
     let file = std::env::temp_dir().join(format!("{name}-{}.toml", std::process::id()));
     std::fs::write(&file, text).expect("the profile can be written");
     let facts = facts_of(&file.display().to_string(), link);
-    std::fs::remove_file(&file).expect("it was written");
+    std::fs::remove_file(&file).expect("the file was written");
     facts.unwrap_or_else(|Stop(why)| panic!("{name}: {why}"))
 }
 
@@ -76,7 +76,7 @@ fn unsuitable_report_is_refused_with_reason() {
     let refused = |change: &dyn Fn(&mut Report)| {
         let mut changed = good.clone();
         change(&mut changed);
-        let Err(Stop(why)) = changed.profile() else { panic!("it is accepted") };
+        let Err(Stop(why)) = changed.profile() else { panic!("the changed report was accepted") };
         why
     };
     for (why, change) in [

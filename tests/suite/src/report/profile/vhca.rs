@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     fn separated(text: &str, host_is_unknown: bool) -> (Option<i64>, Option<i64>, bool) {
-        let mut table: Table = text.parse().expect("it is TOML");
+        let mut table: Table = text.parse().expect("the text is TOML");
         separate(&mut table, host_is_unknown);
         assert!(!collide(&table), "{table}");
         let numbers = [&["caps"][..], &["dpu", "caps"]].map(|path| number(&table, path));

@@ -110,7 +110,7 @@ pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
         let strange =
             found.iter().zip(&expected).any(|(&found, &sent)| found != 0 && found != sent);
         ensure!(!strange, "the dead program has written other bytes than its own");
-        ensure!(end.bytes(LENGTH, 4096)? == [0; 4096], "it has written elsewhere");
+        ensure!(end.bytes(LENGTH, 4096)? == [0; 4096], "the victim has written outside its slots");
     }
     Ok(end)
 }

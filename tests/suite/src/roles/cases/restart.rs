@@ -29,7 +29,7 @@ fn lives_again(role: &mut Role) -> Result<(), Stop> {
     end.fill(0, &pattern(role.life() as u8, 4096))?;
     connect(role, &mut end, &impatient())?;
     role.point("connected")?;
-    ensure!(role.life() > 1, "it was not killed");
+    ensure!(role.life() > 1, "the role was not killed");
     ensure_eq!(role.message()?, b"end", "message");
     ensure!(end.bytes(0, 4096)? == pattern(role.life() as u8, 4096), "its memory has changed");
     Ok(())

@@ -151,7 +151,7 @@ fn roce_route_uses_gid_entry_and_hop_fields() {
     let ports = [port(0)];
     let addresses = Addresses { link: Link::Ethernet, ports: &ports, roce: &roce };
     let from = |index, loopback| {
-        addresses.route(1, &Hop { index, loopback, ..hop(&there) }).expect("it leads somewhere")
+        addresses.route(1, &Hop { index, loopback, ..hop(&there) }).expect("the hop has a route")
     };
     let Route::Ipv6(ethernet, grh, udp) = from(0, false) else { panic!("IPv6") };
     assert_eq!(ethernet.vlan, Some(Vlan { priority: 3, drop_eligible: false, id: VLAN }));
@@ -231,7 +231,7 @@ fn peer_matches_by_source_and_own_address() {
         assert!(!peer(0, [9; 16], &route), "another peer");
         assert!(!peer(1, [8; 16], &route) && !peer(2, [8; 16], &route), "another own address");
         let lid = Address::Lid(0);
-        assert!(!addresses.is_peer(&path(0), lid, &route), "it is of another network");
+        assert!(!addresses.is_peer(&path(0), lid, &route), "the address is of another network");
     }
     let mut ip = Ipv4Header::zeroed();
     ip.set_source_address(&[10, 0, 0, 8]).set_destination_address(&[10, 0, 0, 4]);

@@ -107,8 +107,8 @@ structure! {
         flush set_flush: flag(37);
         /// The packet continues the one that is being merged. `0x04.25`
         r#match set_match: flag(38);
-        /// Bytes of headers, which are in the headers' buffer and not in the payload's; 0 if they
-        /// were not split. `0x04.23:16`
+        /// Bytes of headers, which are in the headers' buffer and not in the payload's.
+        /// `0x04.23:16`
         header_size set_header_size: number(u8, 40, 8);
         /// Entry of the headers' buffer. `0x04.15:0`
         header_entry_index set_header_entry_index: number(u16, 48, 16);
@@ -119,8 +119,7 @@ structure! {
 
 structure! {
     /// A mini CQE of a send queue. Linux has the opcode before the reserved byte, as here; DPDK has
-    /// a validity counter in its place and the opcode after it, but compresses no CQEs of send
-    /// queues.
+    /// a validity counter in its place and the opcode after it.
     ///
     /// Source: linux: struct mlx5_mini_cqe8.
     MiniCqeRequester, MiniCqeRequesterLayout, 0x8 bytes = "mini_cqe_requester" {

@@ -224,11 +224,7 @@ fn every_recorded_wqe_has_the_segments_of_its_request() {
             let is_data =
                 |name: &&str| matches!(*name, "data_segment" | "inline_header" | "inline data");
             let is_local_inv = request["opcode"] == "LOCAL_INV";
-            assert!(
-                is_local_inv || rest.iter().all(|it| is_data(it)),
-                "{}: {names:?}",
-                post["name"]
-            );
+            assert!(is_local_inv || rest.iter().all(is_data), "{}: {names:?}", post["name"]);
             seen += 1;
         }
     }

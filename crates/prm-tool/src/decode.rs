@@ -387,4 +387,6 @@ fn read(file: &Path) -> crate::repository::Result<String> {
 }
 
 #[cfg(test)]
+mod form_tests;
+#[cfg(test)]
 mod tests;

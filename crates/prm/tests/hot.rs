@@ -53,14 +53,14 @@ fn words_have_the_fields_of_their_places() {
         signature, dci_stream_channel_id, fm, ce, se, imm
     });
     agree!(InlineHeader, inline_word: InlineWord(u32) { inline, byte_count });
-    agree!(Cqe, cqe_head: CqeHead(u32) { tls_offload, tunneled, wqe_id });
+    agree!(Cqe, cqe_head: CqeHead(u32) { tls_offload, outer_l3_ipv6, tunneled, wqe_id });
     agree!(Cqe, cqe_lro: CqeLro(u32) { lro_tcppsh, lro_min_ttl, lro_tcp_win });
     agree!(Cqe, cqe_path: CqePath(u32) { rx_hash_l4, rx_hash_ip, ml_path });
     agree!(Cqe, cqe_source_lid: CqeSourceLid(u32) { check_sum, slid });
     agree!(view Cqe, cqe_source_qp: CqeSourceQp(u32) { g, sl, rqpn });
     agree!(view Cqe, cqe_source_qp: CqeRoceSourceQp(u32) { g, roce_l3_type, rqpn });
     agree!(Cqe, cqe_frame: CqeFrame(u32) {
-        l4_ok, l3_ok, l2_ok, l4_hdr_type, l3_hdr_type, has_vlan, vlan_info
+        l4_ok, l3_ok, l2_ok, ip_fragment, l4_hdr_type, l3_hdr_type, ip_options, has_vlan, vlan_info
     });
     agree!(Cqe, cqe_user_index: CqeUserIndex(u32) { lro_num_seg, srqn_uidx });
     agree!(Cqe, opcode_qpn: OpcodeQpn(u32) { wqe_opcode, qpn });
@@ -92,6 +92,7 @@ fn words_have_the_fields_of_their_places() {
     });
     agree!(view EthSegment, eth_inline: EthInline(u32) { inline_hdr_sz, inline_hdr_start });
     agree!(view EthSegment, eth_inline: EthVlan(u32) { insert_vlan, insert_svlan, vlan_tci });
+    agree!(view EthSegment, eth_inline: EthTrailer(u32) { insert_trailer, trailer_header });
     agree!(UmrCtrlSegment, umr_flags: UmrFlags(u8) {
         inline, check, translation_offset_en, check_qpn
     });

@@ -237,7 +237,7 @@ fn fields(known: &Known<'_>, name: &str, bytes: &[u8]) -> String {
 }
 
 /// Formats CQEs by opcode; a run of CQEs without errors takes one line unless `all` is set.
-fn cqes(known: &Known<'_>, bytes: &[u8]) -> String {
+pub(super) fn cqes(known: &Known<'_>, bytes: &[u8]) -> String {
     let mut out = String::new();
     let many = bytes.len() >= 2 * CQE;
     let mut run: Option<(usize, usize, String)> = None;
@@ -289,6 +289,10 @@ fn plain_cqe(known: &Known<'_>, cqe: &[u8]) -> String {
     match last >> 4 {
         0xf => "not written yet (INVALID)".to_owned(),
         _ if cqe.iter().all(|&byte| byte == 0) => "zeros".to_owned(),
+        _ if is_title(cqe) => {
+            let minis = u32::from_be_bytes([cqe[0x2c], cqe[0x2d], cqe[0x2e], cqe[0x2f]]);
+            format!("title of {minis} mini CQEs, which follow (COMPRESSED)")
+        }
         _ if last >> 2 & 3 == 3 => "part of a block of mini CQEs (COMPRESSED)".to_owned(),
         opcode => {
             let number = u32::from_be_bytes([0, cqe[0x39], cqe[0x3a], cqe[0x3b]]);
@@ -297,12 +301,21 @@ fn plain_cqe(known: &Known<'_>, cqe: &[u8]) -> String {
     }
 }
 
+/// Whether it is the title of mini CQEs in the basic layout. A block of the enhanced layout has the
+/// same format, but neither a queue number or flow tag nor a WQE counter.
+fn is_title(cqe: &[u8]) -> bool {
+    cqe[CQE - 1] >> 2 & 3 == 3 && cqe[0x38..0x3e] != [0; 6]
+}
+
 fn other_cqe(known: &Known<'_>, cqe: &[u8]) -> String {
     let last = cqe[CQE - 1];
+    let format = last >> 2 & 3;
     let name = match last >> 4 {
         0xc => "cqe_signature_error",
         0x6 => "cqe_tag_matching",
-        _ if last >> 2 & 3 == 3 => "mini_cqe_block",
+        0x5 => "cqe_resize",
+        _ if format == 3 && !is_title(cqe) => "mini_cqe_block",
+        _ if format == 1 => "cqe_inline_32",
         _ => "cqe",
     };
     format!("  CQE: {}\n", plain_cqe(known, cqe)) + &fields(known, name, cqe)

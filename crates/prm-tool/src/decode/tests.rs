@@ -138,7 +138,7 @@ logs! {
         "CQE syndrome 0x2, LOCAL_QP_OPERATION", "queue 0x0002f1, WQE counter 0x0010",
         "WQE opcode ACCESS_ASO (0x2d)",
         "lines 8 to 11: Error wqe:", "send WQE at 0x0: ACCESS_ASO", "qpn = 0x2f1",
-        "segments that prm/ does not describe: 01020304 05060708",
+        "+0x10 aso_ctrl_segment",
         "line 13:", "command status 0x8, LIM", "syndrome 0x47b2c1: the firmware's own",
         "errno 121, EREMOTEIO",
     ], [6, 12];

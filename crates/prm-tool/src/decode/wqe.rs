@@ -27,10 +27,17 @@ mod opcode {
     pub(super) const MASKED_COMPARE_SWAP: u8 = 0x14;
     pub(super) const MASKED_FETCH_ADD: u8 = 0x15;
     pub(super) const SEND_ENABLE: u8 = 0x17;
+    pub(super) const FMR: u8 = 0x19;
+    pub(super) const LOCAL_INVALIDATE: u8 = 0x1b;
     pub(super) const SET_PSV: u8 = 0x20;
+    pub(super) const GET_PSV: u8 = 0x21;
+    pub(super) const CHECK_PSV: u8 = 0x22;
+    pub(super) const DUMP: u8 = 0x23;
     pub(super) const UMR: u8 = 0x25;
     pub(super) const TAG_MATCHING: u8 = 0x28;
     pub(super) const ENHANCED_MPSW: u8 = 0x29;
+    pub(super) const FLOW_TABLE_ACCESS: u8 = 0x2c;
+    pub(super) const ACCESS_ASO: u8 = 0x2d;
     pub(super) const MMO: u8 = 0x2f;
 }
 
@@ -120,6 +127,16 @@ pub(super) fn show(runtime: &Runtime, bytes: &[u8], is_ethernet: bool, all: bool
         _ => String::new(),
     };
     out += &put("ctrl_segment", 0, OCTOWORD);
+    // Parameters of an MMO operation are imm of the control segment and the first dword after it.
+    if control.opcode == opcode::MMO {
+        out += &match control.op_mod {
+            2 => put("mmo_compress_control", 12, 4),
+            3 => put("mmo_decompress_control", 12, 4),
+            4 => put("mmo_regex_control", 12, 8),
+            6 => put("mmo_crypto_control", 12, 8),
+            _ => String::new(),
+        };
+    }
     for part in &parts {
         let from = OCTOWORD + at;
         match part {
@@ -166,11 +183,14 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// The segments after the control segment.
 fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<WqePart>) {
     let sends = matches!(control.opcode, opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE);
+    let is_xrc = has_xrc_segment(body);
     let service = match control.opcode {
         opcode::LSO | opcode::ENHANCED_MPSW => Service::Ethernet,
         opcode::SEND if is_ethernet => Service::Ethernet,
+        opcode::FMR | opcode::SET_PSV..=opcode::TAG_MATCHING => Service::Connected,
+        opcode::FLOW_TABLE_ACCESS..=opcode::MMO => Service::Connected,
         _ if has_address_vector(body) => Service::Datagram,
-        _ if sends && !is_data(body) && has_ethernet_segment(body) => Service::Ethernet,
+        _ if sends && !is_data(body) && !is_xrc && has_ethernet_segment(body) => Service::Ethernet,
         _ => Service::Connected,
     };
     let mut parts = match service {
@@ -178,6 +198,10 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Wq
         Service::Datagram => vec![WqePart::Named("datagram_segment", 0x30)],
         Service::Ethernet => ethernet(body),
     };
+    let carries_xrc = sends || matches!(control.opcode, opcode::WRITE..=opcode::FETCH_ADD);
+    if service == Service::Connected && carries_xrc && is_xrc {
+        parts.push(WqePart::Named("xrc_segment", 16));
+    }
     let at = parts.iter().map(WqePart::length).sum::<usize>();
     let rest = body.get(at..).unwrap_or_default();
     match control.opcode {
@@ -210,24 +234,46 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Wq
         opcode::WAIT if control.op_mod == 0 => parts.push(WqePart::Named("wait_cq_segment", 16)),
         opcode::WAIT => parts.push(WqePart::Named("wait_data_segment", 32)),
         opcode::SEND_ENABLE => parts.push(WqePart::Named("send_enable_segment", 16)),
-        opcode::SET_PSV => parts.push(WqePart::Named("set_psv_segment", 16)),
+        opcode::FMR => parts.push(WqePart::Named("fmr_segment", 48)),
+        opcode::SET_PSV if control.op_mod == 0 => parts.push(WqePart::Named("set_psv_segment", 16)),
+        opcode::SET_PSV => parts.push(WqePart::Named("tls_progress_segment", 16)),
+        opcode::GET_PSV => parts.push(WqePart::Named("get_psv_segment", 48)),
+        opcode::CHECK_PSV => parts.push(WqePart::Named("check_psv_segment", 48)),
         opcode::TAG_MATCHING => parts.push(WqePart::Named("tag_matching_segment", 32)),
         opcode::MMO => parts.push(WqePart::Named("mmo_segment", 16)),
+        opcode::ACCESS_ASO => {
+            parts.push(WqePart::Named("aso_ctrl_segment", 48));
+            if rest.len() > 48 {
+                parts.push(WqePart::Named(aso_data(control.op_mod), 64));
+            }
+            return (service, parts);
+        }
+        opcode::FLOW_TABLE_ACCESS => {
+            parts.push(WqePart::Named("table_access_ctrl_segment", 48));
+            let data = match control.op_mod {
+                0 => "table_access_ste_segment",
+                _ => "table_access_argument_segment",
+            };
+            let count = rest.len().saturating_sub(48).div_ceil(64);
+            parts.extend((0..count).map(|_| WqePart::Named(data, 64)));
+            return (service, parts);
+        }
         opcode::UMR => {
-            parts.extend([
-                WqePart::Named("umr_ctrl_segment", 48),
-                WqePart::Named("mkey_context", 64),
-            ]);
+            parts.extend([WqePart::Named("umr_ctrl_segment", 48), WqePart::Named("mkey_context", 64)]);
+            let after = rest.get(48 + 64..).unwrap_or_default();
             let is_inline = rest.first().is_some_and(|flags| flags & 0x80 != 0);
+            if control.op_mod != 0 {
+                parts.push(WqePart::Named("tls_static_params", 64));
+                return (service, parts);
+            }
             if is_inline {
-                let at = parts.iter().map(WqePart::length).sum::<usize>();
-                let entries = body.len().saturating_sub(at) / 16;
-                parts.extend((0..entries).map(|_| WqePart::Named("klm", 16)));
+                parts.extend(umr_inline(rest, after));
                 return (service, parts);
             }
         }
         opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE => {}
         opcode::LSO | opcode::ENHANCED_MPSW | opcode::NOP => {}
+        opcode::DUMP | opcode::LOCAL_INVALIDATE => {}
         _ => {
             let length = body.len().saturating_sub(at);
             if length > 0 {
@@ -250,6 +296,50 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Wq
     (service, parts)
 }
 
+/// The layout of an object's state that an ACCESS_ASO WQE writes, by its op_mod.
+fn aso_data(op_mod: u8) -> &'static str {
+    match op_mod {
+        0 => "ipsec_aso",
+        1 => "conn_track_aso",
+        2 => "aso_meter_data",
+        5 => "macsec_aso",
+        _ => "aso_data_segment",
+    }
+}
+
+/// Inline translation entries of a UMR WQE and the byte stream formats after them. `control` begins
+/// with the UMR control segment; `after` is what follows the mkey context.
+fn umr_inline(control: &[u8], after: &[u8]) -> Vec<WqePart> {
+    // Second dword of a strided layout's head: `op` of umr_repeat_block_segment.
+    const REPEAT: u32 = 0x400;
+    const BSF: usize = 64;
+    let octowords = |at| word(control, at).map_or(0, |it| (it & 0xffff) as usize);
+    // Bit BSF_EN of mkey_mask: the dword at 4 then holds bsf_octowords, not xlt_offset.
+    let has_bsf = control[0] & 0x10 == 0 && word(control, 12).is_some_and(|it| it & 0x1000 != 0);
+    let bsf = if has_bsf { (octowords(4) * OCTOWORD).min(after.len()) } else { 0 };
+    let entries = &after[..after.len() - bsf];
+    let mut parts = Vec::new();
+    if word(entries, 4) == Some(REPEAT) {
+        parts.push(WqePart::Named("umr_repeat_block_segment", OCTOWORD));
+        let count = word(entries, 12).map_or(0, |it| (it & 0xffff) as usize);
+        let count = count.min((entries.len() / OCTOWORD).saturating_sub(1));
+        parts.extend((0..count).map(|_| WqePart::Named("umr_repeat_entry", OCTOWORD)));
+        let padding = entries.len().saturating_sub((count + 1) * OCTOWORD);
+        if padding > 0 {
+            parts.push(WqePart::Bytes("padding of the translation entries", padding));
+        }
+    } else {
+        let count = entries.len() / OCTOWORD;
+        parts.extend((0..count).map(|_| WqePart::Named("klm", OCTOWORD)));
+    }
+    parts.extend(after[entries.len()..].chunks(BSF).map(|it| match it[0] & 3 {
+        // Kind of the format (bsf_type): 1 is encryption.
+        1 => WqePart::Named("crypto_bsf", BSF),
+        _ => WqePart::Named("bsf", BSF),
+    }));
+    parts
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -257,6 +347,14 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// Whether the body begins with an address vector, which has its extended bit set.
 fn has_address_vector(body: &[u8]) -> bool {
     body.len() >= 0x30 && word(body, 8).is_some_and(|word| word >> 24 == 0x80)
+}
+
+/// Whether the body begins with an XRC segment: the number of an SRQ, then zeros. A data or a
+/// remote address segment has a key or an address there.
+fn has_xrc_segment(body: &[u8]) -> bool {
+    let srqn = word(body, 0).unwrap_or(0);
+    let zeros = body.get(4..16);
+    (1..1 << 24).contains(&srqn) && zeros.is_some_and(|it| it.iter().all(|&byte| byte == 0))
 }
 
 /// Whether the body may be data segments: a length and a key each, or inline bytes that fit.

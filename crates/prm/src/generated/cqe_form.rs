@@ -97,9 +97,9 @@ structure! {
     /// Start of a CQE of a striding queue with SHAMPO (header split and merge, HW-GRO): in place of
     /// the LRO fields. The rest is cqe_striding. Needs hca_cap.shampo.
     ///
-    /// Source: linux: struct mlx5_cqe64; linux: mlx5e_handle_rx_cqe_mpwrq_shampo.
+    /// Source: linux: include/linux/mlx5/device.h shampo.
     CqeShampo, CqeShampoLayout, 0xc bytes = "cqe_shampo" {
-        sources: ["linux: struct mlx5_cqe64", "linux: mlx5e_handle_rx_cqe_mpwrq_shampo"];
+        sources: ["linux: include/linux/mlx5/device.h shampo"];
         reserved: [(0, 16), (32, 5), (39, 1)];
         /// Index of the WQE whose buffer holds the payload. `0x00.15:0`
         wqe_id set_wqe_id: number(u16, 16, 16);
@@ -107,8 +107,8 @@ structure! {
         flush set_flush: flag(37);
         /// The packet continues the one that is being merged. `0x04.25`
         r#match set_match: flag(38);
-        /// Bytes of headers, which are in the headers' buffer and not in the payload's; 0 if they
-        /// were not split. `0x04.23:16`
+        /// Bytes of headers, which are in the headers' buffer and not in the payload's.
+        /// `0x04.23:16`
         header_size set_header_size: number(u8, 40, 8);
         /// Entry of the headers' buffer. `0x04.15:0`
         header_entry_index set_header_entry_index: number(u16, 48, 16);
@@ -119,8 +119,7 @@ structure! {
 
 structure! {
     /// A mini CQE of a send queue. Linux has the opcode before the reserved byte, as here; DPDK has
-    /// a validity counter in its place and the opcode after it, but compresses no CQEs of send
-    /// queues.
+    /// a validity counter in its place and the opcode after it.
     ///
     /// Source: linux: struct mlx5_mini_cqe8.
     MiniCqeRequester, MiniCqeRequesterLayout, 0x8 bytes = "mini_cqe_requester" {
@@ -227,10 +226,9 @@ structure! {
     /// header that the message carried, in place of the fields of cqe. The device scatters it here,
     /// as it is on the wire.
     ///
-    /// Source: rdma-core: struct mlx5_cqe64; rdma-core: libibverbs/tm_types.h struct ibv_tmh.
+    /// Source: rdma-core: libibverbs/tm_types.h struct ibv_tmh.
     CqeTagMatchingHeader, CqeTagMatchingHeaderLayout, 0x10 bytes = "cqe_tag_matching_header" {
-        sources:
-            ["rdma-core: struct mlx5_cqe64", "rdma-core: libibverbs/tm_types.h struct ibv_tmh"];
+        sources: ["rdma-core: libibverbs/tm_types.h struct ibv_tmh"];
         reserved: [(8, 24)];
         /// Kind of the message. `0x00.31:24`
         opcode set_opcode: named(TagMatchingHeaderOpcode(u8), 0, 8);

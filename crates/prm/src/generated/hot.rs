@@ -177,8 +177,8 @@ pub mod opcode {
     /// SEND with immediate.
     pub const SEND_IMM: u8 = 0xb;
     /// Ethernet send that the device cuts into TCP segments (rdma-core: TSO). With opmod 1 it is
-    /// the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets of equal length;
-    /// needs multi_pkt_send_wqe.
+    /// the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets; needs
+    /// multi_pkt_send_wqe.
     pub const LSO: u8 = 0xe;
     /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
     pub const WAIT: u8 = 0xf;
@@ -211,7 +211,7 @@ pub mod opcode {
     /// Check protection signature values (check_psv_segment).
     pub const CHECK_PSV: u8 = 0x22;
     /// Feed data through an offload without sending it: TLS does so to resend the end of a record.
-    /// Data segments follow; imm is the TIS.
+    /// Data segments follow.
     pub const DUMP: u8 = 0x23;
     /// Change a memory key, or with opmod the static parameters of a TLS connection
     /// (tls_params_op_mod).

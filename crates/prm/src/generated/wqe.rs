@@ -26,8 +26,8 @@ enumeration! {
         /// SEND with immediate.
         SEND_IMM = 0xb,
         /// Ethernet send that the device cuts into TCP segments (rdma-core: TSO). With opmod 1 it
-        /// is the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets of equal
-        /// length; needs multi_pkt_send_wqe.
+        /// is the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets; needs
+        /// multi_pkt_send_wqe.
         LSO = 0xe,
         /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
         WAIT = 0xf,
@@ -60,7 +60,7 @@ enumeration! {
         /// Check protection signature values (check_psv_segment).
         CHECK_PSV = 0x22,
         /// Feed data through an offload without sending it: TLS does so to resend the end of a
-        /// record. Data segments follow; imm is the TIS.
+        /// record. Data segments follow.
         DUMP = 0x23,
         /// Change a memory key, or with opmod the static parameters of a TLS connection
         /// (tls_params_op_mod).

@@ -312,19 +312,18 @@ structure! {
     /// (tls_params_op_mod) psv_index_0 is a TIR, of which the device writes tls_progress_params.
     ///
     /// Source: linux: struct mlx5_seg_get_psv; rdma-core: struct mlx5_seg_get_psv; freebsd:
-    /// mlx5e_tls_rx_send_progress_parameters.
+    /// mlx5e_tls_rx_receive_progress_parameters.
     GetPsvSegment, GetPsvSegmentLayout, 0x30 bytes = "get_psv_segment" {
         sources:
             ["linux: struct mlx5_seg_get_psv", "rdma-core: struct mlx5_seg_get_psv",
-            "freebsd: mlx5e_tls_rx_send_progress_parameters"];
-        reserved: [(0, 152)];
-        /// Number of values in the high 4 bits: FreeBSD writes 1 \<\< 4 for one. No more is public
-        /// of the low 4. `0x10.7:0`
-        num_psv set_num_psv: number(u8, 152, 8);
+            "freebsd: mlx5e_tls_rx_receive_progress_parameters"];
+        reserved: [(0, 152), (156, 4)];
+        /// Number of values, up to 4. Linux's structure has a byte, of which FreeBSD sets bits 7:4.
+        /// `0x10.7:4`
+        num_psv set_num_psv: number(u8, 152, 4);
         /// Key of the memory. `0x14`
         l_key set_l_key: number(u32, 160, 32);
-        /// Address in that key's space to which the values go. For TLS, Linux and FreeBSD align it
-        /// to 64 bytes. `0x18, 8 bytes`
+        /// Address in that key's space to which the values go. `0x18, 8 bytes`
         va set_va: number(u64, 192, 64);
         /// Numbers of the PSVs, or in the first the TIR. `0x20, 16 bytes`
         psv_index set_psv_index: number(u32, 256, 32) [4];
@@ -333,20 +332,19 @@ structure! {
 
 structure! {
     /// CHECK_PSV: compares protection signature values, to fail the WQE if a signature was wrong.
-    /// No driver that is public posts it.
     ///
     /// Source: linux: struct mlx5_seg_check_psv; rdma-core: struct mlx5_seg_check_psv.
     CheckPsvSegment, CheckPsvSegmentLayout, 0x30 bytes = "check_psv_segment" {
         sources: ["linux: struct mlx5_seg_check_psv", "rdma-core: struct mlx5_seg_check_psv"];
-        reserved: [(0, 16), (32, 16), (64, 16), (96, 56)];
+        reserved: [(0, 16), (32, 16), (64, 16), (96, 56), (156, 4)];
         /// How several errors become one. No more is public than the name. `0x00.15:0`
         err_coalescing_op set_err_coalescing_op: number(u16, 16, 16);
         /// What becomes of the transport on an error. No more is public than the name. `0x04.15:0`
         xport_err_op set_xport_err_op: number(u16, 48, 16);
         /// Errors to which xport_err_op applies. No more is public than the name. `0x08.15:0`
         xport_err_mask set_xport_err_mask: number(u16, 80, 16);
-        /// Number of values, as in get_psv_segment. `0x10.7:0`
-        num_psv set_num_psv: number(u8, 152, 8);
+        /// Number of values, as in get_psv_segment. `0x10.7:4`
+        num_psv set_num_psv: number(u8, 152, 4);
         /// Key of the memory that holds the values to compare with. `0x14`
         l_key set_l_key: number(u32, 160, 32);
         /// Address of these values in that key's space. `0x18, 8 bytes`
@@ -357,8 +355,8 @@ structure! {
 }
 
 structure! {
-    /// SET_PSV with a tls_params_op_mod: where a TLS connection starts. Comes after a UMR WQE with
-    /// the tls_static_params, and orders itself after it by fence INITIATOR_SMALL.
+    /// SET_PSV with a tls_params_op_mod: where a TLS connection starts. Comes after the UMR WQE
+    /// with the tls_static_params.
     ///
     /// Source: linux: struct mlx5_wqe_tls_progress_params_seg; linux: struct
     /// mlx5e_set_tls_progress_params_wqe.
@@ -387,8 +385,7 @@ structure! {
         reserved: [(1, 1)];
         /// The packet passed a rule that decrypts. `0x00.31`
         marker set_marker: flag(0);
-        /// 0: decrypted and authenticated; otherwise why not. Linux drops every packet whose value
-        /// is not 0. `0x00.29:24`
+        /// 0: decrypted and authenticated; otherwise why not. `0x00.29:24`
         syndrome set_syndrome: number(u8, 2, 6);
         /// Number of the IPsec object. `0x00.23:0`
         handle set_handle: number(u32, 8, 24);
@@ -396,7 +393,7 @@ structure! {
 }
 
 structure! {
-    /// FMR: registers a list of pages under a key. UMR has replaced it, and no driver posts it.
+    /// FMR: registers a list of pages under a key. UMR has replaced it.
     ///
     /// Source: linux: struct mlx5_wqe_fmr_seg.
     FmrSegment, FmrSegmentLayout, 0x30 bytes = "fmr_segment" {

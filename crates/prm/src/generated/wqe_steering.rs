@@ -142,19 +142,21 @@ structure! {
         data_mask_mode set_data_mask_mode: named(AsoDataMaskMode(u8), 96, 2);
         /// How condition 0 compares. `0x0c.23:20`
         ///
-        /// Source: linux: macsec_aso_build_ctrl; dpdk: ASO_CSEG_COND_0_OPER_OFFSET.
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/en_accel/macsec.c; dpdk:
+        /// ASO_CSEG_COND_0_OPER_OFFSET.
         condition_0_operand set_condition_0_operand: named(AsoCondition(u8), 104, 4);
         /// How condition 1 compares. `0x0c.19:16`
         ///
-        /// Source: linux: macsec_aso_build_ctrl; dpdk: ASO_CSEG_COND_1_OPER_OFFSET.
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/en_accel/macsec.c; dpdk:
+        /// ASO_CSEG_COND_1_OPER_OFFSET.
         condition_1_operand set_condition_1_operand: named(AsoCondition(u8), 108, 4);
         /// Dword of the object that condition 0 compares. `0x0c.15:12`
         ///
-        /// Source: linux: macsec_aso_build_ctrl.
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/en_accel/macsec.c.
         condition_0_offset set_condition_0_offset: number(u8, 112, 4);
         /// Dword of the object that condition 1 compares. `0x0c.11:8`
         ///
-        /// Source: linux: macsec_aso_build_ctrl.
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/en_accel/macsec.c.
         condition_1_offset set_condition_1_offset: number(u8, 116, 4);
         /// 0: both conditions must be met (and); 1: one suffices (or). `0x0c.7:6`
         ///
@@ -455,12 +457,12 @@ structure! {
         reserved: [(192, 192)];
         /// What becomes of the entry. `0x00.31:28`
         ///
-        /// Source: linux: mlx5hws_send_wqe; dpdk: mlx5dr_send_wqe.
+        /// Source: dpdk: mlx5dr_send_wqe.
         operation set_operation: named(TableAccessOperation(u8), 0, 4);
         /// Place of the entry in an RTC whose entries are placed by index rather than by hash;
         /// otherwise 0. `0x00.27:0`
         ///
-        /// Source: linux: mlx5hws_send_wqe; dpdk: mlx5dr_send_wqe.
+        /// Source: dpdk: mlx5dr_send_wqe.
         direct_index set_direct_index: number(u32, 4, 28);
         /// Template (stc) of the counter in the entry's first dword; its bits 31:29 are the number
         /// of templates in use. `0x04`

@@ -204,7 +204,7 @@ fn wait_threshold_is_0_to_254() {
         }
         workq.submit(context.set(threshold + 1)).unwrap();
         assert_eq!((value(&mut workq), value(&mut workq)), (None, None));
-        // The same without a delay.
+        // A wait that is submitted after the set completes, too.
         run(&mut workq, context.wait_gt(threshold));
     }
 }

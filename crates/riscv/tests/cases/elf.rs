@@ -114,7 +114,7 @@ fn attributes(arch: &str) -> Vec<u8> {
     attributes_after(&[4, 16], arch)
 }
 
-/// The same, after other attributes.
+/// The attribute of `arch` after other attributes.
 fn attributes_after(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();

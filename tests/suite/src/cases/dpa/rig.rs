@@ -57,7 +57,7 @@ impl Rig {
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }
 
-    /// The same device with another UAR.
+    /// A rig of the same device and protection domain with another UAR.
     pub(super) fn with_another_page(&self) -> Result<Arc<Self>, Stop> {
         Self::of(self.device.clone(), self.pd.clone())
     }
@@ -274,7 +274,7 @@ impl Dpa {
         self.drain_by("take")
     }
 
-    /// The same with another handler.
+    /// A thread whose event handler `name` takes the CQEs of an armed CQ in the heap.
     pub(super) fn drain_by(&self, name: &str) -> Result<Drain, Stop> {
         self.drain_as(name, false)
     }

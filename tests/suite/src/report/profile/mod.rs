@@ -26,7 +26,7 @@ use section::{Layers, device_page, dpu_page, put, section};
 
 /// Fields of the NIC vport context that belong to the card: its driver sets the others.
 const NIC_VPORT: [&str; 4] = ["min_wqe_inline_mode", "sd_group", "sd_group_size", "mtu"];
-/// The same of the HCA vport context; GUIDs, LIDs and states are those of the model.
+/// Fields of the HCA vport context that belong to the card. GUIDs, LIDs and states are the model's.
 const HCA_VPORT: [&str; 16] = [
     "sm_virt_aware",
     "has_smi",
@@ -61,7 +61,7 @@ impl Report {
 
 #[cfg(test)]
 impl Report {
-    /// The same over a certain built-in profile.
+    /// The profile of this report, as changes of the built-in profile `base`.
     pub(super) fn profile_over(&self, base: &str) -> Result<String, Stop> {
         Card::of(self)?.over(base)
     }

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::Compression;
@@ -25,7 +25,7 @@ use crate::workspace::{Result, workspace_root};
 /// Options of `cargo xtask capture`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The guest's kernel: 6.1, 6.12, 7.2, or the maintained ones one after the other.
+    /// The guest's kernel: 5.10, 6.1, 6.12, 7.2, or the maintained ones one after the other.
     #[arg(long, default_value = "maintained")]
     kernel: Selection,
 }
@@ -34,47 +34,56 @@ pub(crate) struct Options {
 /// CREATE_MKEY; otherwise it changes a key of its cache by a work request.
 const PLAIN_KEYS: &str = "umr_modify_entity_size_disabled = true";
 
-/// The profile of the devices.
-const PROFILE: &str = "crates/model/profiles/bluefield3.toml";
+/// The profile of the devices, unless the kernel knows only older ones.
+const PROFILE: &str = "bluefield3";
 
 /// Runs the task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let program = program::build("verbless-capture", "capture")?;
-    let profile = fetch::folder().join("capture-profile.toml");
-    let text = fs::read_to_string(workspace_root().join(PROFILE))?;
-    let section = "[caps.general]\n";
-    if !text.contains(section) {
-        return Err(format!("{PROFILE} has no {}", section.trim()).into());
-    }
-    fs::create_dir_all(fetch::folder())?;
-    fs::write(&profile, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
     for series in options.kernel.series() {
-        one(series, &program, &profile)?;
+        one(series, &program, &plain_keys(series.profile().unwrap_or(PROFILE))?)?;
     }
     Ok(true)
+}
+
+/// Writes a copy of a profile whose device lacks what [`PLAIN_KEYS`] says.
+fn plain_keys(profile: &str) -> Result<PathBuf> {
+    let file = workspace_root().join(format!("crates/model/profiles/{profile}.toml"));
+    let text = fs::read_to_string(&file)?;
+    let section = "[caps.general]\n";
+    if !text.contains(section) {
+        return Err(format!("{} has no {}", file.display(), section.trim()).into());
+    }
+    fs::create_dir_all(fetch::folder())?;
+    let copy = fetch::folder().join("capture-profile.toml");
+    fs::write(&copy, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
+    Ok(copy)
 }
 
 /// One kernel's evidence.
 fn one(series: Series, program: &Path, profile: &Path) -> Result {
     let record = fetch::folder().join("capture-record.txt");
+    let libraries = of_libraries(series);
     let output = Command::new(std::env::current_exe()?)
         .args(["vm", "--with-rdma-core", "--kernel", &series.to_string()])
+        .args(["--rdma-core-of", &libraries.to_string()])
         .arg("--profile")
         .arg(profile)
         .arg("--record")
         .arg(&record)
         .arg("--")
         .arg(program)
+        .args(if has_requests(series) { &[][..] } else { &["theirs", "ours"] })
         .stderr(Stdio::inherit())
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
     let (chat, requests) = said.split_once("=== requests\n").unwrap_or((&said, ""));
     print!("{chat}");
-    if !output.status.success() || requests.is_empty() {
+    if !output.status.success() || requests.is_empty() == has_requests(series) {
         return Err(format!("the guest with Linux {series} did not finish the cases").into());
     }
     let release = Kernel::get(&X86_64, series, KernelFlavour::Cloud)?.release;
-    let rdma_core = rdma_core_version(series)?;
+    let rdma_core = rdma_core_version(libraries)?;
     let origin = format!(
         "from Linux {release} of Debian's {} with rdma-core {rdma_core}, in a guest on the model;\n\
          # made by `cargo xtask capture --kernel {series}`.",
@@ -85,6 +94,9 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&commands)?;
     keep(&format!("prm/evidence/linux-{series}-commands.txt.gz"), &packed.finish()?)?;
+    if !has_requests(series) {
+        return Ok(());
+    }
     let requests = format!(
         "# uverbs requests as libmlx5 makes them for calls of mlx5dv and verbs, and what the \
          kernel answered,\n# {origin}\n\
@@ -92,6 +104,21 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
         requests.trim_end()
     );
     keep(&format!("crates/devx/tests/data/linux-{series}-requests.txt"), requests.as_bytes())
+}
+
+/// The series whose suite has the rdma-core. The program needs a C library that is as new as this
+/// machine's, which bullseye's is not.
+const fn of_libraries(series: Series) -> Series {
+    match series {
+        Series::Linux5_10 => Series::Linux6_1,
+        other => other,
+    }
+}
+
+/// Whether libmlx5's requests are recorded: Linux 5.10 refuses the page sizes that libmlx5 asks for
+/// in UMEM_REG (EPROTONOSUPPORT).
+fn has_requests(series: Series) -> bool {
+    series != Series::Linux5_10
 }
 
 /// The commands from the first mark to the last, without their times, which differ by run.

@@ -37,14 +37,14 @@ const MAX_TEXT_BYTES: u32 = 8192;
 const MEMORY: u32 = 3072;
 
 /// Seconds of each target in `cargo xtask test`.
-const SMOKE: u32 = 15;
+const SMOKE: u32 = 10;
 
 /// The optimisation of the targets, and their directory below `target/fuzz`.
 #[derive(Clone, Copy)]
 enum Build {
     /// For a long run.
     Campaign,
-    /// For `cargo xtask test`, which fuzzes each for 15 s: optimisation would cost more than it
+    /// For `cargo xtask test`, which fuzzes each for 10 s: optimisation would cost more than it
     /// saves.
     Smoke,
 }

@@ -3,7 +3,7 @@
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
 //! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
-//! the PRM, the instruction counts of the data path, 15 s of each fuzz target and our programs for
+//! the PRM, the instruction counts of the data path, 10 s of each fuzz target and our programs for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! with `CI=true` such a skip is a failure, unless `xtask/expected-skips.toml` lists it.
 //!

@@ -4,13 +4,14 @@
 //! `prm import --adb` records the positions of described registers in [`RECORDED`], names and
 //! numbers only, and `prm verify` compares our fields with them. A field is confirmed if the table
 //! has a field of the same bits, whatever its name: mstflint renames many. A field of the same name
-//! and other bits is only listed, because the tables of two versions differ in widths. A register
+//! and other bits is a conflict. A register
 //! has mstflint's name as a source, or nearly our own name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::description::{Description, Structure};
+use super::evidence::compare::Conflict;
 use super::facts::{Facts, Layout};
 
 /// Path of the recorded positions from the root of the repository.
@@ -21,8 +22,8 @@ const RECORDED: &str = "prm/evidence/mstflint-registers.json";
 pub(crate) struct Compared<'a> {
     /// Fields with the bits of a field of the table.
     pub(crate) same: BTreeSet<(&'a str, &'a str)>,
-    /// Fields whose name the table gives to other bits.
-    pub(crate) others: Vec<String>,
+    /// Fields whose name the table has for other bits.
+    pub(crate) others: Vec<Conflict<'a>>,
 }
 
 /// Reads the recorded positions.
@@ -61,12 +62,14 @@ pub(crate) fn compare<'a>(description: &'a Description, recorded: &Facts) -> Com
             let theirs = field.linux.as_deref().unwrap_or(&field.name).to_lowercase();
             if layout.fields.values().any(|&theirs| theirs == ours) {
                 compared.same.insert((&structure.name, &field.name));
-            } else if let Some((start, width)) = layout.fields.get(&theirs) {
-                compared.others.push(format!(
-                    "[{}] {} is at bit {} with {} bits, but mstflint's {name} has `{theirs}` at \
-                     bit {start} with {width}",
-                    structure.name, field.name, ours.0, ours.1
-                ));
+            } else if let Some(&(start, width)) = layout.fields.get(&theirs) {
+                compared.others.push(Conflict {
+                    structure: &structure.name,
+                    field: &field.name,
+                    ours,
+                    theirs: (start, width),
+                    name: name.clone(),
+                });
             }
         }
     }
@@ -202,7 +205,8 @@ mod tests {
         let compared = compare(&description, &recorded);
         assert_eq!(compared.same, [("pxyz_reg", "renamed"), ("pxyz_reg", "wide")].into());
         let [other] = &*compared.others else { panic!("{:?}", compared.others) };
-        assert!(other.contains("count is at bit 24 with 8 bits, but"), "{other}");
+        let text = other.to_string();
+        assert!(text.contains("count is at bit 24 with 8 bits, but pxyz_reg has it at"), "{text}");
     }
 
     #[test]

@@ -276,7 +276,8 @@ pub(crate) fn gaps(bits: u32, spans: impl Iterator<Item = Span>) -> Vec<Span> {
 }
 
 impl Description {
-    /// Reads every TOML file in `prm/` of the repository at `root`, and one level of directories.
+    /// Reads every TOML file in `prm/` of the repository at `root`, and one level of directories;
+    /// `evidence` has no entries.
     pub(crate) fn load(root: &Path) -> crate::repository::Result<Self> {
         let mut paths = Vec::new();
         collect(&root.join("prm"), true, &mut paths)?;
@@ -571,7 +572,7 @@ fn collect(directory: &Path, deeper: bool, paths: &mut Vec<PathBuf>) -> crate::r
         .map_err(|error| format!("{}: {error}", directory.display()))?;
     for entry in entries {
         let path = entry?.path();
-        if path.is_dir() && deeper {
+        if path.is_dir() && deeper && !path.ends_with("evidence") {
             collect(&path, false, paths)?;
         } else if path.extension().is_some_and(|e| e == "toml") {
             paths.push(path);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::at::Span;
 
 /// Structures and enum values of a header.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Facts {
     /// Structures by their C name.
     pub(crate) structs: BTreeMap<String, Layout>,

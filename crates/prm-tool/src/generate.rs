@@ -38,13 +38,21 @@ const FEATURES: &[Feature] = &[
         files: &["eq", "eqe", "init", "multicast", "pd", "verbs"],
         needs: &[],
     },
-    Feature { name: "offloads", files: &["crypto", "device_memory", "virtio", "xrq"], needs: &[] },
+    Feature {
+        name: "offloads",
+        files: &["crypto", "device_memory", "regex", "virtio", "wqe_offload", "xrq"],
+        needs: &[],
+    },
     Feature { name: "packets", files: &["packet"], needs: &[] },
     Feature { name: "ports", files: &["port_counters", "ports"], needs: &["registers"] },
     Feature { name: "qos", files: &["qos"], needs: &[] },
-    Feature { name: "queues", files: &["dct", "flow", "rqsq"], needs: &[] },
+    Feature { name: "queues", files: &["cqe_form", "dct", "flow", "rqsq"], needs: &[] },
     Feature { name: "registers", files: &["register"], needs: &[] },
-    Feature { name: "steering", files: &["ste", "steering"], needs: &["queues"] },
+    Feature {
+        name: "steering",
+        files: &["flex_parser", "ste", "steering", "wqe_steering"],
+        needs: &["queues"],
+    },
     Feature { name: "virtualization", files: &["lag_control", "virtualization"], needs: &[] },
 ];
 

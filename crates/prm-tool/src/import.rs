@@ -37,7 +37,13 @@ pub struct Options {
     /// a further table, of switches for example.
     #[arg(long, value_name = "ADB")]
     adb: Vec<PathBuf>,
-    /// Only these structures, by our names; all if none is given.
+    /// Record a public description as evidence (dpdk, freebsd, …); the arguments are its files.
+    #[arg(long, value_name = "NAME", requires = "version")]
+    evidence: Option<String>,
+    /// The commit or release of the files of --evidence.
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+    /// Only these structures, by our names; all if none is given. With --evidence, files.
     structures: Vec<String>,
 }
 
@@ -45,6 +51,11 @@ pub struct Options {
 pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     if !options.adb.is_empty() {
         return super::adb::record(root, &options.adb);
+    }
+    if let Some(name) = &options.evidence {
+        let files: Vec<PathBuf> = options.structures.iter().map(PathBuf::from).collect();
+        let version = options.version.as_deref().unwrap_or_default();
+        return super::evidence::table::record(root, name, version, &files);
     }
     let facts = Facts::read(&options.from.clone().unwrap_or_else(|| root.join(FACTS)))?;
     if let Some(file) = &options.file {

@@ -12,11 +12,12 @@ mod book;
 mod check;
 mod decode;
 mod description;
+mod evidence;
 mod facts;
 mod find;
 mod generate;
 mod golden;
-mod ifc;
+mod header;
 mod import;
 mod list;
 mod mailbox;
@@ -46,8 +47,8 @@ pub enum Task {
     /// Check that prm/ is consistent (no overlaps, no unnamed gaps, every enum and source known)
     /// and that the generated code is up to date.
     Check,
-    /// Compare every field with descriptions that it does not come from: a Linux header, the trace
-    /// of a real device, golden WQEs, mstflint's registers.
+    /// Compare every field with public descriptions that it does not come from, with the trace of a
+    /// real device, golden WQEs, mailboxes and mstflint's registers.
     Verify(verify::Options),
     /// Show a structure, command, enum, register, field or value: bit diagram, fields, their
     /// confirmations, sources, users. For an error code in a message, show every meaning.

@@ -12,6 +12,7 @@ use clap::Args;
 
 use super::book::reference::{Part, chapters, parts};
 use super::description::Description;
+use super::evidence::Evidence;
 use super::find::{Target, each_name};
 
 /// Options of `prm find`.
@@ -74,7 +75,8 @@ struct Index {
 
 impl Index {
     fn new(root: &Path, description: &Description) -> crate::repository::Result<Self> {
-        let mut documents = entries(description);
+        let evidence = Evidence::tables(root, description)?;
+        let mut documents = entries(description, &evidence);
         for (file, text) in chapters(root)? {
             documents.extend(sections(&file, &text));
         }
@@ -134,11 +136,15 @@ impl Document {
     }
 }
 
-/// Commands, structures and enums, with the names and docs of their parts; and each field.
-fn entries(description: &Description) -> Vec<Document> {
+/// Commands, structures and enums, with the names and docs of their parts; and each field, also by
+/// the names that other descriptions have for it.
+fn entries(description: &Description, evidence: &Evidence<'_>) -> Vec<Document> {
     let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
     each_name(description, &mut |target, name| {
         names.entry(target.name()).or_default().push(name.to_owned());
+    });
+    evidence.each_alias(&mut |(structure, field), alias| {
+        names.entry(format!("{structure}.{field}")).or_default().push(alias.to_owned());
     });
     let document = |target: &Target<'_>| {
         let title = format!("{} ({})", target.name(), target.kind());
@@ -285,6 +291,8 @@ mod tests {
             ("umr control", "umr_ctrl_segment ("),
             ("create completion queue", "CREATE_CQ ("),
             ("manage pages", "MANAGE_PAGES ("),
+            // A name of illumos's.
+            ("mlcqe_up_cfi_vid", "cqe.vlan_info ("),
             ("rnr syndrome", "cqe_syndrome.RNR_RETRY_EXCEEDED ("),
         ] {
             let found: Vec<&str> =

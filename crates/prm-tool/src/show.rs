@@ -10,10 +10,10 @@ use super::at::At;
 use super::description::{
     Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
 };
+use super::evidence::{Evidence, LEGEND};
 use super::find::{Target, find, near};
 use super::refusals;
 use super::runtime::code_tables;
-use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
 const COLUMNS: usize = 32 * 3 - 1;
@@ -34,7 +34,10 @@ pub(crate) fn page(
     name: &str,
 ) -> crate::repository::Result<String> {
     let mut out = String::new();
-    let found = find(description, name);
+    let mut found = find(description, name);
+    if found.targets.is_empty() {
+        found.targets = called(description, evidence, name);
+    }
     let tables = code_tables(description);
     let meanings = explain(tables, name).or_else(|| refusals::explain(name));
     match found.targets.as_slice() {
@@ -71,6 +74,20 @@ pub(crate) fn page(
         let _ = writeln!(out, "{}{meanings}", if out.is_empty() { "" } else { "\n" });
     }
     Ok(out)
+}
+
+/// The fields that another description calls by a name.
+fn called<'a>(
+    description: &'a Description,
+    evidence: &Evidence<'_>,
+    name: &str,
+) -> Vec<Target<'a>> {
+    let field = |(structure, field): (&str, &str)| {
+        let structure = description.structure(structure)?;
+        let field = structure.fields.iter().find(|it| it.name == field)?;
+        Some(Target::Field(structure, field))
+    };
+    evidence.called(name).into_iter().filter_map(field).collect()
 }
 
 /// The value of a name that is a number above 0xff.
@@ -138,14 +155,17 @@ fn field(
     let confirmed = evidence.of(structure, field);
     let names: Vec<&str> = confirmed.names().collect();
     let _ = match names.as_slice() {
-        [] => writeln!(out, "  confirmed by: no independent description"),
-        names => writeln!(
-            out,
-            "  confirmed by: {} independent, {} ({LEGEND})",
-            names.len(),
-            names.join(" and ")
-        ),
+        [] => writeln!(out, "  confirmed by: no other description"),
+        names => {
+            writeln!(out, "  confirmed by: {}, {} ({LEGEND})", confirmed.counts(), names.join(", "))
+        }
     };
+    for (alias, by) in confirmed.aliases() {
+        let _ = writeln!(out, "  called {alias} in: {}", by.join(", "));
+    }
+    for (by, why) in evidence.divergences(name, &field.name) {
+        let _ = writeln!(out, "  elsewhere in {by}: {why}");
+    }
     match &field.content {
         Content::Enum(name) => {
             if let Some(e) = description.enumeration(name) {
@@ -252,7 +272,7 @@ fn structure(
     diagram(out, structure);
     out.push('\n');
     table(out, evidence, structure);
-    let _ = writeln!(out, "\n  confirmed: how many other descriptions agree ({LEGEND})");
+    let _ = writeln!(out, "\n  confirmed: {LEGEND}");
     let _ = writeln!(out, "  source: {}", structure.sources.join("; "));
     also(out, &structure.aliases);
     let users = users(description, &structure.name);
@@ -330,11 +350,7 @@ fn table(out: &mut String, evidence: &Evidence<'_>, structure: &Structure) {
         } else {
             field.position()
         };
-        let confirmed = evidence.of(structure, field);
-        let mut by = confirmed.count().to_string();
-        if confirmed.count() > 0 {
-            let _ = write!(by, " {}", confirmed.names().collect::<Vec<_>>().join("+"));
-        }
+        let by = evidence.of(structure, field).counts();
         [position, field.name.clone(), holds(field), by, doc]
     });
     let rows: Vec<[String; 5]> = [head].into_iter().chain(rows).collect();

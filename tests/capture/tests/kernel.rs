@@ -61,9 +61,9 @@ const fn reason(
 
 #[test]
 fn model_kernel_commands_match_recordings() {
-    let here = support::in_process();
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {
+        let here = support::in_process_like(&recording.name);
         for (name, _) in scenario::cases() {
             let there = recording.section(ours::SIDE, name).expect("the other driver ran the case");
             let here =

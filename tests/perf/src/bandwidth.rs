@@ -12,10 +12,6 @@ use crate::measured::Group;
 use crate::wait::Wait;
 use crate::{Bandwidth, Operation, Plan, Result};
 
-/// Messages of at most this many bytes complete in groups.
-const GROUPED: u32 = 8192;
-/// Messages of a group.
-const GROUP: u32 = 100;
 /// Groups that are kept; more are merged.
 const KEPT: u64 = 4000;
 /// After so long without a datagram, the others are lost.
@@ -86,7 +82,7 @@ fn post<S: Service, W: WorkRequest<S>>(
     requests: &[Request<W>],
 ) -> Result<Bandwidth> {
     let Plan { iterations, depth, batch, bytes, .. } = *plan;
-    let group = if bytes > GROUPED { 1 } else { GROUP.min(depth) };
+    let group = plan.completes_each();
     let total = u64::from(iterations) * lanes.len() as u64;
     let window = || Window {
         posted: 0,

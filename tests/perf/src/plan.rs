@@ -94,6 +94,14 @@ impl Plan {
         Self { kind, operation, bytes, iterations, depth: 128, qps: 1, batch: 1 }
     }
 
+    /// Messages of a bandwidth that have one completion: 100, or one above 8 KiB, as perftest's
+    /// default is.
+    pub fn completes_each(&self) -> u32 {
+        const GROUPED: u32 = 8192;
+        const GROUP: u32 = 100;
+        if self.bytes > GROUPED { 1 } else { GROUP.min(self.depth) }
+    }
+
     /// The plan of a name such as `write_bw`, `ud_send_lat`; its bytes are those of perftest's
     /// default: 65,536 for a bandwidth, 2 for a latency, 8 for an atomic operation, 2048 for a
     /// bandwidth of datagrams.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use verbless_conformance::roles::{self, Case, Program, Side};
-use verbless_conformance::{Choice, Outcome, Row, Run, Stop, unexpected_skips};
+use verbless_conformance::{Choice, Outcome, Run, Stop, unexpected_skips};
 
 /// Runs cases of two programs on an mlx5 device, or on the model where there is none.
 #[derive(Parser)]
@@ -110,11 +110,7 @@ fn all(options: &Options) -> Result<bool, Stop> {
     println!("Running on {}", lab.describe());
     let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };
     for case in &selected {
-        let start = std::time::Instant::now();
-        let outcome = roles::outcome(&program, None, &lab, case);
-        let seconds = start.elapsed().as_secs_f64();
-        let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
-        let row = Row { case: case.id(), outcome, seconds, failed_commands, kernel_log };
+        let row = roles::row(&program, None, &lab, case);
         println!("{}", row.line());
         run.cases.push(row);
     }

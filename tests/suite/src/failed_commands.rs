@@ -4,6 +4,7 @@
 //! that carry a command, so queues and doorbells do not pass through it.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::abi::{Attribute, Header, Method, attr, method};
@@ -40,7 +41,7 @@ pub struct FailedCommand {
 
 impl FailedCommand {
     /// A command by its mailboxes; `None` if the input is too short for a header.
-    fn new(input: Vec<u8>, output: Vec<u8>, errno: Errno) -> Option<Self> {
+    pub(crate) fn new(input: Vec<u8>, output: Vec<u8>, errno: Errno) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes(*input.get(at..)?.first_chunk()?));
         let (opcode, op_mod) = (word(0)?, word(6)?);
         // Only with EREMOTEIO has the kernel written the output.
@@ -55,6 +56,24 @@ impl FailedCommand {
             input,
             output,
         })
+    }
+
+    /// The command as bytes: the errno, the length of the input, both mailboxes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.errno.to_be_bytes().to_vec();
+        bytes.extend((self.input.len() as u32).to_be_bytes());
+        bytes.extend([&self.input[..], &self.output[..]].concat());
+        bytes
+    }
+
+    /// The command of such bytes, which are another program's; `None` if they are no command.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (errno, rest) = bytes.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (input, output) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        let is_long = input.len() > KEPT_BYTES || output.len() > KEPT_BYTES;
+        let errno = Errno::from_raw(i32::from_be_bytes(*errno));
+        Self::new(input.to_vec(), output.to_vec(), errno).filter(|_| !is_long)
     }
 
     /// The command as text: opcode, op_mod, status and syndrome, then the nonzero fields of both
@@ -102,7 +121,8 @@ impl FailedCommand {
 pub(crate) struct FailedCommands(Arc<Mutex<VecDeque<FailedCommand>>>);
 
 impl FailedCommands {
-    fn add(&self, command: FailedCommand) {
+    /// Keeps a command, instead of the oldest if there are enough.
+    pub(crate) fn add(&self, command: FailedCommand) {
         let mut kept = self.kept();
         if kept.len() == KEPT {
             kept.pop_front();
@@ -175,6 +195,10 @@ unsafe impl OpenDevice for FailureDevice {
 
     fn page_size(&self) -> usize {
         self.device.page_size()
+    }
+
+    fn read_channel(&self, channel: BorrowedFd<'_>, record: &mut [u8]) -> Result<usize, Errno> {
+        self.device.read_channel(channel, record)
     }
 
     fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {

@@ -300,7 +300,7 @@ impl Lab {
     }
 
     /// The lab with a backend that records failed commands.
-    fn recorded(self) -> Self {
+    pub(crate) fn recorded(self) -> Self {
         let failed = FailedCommands::default();
         let backend = FailureBackend { backend: self.backend, failed: failed.clone() };
         Self { backend: Arc::new(backend), failed, ..self }

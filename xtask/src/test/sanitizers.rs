@@ -1,5 +1,6 @@
 //! Runs the tests of the crates that touch raw memory under the sanitizers.
 
+use std::fs;
 use std::process::Command;
 
 use super::counted;
@@ -59,19 +60,26 @@ const LEAKING_TESTS: [&str; 4] = [
     "close_keeps_memory_of_undestroyed_objects",
 ];
 
-/// Long tests of one thread: they cannot show a race. The address sanitizer runs them.
-const OF_ONE_THREAD: [&str; 10] = [
-    "wrong_record_after_delayed_cqe_flushes_promptly",
-    "unknown_opcode_is_local_qp_operation_error",
-    "whole_and_packet_modes_leave_same_state",
-    "completions_keep_order_across_resize",
-    "read_with_lost_request_is_resent_part_by_part",
-    "requests_survive_loss_duplication_and_corruption",
-    "scapy_computes_the_same_icrc_for_every_opcode",
-    "unsupported_operation_is_local_qp_operation_error",
-    "long_read_is_requested_again_in_parts",
-    "missing_packets_are_rerequested_within_a_part",
-];
+/// Long tests of one thread outside [`ENGINE_TESTS`]: they cannot show a race. The address
+/// sanitizer runs them.
+const OF_ONE_THREAD: [&str; 1] = ["scapy_computes_the_same_icrc_for_every_opcode"];
+
+/// Directory of the engine's tests. Most step the engine in the test's own thread.
+const ENGINE_TESTS: &str = "crates/model/src/engine/tests";
+
+/// Modules of [`ENGINE_TESTS`] whose tests have one thread: their files do not name threads.
+fn engine_modules_of_one_thread() -> Result<Vec<String>> {
+    let mut modules = Vec::new();
+    for entry in fs::read_dir(workspace_root().join(ENGINE_TESTS))? {
+        let path = entry?.path();
+        if let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
+            && !fs::read_to_string(&path)?.contains("thread")
+        {
+            modules.push(format!("engine::tests::{name}::"));
+        }
+    }
+    Ok(modules)
+}
 
 /// Tests of `verbless-model run` about files and messages of one program.
 const OF_ONE_PROGRAM: [&str; 2] = ["devices::", "messages::"];
@@ -86,6 +94,7 @@ pub(super) fn thread() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
             let mut command = sanitized("thread")?;
+            let modules = engine_modules_of_one_thread()?;
             command
                 .arg("-Zbuild-std")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
@@ -99,6 +108,7 @@ pub(super) fn thread() -> Result<Outcome> {
                 .arg("--")
                 .args(skips(&BULK))
                 .args(skips(&OF_ONE_THREAD))
+                .args(modules.iter().flat_map(|module| ["--skip", module]))
                 .args(skips(&OF_ONE_PROGRAM));
             counted(command)
         }
@@ -111,7 +121,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{BULK, LEAKING_TESTS, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED};
+    use super::{
+        BULK, LEAKING_TESTS, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED, engine_modules_of_one_thread,
+    };
     use crate::workspace::workspace_root;
 
     /// The Rust files of the crates, concatenated.
@@ -135,5 +147,13 @@ mod tests {
         for module in OF_ONE_PROGRAM.map(|it| it.trim_end_matches(':')) {
             assert!(crates.join(format!("model-host/tests/run/{module}.rs")).is_file(), "{module}");
         }
+    }
+
+    #[test]
+    fn thread_sanitizer_keeps_engine_tests_with_threads() {
+        let skipped = engine_modules_of_one_thread().unwrap();
+        let has = |name: &str| skipped.contains(&format!("engine::tests::{name}::"));
+        assert!(has("lossy") && has("operations"), "{skipped:?}");
+        assert!(!has("threads") && !has("dpa"), "{skipped:?}");
     }
 }

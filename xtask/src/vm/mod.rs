@@ -59,6 +59,10 @@ pub(crate) struct Options {
     /// Give the guest rdma-core's and perftest's programs, of its kernel's Debian suite.
     #[arg(long)]
     with_rdma_core: bool,
+    /// With --with-rdma-core: those of this kernel's suite instead, for programs of this machine
+    /// that need a newer C library than the kernel's own suite has.
+    #[arg(long, value_name = "SERIES", requires = "with_rdma_core")]
+    rdma_core_of: Option<Series>,
     /// Run the programs of rdma-core and perftest, between the guest's devices, with a row for
     /// each.
     #[arg(long, conflicts_with = "program")]
@@ -290,7 +294,9 @@ fn prepare(
     let arch = options.arch;
     let kernel = Kernel::get(arch, series, options.flavour()?)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
-    let rdma_core = with_rdma_core.then(|| fetch::rdma_core(arch, series)).transpose()?;
+    let rdma_core = with_rdma_core
+        .then(|| fetch::rdma_core(arch, options.rdma_core_of.unwrap_or(series)))
+        .transpose()?;
     let kexec = options.shutdown.then(|| fetch::kexec(arch, series)).transpose()?;
     let busybox = fetch::busybox(arch)?;
     let wanted = ["mlx5_core", "mlx5_ib", "ib_uverbs"];

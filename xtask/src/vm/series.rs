@@ -102,6 +102,15 @@ impl Selection {
     }
 }
 
+impl FromStr for Series {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|series| series.to_string() == text);
+        named.ok_or_else(|| format!("no kernel series {text}: choose 5.10, 6.1, 6.12, 7.2"))
+    }
+}
+
 impl From<Series> for Selection {
     fn from(series: Series) -> Self {
         Self::One(series)
@@ -117,9 +126,7 @@ impl FromStr for Selection {
             "maintained" => return Ok(Self::Maintained),
             _ => {}
         }
-        Series::ALL.into_iter().find(|series| series.to_string() == text).map(Self::One).ok_or_else(
-            || format!("no kernel series {text}: choose 5.10, 6.1, 6.12, 7.2, maintained or all"),
-        )
+        text.parse().map(Self::One).map_err(|why: String| format!("{why}, maintained or all"))
     }
 }
 

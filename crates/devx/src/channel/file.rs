@@ -42,7 +42,8 @@ impl Channel {
     /// Reads one record into `record`; returns its length, or `None` if there is none yet or a
     /// signal interrupted the read.
     pub(super) fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
-        outcome(self.what, nix::unistd::read(&self.file, record), || self.is_closed())
+        let read = self.context.device().read_channel(self.file.as_fd(), record);
+        outcome(self.what, read, || self.is_closed())
     }
 
     /// Reads one record that has exactly the length of `record`; false if there is none yet.

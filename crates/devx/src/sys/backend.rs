@@ -1,5 +1,6 @@
 //! The interface between this crate and a device: the kernel and the software model implement it.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use nix::errno::Errno;
@@ -127,6 +128,15 @@ pub unsafe trait OpenDevice: Send + Sync {
     /// pages ([`page_size`](crate::page_size)); a model's kernel may have others. A device that
     /// wraps another one forwards this.
     fn page_size(&self) -> usize;
+
+    /// Reads one record of a channel that this device has opened, as read(2) of that file does. A
+    /// device that wraps another one forwards this.
+    ///
+    /// # Errors
+    /// The errno of read.
+    fn read_channel(&self, channel: BorrowedFd<'_>, record: &mut [u8]) -> Result<usize, Errno> {
+        nix::unistd::read(channel, record)
+    }
 
     /// Opens the control file of the same function, `/dev/fwctl/fwctlN` or its equivalent; `None`
     /// if there is none, as in a kernel without CONFIG_FWCTL_MLX5 or for a sub-function.

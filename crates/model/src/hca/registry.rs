@@ -1,12 +1,11 @@
-//! The maps of a function's objects, generated from the list of kinds; the references between
-//! objects; and the functions that insert, change and remove an object of any kind.
+//! The list of object kinds and the map of each; the references between objects; and the functions
+//! that insert, change and remove an object of any kind.
 
 use std::collections::BTreeMap;
 
 use crate::hca::allocators::NumberAllocators;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::index::DoorbellIndex;
-use crate::hca::kinds::kinds;
 use crate::hca::numbers::NumberAllocator;
 use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
@@ -17,6 +16,8 @@ pub(crate) trait Listed: Copy {
     type Number: Number + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
+    /// The marker's only value.
+    const MARKER: Self;
 
     fn map(objects: &Objects) -> &Numbered<Self::Number, Self::Object>;
     fn map_mut(objects: &mut Objects) -> &mut Numbered<Self::Number, Self::Object>;
@@ -88,9 +89,12 @@ impl Uses {
     }
 }
 
-macro_rules! registry {
+/// Declares the types that have an item for each kind: [`ObjectKind`], the markers in [`kind`], the
+/// maps of [`Objects`], and [`ObjectCounts`].
+macro_rules! object_kinds {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
-        /// A kind of object; users come before the objects that they use.
+        /// A kind of object. The end of a user context destroys kinds in this order: users before
+        /// the objects that they use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum ObjectKind {
             $($(#[$doc])* $kind,)*
@@ -98,8 +102,12 @@ macro_rules! registry {
 
         impl ObjectKind {
             /// Every kind.
-            #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind),*];
+
+            /// The names of each kind in code: of its objects, and of their map.
+            #[cfg(test)]
+            pub(crate) const NAMES: &'static [[&'static str; 2]] =
+                &[$([stringify!($kind), stringify!($map)]),*];
         }
 
         /// A marker type per kind.
@@ -111,6 +119,7 @@ macro_rules! registry {
             type Number = $number;
             type Object = $object;
             const KIND: ObjectKind = ObjectKind::$kind;
+            const MARKER: Self = Self;
 
             fn map(objects: &Objects) -> &Numbered<$number, $object> {
                 &objects.$map
@@ -200,7 +209,67 @@ macro_rules! registry {
     };
 }
 
-kinds!(registry);
+object_kinds! {
+/// Queue pairs.
+qps: Qp(u32) = objects::QpObject,
+/// Send queues without a QP. Their numbers and those of QPs share one range.
+sqs: Sq(u32) = objects::Sq,
+/// Flow tables, with their groups and entries.
+flow_tables: FlowTable(u32) = objects::flow::FlowTable,
+/// Transport interfaces for receiving.
+tirs: Tir(u32) = objects::Tir,
+/// Receive queues of Ethernet frames. Their numbers and those of QPs share one range.
+rqs: Rq(u32) = objects::Rq,
+/// Transport interfaces for sending.
+tises: Tis(u32) = objects::Tis,
+/// Receive queues that QPs share: XRC SRQs and RMPs.
+srqs: Srq(u32) = objects::Srq,
+/// XRC domains.
+xrcds: Xrcd(u32) = objects::Uid,
+/// CQE-generating doorbells of emulated devices.
+emulated_doorbells: EmulatedDoorbell(u32) = objects::EmulatedDoorbell,
+/// Completion queues.
+cqs: Cq(u32) = objects::Cq,
+/// Event queues of the DPA.
+dpa_eqs: DpaEq(u32) = objects::DpaEq,
+/// PCI devices that programs of the DPA emulate.
+emulated_devices: EmulatedDevice(u32) = objects::EmulatedDevice,
+/// Calls of functions on the DPA.
+dpa_calls: DpaCall(u32) = objects::DpaCall,
+/// Threads of the DPA.
+dpa_threads: DpaThread(u32) = objects::DpaThread,
+/// Pages of doorbells for the DPA.
+dpa_outboxes: DpaOutbox(u32) = objects::DpaOutbox,
+/// UAR pages whose queues the DPA of another function may ring for.
+uar_extensions: UarExtension(u32) = objects::UarExtension,
+/// Windows of the DPA to memory.
+dpa_windows: DpaWindow(u32) = objects::DpaWindow,
+/// Core dumps of processes of the DPA.
+dpa_core_dumps: DpaCoreDump(u32) = objects::DpaCoreDump,
+/// Processes of the DPA.
+dpa_processes: DpaProcess(u32) = objects::DpaProcess,
+/// Memory keys, by their index (key >> 8).
+mkeys: Mkey(u32) = objects::Mkey,
+/// Aliases of memory keys of other functions. Aliases and keys share one range of
+/// indexes.
+aliases: Alias(u32) = objects::Alias,
+/// Registered user memory.
+umems: Umem(u32) = objects::Umem,
+/// Event queues, which CQs of every user context may use.
+eqs: Eq(u32) = objects::Eq,
+/// UAR pages of the kernel and of user contexts; a front end may treat the two
+/// differently.
+uars: Uar(u32) = objects::Uid,
+/// Transport domains.
+tds: Td(u32) = objects::Uid,
+/// Protection domains.
+pds: Pd(u32) = objects::Uid,
+/// Q counters.
+counters: Counter(u8) = objects::QCounter,
+/// User contexts. Each object of a context names it as its owner, and is destroyed with
+/// it.
+uctxs: Uctx(u16) = objects::Uctx,
+}
 
 /// Whether a reference of this kind that the data path may change leads to the object.
 fn data_path_refers_to<K: KindEntry>(

@@ -9,9 +9,9 @@ use super::html::{Table, escape, link, prose};
 use super::place::Places;
 use crate::at::At;
 use crate::description::{Command, Content, Description, Enum, EnumValue, Field, Structure};
+use crate::evidence::{Evidence, LEGEND};
 use crate::names::type_name;
 use crate::runtime::Runtime;
-use crate::verify::{Evidence, LEGEND};
 
 /// Everything that pages are made of.
 pub(super) struct Book<'a> {
@@ -170,10 +170,18 @@ impl Book<'_> {
             }
             let confirmed = self.evidence.of(structure, field);
             let names: Vec<&str> = confirmed.names().collect();
-            let count = match names.len() {
-                0 => "0".to_owned(),
-                count => format!("<abbr title=\"{}\">{count}</abbr>", names.join(", ")),
+            let counts = confirmed.counts();
+            let count = match names.as_slice() {
+                [] => counts,
+                names => format!("<abbr title=\"{}\">{counts}</abbr>", names.join(", ")),
             };
+            for (alias, by) in confirmed.aliases() {
+                let (alias, by) = (escape(alias), by.join(", "));
+                doc += &format!(" <small>In {by}: <code>{alias}</code>.</small>");
+            }
+            for (by, why) in self.evidence.divergences(&structure.name, &field.name) {
+                doc += &format!(" <small>Elsewhere in {by}: {}</small>", escape(why));
+            }
             let name = format!("<code>{}</code>", escape(&field.name));
             let cells = [format!("<code>{position}</code>"), name, self.holds(field), count, doc];
             table.row(Some(&format!("{}.{}", structure.name, field.name)), &cells);
@@ -298,7 +306,7 @@ impl Book<'_> {
 /// What the column "confirmed" of fields counts.
 pub(super) fn legend() -> String {
     format!(
-        "The column *confirmed* of a table of fields counts the descriptions that agree and that \
-         the field does not come from ({LEGEND}).\n"
+        "The column *confirmed* of a table of fields counts, without the description that the \
+         field comes from: {LEGEND}.\n"
     )
 }

@@ -16,9 +16,9 @@ use super::place::{Places, folder};
 use super::reference::{CHAPTERS, Fact, Part, Reference, chapters, command, only, parts};
 use super::{diagram, index};
 use crate::description::{Description, Structure};
+use crate::evidence::Evidence;
 use crate::repository::Result;
 use crate::runtime::Runtime;
-use crate::verify::Evidence;
 
 /// Options of `prm book`.
 #[derive(Parser)]

@@ -292,7 +292,7 @@ fn options(structures: &[&str]) -> Options {
     let structures = structures.iter().map(|&name| name.to_owned()).collect();
     let none = (None, Vec::new(), Vec::new(), None, Vec::new());
     let (from, new, command, file, adb) = none;
-    Options { from, new, command, file, adb, structures }
+    Options { from, new, command, file, adb, evidence: None, version: None, structures }
 }
 
 #[test]

@@ -62,12 +62,17 @@ fn page_shows_every_dword_field_and_user() {
 
 #[test]
 fn field_page_lists_confirmations() {
-    let pages = shown(&["cq_context", "cqc.cqe_sz", "hca_cap.exponential_backoff", "cqc.st"]);
+    let pages = shown(&["cq_context", "cqc.cqe_sz", "dpa_thread.polling", "cqe.vlan_info"]);
     let row = pages[0].lines().find(|line| line.contains("  cqe_sz  ")).unwrap();
-    assert!(row.contains("mailbox"), "{row}");
-    assert!(pages[1].contains("confirmed by: 1 independent, mailbox"), "{}", pages[1]);
-    assert!(pages[2].contains("confirmed by: 1 independent, trace"), "{}", pages[2]);
-    assert!(pages[3].contains("no independent description"), "{}", pages[3]);
+    let counts = "6/1";
+    assert!(row.contains(&format!("  {counts}  ")), "{row}");
+    assert!(pages[1].contains(&format!("confirmed by: {counts}, ")), "{}", pages[1]);
+    assert!(pages[1].contains("mailbox") && pages[1].contains("dpdk"), "{}", pages[1]);
+    assert!(pages[2].contains("confirmed by: no other description"), "{}", pages[2]);
+    assert!(pages[3].contains("called mlcqe_up_cfi_vid in: illumos"), "{}", pages[3]);
+    assert_eq!(shown(&["mlcqe_up_cfi_vid"])[0], pages[3]);
+    let diverges = shown(&["flow_meter_parameters.meter_mode"]).remove(0);
+    assert!(diverges.contains("elsewhere in dpdk: DPDK's structure lacks"), "{diverges}");
 }
 
 #[test]

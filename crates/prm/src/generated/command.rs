@@ -107,7 +107,7 @@ enumeration! {
     pub struct GeneralObjectType(pub u16) = "general_object_type", 16 bits {
         /// Device memory for software steering (sw_icm).
         SW_ICM = 8,
-        /// A meter that colours or drops the packets of a flow by their rate.
+        /// A meter that colours or drops the packets of a flow by their rate (flow_meter_obj).
         FLOW_METER = 0xa,
         /// A GENEVE TLV option that flow rules match (geneve_tlv_option).
         GENEVE_TLV_OPT = 0xb,
@@ -121,23 +121,29 @@ enumeration! {
         MATCH_DEFINER = 0x18,
         /// Counters of virtio queues (virtio_q_counters).
         VIRTIO_Q_COUNTERS = 0x1c,
+        /// A key encryption key for keys that users give (import_kek_obj).
+        IMPORT_KEK = 0x1d,
+        /// A secret that logins show (credential_obj).
+        CREDENTIAL = 0x1e,
         /// A login session, by which keys may be used (crypto_login_obj).
         CRYPTO_LOGIN = 0x1f,
         /// A flow sampler, which sends every n-th packet to a table (sampler_obj).
         SAMPLER = 0x20,
+        /// A node of the packet parser that software programs (parse_graph_flex_obj).
+        FLEX_PARSE_GRAPH = 0x22,
         /// Arguments of modify header patterns, which WQEs write (modify_header_arg).
         HEADER_MODIFY_ARGUMENT = 0x23,
         /// Flow meters as an advanced steering object (flow_meter_aso_obj).
         FLOW_METER_ASO = 0x24,
-        /// First-hit flags as an advanced steering object.
+        /// Flags of rules that packets hit, as an advanced steering object (flow_hit_aso_obj).
         ASO_FIRST_HIT = 0x25,
-        /// A node of the hierarchy that divides the send rate.
+        /// A node of the hierarchy that divides the send rate (scheduling_element_obj).
         SCHEDULING_ELEMENT = 0x26,
         /// A secure association of MACsec (macsec_offload_obj).
         MACSEC = 0x27,
-        /// A range of reserved QP numbers.
+        /// A range of reserved QP numbers (reserved_qpn_obj).
         RESERVED_QPN = 0x2c,
-        /// Connection tracking as an advanced steering object.
+        /// Connection tracking as an advanced steering object (conn_track_offload_obj).
         ASO_CT = 0x31,
         /// A mapping of an address vector to a QP (av_qp_mapping).
         AV_QP_MAPPING = 0x3a,
@@ -154,7 +160,8 @@ enumeration! {
         PAGE_TRACK = 0x46,
         /// An internal key encryption key (int_kek_obj).
         INT_KEK = 0x47,
-        /// RDMA control.
+        /// RDMA control. Linux names the type and a capability of a UCTX to create it
+        /// (MLX5_UCTX_CAP_RDMA_CTRL); its layout and purpose are not public.
         RDMA_CTRL = 0x53,
         /// An observer of congestion on PCIe (pcie_cong_event_obj).
         PCIE_CONG_EVENT = 0x58,
@@ -208,8 +215,10 @@ enumeration! {
         FLOW_COUNTER = 0xff0f,
         /// A completion queue, created by CREATE_CQ; events name this type.
         CQ = 0xff10,
-        /// An alias of another function's flow table.
+        /// An alias of another function's flow table (alias_context).
         FLOW_TABLE_ALIAS = 0xff15,
+        /// An alias of another function's TIR (alias_context).
+        TIR_ALIAS = 0xff16,
     } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08, 0x7d09]
 }
 

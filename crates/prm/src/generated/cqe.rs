@@ -137,6 +137,10 @@ enumeration! {
         WITH_REMOTE_INVALID_REQUEST = 0x8a,
         /// A page fault was not resolved; libmlx5 does not dump such a CQE.
         ODP_PAGE_FAULT = 0x93,
+        /// Comes with CQE syndrome LOCAL_QP_OPERATION (0x02) on COMPRESS and DECOMPRESS: the output
+        /// does not fit if hw_error_syndrome is 0x84; the deflate data lacks its last block if it
+        /// is 0x11.
+        MMO_COMPRESS = 0x9d,
         /// Comes with CQE syndrome FLUSHED (0x05): a command moved the QP to ERR.
         FLUSHED_BY_COMMAND = 0xf5,
         /// Comes with CQE syndrome FLUSHED (0x05): the QP was already in error; look for its first
@@ -285,13 +289,17 @@ view! {
     Cqe, 0x40 bytes = "cqe" {
         sources: ["linux: struct mlx5_cqe64", "rdma-core: struct mlx5_cqe64"];
         reserved: [
-            (0, 3), (5, 2), (8, 8), (32, 1), (34, 6), (130, 2), (134, 3),
-            (144, 16), (192, 2), (224, 5), (232, 1), (238, 1),
+            (0, 3), (5, 1), (8, 8), (32, 1), (34, 6), (130, 2), (134, 3),
+            (144, 16), (192, 2), (224, 5),
         ];
         /// Ethernet: outcome of TLS receive offload. `0x00.28:27`
         ///
         /// Source: linux: get_cqe_tls_offload.
         tls_offload set_tls_offload: named(CqeTlsOffload(u8), 3, 2);
+        /// Ethernet: the outer header of a tunnelled packet is IPv6; otherwise IPv4. `0x00.25`
+        ///
+        /// Source: dpdk: MLX5_CQE_RX_OUTER_PACKET.
+        outer_l3_ipv6 set_outer_l3_ipv6: flag(6);
         /// Ethernet: the packet is tunnelled; l3_hdr_type and l4_hdr_type describe the inner
         /// headers. `0x00.24`
         ///
@@ -355,10 +363,18 @@ view! {
         l3_ok set_l3_ok: flag(230);
         /// The Ethernet frame is valid. `0x1c.24`
         l2_ok set_l2_ok: flag(231);
+        /// The packet is a fragment of an IP packet. `0x1c.23`
+        ///
+        /// Source: dpdk: MLX5_CQE_RX_IP_FRAG_PACKET.
+        ip_fragment set_ip_fragment: flag(232);
         /// L4 header of the packet. `0x1c.22:20`
         l4_hdr_type set_l4_hdr_type: named(CqeL4Type(u8), 233, 3);
         /// L3 header of the packet. `0x1c.19:18`
         l3_hdr_type set_l3_hdr_type: named(CqeL3Type(u8), 236, 2);
+        /// The IP header has options or extensions. `0x1c.17`
+        ///
+        /// Source: dpdk: MLX5_CQE_RX_IP_EXT_OPTS_PACKET.
+        ip_options set_ip_options: flag(238);
         /// A VLAN tag was stripped. `0x1c.16`
         ///
         /// Source: linux: cqe_has_vlan.
@@ -387,7 +403,8 @@ view! {
         ///
         /// Source: rdma-core: struct mlx5_cqe64.
         app_info set_app_info: number(u16, 336, 16);
-        /// Bytes transferred: received, read, or returned by an atomic. `0x2c`
+        /// Bytes transferred: received, read, or returned by an atomic. In a striding queue it is
+        /// split as in cqe_striding. `0x2c`
         byte_cnt set_byte_cnt: number(u32, 352, 32);
         /// Time of completion in the queue's timestamp format. `0x30, 8 bytes`
         timestamp set_timestamp: number(u64, 384, 64);
@@ -606,7 +623,9 @@ structure! {
 }
 
 structure! {
-    /// A mini CQE: the fields that differ from the title CQE.
+    /// A mini CQE: the fields that differ from the title CQE. The CQ's mini_cqe_res_format selects
+    /// the layout: mini_cqe_hash, mini_cqe_checksum, mini_cqe_flow_tag, mini_cqe_headers; the
+    /// title's opcode REQUESTER selects mini_cqe_requester.
     ///
     /// Source: linux: struct mlx5_mini_cqe8.
     MiniCqe, MiniCqeLayout, 0x8 bytes = "mini_cqe" {

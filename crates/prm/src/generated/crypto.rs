@@ -117,6 +117,30 @@ enumeration! {
     }
 }
 
+enumeration! {
+    /// What a credential allows.
+    ///
+    /// Source: dpdk: MLX5_CREDENTIAL_ROLE_\*.
+    pub struct CredentialRole(pub u8) = "credential_role", 8 bits {
+        /// To set the card up: keys and credentials.
+        OFFICER = 0,
+        /// To use it: log in (crypto_login_obj).
+        USER = 1,
+    }
+}
+
+enumeration! {
+    /// What writing IMPORT_KEK_HANDLE or CREDENTIAL_HANDLE does.
+    ///
+    /// Source: dpdk: MLX5_REGISTER_ADD_OPERATION; dpdk: MLX5_REGISTER_DELETE_OPERATION.
+    pub struct CryptoHandleOperation(pub u8) = "crypto_handle_operation", 4 bits {
+        /// Stores it on the card.
+        ADD = 1,
+        /// Deletes it.
+        DELETE = 2,
+    }
+}
+
 /// Waits until no packet in flight uses destroyed keys, so that their numbers can be given out
 /// again.
 ///
@@ -408,17 +432,59 @@ structure! {
     /// Source: linux: mlx5_ifc_crypto_cap_bits; rdma-core: mlx5_ifc_crypto_caps_bits.
     CryptoCap, CryptoCapLayout, 0x100 bytes = "crypto_cap" {
         sources: ["linux: mlx5_ifc_crypto_cap_bits", "rdma-core: mlx5_ifc_crypto_caps_bits"];
-        reserved: [(0, 3), (6, 29), (40, 3), (48, 51), (104, 3), (128, 1920)];
+        reserved: [
+            (2, 1), (6, 13), (20, 4), (32, 3), (40, 3), (48, 3), (56, 3),
+            (96, 3), (104, 3), (128, 128), (263, 3), (272, 1776),
+        ];
+        /// The card is set up for keys that are wrapped, and needs a login to use them. `0x00.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        wrapped_crypto_operational set_wrapped_crypto_operational: flag(0);
+        /// The card goes back to the state in which it is set up. No more is public than the name.
+        /// `0x00.30`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        wrapped_crypto_going_to_commissioning set_wrapped_crypto_going_to_commissioning: flag(1);
         /// SYNC_CRYPTO exists. `0x00.28`
         synchronize_dek set_synchronize_dek: flag(3);
         /// Software can give the internal key encryption key. `0x00.27`
         int_kek_manual set_int_kek_manual: flag(4);
         /// The device can generate the internal key encryption key. `0x00.26`
         int_kek_auto set_int_kek_auto: flag(5);
+        /// A key that software wraps has a purpose. `0x00.12`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        sw_wrapped_dek_key_purpose set_sw_wrapped_dek_key_purpose: flag(19);
+        /// Ways to import wrapped keys, one bit each. DPDK looks at bit 2 only, for AES-XTS; no
+        /// more is public. `0x00.7:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        wrapped_import_method set_wrapped_import_method: number(u8, 24, 8);
         /// log2 of the number of keys that one command creates at most. `0x04.28:24`
         log_dek_max_alloc set_log_dek_max_alloc: number(u8, 35, 5);
         /// log2 of the number of data encryption keys at most. `0x04.20:16`
         log_max_num_deks set_log_max_num_deks: number(u8, 43, 5);
+        /// log2 of the number of import key encryption keys (import_kek_obj) at most. `0x04.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        log_max_num_import_keks set_log_max_num_import_keks: number(u8, 51, 5);
+        /// log2 of the number of credentials (credential_obj) at most. `0x04.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        log_max_num_creds set_log_max_num_creds: number(u8, 59, 5);
+        /// Self tests of the encryption engines that failed, one bit each; the bits are not public.
+        /// `0x08.31:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        failed_selftests set_failed_selftests: number(u16, 64, 16);
+        /// Number of import key encryption keys that the card keeps without power. `0x08.15:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        num_nv_import_keks set_num_nv_import_keks: number(u8, 80, 8);
+        /// Number of credentials that the card keeps without power. `0x08.7:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        num_nv_credentials set_num_nv_credentials: number(u8, 88, 8);
         /// log2 of the number of keys that are allocated together at least. `0x0c.28:24`
         log_dek_granularity set_log_dek_granularity: number(u8, 99, 5);
         /// log2 of the number of internal key encryption keys at most. `0x0c.20:16`
@@ -426,6 +492,38 @@ structure! {
         /// Bitmask of the purposes (encryption_key_purpose) whose keys software can wrap.
         /// `0x0c.15:0`
         sw_wrapped_dek set_sw_wrapped_dek: number(u16, 112, 16);
+        /// QPs execute MMO WQEs of kind CRYPTO. `0x20.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        crypto_mmo_qp set_crypto_mmo_qp: flag(256);
+        /// CRYPTO WQEs encrypt by AES-GCM with keys of 256 bits. `0x20.30`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        crypto_aes_gcm_256_encrypt set_crypto_aes_gcm_256_encrypt: flag(257);
+        /// CRYPTO WQEs encrypt by AES-GCM with keys of 128 bits. `0x20.29`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        crypto_aes_gcm_128_encrypt set_crypto_aes_gcm_128_encrypt: flag(258);
+        /// CRYPTO WQEs decrypt by AES-GCM with keys of 256 bits. `0x20.28`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        crypto_aes_gcm_256_decrypt set_crypto_aes_gcm_256_decrypt: flag(259);
+        /// CRYPTO WQEs decrypt by AES-GCM with keys of 128 bits. `0x20.27`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        crypto_aes_gcm_128_decrypt set_crypto_aes_gcm_128_decrypt: flag(260);
+        /// Authentication tags of 16 bytes work. `0x20.26`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        gcm_auth_tag_128 set_gcm_auth_tag_128: flag(261);
+        /// Authentication tags of 12 bytes work. `0x20.25`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        gcm_auth_tag_96 set_gcm_auth_tag_96: flag(262);
+        /// log2 of the bytes of the longest message of a CRYPTO WQE. `0x20.21:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_crypto_caps_bits.
+        log_crypto_mmo_max_size set_log_crypto_mmo_max_size: number(u8, 266, 6);
     }
 }
 
@@ -938,5 +1036,131 @@ structure! {
         /// log2 of the largest entry of the headers' buffer. The unit is that of
         /// log_headers_entry_size in the work queue. `0x04.28:24`
         shampo_log_max_headers_entry_size set_shampo_log_max_headers_entry_size: number(u8, 35, 5);
+    }
+}
+
+structure! {
+    /// A key encryption key, under which other keys are given to the card. General object
+    /// IMPORT_KEK; the card is set up for it, and crypto_cap.log_max_num_import_keks is its limit.
+    ///
+    /// Source: dpdk: mlx5_ifc_import_kek_bits.
+    ImportKekObj, ImportKekObjLayout, 0x100 bytes = "import_kek_obj" {
+        sources: ["dpdk: mlx5_ifc_import_kek_bits"];
+        reserved: [(72, 12), (88, 424), (1536, 512)];
+        /// Fields to change. No more is public. `0x00, 8 bytes`
+        modify_field_select set_modify_field_select: number(u64, 0, 64);
+        /// State of the key (read only); the values are not public, and probably those of
+        /// encryption_key_state. `0x08.31:24`
+        state set_state: number(u8, 64, 8);
+        /// Whether the key has 128 or 256 bits. `0x08.11:8`
+        key_size set_key_size: named(EncryptionKeySize(u8), 84, 4);
+        /// The key itself, as the card was set up to take it; cannot be read back. `0x40, 128
+        /// bytes`
+        key set_key: bytes(0x80, 512);
+    }
+}
+
+structure! {
+    /// Input of CREATE_GENERAL_OBJECT for a key encryption key.
+    ///
+    /// Source: dpdk: mlx5_ifc_create_import_kek_in_bits.
+    CreateImportKekIn, CreateImportKekInLayout, 0x110 bytes = "create_import_kek_in" {
+        sources: ["dpdk: mlx5_ifc_create_import_kek_in_bits"];
+        reserved: [];
+        /// Head, with obj_type IMPORT_KEK. `0x00, 16 bytes`
+        hdr hdr_mut: nested(GeneralObjInCmdHdr, 0);
+        /// The key to create. `0x10, 256 bytes`
+        import_kek import_kek_mut: nested(ImportKekObj, 128);
+    }
+}
+
+structure! {
+    /// A secret that a login must show. General object CREDENTIAL; crypto_cap.log_max_num_creds is
+    /// its limit.
+    ///
+    /// Source: dpdk: mlx5_ifc_credential_bits.
+    CredentialObj, CredentialObjLayout, 0x100 bytes = "credential_obj" {
+        sources: ["dpdk: mlx5_ifc_credential_bits"];
+        reserved: [(72, 16), (96, 416), (896, 1152)];
+        /// Fields to change. No more is public. `0x00, 8 bytes`
+        modify_field_select set_modify_field_select: number(u64, 0, 64);
+        /// State of the credential (read only); the values are not public. `0x08.31:24`
+        state set_state: number(u8, 64, 8);
+        /// What the credential allows. `0x08.7:0`
+        credential_role set_credential_role: named(CredentialRole(u8), 88, 8);
+        /// The credential, 48 bytes: 40 and what wraps them. `0x40, 48 bytes`
+        credential set_credential: bytes(0x30, 512);
+    }
+}
+
+structure! {
+    /// Input of CREATE_GENERAL_OBJECT for a credential.
+    ///
+    /// Source: dpdk: mlx5_ifc_create_credential_in_bits.
+    CreateCredentialIn, CreateCredentialInLayout, 0x110 bytes = "create_credential_in" {
+        sources: ["dpdk: mlx5_ifc_create_credential_in_bits"];
+        reserved: [];
+        /// Head, with obj_type CREDENTIAL. `0x00, 16 bytes`
+        hdr hdr_mut: nested(GeneralObjInCmdHdr, 0);
+        /// The credential to create. `0x10, 256 bytes`
+        credential credential_mut: nested(CredentialObj, 128);
+    }
+}
+
+structure! {
+    /// Register CRYPTO_OPERATIONAL (0xc002): turns a card that is set up with its first credential
+    /// and key encryption key to wrapped keys. DPDK asks crypto_cap.wrapped_crypto_operational for
+    /// the result.
+    ///
+    /// Source: dpdk: mlx5_ifc_crypto_operational_register_bits.
+    CryptoOperationalReg, CryptoOperationalRegLayout, 0x80 bytes = "crypto_operational_reg" {
+        sources: ["dpdk: mlx5_ifc_crypto_operational_register_bits"];
+        reserved: [(1, 27), (32, 32), (640, 384)];
+        /// The card takes wrapped keys. `0x00.31`
+        wrapped_crypto_operational set_wrapped_crypto_operational: flag(0);
+        /// Whether kek has 128 or 256 bits. `0x00.3:0`
+        kek_size set_kek_size: named(EncryptionKeySize(u8), 28, 4);
+        /// The first officer's credential, 40 bytes. `0x08, 40 bytes`
+        credential set_credential: bytes(0x28, 64);
+        /// The first key encryption key. `0x30, 32 bytes`
+        kek set_kek: bytes(0x20, 384);
+    }
+}
+
+structure! {
+    /// Register IMPORT_KEK_HANDLE (0xc004): a key encryption key that the card keeps without power;
+    /// needs the login of an officer.
+    ///
+    /// Source: dpdk: mlx5_ifc_import_kek_handle_register_bits.
+    ImportKekHandleReg, ImportKekHandleRegLayout, 0x220 bytes = "import_kek_handle_reg" {
+        sources: ["dpdk: mlx5_ifc_import_kek_handle_register_bits"];
+        reserved: [(4096, 4), (4128, 224)];
+        /// Login of an officer, who may make this change. `0x00, 256 bytes`
+        crypto_login_object crypto_login_object_mut: nested(CryptoLoginObj, 0);
+        /// The key. `0x100, 256 bytes`
+        import_kek_object import_kek_object_mut: nested(ImportKekObj, 2048);
+        /// What to do with it. `0x200.27:24`
+        write_operation set_write_operation: named(CryptoHandleOperation(u8), 4100, 4);
+        /// Its number on the card. `0x200.23:0`
+        import_kek_id set_import_kek_id: number(u32, 4104, 24);
+    }
+}
+
+structure! {
+    /// Register CREDENTIAL_HANDLE (0xc005): a credential that the card keeps without power; needs
+    /// the login of an officer.
+    ///
+    /// Source: dpdk: mlx5_ifc_credential_handle_register_bits.
+    CredentialHandleReg, CredentialHandleRegLayout, 0x220 bytes = "credential_handle_reg" {
+        sources: ["dpdk: mlx5_ifc_credential_handle_register_bits"];
+        reserved: [(4096, 4), (4128, 224)];
+        /// Login of an officer, who may make this change. `0x00, 256 bytes`
+        crypto_login_object crypto_login_object_mut: nested(CryptoLoginObj, 0);
+        /// Credential to store, with its role. `0x100, 256 bytes`
+        credential_object credential_object_mut: nested(CredentialObj, 2048);
+        /// What to do with it. `0x200.27:24`
+        write_operation set_write_operation: named(CryptoHandleOperation(u8), 4100, 4);
+        /// Its number on the card. `0x200.23:0`
+        credential_id set_credential_id: number(u32, 4104, 24);
     }
 }

@@ -1561,8 +1561,8 @@ structure! {
         /// General object of the action (FLOW_METER_ASO and others); an offset into its range is
         /// added to the number. `0x00.23:0`
         aso_object_id set_aso_object_id: number(u32, 8, 24);
-        /// Parameters of the action; its layout depends on aso_type, and only that of flow meters
-        /// is public. `0x04`
+        /// Parameters of the action; its layout depends on aso_type: that of flow meters,
+        /// exe_aso_ctrl_conn_track or exe_aso_ctrl_flow_hit. `0x04`
         exe_aso_ctrl exe_aso_ctrl_mut: nested(ExeAsoCtrlFlowMeter, 32);
     }
 }
@@ -1576,7 +1576,8 @@ structure! {
         reserved: [(8, 20)];
         /// Register C that gets the colour of the packet: 0 is register C 0. `0x00.31:28`
         return_reg_id set_return_reg_id: number(u8, 0, 4);
-        /// Kind of the object; a flow meter is 2 (Linux's MLX5_EXE_ASO_FLOW_METER). `0x00.27:24`
+        /// Kind of the object; a flow meter is 2 (Linux's MLX5_EXE_ASO_FLOW_METER). rdma-core's
+        /// tests have 0 for connection tracking and 4 for flags of hit rules. `0x00.27:24`
         aso_type set_aso_type: number(u8, 4, 4);
         /// No more is public than the name; Linux leaves it 0. `0x00.3`
         action set_action: flag(28);
@@ -1585,6 +1586,47 @@ structure! {
         init_color set_init_color: named(FlowMeterColor(u8), 29, 2);
         /// Which of the object's two meters: 0 or 1. `0x00.0`
         meter_id set_meter_id: flag(31);
+    }
+}
+
+structure! {
+    /// Parameters of the action on connection tracking (conn_track_offload_obj).
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py ExeAsoCtrlConnTrack; rdma-core:
+    /// tests/mlx5_prm_structs.py ExecuteAso.
+    ExeAsoCtrlConnTrack, ExeAsoCtrlConnTrackLayout, 0x4 bytes = "exe_aso_ctrl_conn_track" {
+        sources:
+            ["rdma-core: tests/mlx5_prm_structs.py ExeAsoCtrlConnTrack",
+            "rdma-core: tests/mlx5_prm_structs.py ExecuteAso"];
+        reserved: [(8, 23)];
+        /// Register C that gets the verdict on the packet. `0x00.31:28`
+        return_reg_id set_return_reg_id: number(u8, 0, 4);
+        /// 0 in rdma-core's tests. `0x00.27:24`
+        aso_type set_aso_type: number(u8, 4, 4);
+        /// Direction of the packets of this rule. Which value is the original direction is not
+        /// public. `0x00.0`
+        direction set_direction: flag(31);
+    }
+}
+
+structure! {
+    /// Parameters of the action on flags of hit rules (flow_hit_aso_obj).
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py ExeAsoCtrlFlowHit; rdma-core:
+    /// tests/mlx5_prm_structs.py ExecuteAso.
+    ExeAsoCtrlFlowHit, ExeAsoCtrlFlowHitLayout, 0x4 bytes = "exe_aso_ctrl_flow_hit" {
+        sources:
+            ["rdma-core: tests/mlx5_prm_structs.py ExeAsoCtrlFlowHit",
+            "rdma-core: tests/mlx5_prm_structs.py ExecuteAso"];
+        reserved: [(8, 14)];
+        /// Register C that gets the flag, with read. `0x00.31:28`
+        return_reg_id set_return_reg_id: number(u8, 0, 4);
+        /// 4: flags of hit rules. `0x00.27:24`
+        aso_type set_aso_type: number(u8, 4, 4);
+        /// Reads the flag into the register, by its name; no more is public. `0x00.9`
+        read set_read: flag(22);
+        /// Which of the object's 512 flags. `0x00.8:0`
+        flag_id set_flag_id: number(u16, 23, 9);
     }
 }
 

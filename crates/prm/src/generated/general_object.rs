@@ -2,8 +2,15 @@
 
 use super::command::{CommandStatus, GeneralObjInCmdHdr, GeneralObjectType};
 #[cfg(feature = "offloads")]
-use super::crypto::{CryptoLoginObj, EncryptionKeyObj, IntKekObj, IpsecObj, MacsecOffloadObj};
+use super::crypto::{
+    CredentialObj, CryptoLoginObj, EncryptionKeyObj, ImportKekObj, IntKekObj, IpsecObj,
+    MacsecOffloadObj,
+};
+#[cfg(feature = "steering")]
+use super::flex_parser::ParseGraphFlexObj;
 use super::management::PcieCongEventObj;
+#[cfg(feature = "qos")]
+use super::qos::SchedulingElementObj;
 #[cfg(feature = "steering")]
 use super::steering::{
     FlowMeterAsoObj, GeneveTlvOption, HeaderModifyPatternIn, MatchDefiner, ModifyHeaderArg, Rtc,
@@ -13,6 +20,8 @@ use super::steering::{
 use super::virtio::{VirtioNetQ, VirtioQCounters};
 #[cfg(feature = "virtualization")]
 use super::virtualization::PageTrack;
+#[cfg(feature = "steering")]
+use super::wqe_steering::{ConnTrackOffloadObj, FlowHitAsoObj, FlowMeterObj};
 #[cfg(feature = "offloads")]
 use super::xrq::AvQpMapping;
 use crate::macros::prelude::*;
@@ -56,6 +65,8 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[8], info: SwIcm::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[10], info: FlowMeterObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[11], info: GeneveTlvOption::INFO },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[12], info: EncryptionKeyObj::INFO },
@@ -68,15 +79,38 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[28], info: VirtioQCounters::INFO },
         #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[29], info: ImportKekObj::INFO },
+        #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[30], info: CredentialObj::INFO },
+        #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[31], info: CryptoLoginObj::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[32], info: SamplerObj::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[34], info: ParseGraphFlexObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[35], info: ModifyHeaderArg::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[36], info: FlowMeterAsoObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[37], info: FlowHitAsoObj::INFO },
+        #[cfg(feature = "qos")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[38],
+            info: SchedulingElementObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[39], info: MacsecOffloadObj::INFO },
+        Variant { field: "object", when: "obj_type", values: &[44], info: ReservedQpnObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[49],
+            info: ConnTrackOffloadObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[58], info: AvQpMapping::INFO },
         #[cfg(feature = "steering")]
@@ -133,6 +167,8 @@ pub static MODIFY_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[8], info: SwIcm::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[10], info: FlowMeterObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[11], info: GeneveTlvOption::INFO },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[12], info: EncryptionKeyObj::INFO },
@@ -145,15 +181,38 @@ pub static MODIFY_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[28], info: VirtioQCounters::INFO },
         #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[29], info: ImportKekObj::INFO },
+        #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[30], info: CredentialObj::INFO },
+        #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[31], info: CryptoLoginObj::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[32], info: SamplerObj::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[34], info: ParseGraphFlexObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[35], info: ModifyHeaderArg::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[36], info: FlowMeterAsoObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[37], info: FlowHitAsoObj::INFO },
+        #[cfg(feature = "qos")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[38],
+            info: SchedulingElementObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[39], info: MacsecOffloadObj::INFO },
+        Variant { field: "object", when: "obj_type", values: &[44], info: ReservedQpnObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[49],
+            info: ConnTrackOffloadObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[58], info: AvQpMapping::INFO },
         #[cfg(feature = "steering")]
@@ -197,6 +256,8 @@ pub static QUERY_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[8], info: SwIcm::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[10], info: FlowMeterObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[11], info: GeneveTlvOption::INFO },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[12], info: EncryptionKeyObj::INFO },
@@ -209,15 +270,38 @@ pub static QUERY_GENERAL_OBJECT: CommandInfo = CommandInfo {
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[28], info: VirtioQCounters::INFO },
         #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[29], info: ImportKekObj::INFO },
+        #[cfg(feature = "offloads")]
+        Variant { field: "object", when: "obj_type", values: &[30], info: CredentialObj::INFO },
+        #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[31], info: CryptoLoginObj::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[32], info: SamplerObj::INFO },
         #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[34], info: ParseGraphFlexObj::INFO },
+        #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[35], info: ModifyHeaderArg::INFO },
         #[cfg(feature = "steering")]
         Variant { field: "object", when: "obj_type", values: &[36], info: FlowMeterAsoObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant { field: "object", when: "obj_type", values: &[37], info: FlowHitAsoObj::INFO },
+        #[cfg(feature = "qos")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[38],
+            info: SchedulingElementObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[39], info: MacsecOffloadObj::INFO },
+        Variant { field: "object", when: "obj_type", values: &[44], info: ReservedQpnObj::INFO },
+        #[cfg(feature = "steering")]
+        Variant {
+            field: "object",
+            when: "obj_type",
+            values: &[49],
+            info: ConnTrackOffloadObj::INFO,
+        },
         #[cfg(feature = "offloads")]
         Variant { field: "object", when: "obj_type", values: &[58], info: AvQpMapping::INFO },
         #[cfg(feature = "steering")]
@@ -620,3 +704,18 @@ structure! {
 }
 
 impl CommandOutput for AllowOtherVhcaAccessOut {}
+
+structure! {
+    /// A range of QP numbers that no QP gets, for protocols that need a number without a QP.
+    /// General object RESERVED_QPN: obj_id of the output is the first number, log_obj_range of the
+    /// input log2 of their count; needs hca_cap_2.log_max_num_reserved_qpn.
+    ///
+    /// Source: rdma-core: mlx5_ifc_reserved_qpn_bits; rdma-core: providers/mlx5/mlx5.c
+    /// reserved_qpn_blk_alloc.
+    ReservedQpnObj, ReservedQpnObjLayout, 0x10 bytes = "reserved_qpn_obj" {
+        sources:
+            ["rdma-core: mlx5_ifc_reserved_qpn_bits",
+            "rdma-core: providers/mlx5/mlx5.c reserved_qpn_blk_alloc"];
+        reserved: [(0, 128)];
+    }
+}

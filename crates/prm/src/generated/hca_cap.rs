@@ -4,6 +4,8 @@ use super::command::CommandStatus;
 #[cfg(feature = "offloads")]
 use super::crypto::{CryptoCap, IpsecCap, MacsecCap, PspCap, ShampoCap, TlsCap};
 #[cfg(feature = "steering")]
+use super::flex_parser::ParseGraphNodeCap;
+#[cfg(feature = "steering")]
 use super::steering::{AdvRdmaCap, FlowTableEswitchCap, WqeBasedFlowTableCap};
 #[cfg(feature = "offloads")]
 use super::virtio::{TlpDevEmuCapabilities, VirtioEmulationCap};
@@ -243,8 +245,8 @@ enumeration! {
         CRYPTO = 0x1a,
         /// wqe_based_flow_table_cap; needs hca_cap.wqe_based_flow_table_update_cap.
         WQE_BASED_FLOW_TABLE = 0x1b,
-        /// Nodes of the flex parser's graph (DPDK's parse_graph_node_cap); needs the general object
-        /// type of these nodes.
+        /// Nodes of the flex parser's graph (parse_graph_node_cap); needs the general object type
+        /// of these nodes.
         PARSE_GRAPH_NODE = 0x1c,
         /// shampo_cap; needs hca_cap.shampo.
         SHAMPO = 0x1d,
@@ -519,6 +521,13 @@ pub static QUERY_HCA_CAP: CommandInfo = CommandInfo {
         Variant { field: "capability", when: "op_mod", values: &[42, 43], info: IpsecCap::INFO },
         #[cfg(feature = "offloads")]
         Variant { field: "capability", when: "op_mod", values: &[52, 53], info: CryptoCap::INFO },
+        #[cfg(feature = "steering")]
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[56, 57],
+            info: ParseGraphNodeCap::INFO,
+        },
         #[cfg(feature = "steering")]
         Variant {
             field: "capability",

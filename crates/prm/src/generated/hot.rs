@@ -176,7 +176,9 @@ pub mod opcode {
     pub const SEND: u8 = 0xa;
     /// SEND with immediate.
     pub const SEND_IMM: u8 = 0xb;
-    /// Ethernet send that the device cuts into TCP segments.
+    /// Ethernet send that the device cuts into TCP segments (rdma-core: TSO). With opmod 1 it is
+    /// the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets of equal length;
+    /// needs multi_pkt_send_wqe.
     pub const LSO: u8 = 0xe;
     /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
     pub const WAIT: u8 = 0xf;
@@ -194,21 +196,25 @@ pub mod opcode {
     pub const SEND_ENABLE: u8 = 0x17;
     /// Bind a memory window.
     pub const BIND_MW: u8 = 0x18;
-    /// Fast registration, superseded by UMR.
+    /// Fast registration (fmr_segment), superseded by UMR.
     pub const FMR: u8 = 0x19;
     /// Invalidate a local key, superseded by UMR.
     pub const LOCAL_INVALIDATE: u8 = 0x1b;
     /// Configuration command.
     pub const CONFIG_CMD: u8 = 0x1f;
-    /// Set a protection signature value.
+    /// Set a protection signature value (set_psv_segment), or with opmod the progress of a TLS
+    /// connection (tls_progress_segment).
     pub const SET_PSV: u8 = 0x20;
-    /// Read protection signature values into memory.
+    /// Read protection signature values into memory (get_psv_segment), or with opmod the progress
+    /// of a TLS connection.
     pub const GET_PSV: u8 = 0x21;
-    /// Check protection signature values.
+    /// Check protection signature values (check_psv_segment).
     pub const CHECK_PSV: u8 = 0x22;
-    /// Feed data through an offload without sending it.
+    /// Feed data through an offload without sending it: TLS does so to resend the end of a record.
+    /// Data segments follow; imm is the TIS.
     pub const DUMP: u8 = 0x23;
-    /// Change a memory key.
+    /// Change a memory key, or with opmod the static parameters of a TLS connection
+    /// (tls_params_op_mod).
     pub const UMR: u8 = 0x25;
     /// Read the peer's protection signature values.
     pub const RGET_PSV: u8 = 0x26;
@@ -216,11 +222,12 @@ pub mod opcode {
     pub const RCHECK_PSV: u8 = 0x27;
     /// Change a tag matching list.
     pub const TAG_MATCHING: u8 = 0x28;
-    /// Send many Ethernet packets with one WQE.
+    /// Send many Ethernet packets with one WQE: after the Ethernet segment, each data segment or
+    /// piece of inline data is a packet. Needs enhanced_multi_pkt_send_wqe.
     pub const ENHANCED_MPSW: u8 = 0x29;
-    /// Change a steering entry.
+    /// Change a steering entry or an argument of header modification (table_access_ctrl_segment).
     pub const FLOW_TABLE_ACCESS: u8 = 0x2c;
-    /// Act on an advanced steering object.
+    /// Read or change an advanced steering object (aso_ctrl_segment); opmod is aso_op_mod.
     pub const ACCESS_ASO: u8 = 0x2d;
     /// A memory-to-memory operation (mmo_op_mod).
     pub const MMO: u8 = 0x2f;
@@ -261,7 +268,7 @@ pub mod completion {
 )]
 #[repr(C)]
 pub struct Cqe {
-    /// `tls_offload`, `tunneled`, `wqe_id`.
+    /// `tls_offload`, `outer_l3_ipv6`, `tunneled`, `wqe_id`.
     pub cqe_head: CqeHead,
     /// `lro_tcppsh`, `lro_min_ttl`, `lro_tcp_win`.
     pub cqe_lro: CqeLro,
@@ -275,7 +282,8 @@ pub struct Cqe {
     pub cqe_source_lid: CqeSourceLid,
     /// `g`, `sl`, `rqpn`.
     pub cqe_source_qp: CqeSourceQp,
-    /// `l4_ok`, `l3_ok`, `l2_ok`, `l4_hdr_type`, `l3_hdr_type`, `has_vlan`, `vlan_info`.
+    /// `l4_ok`, `l3_ok`, `l2_ok`, `ip_fragment`, `l4_hdr_type`, `l3_hdr_type`, `ip_options`,
+    /// `has_vlan`, `vlan_info`.
     pub cqe_frame: CqeFrame,
     /// `lro_num_seg`, `srqn_uidx`.
     pub cqe_user_index: CqeUserIndex,
@@ -288,7 +296,8 @@ pub struct Cqe {
     pub app_op: u8,
     /// Information of the application: for tag matching, the list entry.
     pub app_info: U16,
-    /// Bytes transferred: received, read, or returned by an atomic.
+    /// Bytes transferred: received, read, or returned by an atomic. In a striding queue it is split
+    /// as in cqe_striding.
     pub byte_cnt: U32,
     /// Time of completion in the queue's timestamp format.
     pub timestamp: U64,
@@ -309,8 +318,11 @@ pub struct CqeHead {
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub tls_offload: u8,
-    #[bits(2)]
+    #[bits(1)]
     __: u8,
+    /// Ethernet: the outer header of a tunnelled packet is IPv6; otherwise IPv4.
+    #[inline(always)]
+    pub outer_l3_ipv6: bool,
     /// Ethernet: the packet is tunnelled; l3_hdr_type and l4_hdr_type describe the inner headers.
     #[inline(always)]
     pub tunneled: bool,
@@ -454,8 +466,9 @@ pub struct CqeFrame {
     /// The Ethernet frame is valid.
     #[inline(always)]
     pub l2_ok: bool,
-    #[bits(1)]
-    __: u8,
+    /// The packet is a fragment of an IP packet.
+    #[inline(always)]
+    pub ip_fragment: bool,
     /// L4 header of the packet.
     #[inline(always)]
     #[bits(3, into = fit_u8::<3>)]
@@ -464,8 +477,9 @@ pub struct CqeFrame {
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub l3_hdr_type: u8,
-    #[bits(1)]
-    __: u8,
+    /// The IP header has options or extensions.
+    #[inline(always)]
+    pub ip_options: bool,
     /// A VLAN tag was stripped.
     #[inline(always)]
     pub has_vlan: bool,
@@ -1016,7 +1030,8 @@ impl CtrlSegment {
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CtrlWord {
-    /// Opcode modifier: wait_op_mod, mmo_op_mod, atomic argument sizes; otherwise 0.
+    /// Opcode modifier: wait_op_mod, mmo_op_mod, aso_op_mod, table_access_op_mod,
+    /// tls_params_op_mod, atomic argument sizes; otherwise 0.
     #[inline(always)]
     pub opmod: u8,
     /// Index of the WQE's first WQEBB, counted from 0 since reset, modulo 65536.
@@ -1065,8 +1080,8 @@ pub struct CtrlFlags {
     pub se: bool,
     #[bits(1)]
     __: u8,
-    /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, or bits 63:32
-    /// of the MMO control, by opcode.
+    /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, object or RTC
+    /// that is accessed, or bits 63:32 of the MMO control, by opcode.
     #[inline(always)]
     pub imm: u32,
 }
@@ -1332,7 +1347,8 @@ pub struct EthSegment {
     pub eth_swp_flags: EthSwpFlags,
     /// LSO: payload bytes per segment; 0 otherwise.
     pub mss: U16,
-    /// Metadata for steering.
+    /// Metadata for steering, which rules match as register A. Linux uses bits 7:0 for
+    /// timestamping, bit 8 for IPsec, bit 9 for MACsec and bits 13:10 for the number of its rule.
     pub flow_table_metadata: U32,
     /// `inline_hdr_sz`, `inline_hdr_start`.
     pub eth_inline: EthInline,
@@ -1419,6 +1435,30 @@ pub struct EthVlan {
 
 raw!(EthVlan: u32);
 
+/// The word at 0xc of `eth_segment`.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get, order = Msb, new = false,
+    default = false, conversion = false)]
+#[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct EthTrailer {
+    #[bits(1)]
+    __: u8,
+    /// Insert the trailer of ESP (IPsec crypto offload). Linux also marks flow_table_metadata, so
+    /// that a rule encrypts the packet.
+    #[inline(always)]
+    pub insert_trailer: bool,
+    #[bits(1)]
+    __: u8,
+    /// Header to which the trailer belongs: 1 the outer IP header, 2 the outer L4 header, 3 the
+    /// inner IP header, 4 the inner L4 header.
+    #[inline(always)]
+    #[bits(3, into = fit_u8::<3>)]
+    pub trailer_header: u8,
+    #[bits(26)]
+    __: u32,
+}
+
+raw!(EthTrailer: u32);
+
 /// UMR control segment; an mkey_context of 64 bytes and the translation entries follow.
 ///
 /// Source: linux: struct mlx5_wqe_umr_ctrl_seg; rdma-core: struct mlx5_wqe_umr_ctrl_seg.
@@ -1473,9 +1513,11 @@ raw!(UmrFlags: u8);
 #[repr(C)]
 pub struct MmoSegment {
     /// Parameters of the operation, bits 31:0; bits 63:32 are imm of the control segment. 0 for
-    /// DMA.
+    /// DMA; otherwise mmo_compress_control, mmo_decompress_control, mmo_regex_control or
+    /// mmo_crypto_control.
     pub mmo_control_31_0: U32,
-    /// Key of the 64-byte opaque buffer that the device writes.
+    /// Key of the opaque buffer that the device writes: 64 bytes, for compression 256
+    /// (mmo_compress_opaque, regex_metadata, mmo_crypto_opaque).
     pub lkey: U32,
     /// Address of the opaque buffer.
     pub addr: U64,

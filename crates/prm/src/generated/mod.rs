@@ -6,6 +6,8 @@ mod adapter;
 pub(crate) mod command;
 mod cq;
 mod cqe;
+#[cfg(feature = "queues")]
+mod cqe_form;
 #[cfg(feature = "offloads")]
 mod crypto;
 #[cfg(feature = "queues")]
@@ -23,6 +25,8 @@ mod dpa_thread;
 mod eq;
 #[cfg(feature = "kernel")]
 mod eqe;
+#[cfg(feature = "steering")]
+mod flex_parser;
 #[cfg(feature = "queues")]
 mod flow;
 mod fpga;
@@ -52,6 +56,8 @@ mod ports;
 #[cfg(feature = "qos")]
 mod qos;
 mod qp;
+#[cfg(feature = "offloads")]
+mod regex;
 #[cfg(feature = "registers")]
 mod register;
 #[cfg(feature = "queues")]
@@ -71,12 +77,18 @@ mod virtualization;
 mod vport;
 mod wqe;
 #[cfg(feature = "offloads")]
+mod wqe_offload;
+#[cfg(feature = "steering")]
+mod wqe_steering;
+#[cfg(feature = "offloads")]
 mod xrq;
 
 pub use adapter::*;
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
+#[cfg(feature = "queues")]
+pub use cqe_form::*;
 #[cfg(feature = "offloads")]
 pub use crypto::*;
 #[cfg(feature = "queues")]
@@ -94,6 +106,8 @@ pub use dpa_thread::*;
 pub use eq::*;
 #[cfg(feature = "kernel")]
 pub use eqe::*;
+#[cfg(feature = "steering")]
+pub use flex_parser::*;
 #[cfg(feature = "queues")]
 pub use flow::*;
 pub use fpga::*;
@@ -130,6 +144,8 @@ pub use ports::*;
 #[cfg(feature = "qos")]
 pub use qos::*;
 pub use qp::*;
+#[cfg(feature = "offloads")]
+pub use regex::*;
 #[cfg(feature = "registers")]
 pub use register::*;
 #[cfg(feature = "queues")]
@@ -148,6 +164,10 @@ pub use virtio::*;
 pub use virtualization::*;
 pub use vport::*;
 pub use wqe::*;
+#[cfg(feature = "offloads")]
+pub use wqe_offload::*;
+#[cfg(feature = "steering")]
+pub use wqe_steering::*;
 #[cfg(feature = "offloads")]
 pub use xrq::*;
 
@@ -225,6 +245,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmXrqIn::INFO,
     #[cfg(feature = "offloads")]
     ArmXrqOut::INFO,
+    #[cfg(feature = "steering")]
+    AsoCtrlSegment::INFO,
+    #[cfg(feature = "steering")]
+    AsoDataSegment::INFO,
+    #[cfg(feature = "steering")]
+    AsoMeter::INFO,
+    #[cfg(feature = "steering")]
+    AsoMeterData::INFO,
     #[cfg(feature = "packets")]
     AtomicAckEth::INFO,
     AtomicCap::INFO,
@@ -239,10 +267,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AvQpMapping::INFO,
     #[cfg(feature = "ports")]
     BinRangeLayout::INFO,
+    #[cfg(feature = "offloads")]
+    Bsf::INFO,
+    #[cfg(feature = "offloads")]
+    BsfInline::INFO,
     #[cfg(feature = "packets")]
     Bth::INFO,
     #[cfg(feature = "ports")]
     BufferxReg::INFO,
+    #[cfg(feature = "offloads")]
+    CheckPsvSegment::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -261,6 +295,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "qos")]
     CongControlRRoceGeneral::INFO,
     #[cfg(feature = "steering")]
+    ConnTrackAso::INFO,
+    #[cfg(feature = "steering")]
+    ConnTrackOffloadObj::INFO,
+    #[cfg(feature = "steering")]
     CopyActionIn::INFO,
     CoreDumpReg::INFO,
     CqArmDoorbell::INFO,
@@ -272,11 +310,21 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CqeErrorSyndrome::INFO,
     CqeInline32::INFO,
     CqeResize::INFO,
+    #[cfg(feature = "queues")]
+    CqeShampo::INFO,
     CqeSignatureError::INFO,
+    #[cfg(feature = "queues")]
+    CqeStriding::INFO,
     CqeTagMatching::INFO,
+    #[cfg(feature = "queues")]
+    CqeTagMatchingHeader::INFO,
     CreateAliasObjIn::INFO,
+    #[cfg(feature = "steering")]
+    CreateConnTrackAsoIn::INFO,
     CreateCqIn::INFO,
     CreateCqOut::INFO,
+    #[cfg(feature = "offloads")]
+    CreateCredentialIn::INFO,
     #[cfg(feature = "queues")]
     CreateDctIn::INFO,
     #[cfg(feature = "queues")]
@@ -291,10 +339,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateEswVportIn::INFO,
     #[cfg(feature = "virtualization")]
     CreateEswVportOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateFlexParserIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupIn::INFO,
     #[cfg(feature = "queues")]
     CreateFlowGroupOut::INFO,
+    #[cfg(feature = "steering")]
+    CreateFlowHitAsoIn::INFO,
     #[cfg(feature = "steering")]
     CreateFlowMeterAsoObjIn::INFO,
     #[cfg(feature = "queues")]
@@ -305,6 +357,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateGeneralObjectOut::INFO,
     #[cfg(feature = "steering")]
     CreateGeneveTlvOptionIn::INFO,
+    #[cfg(feature = "offloads")]
+    CreateImportKekIn::INFO,
     #[cfg(feature = "offloads")]
     CreateIntKekObjIn::INFO,
     #[cfg(feature = "offloads")]
@@ -382,9 +436,17 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "offloads")]
     CreateXrqOut::INFO,
     #[cfg(feature = "offloads")]
+    CredentialHandleReg::INFO,
+    #[cfg(feature = "offloads")]
+    CredentialObj::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoBsf::INFO,
+    #[cfg(feature = "offloads")]
     CryptoCap::INFO,
     #[cfg(feature = "offloads")]
     CryptoLoginObj::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoOperationalReg::INFO,
     CtrlSegment::INFO,
     DataSegment::INFO,
     DatagramSegment::INFO,
@@ -650,6 +712,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EtsTcnConfigReg::INFO,
     EventCap::INFO,
     #[cfg(feature = "queues")]
+    ExeAsoCtrlConnTrack::INFO,
+    #[cfg(feature = "queues")]
+    ExeAsoCtrlFlowHit::INFO,
+    #[cfg(feature = "queues")]
     ExeAsoCtrlFlowMeter::INFO,
     #[cfg(feature = "queues")]
     ExecuteAso::INFO,
@@ -662,7 +728,11 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "queues")]
     FlowDestination::INFO,
     #[cfg(feature = "steering")]
+    FlowHitAsoObj::INFO,
+    #[cfg(feature = "steering")]
     FlowMeterAsoObj::INFO,
+    #[cfg(feature = "steering")]
+    FlowMeterObj::INFO,
     #[cfg(feature = "steering")]
     FlowMeterParameters::INFO,
     FlowTableCap::INFO,
@@ -673,6 +743,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
+    #[cfg(feature = "offloads")]
+    FmrSegment::INFO,
     FpgaAccessReg::INFO,
     FpgaCap::INFO,
     FpgaCreateQpIn::INFO,
@@ -722,6 +794,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GeneveTlvOption::INFO,
     GetDroppedPacketLogIn::INFO,
     GetDroppedPacketLogOut::INFO,
+    #[cfg(feature = "offloads")]
+    GetPsvSegment::INFO,
     #[cfg(feature = "queues")]
     GreKey::INFO,
     #[cfg(feature = "packets")]
@@ -744,6 +818,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Ieth::INFO,
     #[cfg(feature = "packets")]
     Immdt::INFO,
+    #[cfg(feature = "offloads")]
+    ImportKekHandleReg::INFO,
+    #[cfg(feature = "offloads")]
+    ImportKekObj::INFO,
     Init2initQpIn::INFO,
     Init2initQpOut::INFO,
     Init2rtrQpIn::INFO,
@@ -761,6 +839,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     IpsecAso::INFO,
     #[cfg(feature = "offloads")]
     IpsecCap::INFO,
+    #[cfg(feature = "offloads")]
+    IpsecFlowMetadata::INFO,
     #[cfg(feature = "offloads")]
     IpsecObj::INFO,
     #[cfg(feature = "packets")]
@@ -840,10 +920,34 @@ pub static STRUCTURES: &[&StructInfo] = &[
     MiniCqe::INFO,
     MiniCqeArray::INFO,
     MiniCqeBlock::INFO,
+    #[cfg(feature = "queues")]
+    MiniCqeChecksum::INFO,
+    #[cfg(feature = "queues")]
+    MiniCqeFlowTag::INFO,
+    #[cfg(feature = "queues")]
+    MiniCqeHash::INFO,
+    #[cfg(feature = "queues")]
+    MiniCqeHeaders::INFO,
+    #[cfg(feature = "queues")]
+    MiniCqeRequester::INFO,
     MircReg::INFO,
     MkeyContext::INFO,
     #[cfg(feature = "ports")]
     MlcrReg::INFO,
+    #[cfg(feature = "offloads")]
+    MmoCompressControl::INFO,
+    #[cfg(feature = "offloads")]
+    MmoCompressOpaque::INFO,
+    #[cfg(feature = "offloads")]
+    MmoCompressOpaqueV1::INFO,
+    #[cfg(feature = "offloads")]
+    MmoCryptoControl::INFO,
+    #[cfg(feature = "offloads")]
+    MmoCryptoOpaque::INFO,
+    #[cfg(feature = "offloads")]
+    MmoDecompressControl::INFO,
+    #[cfg(feature = "offloads")]
+    MmoRegexControl::INFO,
     MmoSegment::INFO,
     #[cfg(feature = "qos")]
     ModifyCongParamsIn::INFO,
@@ -990,6 +1094,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     PageTrackReportEntry::INFO,
     #[cfg(feature = "registers")]
     PaosReg::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphArc::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphFlexObj::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphNodeCap::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphSample::INFO,
     #[cfg(feature = "ports")]
     PbmcReg::INFO,
     #[cfg(feature = "registers")]
@@ -1174,6 +1286,10 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryMacsecObjOut::INFO,
     QueryMadDemuxIn::INFO,
     QueryMadDemuxOut::INFO,
+    #[cfg(feature = "steering")]
+    QueryMatchSampleInfoIn::INFO,
+    #[cfg(feature = "steering")]
+    QueryMatchSampleInfoOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
     #[cfg(feature = "steering")]
@@ -1196,6 +1312,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryQCounterOut::INFO,
     QueryQpIn::INFO,
     QueryQpOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryRegexpParamsIn::INFO,
+    #[cfg(feature = "offloads")]
+    QueryRegexpParamsOut::INFO,
+    #[cfg(feature = "offloads")]
+    QueryRegexpRegistersIn::INFO,
+    #[cfg(feature = "offloads")]
+    QueryRegexpRegistersOut::INFO,
     QueryRmpIn::INFO,
     QueryRmpOut::INFO,
     QueryRoceAddressIn::INFO,
@@ -1261,10 +1385,17 @@ pub static STRUCTURES: &[&StructInfo] = &[
     RaddrSegment::INFO,
     #[cfg(feature = "packets")]
     Rdeth::INFO,
+    #[cfg(feature = "offloads")]
+    RegexMatch::INFO,
+    #[cfg(feature = "offloads")]
+    RegexMetadata::INFO,
+    #[cfg(feature = "offloads")]
+    RegexpParams::INFO,
     #[cfg(feature = "ports")]
     RegisterLoopbackControl::INFO,
     #[cfg(feature = "ports")]
     RegisterPowerSettings::INFO,
+    ReservedQpnObj::INFO,
     ResourceDump::INFO,
     ResourceDumpCommandSegment::INFO,
     ResourceDumpErrorSegment::INFO,
@@ -1322,6 +1453,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SbprReg::INFO,
     #[cfg(feature = "qos")]
     SchedulingContext::INFO,
+    #[cfg(feature = "qos")]
+    SchedulingElementObj::INFO,
     SendDoorbell::INFO,
     SendEnableSegment::INFO,
     #[cfg(feature = "steering")]
@@ -1357,6 +1490,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     #[cfg(feature = "qos")]
     SetPpRateLimitOut::INFO,
     SetPsvSegment::INFO,
+    #[cfg(feature = "offloads")]
+    SetRegexpParamsIn::INFO,
+    #[cfg(feature = "offloads")]
+    SetRegexpParamsOut::INFO,
+    #[cfg(feature = "offloads")]
+    SetRegexpRegistersIn::INFO,
+    #[cfg(feature = "offloads")]
+    SetRegexpRegistersOut::INFO,
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
     SetWolRolIn::INFO,
@@ -1493,6 +1634,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SteTunnelHeader::INFO,
     #[cfg(feature = "steering")]
     SteTunnelHeaderV1::INFO,
+    #[cfg(feature = "queues")]
+    StridingReceiveWqe::INFO,
     #[cfg(feature = "virtualization")]
     SuspendVhcaIn::INFO,
     #[cfg(feature = "virtualization")]
@@ -1509,9 +1652,17 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SyncSteeringIn::INFO,
     #[cfg(feature = "steering")]
     SyncSteeringOut::INFO,
+    #[cfg(feature = "steering")]
+    TableAccessArgumentSegment::INFO,
+    #[cfg(feature = "steering")]
+    TableAccessCtrlSegment::INFO,
+    #[cfg(feature = "steering")]
+    TableAccessSteSegment::INFO,
     TagMatchingSegment::INFO,
     #[cfg(feature = "offloads")]
     TagMatchingTopologyContext::INFO,
+    #[cfg(feature = "steering")]
+    TcpWindowParams::INFO,
     #[cfg(feature = "kernel")]
     TeardownHcaIn::INFO,
     #[cfg(feature = "kernel")]
@@ -1526,6 +1677,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     TlsCap::INFO,
     #[cfg(feature = "offloads")]
     TlsProgressParams::INFO,
+    #[cfg(feature = "offloads")]
+    TlsProgressSegment::INFO,
     #[cfg(feature = "offloads")]
     TlsStaticParams::INFO,
     TrafficCounter::INFO,
@@ -1583,11 +1736,25 @@ pub static STRUCTURES: &[&StructInfo] = &[
 pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "packets")]
     AethNak::INFO,
+    #[cfg(feature = "steering")]
+    AsoCondition::INFO,
+    #[cfg(feature = "steering")]
+    AsoDataMaskMode::INFO,
+    #[cfg(feature = "steering")]
+    AsoOpMod::INFO,
     AtomicMode::INFO,
     AtomicOperation::INFO,
     AtomicReqEndianness::INFO,
     #[cfg(feature = "ports")]
     BandwidthUnits::INFO,
+    #[cfg(feature = "offloads")]
+    BlockFormatSelector::INFO,
+    #[cfg(feature = "offloads")]
+    BsfBlockSize::INFO,
+    #[cfg(feature = "offloads")]
+    BsfSize::INFO,
+    #[cfg(feature = "offloads")]
+    BsfType::INFO,
     #[cfg(feature = "packets")]
     BthOpcode::INFO,
     CmdifChecksum::INFO,
@@ -1600,6 +1767,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     CongProtocol::INFO,
     #[cfg(feature = "qos")]
     CongRpSelect::INFO,
+    #[cfg(feature = "steering")]
+    ConnTrackState::INFO,
     #[cfg(feature = "kernel")]
     CqErrorSyndrome::INFO,
     CqModifyField::INFO,
@@ -1619,7 +1788,11 @@ pub static ENUMS: &[&EnumInfo] = &[
     CqeSyndrome::INFO,
     CqeTlsOffload::INFO,
     CqeVendorSyndrome::INFO,
+    #[cfg(feature = "offloads")]
+    CredentialRole::INFO,
     CrossVhcaReference::INFO,
+    #[cfg(feature = "offloads")]
+    CryptoHandleOperation::INFO,
     #[cfg(feature = "ports")]
     DcbxVersion::INFO,
     #[cfg(feature = "queues")]
@@ -1627,6 +1800,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     #[cfg(feature = "queues")]
     DctState::INFO,
     DeliveryStatus::INFO,
+    #[cfg(feature = "offloads")]
+    DifGuardType::INFO,
     #[cfg(feature = "dpa")]
     DpaAffinity::INFO,
     #[cfg(feature = "dpa")]
@@ -1641,6 +1816,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     EncryptionKeySize::INFO,
     #[cfg(feature = "offloads")]
     EncryptionKeyState::INFO,
+    #[cfg(feature = "offloads")]
+    EncryptionOrder::INFO,
     EndPaddingMode::INFO,
     #[cfg(feature = "kernel")]
     EqState::INFO,
@@ -1724,6 +1901,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     MiniCqeFormatExt::INFO,
     MkeyAccessMode::INFO,
     MkeyReadAfterWrite::INFO,
+    #[cfg(feature = "offloads")]
+    MmoDecompressType::INFO,
     MmoOpMod::INFO,
     #[cfg(feature = "queues")]
     ModifyFlowTableField::INFO,
@@ -1772,6 +1951,14 @@ pub static ENUMS: &[&EnumInfo] = &[
     PagesKind::INFO,
     #[cfg(feature = "registers")]
     PaosEvent::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphLengthMode::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphNode::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphOffsetMode::INFO,
+    #[cfg(feature = "steering")]
+    ParseGraphTunnelMode::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
     #[cfg(feature = "virtualization")]
@@ -1807,6 +1994,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     QpState::INFO,
     #[cfg(feature = "steering")]
     ReformatAnchor::INFO,
+    #[cfg(feature = "offloads")]
+    RegexStatus::INFO,
     #[cfg(feature = "registers")]
     RegisterId::INFO,
     ResourceDumpSegmentType::INFO,
@@ -1857,9 +2046,15 @@ pub static ENUMS: &[&EnumInfo] = &[
     SteeringFormat::INFO,
     #[cfg(feature = "kernel")]
     SyncFwUpdateState::INFO,
+    #[cfg(feature = "steering")]
+    TableAccessOpMod::INFO,
+    #[cfg(feature = "steering")]
+    TableAccessOperation::INFO,
     #[cfg(feature = "queues")]
     TableMissAction::INFO,
     TagMatchingAppOp::INFO,
+    #[cfg(feature = "queues")]
+    TagMatchingHeaderOpcode::INFO,
     TagMatchingOpcode::INFO,
     #[cfg(feature = "kernel")]
     TeardownProfile::INFO,
@@ -1871,6 +2066,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     TirDispType::INFO,
     #[cfg(feature = "offloads")]
     TlsAuthState::INFO,
+    #[cfg(feature = "offloads")]
+    TlsParamsOpMod::INFO,
     #[cfg(feature = "offloads")]
     TlsRecordTrackerState::INFO,
     #[cfg(feature = "kernel")]
@@ -2220,6 +2417,14 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DESTROY_UMEM,
     #[cfg(feature = "steering")]
     &SYNC_STEERING,
+    #[cfg(feature = "offloads")]
+    &SET_REGEXP_PARAMS,
+    #[cfg(feature = "offloads")]
+    &QUERY_REGEXP_PARAMS,
+    #[cfg(feature = "offloads")]
+    &SET_REGEXP_REGISTERS,
+    #[cfg(feature = "offloads")]
+    &QUERY_REGEXP_REGISTERS,
     #[cfg(feature = "registers")]
     &ACCESS_REGISTER_USER,
     #[cfg(feature = "virtualization")]
@@ -2232,6 +2437,8 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &PSP_ROTATE_KEY,
     #[cfg(feature = "offloads")]
     &SYNC_CRYPTO,
+    #[cfg(feature = "steering")]
+    &QUERY_MATCH_SAMPLE_INFO,
     &ALLOW_OTHER_VHCA_ACCESS,
     #[cfg(feature = "steering")]
     &GENERATE_WQE,

@@ -409,6 +409,14 @@ pub static NUMBERS: &[CodeTable] = &[
                 doc: "A page fault was not resolved; libmlx5 does not dump such a CQE.",
             },
             Code {
+                value: 0x9d,
+                name: "MMO_COMPRESS",
+                texts: &[],
+                doc: "Comes with CQE syndrome LOCAL_QP_OPERATION (0x02) on COMPRESS and \
+                    DECOMPRESS: the output does not fit if hw_error_syndrome is 0x84; the deflate \
+                    data lacks its last block if it is 0x11.",
+            },
+            Code {
                 value: 0xf5,
                 name: "FLUSHED_BY_COMMAND",
                 texts: &[],

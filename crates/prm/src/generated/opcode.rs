@@ -120,6 +120,11 @@ enumeration! {
         MAD_IFC = 0x50d,
         /// Changes attributes of a QP in INIT; the masks select them.
         INIT2INIT_QP = 0x50e,
+        /// Moves a QP to the state SUSPENDED (hca_cap.suspend_qp_rc and its kind). DPDK names the
+        /// opcode only; its layout is not public.
+        SUSPEND_QP = 0x50f,
+        /// Lets a suspended QP continue. DPDK names the opcode only; its layout is not public.
+        RESUME_QP = 0x510,
         /// Creates up to four protection signature values; DevX takes one at a time.
         CREATE_PSV = 0x600,
         /// Destroys a protection signature value.
@@ -448,6 +453,14 @@ enumeration! {
         /// Waits until the device uses all steering entries that software wrote to its memory
         /// (software steering), so that old ones can be freed.
         SYNC_STEERING = 0xb00,
+        /// Loads compiled rules into an engine, or stops it.
+        SET_REGEXP_PARAMS = 0xb04,
+        /// Reads the parameters of an engine.
+        QUERY_REGEXP_PARAMS = 0xb05,
+        /// Writes a register of an engine.
+        SET_REGEXP_REGISTERS = 0xb06,
+        /// Reads a register of an engine.
+        QUERY_REGEXP_REGISTERS = 0xb07,
         /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
@@ -464,6 +477,9 @@ enumeration! {
         /// Waits until no packet in flight uses destroyed keys, so that their numbers can be given
         /// out again.
         SYNC_CRYPTO = 0xb12,
+        /// Reads where a sample of the flex parser is found: its selector in a match definer and
+        /// its field for header changes.
+        QUERY_MATCH_SAMPLE_INFO = 0xb13,
         /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
         /// Executes a WQE that the command carries, to write an entry of hardware steering without

@@ -1217,3 +1217,25 @@ structure! {
 }
 
 impl CommandOutput for SetDelayDropParamsOut {}
+
+structure! {
+    /// A node of the send scheduler that a user creates through DevX. General object
+    /// SCHEDULING_ELEMENT; CREATE_SCHEDULING_ELEMENT is the kernel's way to the same.
+    ///
+    /// Source: rdma-core: mlx5_ifc_sched_elem_bits; rdma-core: providers/mlx5/mlx5.c
+    /// mlx5dv_sched_node_create.
+    SchedulingElementObj, SchedulingElementObjLayout, 0x80 bytes = "scheduling_element_obj" {
+        sources:
+            ["rdma-core: mlx5_ifc_sched_elem_bits",
+            "rdma-core: providers/mlx5/mlx5.c mlx5dv_sched_node_create"];
+        reserved: [(72, 184), (768, 256)];
+        /// Fields to change; rdma-core sets 1 for the share and 2 for the limit of bandwidth.
+        /// `0x00, 8 bytes`
+        modify_field_select set_modify_field_select: number(u64, 0, 64);
+        /// Hierarchy, in the codes of CREATE_SCHEDULING_ELEMENT: rdma-core uses that of the NIC.
+        /// `0x08.31:24`
+        scheduling_hierarchy set_scheduling_hierarchy: number(u8, 64, 8);
+        /// The element: its parent, kind, share and limit. `0x20, 64 bytes`
+        sched_context sched_context_mut: nested(SchedulingContext, 256);
+    }
+}

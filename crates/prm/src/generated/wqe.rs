@@ -25,7 +25,9 @@ enumeration! {
         SEND = 0xa,
         /// SEND with immediate.
         SEND_IMM = 0xb,
-        /// Ethernet send that the device cuts into TCP segments.
+        /// Ethernet send that the device cuts into TCP segments (rdma-core: TSO). With opmod 1 it
+        /// is the older multi-packet send (DPDK: MLX5_OPC_MOD_MPW), of up to 6 packets of equal
+        /// length; needs multi_pkt_send_wqe.
         LSO = 0xe,
         /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
         WAIT = 0xf,
@@ -43,21 +45,25 @@ enumeration! {
         SEND_ENABLE = 0x17,
         /// Bind a memory window.
         BIND_MW = 0x18,
-        /// Fast registration, superseded by UMR.
+        /// Fast registration (fmr_segment), superseded by UMR.
         FMR = 0x19,
         /// Invalidate a local key, superseded by UMR.
         LOCAL_INVALIDATE = 0x1b,
         /// Configuration command.
         CONFIG_CMD = 0x1f,
-        /// Set a protection signature value.
+        /// Set a protection signature value (set_psv_segment), or with opmod the progress of a TLS
+        /// connection (tls_progress_segment).
         SET_PSV = 0x20,
-        /// Read protection signature values into memory.
+        /// Read protection signature values into memory (get_psv_segment), or with opmod the
+        /// progress of a TLS connection.
         GET_PSV = 0x21,
-        /// Check protection signature values.
+        /// Check protection signature values (check_psv_segment).
         CHECK_PSV = 0x22,
-        /// Feed data through an offload without sending it.
+        /// Feed data through an offload without sending it: TLS does so to resend the end of a
+        /// record. Data segments follow; imm is the TIS.
         DUMP = 0x23,
-        /// Change a memory key.
+        /// Change a memory key, or with opmod the static parameters of a TLS connection
+        /// (tls_params_op_mod).
         UMR = 0x25,
         /// Read the peer's protection signature values.
         RGET_PSV = 0x26,
@@ -65,11 +71,13 @@ enumeration! {
         RCHECK_PSV = 0x27,
         /// Change a tag matching list.
         TAG_MATCHING = 0x28,
-        /// Send many Ethernet packets with one WQE.
+        /// Send many Ethernet packets with one WQE: after the Ethernet segment, each data segment
+        /// or piece of inline data is a packet. Needs enhanced_multi_pkt_send_wqe.
         ENHANCED_MPSW = 0x29,
-        /// Change a steering entry.
+        /// Change a steering entry or an argument of header modification
+        /// (table_access_ctrl_segment).
         FLOW_TABLE_ACCESS = 0x2c,
-        /// Act on an advanced steering object.
+        /// Read or change an advanced steering object (aso_ctrl_segment); opmod is aso_op_mod.
         ACCESS_ASO = 0x2d,
         /// A memory-to-memory operation (mmo_op_mod).
         MMO = 0x2f,
@@ -243,8 +251,8 @@ view! {
     CtrlSegment, 0x10 bytes = "ctrl_segment" {
         sources: ["linux: struct mlx5_wqe_ctrl_seg", "rdma-core: struct mlx5_wqe_ctrl_seg"];
         reserved: [(56, 2), (91, 1), (95, 1)];
-        /// Opcode modifier: wait_op_mod, mmo_op_mod, atomic argument sizes; otherwise 0.
-        /// `0x00.31:24`
+        /// Opcode modifier: wait_op_mod, mmo_op_mod, aso_op_mod, table_access_op_mod,
+        /// tls_params_op_mod, atomic argument sizes; otherwise 0. `0x00.31:24`
         opmod set_opmod: number(u8, 0, 8);
         /// Index of the WQE's first WQEBB, counted from 0 since reset, modulo 65536. `0x00.23:8`
         wqe_index set_wqe_index: number(u16, 8, 16);
@@ -269,8 +277,8 @@ view! {
         /// Solicited: the peer's CQE raises an event on a CQ that is armed for solicited CQEs.
         /// `0x08.1`
         se set_se: flag(94);
-        /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, or bits
-        /// 63:32 of the MMO control, by opcode. `0x0c`
+        /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, object or
+        /// RTC that is accessed, or bits 63:32 of the MMO control, by opcode. `0x0c`
         imm set_imm: number(u32, 96, 32);
     }
 }
@@ -507,7 +515,9 @@ view! {
         swp_inner_l3_ipv6 set_swp_inner_l3_ipv6: flag(47);
         /// LSO: payload bytes per segment; 0 otherwise. `0x04.15:0`
         mss set_mss: number(u16, 48, 16);
-        /// Metadata for steering. `0x08`
+        /// Metadata for steering, which rules match as register A. Linux uses bits 7:0 for
+        /// timestamping, bit 8 for IPsec, bit 9 for MACsec and bits 13:10 for the number of its
+        /// rule. `0x08`
         ///
         /// Source: linux: struct mlx5_wqe_eth_seg.
         flow_table_metadata set_flow_table_metadata: number(u32, 64, 32);
@@ -518,6 +528,16 @@ view! {
         /// Bytes of inlined headers; the first two are in this segment, the rest follows it.
         /// `0x0c.31:16`
         inline_hdr_sz set_inline_hdr_sz: number(u16, 96, 16) overlay;
+        /// Insert the trailer of ESP (IPsec crypto offload). Linux also marks flow_table_metadata,
+        /// so that a rule encrypts the packet. `0x0c.30`
+        ///
+        /// Source: linux: MLX5_ETH_WQE_INSERT_TRAILER.
+        insert_trailer set_insert_trailer: flag(97) overlay;
+        /// Header to which the trailer belongs: 1 the outer IP header, 2 the outer L4 header, 3 the
+        /// inner IP header, 4 the inner L4 header. `0x0c.28:26`
+        ///
+        /// Source: linux: MLX5_ETH_WQE_TRAILER_HDR_\*.
+        trailer_header set_trailer_header: number(u8, 99, 3) overlay;
         /// The inserted tag is a service VLAN tag (0x88a8). `0x0c.16`
         ///
         /// Source: linux: MLX5_ETH_WQE_SVLAN.
@@ -629,9 +649,11 @@ view! {
         sources: ["rdma-core: struct mlx5_mmo_metadata_seg", "dpdk: struct mlx5_wqe_metadata_seg"];
         reserved: [];
         /// Parameters of the operation, bits 31:0; bits 63:32 are imm of the control segment. 0 for
-        /// DMA. `0x00`
+        /// DMA; otherwise mmo_compress_control, mmo_decompress_control, mmo_regex_control or
+        /// mmo_crypto_control. `0x00`
         mmo_control_31_0 set_mmo_control_31_0: number(u32, 0, 32);
-        /// Key of the 64-byte opaque buffer that the device writes. `0x04`
+        /// Key of the opaque buffer that the device writes: 64 bytes, for compression 256
+        /// (mmo_compress_opaque, regex_metadata, mmo_crypto_opaque). `0x04`
         lkey set_lkey: number(u32, 32, 32);
         /// Address of the opaque buffer. `0x08, 8 bytes`
         addr set_addr: number(u64, 64, 64);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use verbless_conformance::report::{FactLink, FactSide};
 use verbless_conformance::roles::{self, About, Case, Peer, Program};
-use verbless_conformance::{Lab, Row, Run, Stop};
+use verbless_conformance::{Lab, Run, Stop};
 
 use crate::options::{DeviceOptions, SuiteOptions};
 use crate::results::{Closing, Results};
@@ -105,11 +105,7 @@ fn cases(
     results: &mut Results<'_>,
 ) -> io::Result<usize> {
     for case in selected {
-        let begun = Instant::now();
-        let outcome = roles::outcome(program, Some(peer), lab, case);
-        let seconds = begun.elapsed().as_secs_f64();
-        let (failed_commands, kernel_log) = (Vec::new(), Vec::new());
-        let row = Row { case: case.id(), outcome, seconds, failed_commands, kernel_log };
+        let row = roles::row(program, Some(peer), lab, case);
         writeln!(results.table, "{}", row.line())?;
         run.cases.push(row);
         if run.sole_cause(SOLE_CAUSE).is_some() {

@@ -177,8 +177,13 @@ fn show(
         match plan.kind {
             Kind::Bandwidth => writeln!(
                 out,
-                "\n{}: {qps} QP, {depth} requests in flight, {batch} per doorbell",
-                plan.name()
+                "\n{}: {qps} QP, {depth} requests in flight, {batch} per doorbell, a completion for \
+                 every {}",
+                plan.name(),
+                match plan.completes_each() {
+                    1 => "message".to_string(),
+                    count => format!("{count} messages"),
+                },
             )?,
             Kind::Latency => writeln!(out, "\n{}", plan.name())?,
         }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use verbless_devx::abi::method;
+use verbless_devx::abi::{attr, method};
 use verbless_devx::{DeviceInfo, page_size};
-use verbless_prm::Opcode;
+use verbless_prm::{ModifyRqIn, ModifySqIn, Opcode, RqState, SqState};
 
 use super::compare::method_of;
 use super::document::{Document, RecordedCase};
-use super::entry::{Entry, Header};
+use super::entry::{Entry, Header, Ioctl};
 use super::replay::{Replay, Script};
 use super::writer::Recording;
 use crate::run::{is_hung, supervise};
@@ -138,7 +138,8 @@ fn run_again(
     if let Some(why) = unrecorded(&recorded) {
         return skip(why);
     }
-    let has_queues = recorded.entries.iter().any(|it| matches!(&it.entry, Entry::Wqe(_)));
+    let is_played = |entry: &Entry| matches!(entry, Entry::Wqe(_) | Entry::Event(_));
+    let has_queues = recorded.entries.iter().any(|it| is_played(&it.entry));
     let choice = Choice { destructive: header.destructive, long, ..Choice::default() };
     let script = Script::new(recorded);
     let page_size = header.page_bytes as usize;
@@ -151,8 +152,12 @@ fn run_again(
     *hangs = is_hung(&ended);
     let differences = script.finish();
     // What a case reads of its memory is not what the device wrote there.
-    if has_queues && ended.is_err() && end.outcome == "passed" && !script.was_contradicted() {
-        return skip("it needs the bytes of messages, which are not recorded");
+    if has_queues
+        && let Err(Stop(why)) = &ended
+        && end.outcome == "passed"
+        && !script.was_contradicted()
+    {
+        return skip(&format!("it needs bytes of messages that are not recorded: {why}"));
     }
     if !differences.is_empty() {
         let why = ended.err().map(|Stop(why)| format!("it ends with: {why}"));
@@ -184,18 +189,38 @@ fn unrecorded(case: &RecordedCase) -> Option<&'static str> {
         let opcode = recorded.input.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
         match (&recorded.entry, opcode.map(Opcode)) {
             (Entry::Unseen(_), _) => Some("its queues were faster than the recorder"),
-            (Entry::Ioctl(ioctl), _) if method_of(ioctl) == method::DEVX_SUBSCRIBE_EVENT => {
-                Some("it waits for events, which are not recorded")
+            (Entry::Ioctl(ioctl), _) if signals_eventfd(ioctl) => {
+                Some("its events signal an eventfd, which is not recorded")
             }
-            (Entry::Ioctl(_), Some(Opcode::CREATE_RMP | Opcode::CREATE_SQ | Opcode::CREATE_RQ)) => {
-                Some("it has SRQs or queues of frames, which are not recorded")
+            (Entry::Ioctl(_), Some(Opcode::CREATE_XRC_SRQ)) => {
+                Some("it has XRC SRQs, which are not recorded")
             }
-            (Entry::Ioctl(ioctl), Some(Opcode::RST2INIT_QP)) => {
+            (Entry::Ioctl(ioctl), Some(opcode)) if leaves_reset(opcode, &recorded.input) => {
                 let handle = ioctl.attributes.iter().find_map(|attr| attr.handle);
                 (!initialized.insert((ioctl.file, handle)))
-                    .then_some("it uses a queue pair again after a reset: its indexes repeat")
+                    .then_some("it uses a queue again after a reset: its indexes repeat")
             }
             _ => None,
         }
     })
+}
+
+/// Whether a request subscribes an eventfd to events.
+fn signals_eventfd(ioctl: &Ioctl) -> bool {
+    method_of(ioctl) == method::DEVX_SUBSCRIBE_EVENT
+        && ioctl.attributes.iter().any(|it| it.id == attr::devx_subscribe_event::FD_NUM)
+}
+
+/// Whether a command takes a queue out of RST.
+fn leaves_reset(opcode: Opcode, input: &[u8]) -> bool {
+    match opcode {
+        Opcode::RST2INIT_QP => true,
+        Opcode::MODIFY_SQ => {
+            ModifySqIn::from_prefix(input).is_some_and(|it| it.sq_state() == SqState::RST)
+        }
+        Opcode::MODIFY_RQ => {
+            ModifyRqIn::from_prefix(input).is_some_and(|it| it.rq_state() == RqState::RST)
+        }
+        _ => false,
+    }
 }

@@ -195,6 +195,7 @@ fn parse_line(
         "control" => Entry::Control(serde_json::from_str(json).map_err(wrong)?),
         "wqe" => Entry::Wqe(serde_json::from_str(json).map_err(wrong)?),
         "cqe" => Entry::Cqe(serde_json::from_str(json).map_err(wrong)?),
+        "event" => Entry::Event(serde_json::from_str(json).map_err(wrong)?),
         "unseen" => Entry::Unseen(serde_json::from_str(json).map_err(wrong)?),
         other => return Err(format!("{other:?} is unknown")),
     };

@@ -136,7 +136,21 @@ pub(super) enum Entry {
     Control(Control),
     Wqe(Wqe),
     Cqe(Cqe),
+    Event(Event),
     Unseen(Unseen),
+}
+
+/// A record that the program read from a channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Event {
+    pub file: u32,
+    /// The number of the channel in this case.
+    pub channel: u32,
+    pub bytes: Bytes,
+    /// Of a completion event: the CQ, and the word by which the program had armed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arm: Option<[u32; 2]>,
 }
 
 /// A request that was posted.
@@ -144,14 +158,14 @@ pub(super) enum Entry {
 #[serde(deny_unknown_fields)]
 pub(super) struct Wqe {
     pub file: u32,
-    /// `sq` or `rq`.
+    /// `sq`, `rq` or `srq`.
     #[serde(deserialize_with = "text")]
     pub queue: String,
-    /// The QP.
+    /// The QP, SQ, RQ or SRQ.
     pub number: u32,
     /// Its index, as in the CQE's `wqe_counter`.
     pub index: u32,
-    /// The WQE without data that it carries.
+    /// The WQE without data that it carries, and without the link of an SRQ's.
     pub bytes: Bytes,
 }
 
@@ -173,7 +187,7 @@ pub(super) struct Cqe {
 #[serde(deny_unknown_fields)]
 pub(super) struct Unseen {
     pub file: u32,
-    /// `sq`, `rq` or `cq`.
+    /// `sq`, `rq`, `srq`, `cq` or `channel`.
     #[serde(deserialize_with = "text")]
     pub queue: String,
     pub number: u32,

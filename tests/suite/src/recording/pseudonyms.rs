@@ -8,7 +8,7 @@
 use verbless_prm::CommandInfo;
 use verbless_prm::reflect::View;
 
-use super::entry::{Cqe, Entry, RecordedDevice, Wqe};
+use super::entry::{Cqe, Entry, Event, RecordedDevice, Wqe};
 use crate::report::privacy::identifies;
 use crate::report::scrub::{has_address, replace_name, scrub_text};
 
@@ -230,7 +230,9 @@ impl Pseudonyms {
                     *error = self.rename_text(error);
                 }
             }
-            Entry::Wqe(Wqe { bytes, .. }) | Entry::Cqe(Cqe { bytes, .. }) => {
+            Entry::Wqe(Wqe { bytes, .. })
+            | Entry::Cqe(Cqe { bytes, .. })
+            | Entry::Event(Event { bytes, .. }) => {
                 self.rename_bytes(&mut bytes.0);
             }
             Entry::Map(_) | Entry::Control(_) | Entry::Unseen(_) => {}

@@ -1,10 +1,11 @@
 //! The backend that records what passes through it.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::abi::request::{INLINE_BYTES, MANDATORY, VALID_OUTPUT};
-use verbless_devx::abi::{Attribute, Header as IoctlHeader};
+use verbless_devx::abi::{Attribute, Header as IoctlHeader, attr, method};
 use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, OpenFwctl, Protection, RepresentorInfo,
 };
@@ -12,7 +13,8 @@ use zerocopy::IntoBytes;
 
 use super::attributes::{Kind, kind};
 use super::bytes::Bytes;
-use super::entry::{Attr, Control, Entry, Ioctl, Mailbox, Map, OPEN_ERRORS, Open};
+use super::compare::method_of;
+use super::entry::{Attr, Control, Entry, Event, Ioctl, Mailbox, Map, OPEN_ERRORS, Open, Unseen};
 use super::rings::{Rings, watch};
 use super::writer::Section;
 use crate::own_memory;
@@ -51,8 +53,8 @@ impl Backend for RecordingBackend {
                 let section = self.section.clone();
                 let rings = Rings::new(Some(section.clone()), file);
                 let rings = Arc::new(Mutex::new(rings));
-                let channels = Mutex::default();
-                Ok(Arc::new(RecordedDevice { device, section, file, channels, rings }))
+                let (channels, queries) = Default::default();
+                Ok(Arc::new(RecordedDevice { device, section, file, channels, queries, rings }))
             }
             Err(error) => {
                 let kind = OPEN_ERRORS.iter().find(|(kind, _)| *kind == error.kind());
@@ -73,6 +75,8 @@ struct RecordedDevice {
     /// The numbers of channels by descriptor. A descriptor is used again after it is closed: the
     /// newest channel has it.
     channels: Mutex<HashMap<u64, u32>>,
+    /// The commands of asynchronous queries that have no answer yet, by channel and `wr_id`.
+    queries: Mutex<HashMap<(i64, u64), Vec<u8>>>,
     rings: Arc<Mutex<Rings>>,
 }
 
@@ -89,6 +93,10 @@ unsafe impl OpenDevice for RecordedDevice {
         // What was posted and completed before it.
         self.rings().look();
         let mut noted = self.before(request);
+        if method_of(&noted.ioctl) == method::DEVX_OBJ_ASYNC_QUERY {
+            // Before the request: another thread may read the answer at once.
+            self.note_query(&noted);
+        }
         // SAFETY: as the caller promises.
         let result = unsafe { self.device.ioctl(request) };
         self.after(&mut noted, request, result);
@@ -118,6 +126,24 @@ unsafe impl OpenDevice for RecordedDevice {
         mapping
     }
 
+    fn read_channel(&self, channel: BorrowedFd<'_>, record: &mut [u8]) -> Result<usize, Errno> {
+        let read = self.device.read_channel(channel, record);
+        if let Ok(number) = u32::try_from(self.channel(channel.as_raw_fd() as u64)) {
+            match read {
+                Ok(0) | Err(Errno::EOVERFLOW) => self.section.add(Entry::Unseen(Unseen {
+                    file: self.file,
+                    queue: "channel".into(),
+                    number,
+                    count: 0,
+                    why: "the channel ended, or lost events".into(),
+                })),
+                Ok(length) => self.read_event(number, &record[..length.min(record.len())]),
+                Err(_) => {}
+            }
+        }
+        read
+    }
+
     fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
         let control = self.device.open_fwctl();
         let found = !matches!(control, Ok(None));
@@ -145,6 +171,35 @@ impl RecordedDevice {
 
     fn rings(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records what was read from a channel, after the WQEs and CQEs before it.
+    fn read_event(&self, channel: u32, record: &[u8]) {
+        let mut rings = self.rings();
+        rings.look();
+        let arm = rings.arm_of(channel, record);
+        let id = record.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(input), Some(output)) =
+            (queries.remove(&(channel.into(), id)), record.get(size_of::<u64>()..))
+        {
+            self.section.learn_answer(&input, output);
+        }
+        let bytes = Bytes(record.to_vec());
+        self.section.add(Entry::Event(Event { file: self.file, channel, bytes, arm }));
+    }
+
+    /// Notes a query that will be answered through a channel.
+    fn note_query(&self, noted: &Noted) {
+        use attr::devx_obj_async_query::{FD, WR_ID};
+        let of = |id| noted.ioctl.attributes.iter().find(|attr| attr.id == id);
+        let id = of(WR_ID).and_then(|attr| attr.input.as_ref());
+        let id = id.and_then(|bytes| bytes.0.first_chunk()).map(|it| u64::from_ne_bytes(*it));
+        let channel = of(FD).and_then(|attr| attr.channel);
+        if let (Some(id), Some(channel), Some(input)) = (id, channel, &noted.input) {
+            let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+            queries.insert((channel, id), input.clone());
+        }
     }
 
     /// Follows the queues of the device.

@@ -6,14 +6,17 @@
 //! recorded one, so that the case goes on; one that is not in the recording is refused (EPROTO).
 //!
 //! A thread plays the queues: it compares each WQE that is posted with the recorded one, and writes
-//! the recorded CQEs once the WQEs before them are posted.
+//! the recorded CQEs once the WQEs before them are posted. It writes the recorded events to the
+//! channels after the requests and CQEs before them; a completion event also waits until its CQ is
+//! armed as it was.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::ftruncate;
 use verbless_devx::abi::method;
 use verbless_devx::{
@@ -24,7 +27,7 @@ use verbless_prm::CommandInfo;
 use super::answers::{answer, destroyed, impossible, made};
 use super::compare::{Translation, differences, method_of, name, wqe_difference};
 use super::document::{Recorded, RecordedCase};
-use super::entry::{Cqe, Entry, Ioctl, OPEN_ERRORS, Wqe};
+use super::entry::{Cqe, Entry, Event, Ioctl, OPEN_ERRORS, Wqe};
 use super::recorder::note_request;
 use super::rings::Rings;
 
@@ -136,6 +139,9 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Looks without progress, after which CQEs may overtake WQEs that the recording has before them:
 /// it does not know the order of two queues within a look.
 const PATIENT: u32 = 200;
+/// Looks without progress, after which an event no longer waits for its CQ to be armed: a program
+/// may poll another number of CQEs before it arms.
+const UNARMED: u32 = 4000;
 /// Entries that CQEs may overtake.
 const AHEAD: usize = 256;
 
@@ -158,7 +164,12 @@ impl Player {
         while let Some(recorded) = entries.get(self.next) {
             let happened = match &recorded.entry {
                 Entry::Wqe(wqe) => posted(&mut state, wqe),
-                Entry::Cqe(cqe) => self.early.remove(&self.next) || complete(&state, cqe),
+                Entry::Cqe(cqe) => self.early.remove(&self.next) || complete(&mut state, cqe),
+                Entry::Event(event) => {
+                    is_due(&state, entries, self.next, event)
+                        && (self.idle > UNARMED || is_armed(&state, event))
+                        && deliver(&state, event)
+                }
                 _ => true,
             };
             if !happened {
@@ -178,7 +189,8 @@ impl Player {
                 continue;
             }
             let cq = (cqe.file, cqe.number);
-            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) && complete(&state, cqe) {
+            if !blocked.contains(&cq) && own_wqe_is_posted(&state, cqe) && complete(&mut state, cqe)
+            {
                 self.early.insert(at);
                 self.idle = 0;
                 return;
@@ -189,8 +201,57 @@ impl Player {
     }
 }
 
+/// Whether the request before an event was sent again. Queries may be left out.
+fn is_due(state: &State, entries: &[Recorded], at: usize, event: &Event) -> bool {
+    let before = entries[..at].iter().enumerate().rev().find(|(_, it)| {
+        matches!(&it.entry, Entry::Ioctl(ioctl)
+            if ioctl.file == event.file && !is_query(ioctl, &it.input))
+    });
+    before.is_none_or(|(at, _)| state.used[at])
+}
+
+/// Whether a CQ is armed as it was when its event was read.
+fn is_armed(state: &State, event: &Event) -> bool {
+    event.arm.is_none_or(|[number, word]| {
+        state.rings.get(&event.file).and_then(|it| it.arm_word(number)) == Some(word)
+    })
+}
+
+/// Writes an event to its channel; false if there is none, or no room in it.
+fn deliver(state: &State, event: &Event) -> bool {
+    let Some((_, file)) = state.channels.iter().find(|(number, _)| *number == event.channel) else {
+        return false;
+    };
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    // A program that has closed its end gets no event.
+    send(file.as_raw_fd(), &event.bytes.0, flags) != Err(Errno::EAGAIN)
+}
+
+/// Whether a WQE of an SRQ is posted; if it is another one than in the recording, says so.
+fn posted_shared(state: &mut State, wqe: &Wqe) -> bool {
+    let rings = state.rings.get_mut(&wqe.file);
+    let Some((index, mut sent)) = rings.and_then(|it| it.take_shared(wqe.number)) else {
+        return false;
+    };
+    sent.truncate(wqe.bytes.0.len());
+    let what = match wqe_difference(&wqe.bytes.0, &sent, &state.translation) {
+        _ if index != wqe.index => {
+            Some(format!("recorded at index {:#x}, posted at {index:#x}", wqe.index))
+        }
+        what => what,
+    };
+    if let Some(what) = what {
+        state.contradicts(format!("WQE {:#x} of srq {:#x}: {what}", wqe.index, wqe.number));
+    }
+    state.translation.learn_keys(&wqe.bytes.0, &sent);
+    true
+}
+
 /// Whether a WQE is posted; if it is another one than in the recording, says so.
 fn posted(state: &mut State, wqe: &Wqe) -> bool {
+    if wqe.queue == "srq" {
+        return posted_shared(state, wqe);
+    }
     let recorded = &wqe.bytes.0;
     let rings = state.rings.get(&wqe.file);
     let sent = rings.and_then(|it| it.wqe(&wqe.queue, wqe.number, wqe.index, recorded.len()));
@@ -215,11 +276,13 @@ fn own_wqe_is_posted(state: &State, cqe: &Cqe) -> bool {
     let queue = if matches!(owner >> 4, 0x0 | 0xd) { "sq" } else { "rq" };
     let (number, index) = (u32::from_be_bytes([0, a, b, c]), u16::from_be_bytes([high, low]));
     let rings = state.rings.get(&cqe.file);
-    rings.is_some_and(|rings| rings.wqe(queue, number, index.into(), 0).is_some())
+    rings.is_some_and(|rings| match queue {
+        "rq" if !rings.has_receives(number) => rings.is_outstanding(index.into()),
+        _ => rings.wqe(queue, number, index.into(), 0).is_some(),
+    })
 }
 
-fn complete(state: &State, cqe: &Cqe) -> bool {
-    let rings = state.rings.get(&cqe.file);
+fn complete(state: &mut State, cqe: &Cqe) -> bool {
     let mut bytes = cqe.bytes.0.clone();
     // The key that a message has invalidated (RESP_SEND_INV, 0x4).
     if bytes.last().is_some_and(|owner| owner >> 4 == 0x4)
@@ -227,7 +290,15 @@ fn complete(state: &State, cqe: &Cqe) -> bool {
     {
         *key = state.translation.key(u32::from_be_bytes(*key)).to_be_bytes();
     }
-    rings.is_some_and(|rings| rings.complete(cqe.number, cqe.index, &bytes))
+    let Some(rings) = state.rings.get_mut(&cqe.file) else { return false };
+    let written = rings.complete(cqe.number, cqe.index, &bytes);
+    if written && let Some(&[high, low, _, owner]) = bytes.last_chunk() {
+        // Opcodes of requesters are 0x0 and 0xd.
+        if !matches!(owner >> 4, 0x0 | 0xd) {
+            rings.complete_shared(u16::from_be_bytes([high, low]).into());
+        }
+    }
+    written
 }
 
 impl State {

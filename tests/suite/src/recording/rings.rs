@@ -5,19 +5,21 @@
 //! without a recording. What was overwritten between two looks is counted as unseen. The thread
 //! reads by system calls, so memory that is gone is an error and no crash.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use verbless_devx::abi::{attr, method};
 use verbless_prm::{
-    CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, Opcode, RqType, ServiceType,
+    CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, CreateRmpIn, CreateRmpOut,
+    CreateRqIn, CreateRqOut, CreateSqIn, CreateSqOut, MemRqType, ModifyRqIn, ModifySqIn, Opcode,
+    RqState, RqType, ServiceType, SqState, WqContext, WqType,
 };
 
 use super::bytes::Bytes;
 use super::compare::method_of;
 use super::entry::{Cqe, Entry, Ioctl, Unseen, Wqe};
-use super::wqe::{without_data_of_cqe, without_data_of_wqe};
+use super::wqe::{Class, without_data_of_cqe, without_data_of_wqe};
 use super::writer::Section;
 use crate::own_memory;
 
@@ -31,12 +33,18 @@ const MOST_RINGS: usize = 128;
 /// Bytes of a WQEBB, and of what is read of a CQE.
 const WQEBB: u64 = 64;
 const CQE: usize = 64;
+/// Where a CQE has the number of the queue.
+const QPN: usize = 56;
 /// Bytes of a doorbell record: two counters.
 const RECORD: u64 = 8;
 /// Receive queues have strides of at least this many bytes.
 const LEAST_STRIDE: u64 = 16;
+/// Bytes of the link at the start of an SRQ's WQE (`mlx5_wqe_srq_next_seg`); the index of the next
+/// WQE is in its first word.
+const LINK: usize = 16;
 
 /// A queue's ring.
+#[derive(Clone)]
 struct Ring {
     kind: Kind,
     number: u32,
@@ -47,24 +55,55 @@ struct Ring {
     stride: u64,
     /// Address of its counter in the doorbell record.
     record: u64,
-    /// Index of the next entry.
+    /// Counter of the next entry; its index, modulo the size, unless the ring is a list.
     next: u32,
+    /// The counter when the queue was reset: the program has posted nothing since while the record
+    /// still has it.
+    before_reset: Option<u32>,
+    /// Of a list: the indexes of the next entries, as far as their links are known.
+    list: VecDeque<u32>,
+    /// Of an SRQ in a replay: the indexes of posted entries without a CQE.
+    outstanding: HashSet<u32>,
 }
 
 /// What a ring has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Send { datagrams: bool },
+    Send(Class),
     Receive,
+    /// An SRQ: its entries are a list, or come in the order of the ring.
+    Shared {
+        is_list: bool,
+    },
     Completion,
 }
 
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Send { .. } => "sq",
+            Self::Send(_) => "sq",
             Self::Receive => "rq",
+            Self::Shared { .. } => "srq",
             Self::Completion => "cq",
+        }
+    }
+}
+
+impl Ring {
+    /// A ring whose memory is not known.
+    fn empty(kind: Kind, number: u32, handle: u64) -> Self {
+        Self {
+            kind,
+            number,
+            handle,
+            address: 0,
+            log_entries: 0,
+            stride: 0,
+            record: 0,
+            next: 0,
+            before_reset: None,
+            list: VecDeque::new(),
+            outstanding: HashSet::new(),
         }
     }
 }
@@ -84,12 +123,21 @@ pub(super) struct Rings {
     /// Registered memory by handle.
     memory: HashMap<u64, Memory>,
     rings: Vec<Ring>,
+    /// The handle of the object whose events have this cookie in this channel.
+    subscriptions: HashMap<(i64, u64), u64>,
     watched: bool,
 }
 
 impl Rings {
     pub(super) fn new(section: Option<Arc<Section>>, file: u32) -> Self {
-        Self { section, file, memory: HashMap::new(), rings: Vec::new(), watched: false }
+        Self {
+            section,
+            file,
+            memory: HashMap::new(),
+            rings: Vec::new(),
+            subscriptions: HashMap::new(),
+            watched: false,
+        }
     }
 
     fn add(&self, entry: Entry) {
@@ -111,10 +159,60 @@ impl Rings {
         }
         let most = (ring.stride << ring.log_entries).min(len as u64);
         let mut bytes = Self::read(ring, index, most);
-        if let Kind::Send { datagrams } = ring.kind {
-            without_data_of_wqe(&mut bytes, datagrams);
+        if let Kind::Send(class) = ring.kind {
+            without_data_of_wqe(&mut bytes, class);
         }
         Some(bytes)
+    }
+
+    /// Takes the next posted WQE of an SRQ, and its index; `None`: none is posted.
+    pub(super) fn take_shared(&mut self, number: u32) -> Option<(u32, Vec<u8>)> {
+        let is_it =
+            |ring: &&mut Ring| matches!(ring.kind, Kind::Shared { .. }) && ring.number == number;
+        let ring = self.rings.iter_mut().find(is_it)?;
+        if Self::counter(ring)? & 0xffff == ring.next {
+            return None;
+        }
+        let taken = Self::next_shared(ring);
+        ring.outstanding.insert(taken.0);
+        Some(taken)
+    }
+
+    /// Whether an SRQ of the device has this WQE, and a replay has not completed it.
+    pub(super) fn is_outstanding(&self, index: u32) -> bool {
+        self.rings.iter().any(|ring| ring.outstanding.contains(&index))
+    }
+
+    /// A message took this WQE of an SRQ.
+    pub(super) fn complete_shared(&mut self, index: u32) {
+        self.rings.iter_mut().for_each(|ring| {
+            ring.outstanding.remove(&index);
+        });
+    }
+
+    /// Whether a queue of this number has receives of its own.
+    pub(super) fn has_receives(&self, number: u32) -> bool {
+        self.ring(Kind::Receive.name(), number).is_some()
+    }
+
+    /// The CQ to which a record of an event channel belongs, and the word that armed it; `None`: of
+    /// another object, or the CQ is gone.
+    pub(super) fn arm_of(&self, channel: u32, record: &[u8]) -> Option<[u32; 2]> {
+        let cookie = u64::from_ne_bytes(*record.first_chunk()?);
+        let handle = *self.subscriptions.get(&(channel.into(), cookie))?;
+        let is_it = |it: &&Ring| it.kind == Kind::Completion && it.handle == handle;
+        let ring = self.rings.iter().find(is_it)?;
+        Some([ring.number, Self::arm(ring)?])
+    }
+
+    /// The word that last armed a CQ.
+    pub(super) fn arm_word(&self, number: u32) -> Option<u32> {
+        Self::arm(self.ring(Kind::Completion.name(), number)?)
+    }
+
+    fn arm(ring: &Ring) -> Option<u32> {
+        let word = own_memory::read(ring.record + RECORD / 2, 4);
+        word.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
     }
 
     /// Writes a CQE as a device does: the owner byte last. False if there is no such CQ, or no room
@@ -147,14 +245,23 @@ impl Rings {
                 return self.create(handle, input, output);
             }
             (method::DEVX_OBJ_DESTROY, _, Some(handle)) => self.destroy(handle),
-            (method::DEVX_OBJ_MODIFY, _, Some(handle))
-                if input.get(..2) == Some(&Opcode::QP_2RST.0.to_be_bytes()) =>
-            {
-                self.reset(handle);
-            }
+            (method::DEVX_OBJ_MODIFY, _, Some(handle)) if is_reset(input) => self.reset(handle),
+            (method::DEVX_SUBSCRIBE_EVENT, _, Some(handle)) => self.subscribe(ioctl, handle),
             _ => {}
         }
         false
+    }
+
+    /// Learns whose events have a cookie.
+    fn subscribe(&mut self, ioctl: &Ioctl, handle: u64) {
+        use attr::devx_subscribe_event::{COOKIE, FD_HANDLE};
+        let of = |id| ioctl.attributes.iter().find(|attr| attr.id == id);
+        let cookie = of(COOKIE).and_then(|attr| attr.input.as_ref());
+        let cookie = cookie.and_then(|bytes| bytes.0.first_chunk());
+        let channel = of(FD_HANDLE).and_then(|attr| attr.channel);
+        if let (Some(cookie), Some(channel)) = (cookie, channel) {
+            self.subscriptions.insert((channel, u64::from_ne_bytes(*cookie)), handle);
+        }
     }
 
     /// Learns registered memory.
@@ -193,6 +300,9 @@ impl Rings {
         let made = match opcode {
             Some(Opcode::CREATE_CQ) => self.cq(handle, input, output),
             Some(Opcode::CREATE_QP) => self.qp(handle, input, output),
+            Some(Opcode::CREATE_SQ) => self.sq(handle, input, output),
+            Some(Opcode::CREATE_RQ) => self.rq(handle, input, output),
+            Some(Opcode::CREATE_RMP) => self.rmp(handle, input, output),
             _ => None,
         };
         let first = made.is_some() && !self.watched;
@@ -217,14 +327,57 @@ impl Rings {
         let stride = if context.cqe_sz() == CqeSize::BYTES_128 { 128 } else { 64 };
         let (offset, bytes) = (input.cq_umem_offset(), stride << context.log_cq_size());
         let ring = Ring {
-            kind: Kind::Completion,
-            number,
-            handle,
             address: self.address(input.cq_umem_id(), offset, bytes)?,
             log_entries: context.log_cq_size().into(),
             stride,
             record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
-            next: 0,
+            ..Ring::empty(Kind::Completion, number, handle)
+        };
+        self.rings.push(ring);
+        Some(())
+    }
+
+    fn sq(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
+        let (input, output) = (CreateSqIn::from_prefix(input)?, CreateSqOut::from_prefix(output)?);
+        self.wq(Kind::Send(Class::Frames), output.sqn(), handle, input.ctx().wq())
+    }
+
+    fn rq(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
+        let (input, output) = (CreateRqIn::from_prefix(input)?, CreateRqOut::from_prefix(output)?);
+        if input.ctx().mem_rq_type() != MemRqType::INLINE {
+            return None;
+        }
+        self.wq(Kind::Receive, output.rqn(), handle, input.ctx().wq())
+    }
+
+    fn rmp(&mut self, handle: u64, input: &[u8], output: &[u8]) -> Option<()> {
+        let input = CreateRmpIn::from_prefix(input)?;
+        let output = CreateRmpOut::from_prefix(output)?;
+        let wq = input.ctx().wq();
+        let kind = Kind::Shared { is_list: wq.wq_type() == WqType::LINKED_LIST };
+        self.wq(kind, output.rmpn(), handle, wq)
+    }
+
+    /// Learns the ring of a work queue.
+    fn wq(&mut self, kind: Kind, number: u32, handle: u64, wq: &WqContext) -> Option<()> {
+        if !wq.wq_umem_valid() || !wq.dbr_umem_valid() || self.is_full(kind, number) {
+            return None;
+        }
+        if ![WqType::LINKED_LIST, WqType::CYCLIC].contains(&wq.wq_type()) {
+            self.unseen(kind, number, 0, "its WQEs take several messages each");
+            return None;
+        }
+        let is_send = matches!(kind, Kind::Send(_));
+        let stride = if is_send { WQEBB } else { 1 << wq.log_wq_stride() };
+        // The second word of a record is of the send queue.
+        let word = if is_send { RECORD / 2 } else { 0 };
+        let bytes = stride << wq.log_wq_sz();
+        let ring = Ring {
+            address: self.address(wq.wq_umem_id(), wq.wq_umem_offset(), bytes)?,
+            log_entries: wq.log_wq_sz().into(),
+            stride,
+            record: self.address(wq.dbr_umem_id(), wq.dbr_addr(), RECORD)? + word,
+            ..Ring::empty(kind, number, handle)
         };
         self.rings.push(ring);
         Some(())
@@ -245,7 +398,7 @@ impl Rings {
         if !input.wq_umem_valid() || !context.dbr_umem_valid() {
             return None;
         }
-        if self.is_full(Kind::Send { datagrams: false }, output.qpn()) {
+        if self.is_full(Kind::Send(Class::Connected), output.qpn()) {
             return None;
         }
         let stride = LEAST_STRIDE << context.log_rq_stride();
@@ -257,20 +410,18 @@ impl Rings {
         let sends = if context.no_sq() { 0 } else { WQEBB << context.log_sq_size() };
         let offset = input.wq_umem_offset();
         let mut ring = Ring {
-            kind: Kind::Receive,
-            number: output.qpn(),
-            handle,
             address: self.address(input.wq_umem_id(), offset, receives + sends)?,
             log_entries: context.log_rq_size().into(),
             stride,
             record: self.address(context.dbr_umem_id(), context.dbr_addr(), RECORD)?,
-            next: 0,
+            ..Ring::empty(Kind::Receive, output.qpn(), handle)
         };
         if receives > 0 {
-            self.rings.push(Ring { ..ring });
+            self.rings.push(ring.clone());
         }
         if !context.no_sq() {
-            ring.kind = Kind::Send { datagrams: context.st() == ServiceType::UD };
+            let is_ud = context.st() == ServiceType::UD;
+            ring.kind = Kind::Send(if is_ud { Class::Datagrams } else { Class::Connected });
             (ring.address, ring.record) = (ring.address + receives, ring.record + RECORD / 2);
             (ring.log_entries, ring.stride) = (context.log_sq_size().into(), WQEBB);
             self.rings.push(ring);
@@ -278,9 +429,49 @@ impl Rings {
         Some(())
     }
 
-    /// A QP that is reset begins at the start of its rings.
+    /// A queue that is reset begins at the start of its rings.
     fn reset(&mut self, handle: u64) {
-        self.rings.iter_mut().filter(|ring| ring.handle == handle).for_each(|ring| ring.next = 0);
+        for ring in self.rings.iter_mut().filter(|ring| ring.handle == handle) {
+            ring.next = 0;
+            ring.before_reset = Self::counter(ring).filter(|counter| counter & 0xffff != 0);
+        }
+    }
+
+    /// The next posted WQE of an SRQ, without its link, and its index.
+    fn next_shared(ring: &mut Ring) -> (u32, Vec<u8>) {
+        let mask = (1 << ring.log_entries) - 1;
+        let index = match ring.kind {
+            Kind::Shared { is_list: true } => Self::next_of_list(ring, mask),
+            _ => ring.next & mask,
+        };
+        let mut bytes = Self::read(ring, index, ring.stride);
+        bytes.iter_mut().take(LINK).for_each(|byte| *byte = 0);
+        ring.next = ring.next.wrapping_add(1) & 0xffff;
+        (index, bytes)
+    }
+
+    /// The index of the next posted entry of a list. The last entry of a list is never posted, as
+    /// its link is not known to the program, so a posted entry has a link.
+    fn next_of_list(ring: &mut Ring, mask: u32) -> u32 {
+        if ring.next == 0 && ring.list.is_empty() {
+            // The whole list, as it was made.
+            let (mut entry, mut seen) = (0, HashSet::new());
+            while seen.insert(entry) {
+                ring.list.push_back(entry);
+                entry = Self::link(ring, entry) & mask;
+            }
+        }
+        let index = ring.list.pop_front().unwrap_or(0);
+        if ring.list.is_empty() {
+            let next = Self::link(ring, index) & mask;
+            ring.list.push_back(next);
+        }
+        index
+    }
+
+    fn link(ring: &Ring, entry: u32) -> u32 {
+        let word = Self::read(ring, entry, 4);
+        word.first_chunk::<4>().map_or(0, |it| u32::from(u16::from_be_bytes([it[2], it[3]])))
     }
 
     /// Forgets an object.
@@ -324,6 +515,10 @@ impl Rings {
 
     fn posted(&self, ring: &mut Ring) {
         let Some(counter) = Self::counter(ring) else { return };
+        if ring.before_reset == Some(counter) {
+            return;
+        }
+        ring.before_reset = None;
         let counter = counter & 0xffff;
         let entries = 1_u32 << ring.log_entries;
         let posted = counter.wrapping_sub(ring.next) & 0xffff;
@@ -331,10 +526,15 @@ impl Rings {
             let lost = posted - entries;
             self.unseen(ring.kind, ring.number, lost, "WQEBBs were overwritten between two looks");
             ring.next = counter.wrapping_sub(entries) & 0xffff;
+            ring.list.clear();
+        }
+        while ring.next != counter && matches!(ring.kind, Kind::Shared { .. }) {
+            let (index, bytes) = Self::next_shared(ring);
+            self.add_wqe(ring, index, bytes);
         }
         while ring.next != counter {
             let (mut bytes, taken) = match ring.kind {
-                Kind::Send { .. } => {
+                Kind::Send(_) => {
                     let control = Self::read(ring, ring.next, 8);
                     let ds = control.get(7).map_or(0, |byte| u64::from(byte & 0x3f));
                     let len = (ds * 16).max(16);
@@ -342,19 +542,23 @@ impl Rings {
                 }
                 _ => (Self::read(ring, ring.next, ring.stride), 1),
             };
-            if let Kind::Send { datagrams } = ring.kind {
-                without_data_of_wqe(&mut bytes, datagrams);
+            if let Kind::Send(class) = ring.kind {
+                without_data_of_wqe(&mut bytes, class);
             }
-            self.add(Entry::Wqe(Wqe {
-                file: self.file,
-                queue: ring.kind.name().into(),
-                number: ring.number,
-                index: ring.next,
-                bytes: Bytes(bytes),
-            }));
+            self.add_wqe(ring, ring.next, bytes);
             let left = counter.wrapping_sub(ring.next) & 0xffff;
             ring.next = ring.next.wrapping_add(taken.min(left)) & 0xffff;
         }
+    }
+
+    fn add_wqe(&self, ring: &Ring, index: u32, bytes: Vec<u8>) {
+        self.add(Entry::Wqe(Wqe {
+            file: self.file,
+            queue: ring.kind.name().into(),
+            number: ring.number,
+            index,
+            bytes: Bytes(bytes),
+        }));
     }
 
     fn completed(&self, ring: &mut Ring) {
@@ -368,12 +572,23 @@ impl Rings {
         loop {
             let entry = ring.next & ((1 << ring.log_entries) - 1);
             let at = u64::from(entry) * ring.stride + ring.stride - CQE as u64;
-            let mut bytes = own_memory::read(ring.address + at, CQE);
-            let Some(&owner) = bytes.get(CQE - 1) else { return };
+            let owner = own_memory::read(ring.address + at + CQE as u64 - 1, 1);
+            let Some(&owner) = owner.first() else { return };
             let round = ring.next >> ring.log_entries & 1;
             // An opcode of 0xf is a place that the device has never written.
             if owner >> 4 == 0xf || u32::from(owner & 1) != round {
                 return;
+            }
+            // The device writes the owner byte last, so the rest is read after it.
+            let mut bytes = own_memory::read(ring.address + at, CQE);
+            if bytes.len() != CQE {
+                return;
+            }
+            // So do drivers void the CQEs of a queue that they reset or destroy.
+            if bytes[QPN..QPN + 4] == [0xff; 4] {
+                self.unseen(ring.kind, ring.number, 1, "the program voided it between two looks");
+                ring.next = (ring.next + 1) & 0xff_ffff;
+                continue;
             }
             without_data_of_cqe(&mut bytes);
             self.add(Entry::Cqe(Cqe {
@@ -384,6 +599,21 @@ impl Rings {
             }));
             ring.next = (ring.next + 1) & 0xff_ffff;
         }
+    }
+}
+
+/// Whether a command moves a queue to RST.
+fn is_reset(input: &[u8]) -> bool {
+    let opcode = input.first_chunk().map(|bytes| Opcode(u16::from_be_bytes(*bytes)));
+    match opcode {
+        Some(Opcode::QP_2RST) => true,
+        Some(Opcode::MODIFY_SQ) => {
+            ModifySqIn::from_prefix(input).is_some_and(|it| it.ctx().state() == SqState::RST)
+        }
+        Some(Opcode::MODIFY_RQ) => {
+            ModifyRqIn::from_prefix(input).is_some_and(|it| it.ctx().state() == RqState::RST)
+        }
+        _ => false,
     }
 }
 

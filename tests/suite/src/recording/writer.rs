@@ -218,6 +218,7 @@ impl Section {
             Entry::Control(it) => serde_json::to_string(it).map(|json| ("control", json)),
             Entry::Wqe(it) => serde_json::to_string(it).map(|json| ("wqe", json)),
             Entry::Cqe(it) => serde_json::to_string(it).map(|json| ("cqe", json)),
+            Entry::Event(it) => serde_json::to_string(it).map(|json| ("event", json)),
             Entry::Unseen(it) => serde_json::to_string(it).map(|json| ("unseen", json)),
         };
         match json {
@@ -271,6 +272,18 @@ impl Section {
             sink.commands.insert(mailboxes, number);
         }
         self.write(&mut sink, &text);
+    }
+
+    /// Learns the identifiers in the answer to an asynchronous query.
+    pub(super) fn learn_answer(&self, input: &[u8], output: &[u8]) {
+        let mut sink = self.recording.sink();
+        if self.recording.limits.identity {
+            return;
+        }
+        sink.pseudonyms.learn_command(input, output);
+        if let Some(why) = sink.pseudonyms.limit_reached() {
+            sink.failed.get_or_insert(why);
+        }
     }
 
     /// Ends the part of the case.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::frame::{self, Frame, MAX_BYTES};
-use crate::{Stop, ensure};
+use crate::{FailedCommand, Stop, ensure};
 
 /// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,6 +21,8 @@ pub(crate) enum Report {
     Point(String),
     /// A request to start the other role again, which has ended.
     Restart,
+    /// A command that was refused to a role, before its end with an error.
+    Refused(FailedCommand),
     /// The role has ended, with success or an error.
     Done(Result<(), String>),
 }
@@ -45,7 +47,7 @@ pub(super) const DONE: u8 = b'd';
 /// Kind of a role's last frame if it has failed.
 pub(super) const FAILED: u8 = b'f';
 /// Kinds of the frames that a role sends.
-pub(super) const OF_ROLES: [u8; 5] = [b'm', b'p', b'r', DONE, FAILED];
+pub(super) const OF_ROLES: [u8; 6] = [b'm', b'p', b'r', b'c', DONE, FAILED];
 /// Kinds of the frames that a director sends.
 pub(super) const OF_DIRECTORS: [u8; 4] = *b"mgxe";
 
@@ -97,6 +99,7 @@ impl Channel {
             Report::Message(bytes) => self.write(b'm', bytes),
             Report::Point(name) => self.write(b'p', name.as_bytes()),
             Report::Restart => self.write(b'r', &[]),
+            Report::Refused(command) => self.write(b'c', &command.to_bytes()),
             Report::Done(Ok(())) => self.write(DONE, &[]),
             Report::Done(Err(why)) => self.write(FAILED, why.as_bytes()),
         }
@@ -110,6 +113,10 @@ impl Channel {
             b'm' => Ok(Report::Message(bytes)),
             b'p' => Ok(Report::Point(text())),
             b'r' => Ok(Report::Restart),
+            b'c' => match FailedCommand::from_bytes(&bytes) {
+                Some(command) => Ok(Report::Refused(command)),
+                None => Err(Stop::fail("a refused command that is none")),
+            },
             DONE => Ok(Report::Done(Ok(()))),
             FAILED => Ok(Report::Done(Err(text()))),
             kind => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
@@ -145,6 +152,8 @@ impl Channel {
 
 #[cfg(test)]
 mod tests {
+    use verbless_devx::Errno;
+
     use super::*;
 
     #[test]
@@ -156,6 +165,7 @@ mod tests {
             Report::Message(vec![0, 1, 255]),
             Report::Point("connected".into()),
             Report::Restart,
+            Report::Refused(refused()),
             Report::Done(Ok(())),
             Report::Done(Err("it broke".into())),
         ] {
@@ -170,6 +180,23 @@ mod tests {
         ] {
             director.send_instruction(&instruction).expect("an instruction");
             assert_eq!(role.receive_instruction().expect("an instruction"), instruction);
+        }
+    }
+
+    /// CREATE_CQ, refused with BAD_PARAM.
+    fn refused() -> FailedCommand {
+        let (input, output) = ([&[4, 0][..], &[0; 270]].concat(), vec![3, 0, 0, 0, 0, 0, 0, 9]);
+        FailedCommand::new(input, output, Errno::EREMOTEIO).expect("a command")
+    }
+
+    #[test]
+    fn refused_command_that_is_none_is_an_error() {
+        let bytes = refused().to_bytes();
+        assert_eq!(FailedCommand::from_bytes(&bytes), Some(refused()));
+        let long = [&bytes[..], &[0; 8 << 10]].concat();
+        // No length, a length past the end, no header, a mailbox longer than any that is kept.
+        for other in [&bytes[..5], &bytes[..100], &[0; 8], &long] {
+            assert_eq!(FailedCommand::from_bytes(other), None, "{} bytes", other.len());
         }
     }
 

@@ -17,8 +17,9 @@ use super::frame;
 use super::process::Program;
 use super::remote::{Ended, Peer};
 use super::role::Role;
+use crate::failed_commands::FailedCommands;
 use crate::report::plain;
-use crate::{Lab, Outcome, Stop, ensure};
+use crate::{Lab, Outcome, Row, Stop, ensure};
 
 /// Time limit of a case. A case that kills a role more than 60 times gets a second for each kill.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -35,9 +36,28 @@ const WAITING: usize = 64;
 /// and one more after each restart.
 type Arrival = (Side, u32, Option<Report>);
 
-/// Runs a case, if its needs are met. `program` plays a role in a process of its own; `peer` is
-/// the machine of the second role, if it is another one.
-pub fn outcome(program: &Program, peer: Option<&Peer>, lab: &Lab, case: &Case) -> Outcome {
+/// Runs a case, if its needs are met; its result, with the commands that were refused to the role
+/// that failed. `program` plays a role in a process of its own; `peer` is the machine of the second
+/// role, if it is another one.
+pub fn row(program: &Program, peer: Option<&Peer>, lab: &Lab, case: &Case) -> Row {
+    let begun = Instant::now();
+    let failed = FailedCommands::default();
+    let outcome = outcome(program, peer, lab, case, &failed);
+    let seconds = begun.elapsed().as_secs_f64();
+    let failed_commands = match &outcome {
+        Outcome::Failed(_) => failed.list(),
+        _ => Vec::new(),
+    };
+    Row { case: case.id(), outcome, seconds, failed_commands, kernel_log: Vec::new() }
+}
+
+fn outcome(
+    program: &Program,
+    peer: Option<&Peer>,
+    lab: &Lab,
+    case: &Case,
+    failed: &FailedCommands,
+) -> Outcome {
     match missing(peer, lab, case) {
         Ok(missing) if missing.is_empty() => {}
         Ok(missing) => return Outcome::Skipped(missing),
@@ -45,7 +65,8 @@ pub fn outcome(program: &Program, peer: Option<&Peer>, lab: &Lab, case: &Case) -
     }
     let result = lab.fresh().and_then(|fresh| {
         let fresh = Arc::new(fresh);
-        let ended = Director::start(program, peer, &fresh, case).and_then(Director::run);
+        let director = Director::start(program, peer, &fresh, case);
+        let ended = director.and_then(|director| director.run(failed));
         fresh.count_faults();
         ended?;
         fresh.nothing_is_left()
@@ -165,8 +186,9 @@ impl<'a> Director<'a> {
         role.ok_or_else(|| Stop::fail(format!("role {side:?} was never started")))
     }
 
-    /// Runs until both roles have ended.
-    fn run(mut self) -> Result<(), Stop> {
+    /// Runs until both roles have ended; `failed` gets the commands that were refused to the role
+    /// that ended with an error.
+    fn run(mut self, failed: &FailedCommands) -> Result<(), Stop> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
             // A peer that sends without end always has a message here: time is checked first.
@@ -179,6 +201,8 @@ impl<'a> Director<'a> {
                 continue;
             }
             match report {
+                // It comes right before the error of the same role, which ends the case.
+                Some(Report::Refused(command)) => failed.add(command),
                 Some(report) => self.take(side, report)?,
                 None => self.ended(side)?,
             }
@@ -225,6 +249,7 @@ impl<'a> Director<'a> {
                 self.roles[other as usize] = Some(self.spawn(other, life)?);
                 Ok(())
             }
+            Report::Refused(_) => Ok(()),
             Report::Done(Ok(())) => {
                 self.role(side)?.done = true;
                 Ok(())
@@ -310,9 +335,34 @@ impl Drop for Director<'_> {
 
 #[cfg(test)]
 mod tests {
+    use verbless_prm::CreateCqIn;
+
     use super::*;
     use crate::Choice;
     use crate::roles::cases;
+
+    /// Asks for a CQ whose events no EQ gets.
+    fn is_refused(role: &mut Role<'_>) -> Result<(), Stop> {
+        let device = role.device()?;
+        let mut input = CreateCqIn::new();
+        input.cq_context_mut().set_c_eqn_or_apu_element(0xfe);
+        let created = device.obj_create(input.as_bytes(), &mut [0; 16]);
+        created.map(drop).map_err(|error| Stop::fail(error.to_string()))
+    }
+
+    fn waits(role: &mut Role<'_>) -> Result<(), Stop> {
+        role.message().map(drop)
+    }
+
+    #[test]
+    fn row_has_the_commands_that_were_refused_to_the_failed_role() {
+        let lab = Lab::open(&Choice::default()).unwrap_or_else(|Stop(why)| panic!("{why}"));
+        let program = Program::this(["no such test"]).expect("this program");
+        let row = row(&program, None, &lab, &Case::new("refused", waits, is_refused));
+        assert!(matches!(&row.outcome, Outcome::Failed(why) if why.contains("role B")), "{row:?}");
+        let [command] = &row.failed_commands[..] else { panic!("{row:?}") };
+        assert!(command.describe().starts_with("CREATE_CQ (opcode 0x400)"), "{row:?}");
+    }
 
     #[test]
     fn messages_without_end_do_not_outlast_the_limit() {
@@ -334,7 +384,9 @@ mod tests {
         let (roles, end) = ([role(), role()], Instant::now());
         let (lab, case, program) = (&lab, &case, &program);
         let director = Director { program, peer: None, lab, case, sender, receiver, roles, end };
-        let Err(Stop(why)) = director.run() else { panic!("the time is over") };
+        let Err(Stop(why)) = director.run(&FailedCommands::default()) else {
+            panic!("the time is over")
+        };
         assert!(why.starts_with("hung: "), "{why}");
     }
 }

@@ -30,7 +30,7 @@ mod tests;
 mod wire;
 
 pub use case::{Case, Side};
-pub use director::outcome;
+pub use director::row;
 pub use perf::measure;
 pub use process::{Program, lab, play};
 pub use remote::Peer;

@@ -63,7 +63,7 @@ pub fn play(choice: &Choice, case: &str, side: Side, life: u32) -> Result<(), St
     let mut channel = Channel::new(stream, Some(PATIENCE))?;
     let prepared = || {
         let case = cases::find(case).ok_or_else(|| Stop::fail(format!("there is no {case}")))?;
-        Ok((case, lab(choice)?))
+        Ok((case, lab(choice)?.recorded()))
     };
     match prepared() {
         Ok((case, lab)) => {

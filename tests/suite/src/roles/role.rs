@@ -140,11 +140,17 @@ impl<'a> Role<'a> {
         self.channel.report(&Report::Restart)
     }
 
-    /// Plays the role to its end and reports the result, if it was not killed.
+    /// Plays the role to its end and reports the result, if it was not killed; before an error, the
+    /// last commands that were refused.
     pub(crate) fn play(mut self, act: Act) -> Result<(), Stop> {
         let result = act(&mut self).map_err(|Stop(why)| why);
         if self.files.are_closed() {
             return Ok(());
+        }
+        if result.is_err() {
+            for command in self.lab.failed_commands().list() {
+                self.channel.report(&Report::Refused(command))?;
+            }
         }
         self.channel.report(&Report::Done(result))
     }

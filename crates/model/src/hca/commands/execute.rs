@@ -13,12 +13,11 @@ use verbless_prm::{
 };
 
 use super::call::Call;
-use super::command::{Command, ObjectCommands, Privilege, RequiredLife, Run, kernel, tools, user};
+use super::command::{Command, Privilege, RequiredLife, Run, kernel, tools, user};
 use super::{capability, lifecycle, mad, pages, query, register, uctx, units, vport};
-use crate::hca::kinds::kinds;
+use crate::hca::kinds::KINDS;
 use crate::hca::objects::SHARED_UID;
 use crate::hca::refusal::{Refusal, Refused};
-use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 
 /// The commands without an object.
@@ -53,17 +52,10 @@ static COMMANDS: &[Command] = &[
     kernel::<SetRoceAddressIn>(&Run(vport::set_roce_address)),
 ];
 
-macro_rules! tables {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
-        /// All commands: those on objects of each kind, and those without an object.
-        static TABLES: &[&[Command]] = &[
-            $(<kind::$kind as ObjectCommands>::COMMANDS,)*
-            COMMANDS,
-        ];
-    };
+/// All commands: those on objects of each kind, and those without an object.
+fn all_commands() -> impl Iterator<Item = &'static Command> {
+    KINDS.iter().flat_map(|kind| kind.commands).chain(COMMANDS)
 }
-
-kinds!(tables);
 
 impl Hca {
     /// Executes one command. `input` is the whole inbox with the uid stamped by the kernel's side;
@@ -74,7 +66,7 @@ impl Hca {
     /// holds no more than that.
     pub(crate) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
-        match dispatch(self, TABLES, input, output) {
+        match dispatch(self, all_commands(), input, output) {
             Ok(()) => {}
             Err(CommandFailure::Refused(refusal, detail)) => {
                 self.refuse(input, output, refusal, detail);
@@ -140,15 +132,19 @@ fn stores_more(command: &CommandInfo) -> bool {
 
 /// The entry of an opcode, and of its general object type if it has one, if the model implements
 /// it.
-fn entry<'a>(tables: &[&'a [Command]], opcode: u16, op_mod: u16) -> Option<&'a Command> {
-    tables.iter().copied().flatten().find(|entry| {
+fn entry(
+    mut commands: impl Iterator<Item = &'static Command>,
+    opcode: u16,
+    op_mod: u16,
+) -> Option<&'static Command> {
+    commands.find(|entry| {
         entry.info.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
     })
 }
 
 fn dispatch(
     hca: &mut Hca,
-    tables: &[&[Command]],
+    commands: impl Iterator<Item = &'static Command>,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), CommandFailure> {
@@ -163,7 +159,7 @@ fn dispatch(
     if let Some((status, syndrome)) = hca.faults.hit(|&of| of == opcode) {
         return Err(CommandFailure::Injected(status, syndrome));
     }
-    let Some(entry) = entry(tables, opcode, op_mod) else {
+    let Some(entry) = entry(commands, opcode, op_mod) else {
         return Err(match prm::Opcode(opcode).name() {
             Some(_) => Refusal::NotModelled.into(),
             None => Refusal::UnknownOpcode.into(),
@@ -220,6 +216,7 @@ mod tests {
 
     use super::*;
     use crate::hca::commands::call::Outcome;
+    use crate::hca::registry::kind;
     use crate::profile::Profile;
 
     // A command with an opcode of its own, and two on a general object type (flow sampler). Here
@@ -249,14 +246,14 @@ mod tests {
 
     fn send<I: CommandInput>(
         hca: &mut Hca,
-        tables: &[&[Command]],
+        commands: impl Iterator<Item = &'static Command>,
         edit: impl FnOnce(&mut I),
     ) -> Result<I::Output, Refusal> {
         let mut input = I::default();
         edit(&mut input);
         input.as_mut_bytes()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
         let mut output = I::Output::default();
-        match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
+        match dispatch(hca, commands, input.as_bytes(), output.as_mut_bytes()) {
             Ok(()) => Ok(output),
             Err(CommandFailure::Refused(refusal, _)) => Err(refusal),
             Err(CommandFailure::Injected(..)) => panic!("no failure was injected"),
@@ -268,23 +265,23 @@ mod tests {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let mut hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         hca.life = Life::Up;
-        let ours: &[&[Command]] = &[OURS];
+        let ours = || OURS.iter();
         let sampler = |input: &mut CreateGeneralObjectIn| {
             input.set_obj_type(GeneralObjectType::SAMPLER);
         };
-        assert_eq!(send::<prm::AllocPdIn>(&mut hca, ours, |_| {}).unwrap().pd(), 7);
-        let made = send::<CreateGeneralObjectIn>(&mut hca, ours, sampler).unwrap().obj_id();
+        assert_eq!(send::<prm::AllocPdIn>(&mut hca, ours(), |_| {}).unwrap().pd(), 7);
+        let made = send::<CreateGeneralObjectIn>(&mut hca, ours(), sampler).unwrap().obj_id();
         assert!(hca.objects.pds.contains_key(&made));
-        let other = send::<CreateGeneralObjectIn>(&mut hca, ours, |input| {
+        let other = send::<CreateGeneralObjectIn>(&mut hca, ours(), |input| {
             input.set_obj_type(GeneralObjectType::IPSEC);
         });
         assert_eq!(other.err(), Some(Refusal::NotModelled), "another type is not an entry");
-        send::<DestroyGeneralObjectIn>(&mut hca, ours, |input| {
+        send::<DestroyGeneralObjectIn>(&mut hca, ours(), |input| {
             input.set_obj_type(GeneralObjectType::SAMPLER).set_obj_id(made);
         })
         .unwrap();
         assert!(!hca.objects.pds.contains_key(&made));
-        let real = send::<CreateGeneralObjectIn>(&mut hca, TABLES, sampler);
+        let real = send::<CreateGeneralObjectIn>(&mut hca, all_commands(), sampler);
         assert_eq!(real.err(), Some(Refusal::NotModelled), "the model has no such type");
     }
 }

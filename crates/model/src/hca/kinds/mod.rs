@@ -1,12 +1,12 @@
-//! The registry of object kinds: a list of them, and an entry each.
+//! The registry of object kinds: an entry each, and the table of them.
 //!
-//! The list has the map of a kind in [`Objects`], the type of its numbers and of its objects. The
-//! end of a user context destroys kinds in the order of the list: users before the objects that
-//! they use. An entry, in the file of the kind's family, has two parts: a [`KindEntry`] is what an
-//! object is and uses; an [`ObjectCommands`] is the commands on objects of the kind, with their
-//! handlers, and the further effects of their removal. Both traits explain their items.
+//! [`ObjectKind`] lists the kinds, with the map, number and structure of each. An entry, in the
+//! file of the kind's family, has two parts: a [`KindEntry`] is what an object is and uses; an
+//! [`ObjectCommands`] is the commands on objects of the kind, with their handlers, and the further
+//! effects of their removal. Both traits explain their items. [`KINDS`] holds what code that serves
+//! all kinds needs of each.
 //!
-//! Besides its row and its entry, a new kind needs
+//! Besides its rows in `ObjectKind` and [`KINDS`] and its entry, a new kind needs
 //! - its structure, in a module of `objects`;
 //! - the functions that its entry names, in a module of `commands`;
 //! - its refusals, in `refusal/table.rs`;
@@ -14,8 +14,7 @@
 //! - an object of it in `one_of_each` of `tests/registry.rs`.
 //!
 //! [`KindEntry`]: crate::hca::registry::KindEntry
-//! [`ObjectCommands`]: crate::hca::commands::command::ObjectCommands
-//! [`Objects`]: crate::hca::registry::Objects
+//! [`ObjectKind`]: crate::hca::registry::ObjectKind
 
 mod base;
 mod cq;
@@ -23,71 +22,84 @@ mod dpa;
 mod memory;
 mod queues;
 
-/// Passes the list to the macro `$then`.
-macro_rules! kinds {
-    ($then:ident) => {
-        $then! {
-            /// Queue pairs.
-            qps: Qp(u32) = objects::QpObject,
-            /// Send queues without a QP. Their numbers and those of QPs share one range.
-            sqs: Sq(u32) = objects::Sq,
-            /// Flow tables, with their groups and entries.
-            flow_tables: FlowTable(u32) = objects::flow::FlowTable,
-            /// Transport interfaces for receiving.
-            tirs: Tir(u32) = objects::Tir,
-            /// Receive queues of Ethernet frames. Their numbers and those of QPs share one range.
-            rqs: Rq(u32) = objects::Rq,
-            /// Transport interfaces for sending.
-            tises: Tis(u32) = objects::Tis,
-            /// Receive queues that QPs share: XRC SRQs and RMPs.
-            srqs: Srq(u32) = objects::Srq,
-            /// XRC domains.
-            xrcds: Xrcd(u32) = objects::Uid,
-            /// CQE-generating doorbells of emulated devices.
-            emulated_doorbells: EmulatedDoorbell(u32) = objects::EmulatedDoorbell,
-            /// Completion queues.
-            cqs: Cq(u32) = objects::Cq,
-            /// Event queues of the DPA.
-            dpa_eqs: DpaEq(u32) = objects::DpaEq,
-            /// PCI devices that programs of the DPA emulate.
-            emulated_devices: EmulatedDevice(u32) = objects::EmulatedDevice,
-            /// Calls of functions on the DPA.
-            dpa_calls: DpaCall(u32) = objects::DpaCall,
-            /// Threads of the DPA.
-            dpa_threads: DpaThread(u32) = objects::DpaThread,
-            /// Pages of doorbells for the DPA.
-            dpa_outboxes: DpaOutbox(u32) = objects::DpaOutbox,
-            /// UAR pages whose queues the DPA of another function may ring for.
-            uar_extensions: UarExtension(u32) = objects::UarExtension,
-            /// Windows of the DPA to memory.
-            dpa_windows: DpaWindow(u32) = objects::DpaWindow,
-            /// Core dumps of processes of the DPA.
-            dpa_core_dumps: DpaCoreDump(u32) = objects::DpaCoreDump,
-            /// Processes of the DPA.
-            dpa_processes: DpaProcess(u32) = objects::DpaProcess,
-            /// Memory keys, by their index (key >> 8).
-            mkeys: Mkey(u32) = objects::Mkey,
-            /// Aliases of memory keys of other functions. Aliases and keys share one range of
-            /// indexes.
-            aliases: Alias(u32) = objects::Alias,
-            /// Registered user memory.
-            umems: Umem(u32) = objects::Umem,
-            /// Event queues, which CQs of every user context may use.
-            eqs: Eq(u32) = objects::Eq,
-            /// UAR pages of the kernel and of user contexts; a front end may treat the two
-            /// differently.
-            uars: Uar(u32) = objects::Uid,
-            /// Transport domains.
-            tds: Td(u32) = objects::Uid,
-            /// Protection domains.
-            pds: Pd(u32) = objects::Uid,
-            /// Q counters.
-            counters: Counter(u8) = objects::QCounter,
-            /// User contexts. Each object of a context names it as its owner, and is destroyed with
-            /// it.
-            uctxs: Uctx(u16) = objects::Uctx,
-        }
-    };
+use super::commands::command::{Command, ObjectCommands};
+use super::objects::Uid;
+use super::registry::{ObjectKind, kind};
+use super::state::Hca;
+
+/// Every kind, in the order of [`ObjectKind`].
+pub(super) static KINDS: &[Kind] = &[
+    Kind::of(kind::Qp),
+    Kind::of(kind::Sq),
+    Kind::of(kind::FlowTable),
+    Kind::of(kind::Tir),
+    Kind::of(kind::Rq),
+    Kind::of(kind::Tis),
+    Kind::of(kind::Srq),
+    Kind::of(kind::Xrcd),
+    Kind::of(kind::EmulatedDoorbell),
+    Kind::of(kind::Cq),
+    Kind::of(kind::DpaEq),
+    Kind::of(kind::EmulatedDevice),
+    Kind::of(kind::DpaCall),
+    Kind::of(kind::DpaThread),
+    Kind::of(kind::DpaOutbox),
+    Kind::of(kind::UarExtension),
+    Kind::of(kind::DpaWindow),
+    Kind::of(kind::DpaCoreDump),
+    Kind::of(kind::DpaProcess),
+    Kind::of(kind::Mkey),
+    Kind::of(kind::Alias),
+    Kind::of(kind::Umem),
+    Kind::of(kind::Eq),
+    Kind::of(kind::Uar),
+    Kind::of(kind::Td),
+    Kind::of(kind::Pd),
+    Kind::of(kind::Counter),
+    Kind::of(kind::Uctx),
+];
+
+const _: () = {
+    assert!(KINDS.len() == ObjectKind::ALL.len(), "a kind has no row in KINDS");
+    let mut at = 0;
+    while at < KINDS.len() {
+        assert!(KINDS[at].kind as usize == at, "KINDS has another order than ObjectKind");
+        at += 1;
+    }
+};
+
+/// What code that serves all kinds needs of one.
+pub(super) struct Kind {
+    kind: ObjectKind,
+    /// The commands on objects of the kind.
+    pub(super) commands: &'static [Command],
+    /// Destroys the objects of the kind whose owner the predicate selects.
+    pub(super) remove_of: fn(&mut Hca, &dyn Fn(Uid) -> bool),
+    /// The refusal for a number that is not an object of the sender.
+    #[cfg(test)]
+    pub(super) absent: super::Refusal,
+    /// The refusal to destroy a referenced object.
+    #[cfg(test)]
+    pub(super) in_use: Option<super::Refusal>,
 }
 
-pub(super) use kinds;
+impl Kind {
+    /// The row of a kind.
+    const fn of<K: ObjectCommands>(_: K) -> Self {
+        Self {
+            kind: K::KIND,
+            commands: K::COMMANDS,
+            remove_of: remove_of::<K>,
+            #[cfg(test)]
+            absent: K::ABSENT,
+            #[cfg(test)]
+            in_use: K::IN_USE,
+        }
+    }
+}
+
+fn remove_of<K: ObjectCommands>(hca: &mut Hca, of: &dyn Fn(Uid) -> bool) {
+    for number in K::map(&hca.objects).numbers_of(&|object| of(K::owner(object))) {
+        hca.remove(K::MARKER, number);
+    }
+}

@@ -11,50 +11,24 @@ use verbless_prm::{
 
 use super::rig::{Rig, UMEM, User, pages, program};
 use crate::hca::Refusal;
-use crate::hca::commands::command::{Command, ObjectCommands};
-use crate::hca::kinds::kinds;
-use crate::hca::registry::{KindEntry, ObjectKind, kind};
+use crate::hca::commands::command::Command;
+use crate::hca::kinds::KINDS;
+use crate::hca::registry::{ObjectKind, kind};
 use crate::profile::Link;
-
-/// The registry's data of a kind.
-struct KindInfo {
-    commands: &'static [Command],
-    absent: Refusal,
-    in_use: Option<Refusal>,
-}
-
-macro_rules! kind_info {
-    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) = $object:ty,)*) => {
-        /// The names of each kind in code: of its objects, and of their map.
-        const NAMES: &[[&str; 2]] = &[$([stringify!($kind), stringify!($map)]),*];
-
-        fn kind_info(kind: ObjectKind) -> KindInfo {
-            match kind {
-                $(ObjectKind::$kind => KindInfo {
-                    commands: kind::$kind::COMMANDS,
-                    absent: kind::$kind::ABSENT,
-                    in_use: kind::$kind::IN_USE,
-                },)*
-            }
-        }
-    };
-}
-
-kinds!(kind_info);
 
 /// Sends the command that destroys an object; its third dword has the number. For a flow table,
 /// destroys its groups first. A kind may have two destroy commands (an SRQ's, an RMP's): the one
 /// for another sort of object is refused.
 fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refusal> {
-    let kind_info = kind_info(kind);
+    let entry = &KINDS[kind as usize];
     if kind == ObjectKind::FlowTable {
         return destroy_table(rig, number);
     }
     let ends = |command: &&Command| {
         ["DESTROY_", "DEALLOC_"].iter().any(|verb| command.info.name.starts_with(verb))
     };
-    let mut result = Err(kind_info.absent);
-    for command in kind_info.commands.iter().filter(ends) {
+    let mut result = Err(entry.absent);
+    for command in entry.commands.iter().filter(ends) {
         let mut input = vec![0; command.info.input.bytes];
         input[..2].copy_from_slice(&command.info.opcode.to_be_bytes());
         if let Some(object_type) = command.object_type {
@@ -62,7 +36,7 @@ fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refus
         }
         input[8..12].copy_from_slice(&number.to_be_bytes());
         result = rig.raw(&input, &mut vec![0; command.info.output.bytes]);
-        if result != Err(kind_info.absent) {
+        if result != Err(entry.absent) {
             break;
         }
     }
@@ -206,7 +180,7 @@ fn used_objects_of_every_kind_stay_until_unused() {
         for &(object, _) in all.iter().filter(|(object, _)| used.contains(object)) {
             let (kind, number) = object;
             let expected =
-                kind_info(kind).in_use.expect("a kind that others refer to has a refusal");
+                KINDS[kind as usize].in_use.expect("a kind that others refer to has a refusal");
             assert_eq!(destroy(&mut rig, object), Err(expected), "{kind:?} {number:#x}");
             refused.insert(kind);
         }
@@ -225,14 +199,14 @@ fn used_objects_of_every_kind_stay_until_unused() {
         assert_eq!(destroy(&mut rig, object), Ok(()), "{object:x?}, which nothing uses any more");
         assert_eq!(
             destroy(&mut rig, object),
-            Err(kind_info(object.0).absent),
+            Err(KINDS[object.0 as usize].absent),
             "{object:x?}, twice"
         );
         destroyed.insert(object.0);
     }
     let every: BTreeSet<ObjectKind> = ObjectKind::ALL.iter().copied().collect();
     assert_eq!(destroyed, every, "there was no object of some kind");
-    let with_users = every.into_iter().filter(|&kind| kind_info(kind).in_use.is_some());
+    let with_users = every.into_iter().filter(|&kind| KINDS[kind as usize].in_use.is_some());
     assert_eq!(refused, with_users.collect(), "some kind had no users");
     assert_eq!(rig.counts(), Default::default());
 }
@@ -252,12 +226,14 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The names in a source that are those of kinds or contain them; tests, comments and attributes
-/// are left out.
+/// The names in a source that are those of kinds or contain them; tests, comments, attributes and
+/// the list of kinds are left out.
 fn named(source: &str) -> Vec<&str> {
-    let kinds: Vec<_> = NAMES.iter().flatten().map(|name| words(name)).collect();
+    let kinds: Vec<_> = ObjectKind::NAMES.iter().flatten().map(|name| words(name)).collect();
     let code = source.split("\nmod tests {").next().unwrap();
-    let lines = code.lines().map(str::trim_start);
+    let (before, list) = code.split_once("\nobject_kinds! {").unwrap_or((code, "\n}"));
+    let after = list.split_once("\n}").unwrap().1;
+    let lines = before.lines().chain(after.lines()).map(str::trim_start);
     let lines = lines.filter(|line| !line.starts_with("//") && !line.starts_with("#["));
     // Names in string literals do not count.
     let code = lines.flat_map(|line| line.split('"').step_by(2));

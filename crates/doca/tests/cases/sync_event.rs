@@ -296,7 +296,11 @@ fn jobs_behind_failed_one_end_individually() {
             match workq.retrieve_within(TIMEOUT) {
                 Err(Retrieve::IoFailed(event)) => {
                     let kind = event.result().unwrap_err().kind();
-                    assert_eq!(kind, ErrorKind::NotPermitted, "of its own, in round {round}");
+                    assert_eq!(
+                        kind,
+                        ErrorKind::NotPermitted,
+                        "each job reports the refusal, round {round}"
+                    );
                     came.push(event.user_data().0);
                 }
                 other => panic!("{other:?}"),

@@ -824,7 +824,7 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
         let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
-            // The process of a tracer is told of stops even without WUNTRACED.
+            // A tracer gets the stops of its processes even without WUNTRACED.
             Ok(_tid) if libc::WIFSTOPPED(status) => {
                 #[cfg(target_arch = "x86_64")]
                 super::ptrace::stopped(_tid, status);

@@ -388,7 +388,7 @@ impl Sender {
         self.object.qpn().0
     }
 
-    /// Takes it to RTS, connected to itself. `like` is a queue pair of the same port.
+    /// Takes the queue pair to RTS, connected to itself. `like` is a queue pair of the same port.
     pub(super) fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
         let address = domain.address(&like.qp, &ConnectOptions::default())?;
         let itself = PeerAddress { qpn: self.object.qpn(), ..address };

@@ -1,4 +1,5 @@
-//! A profile of the model from a report, so that the model is the card that somebody has.
+//! Makes a profile of the model from a report, so that the model has the capabilities of the
+//! reported card.
 //!
 //! A report knows one link layer, and one or both sides of a card. What it does not know comes from
 //! the built-in profile that is closest to it (`closest`). `section` writes fields of the PRM into
@@ -256,7 +257,7 @@ impl<'a> Card<'a> {
     }
 }
 
-/// A number in what the device said to a command.
+/// A number in the device's answer to a command.
 fn answer(facts: &DeviceFacts, command: &str, path: &str) -> Option<u64> {
     let query = facts.queries.iter().find(|query| query.command == command)?;
     let input = query.input.padded(0x10);

@@ -9,6 +9,7 @@ use clap::Subcommand;
 mod adb;
 mod at;
 mod book;
+mod cards;
 mod check;
 mod decode;
 mod description;

@@ -17,7 +17,7 @@ use super::evidence::divergence::Divergences;
 use super::evidence::{self, Evidence};
 use super::facts::{Facts, ifc_name};
 use super::runtime::Runtime;
-use super::{adb, golden, header, mailbox, trace};
+use super::{adb, cards, golden, header, mailbox, trace};
 
 /// Options of `prm verify`.
 #[derive(Args)]
@@ -92,6 +92,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     }
     problems.extend(replay.problems.iter().map(|problem| format!("trace: {problem}")));
 
+    let pages = cards::check(root, &runtime)?;
+    say(format!(
+        "        {} capability pages of a real ConnectX-7 decode and encode to the same bytes, \
+         with {} fields that the ConnectX-4 does not confirm",
+        pages.commands.len() - pages.problems.len().min(pages.commands.len()),
+        pages.confirmed.difference(&replay.confirmed).count()
+    ));
+    for position in &pages.undescribed {
+        say(format!("        bits are set outside every field: {position}"));
+    }
+    problems.extend(pages.problems.iter().map(|problem| format!("cards: {problem}")));
+
     let checked = golden::check(&runtime, &golden::read(root)?);
     say(format!(
         "golden: {} WQEs, records, doorbells and CQEs; {} values are as requested, {} are not",
@@ -120,7 +132,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     ));
     problems.extend(divergences.problems("mstflint", &compared.others, &BTreeSet::new()));
 
-    evidence.recorded("trace", replay.confirmed);
+    evidence.recorded("trace", &replay.confirmed | &pages.confirmed);
     evidence.recorded("golden", checked.confirmed);
     evidence.recorded("mailbox", alike.confirmed);
     evidence.recorded("mstflint", compared.same);

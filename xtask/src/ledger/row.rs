@@ -44,6 +44,11 @@ pub(super) enum Source {
     RdmaCore,
     #[serde(rename = "ucx")]
     Ucx,
+    /// Drivers without libmlx5, whose commits follow what a card did.
+    #[serde(rename = "ipxe")]
+    Ipxe,
+    #[serde(rename = "snabb")]
+    Snabb,
 }
 
 impl fmt::Display for Source {
@@ -51,6 +56,8 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Self::RdmaCore => "rdma-core",
             Self::Ucx => "ucx",
+            Self::Ipxe => "ipxe",
+            Self::Snabb => "snabb",
         })
     }
 }

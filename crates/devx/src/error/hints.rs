@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use nix::errno::Errno;
-use verbless_prm::{CommandInfo, CommandStatus, Opcode};
+use verbless_prm::{CommandInfo, CommandStatus, FirmwareSyndrome, Opcode};
 
 use super::ErrorKind;
 use crate::abi::{Method, method};
@@ -16,6 +16,11 @@ pub(super) fn command_name(opcode: u16) -> Option<&'static str> {
 /// Name of a command status.
 pub(super) fn status_name(status: u8) -> &'static str {
     CommandStatus(status).name().unwrap_or("unknown status")
+}
+
+/// Name of the cause that public threads report for a syndrome, in some firmware.
+pub(super) fn reported_cause(syndrome: u32) -> Option<&'static str> {
+    FirmwareSyndrome(syndrome).name()
 }
 
 /// Hint for a command's status: from the command's own description if it has one, else from the

@@ -269,7 +269,9 @@ impl Error {
         self.0.status
     }
 
-    /// Syndrome of the command: a firmware-private number that support can look up.
+    /// Syndrome of the command: a firmware-private number that support can look up. For some, the
+    /// error's text has the name of a cause that public threads report; `verbless-model explain`
+    /// tells more about it.
     #[must_use]
     pub fn syndrome(&self) -> Option<u32> {
         self.0.syndrome
@@ -294,6 +296,9 @@ impl fmt::Display for Error {
         }
         if let Some(syndrome) = details.syndrome {
             write!(f, ", syndrome {syndrome:#x}")?;
+            if let Some(name) = hints::reported_cause(syndrome) {
+                write!(f, " ({name} by public reports)")?;
+            }
         }
         if let Some(errno) = details.errno.filter(|_| details.source.is_none()) {
             write!(f, ": {errno}")?;

@@ -46,6 +46,30 @@ fn failed_command_names_command_status_and_syndrome() {
 }
 
 #[test]
+fn reported_cause_of_syndrome_is_named() {
+    for (syndrome, text) in [
+        (0x00d6_1c0b_u32, "syndrome 0xd61c0b (SQ_CLOCK_FORMAT by public reports)"),
+        (0x00d6_1c0c, "syndrome 0xd61c0c"),
+    ] {
+        let context = context(move |method, call| {
+            (method == method::DEVX_OBJ_CREATE).then(|| {
+                let mut output = [0; 16];
+                output[0] = CommandStatus::BAD_PARAM.0;
+                output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+                call.fill(devx_obj_create::CMD_OUT, &output);
+                Err(Errno::EREMOTEIO)
+            })
+        });
+        let mut create_sq = [0; 272];
+        create_sq[0] = 0x09;
+        create_sq[1] = 0x04;
+        let error = context.obj_create(&create_sq, &mut [0; 16]).unwrap_err();
+        assert_eq!(error.syndrome(), Some(syndrome));
+        assert!(error.to_string().contains(&format!("(BAD_PARAM), {text}: EREMOTEIO")), "{error}");
+    }
+}
+
+#[test]
 fn unknown_command_and_status_still_print() {
     let context = context(|method, call| {
         (method == method::DEVX_OBJ_CREATE).then(|| {

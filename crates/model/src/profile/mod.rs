@@ -244,4 +244,6 @@ impl Profile {
 }
 
 #[cfg(test)]
+mod cards;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Looks up a log's error codes in the tables of prm/.
 
-use verbless_prm::numbers::CodeTable;
+use verbless_prm::numbers::{Code, CodeTable};
 
 use super::super::description::Description;
 use super::super::refusals;
@@ -61,10 +61,16 @@ impl<'a> Known<'a> {
         format!("health severity {value}, {name}: lower is more severe")
     }
 
-    /// The syndrome of a command: the firmware's own, or the model's.
+    /// The syndrome of a command: the firmware's own, with its cause if public reports name one, or
+    /// the model's.
     pub(super) fn firmware_syndrome(&self, syndrome: u32) -> String {
         if let Some(text) = refusals::syndrome(syndrome) {
             return text;
+        }
+        let table = self.table("firmware syndrome, by public reports");
+        if let Some(reported) = table.and_then(|it| it.get(syndrome.into())) {
+            let Code { name, doc, .. } = *reported.code;
+            return format!("syndrome {syndrome:#x}, {name} by public reports: {doc}");
         }
         match syndrome {
             0 => "syndrome 0x0: the firmware gives no reason".to_owned(),

@@ -205,6 +205,12 @@ logs! {
         "command status 0x2, BAD_OP", "errno 22, EINVAL",
         "syndrome 0x564c0008 of the model, with status BAD_PARAM",
     ], [9];
+    reported_cause_of_firmware_syndrome_is_shown: "firmware-syndromes.txt", [
+        "line 1:", "command CREATE_SQ (0x904) failed",
+        "syndrome 0xd61c0b, SQ_CLOCK_FORMAT by public reports: Reported with CREATE_SQ",
+        "line 2:", "syndrome 0xef0c8a, PD_IN_USE_OR_UNKNOWN by public reports: Reported with",
+        "line 3:", "syndrome 0x35e6ec: the firmware's own, not published",
+    ], [];
     gdb_words_are_turned_round: "gdb.txt", [
         "lines 4 to 7: (gdb) x/16xw wqe", "send WQE at 0x0: WRITE", "raddr = 0x7f5510002000",
         "byte_count = 0x1000", "lines 9 to 12:", "CQE syndrome 0x14, REMOTE_OPERATION",

@@ -15,7 +15,7 @@ use crate::description::{Description, Field, Structure};
 use crate::facts::Facts;
 use crate::repository::Result;
 use crate::runtime::Runtime;
-use crate::{adb, golden, mailbox, trace};
+use crate::{adb, cards, golden, mailbox, trace};
 use compare::{Compared, compare};
 use divergence::Divergences;
 use source::{SOURCES, Source, VENDOR, source};
@@ -31,8 +31,9 @@ pub(crate) mod table;
 pub(crate) const LEGEND: &str = "descriptions that agree, and independent lineages among them. \
      The vendor's headers are one lineage: linux, rdma-core, dpdk, ucx, freebsd, libdpcp, ipxe, \
      ofed (a fork of linux). The others are one each: mstflint, its tables of registers; openbsd, \
-     illumos, snabb, drivers that others wrote; trace, a real ConnectX-4's bring-up; golden, \
-     WQEs and CQEs of rdma-core; mailbox, what mlx5_ib writes";
+     illumos, snabb, drivers that others wrote; trace, a real ConnectX-4's bring-up and \
+     capability pages of a ConnectX-7; golden, WQEs and CQEs of rdma-core; mailbox, what mlx5_ib \
+     writes";
 
 /// A field of a structure.
 type Key<'a> = (&'a str, &'a str);
@@ -100,7 +101,9 @@ impl<'a> Evidence<'a> {
         let runtime = Runtime::new(description);
         let mut evidence = Self::tables(root, description)?;
         evidence.recorded("mstflint", adb::compare(description, &adb::read(root)?).same);
-        evidence.recorded("trace", trace::replay(&runtime, trace::read(root)?).confirmed);
+        let replay = trace::replay(&runtime, trace::read(root)?);
+        let pages = cards::check(root, &runtime)?;
+        evidence.recorded("trace", &replay.confirmed | &pages.confirmed);
         evidence.recorded("golden", golden::check(&runtime, &golden::read(root)?).confirmed);
         evidence.recorded("mailbox", mailbox::compare(&runtime, mailbox::read(root)?).confirmed);
         Ok(evidence)

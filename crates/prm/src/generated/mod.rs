@@ -67,6 +67,7 @@ mod srq;
 mod ste;
 #[cfg(feature = "steering")]
 mod steering;
+mod syndrome;
 mod uar;
 #[cfg(feature = "kernel")]
 mod verbs;
@@ -155,6 +156,7 @@ pub use srq::*;
 pub use ste::*;
 #[cfg(feature = "steering")]
 pub use steering::*;
+pub use syndrome::*;
 pub use uar::*;
 #[cfg(feature = "kernel")]
 pub use verbs::*;
@@ -1829,6 +1831,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     EswVportCvlanInsert::INFO,
     #[cfg(feature = "kernel")]
     EventType::INFO,
+    FirmwareSyndrome::INFO,
     FlexParserProtocol::INFO,
     #[cfg(feature = "queues")]
     FlowContextAction::INFO,

@@ -535,6 +535,333 @@ pub static NUMBERS: &[CodeTable] = &[
         ],
     },
     CodeTable {
+        kind: "firmware syndrome, by public reports",
+        decimal: false,
+        c_prefixes: &[],
+        messages: &[
+            "mlx5_core: `CREATE_MKEY(0x200) op_mod(0x0) failed, status bad parameter(0x3), \
+                syndrome ({x}), err(…)`",
+            "bytes 4 to 7 of an outbox; our driver's `status 0x3 (BAD_PARAM), syndrome {x}`",
+        ],
+        codes: &[
+            Code {
+                value: 0x658908,
+                name: "ENABLE_HCA_OF_LIVE_SF",
+                texts: &[],
+                doc: "Reported with ENABLE_HCA of a subfunction (BAD_RES_STATE): the recovery of \
+                    its health enabled it a second time.",
+            },
+            Code {
+                value: 0x537801,
+                name: "UC_LIST_ABOVE_MAXIMUM",
+                texts: &[],
+                doc: "Reported with SET_HCA_CAP (BAD_PARAM): log_max_current_uc_list was set on an \
+                    InfiniBand port, where its maximum is 0.",
+            },
+            Code {
+                value: 0x5add95,
+                name: "CAP_PAGE_OF_OTHER_FUNCTION",
+                texts: &[],
+                doc: "Reported with QUERY_HCA_CAP of page hca_cap_2 (op_mod 0x40, BAD_PARAM) when \
+                    SR-IOV was switched on; Linux 6496357aa5f7 mends it.",
+            },
+            Code {
+                value: 0x8fef,
+                name: "EQ_AFTER_WRONG_CAPABILITIES",
+                texts: &[],
+                doc: "Reported with CREATE_EQ (BAD_PARAM): the driver had read the capabilities at \
+                    wrong offsets.",
+            },
+            Code {
+                value: 0xef0c8a,
+                name: "PD_IN_USE_OR_UNKNOWN",
+                texts: &[],
+                doc: "Reported with DEALLOC_PD (BAD_RES_STATE): an object such as a DEK still used \
+                    the PD, or the number was not that of a PD (a ConnectX-7, firmware \
+                    28.48.1000).",
+            },
+            Code {
+                value: 0x31b635,
+                name: "PD_OF_LIVE_MKEY",
+                texts: &[],
+                doc: "Reported with DEALLOC_PD (BAD_RES_STATE): a wrong DESTROY_MKEY had left an \
+                    mkey of the PD.",
+            },
+            Code {
+                value: 0x76555f,
+                name: "UID_NOT_REGISTERED",
+                texts: &[],
+                doc: "Reported with CREATE_MKEY (a ConnectX-7, firmware 28.48.1000): no user \
+                    context has the command's uid.",
+            },
+            Code {
+                value: 0x317175,
+                name: "MKEY_OFFSET_IN_UMEM_PAGE",
+                texts: &[],
+                doc: "Reported with CREATE_MKEY over a UMEM (BAD_PARAM): the start address has \
+                    another offset in the UMEM's page than the memory has.",
+            },
+            Code {
+                value: 0x3bf6f,
+                name: "MKEY_WITHOUT_ENTRIES",
+                texts: &[],
+                doc: "Reported with CREATE_MKEY (BAD_PARAM): the number of entries had overflowed \
+                    to 0.",
+            },
+            Code {
+                value: 0x19c6d6,
+                name: "QP_LIMIT",
+                texts: &[],
+                doc: "Reported with CREATE_QP (LIM) of a ConnectX-6 that had 130763 QPs, where \
+                    ibv_devinfo shows max_qp 262144.",
+            },
+            Code {
+                value: 0x177405,
+                name: "QP_PORT_OF_REPRESENTOR",
+                texts: &[],
+                doc: "Reported with RST2INIT_QP (BAD_PARAM): the port number is not one of the \
+                    device, in switchdev mode.",
+            },
+            Code {
+                value: 0x498c8b,
+                name: "RTS2RTS_WITH_PRIMARY_PATH",
+                texts: &[],
+                doc: "Reported with RTS2RTS_QP (a ConnectX-7, firmware 28.x): opt_param_mask asks \
+                    for a new primary path, which a QP in RTS cannot get.",
+            },
+            Code {
+                value: 0x7ea02d,
+                name: "QP_NOT_FOUND",
+                texts: &[],
+                doc: "Reported with 2RST_QP and 2ERR_QP (BAD_RES_STATE): no such QP; the VF had \
+                    lost its state by a reset of its PF.",
+            },
+            Code {
+                value: 0x23528a,
+                name: "QUERY_QP_NOT_FOUND",
+                texts: &[],
+                doc: "Reported with QUERY_QP (a ConnectX-7, firmware 28.48.1000): no such QP; it \
+                    had been destroyed.",
+            },
+            Code {
+                value: 0x25b161,
+                name: "DESTROY_QP_OF_RESET_VF",
+                texts: &[],
+                doc: "Reported with DESTROY_QP (BAD_RES_STATE) as a consequence: the VF had lost \
+                    its state by a reset of its PF.",
+            },
+            Code {
+                value: 0x1870ad,
+                name: "DESTROY_CQ_OF_RESET_VF",
+                texts: &[],
+                doc: "Reported with DESTROY_CQ (BAD_RES_STATE) as a consequence: the VF had lost \
+                    its state by a reset of its PF.",
+            },
+            Code {
+                value: 0xd61c0b,
+                name: "SQ_CLOCK_FORMAT",
+                texts: &[],
+                doc: "Reported with CREATE_SQ (BAD_PARAM): ts_format asks for the free-running \
+                    clock on a device whose clock is in real time.",
+            },
+            Code {
+                value: 0x357275,
+                name: "WQ_OFFSET_IN_UMEM_PAGE",
+                texts: &[],
+                doc: "Reported with a work queue over a UMEM: it does not begin at a 64th of the \
+                    UMEM's page.",
+            },
+            Code {
+                value: 0x595b5d,
+                name: "TIS_LAG_PORT",
+                texts: &[],
+                doc: "Reported with CREATE_TIS (BAD_PARAM): lag_tx_port_affinity names a port that \
+                    the device does not have.",
+            },
+            Code {
+                value: 0x562b00,
+                name: "TIR_INNER_IP_VERSION",
+                texts: &[],
+                doc: "Reported with CREATE_TIR (BAD_PARAM) on a DPU's host: the DPU had not yet \
+                    switched tunnels on.",
+            },
+            Code {
+                value: 0xa22b82,
+                name: "DCT_OF_LAG",
+                texts: &[],
+                doc: "Reported with CREATE_DCT (BAD_PARAM): no DCT on a VF whose card is bonded.",
+            },
+            Code {
+                value: 0x5fa1c,
+                name: "VIRTQUEUE_ADDRESS",
+                texts: &[],
+                doc: "Reported with CREATE_GENERAL_OBJECT of a virtqueue (BAD_PARAM): an address \
+                    of the queue is outside its mkey.",
+            },
+            Code {
+                value: 0xf6db90,
+                name: "VIRTQUEUE_UMEM_SIZE",
+                texts: &[],
+                doc: "Reported with CREATE_GENERAL_OBJECT of a virtqueue (BAD_RES): its UMEMs are \
+                    too small, since the capabilities that give the sizes had changed.",
+            },
+            Code {
+                value: 0x63c66,
+                name: "ROCE_ADDRESS_MULTICAST_MAC",
+                texts: &[],
+                doc: "Reported with SET_ROCE_ADDRESS (BAD_PARAM): the source MAC is a multicast \
+                    address. Also seen on a VF whose state was loaded from another one.",
+            },
+            Code {
+                value: 0x12822d,
+                name: "ROCE_ADDRESS_VERSION",
+                texts: &[],
+                doc: "Reported with SET_ROCE_ADDRESS (BAD_PARAM): RoCE v1 on a function that has \
+                    no RoCE v1, such as a subfunction.",
+            },
+            Code {
+                value: 0x1e5585,
+                name: "REGISTER_LOCAL_PORT",
+                texts: &[],
+                doc: "Reported with ACCESS_REGISTER of PPCNT (BAD_PARAM): local_port is not 1 on a \
+                    function that has one port.",
+            },
+            Code {
+                value: 0x685f19,
+                name: "MPIR_ON_DPU",
+                texts: &[],
+                doc: "Reported with ACCESS_REGISTER of MPIR (BAD_SYS_STATE): the function is a \
+                    DPU's, or that of a BlueField in separated host mode.",
+            },
+            Code {
+                value: 0x9a6171,
+                name: "REGISTER_OF_RESTRICTED_PF",
+                texts: &[],
+                doc: "Reported with ACCESS_REGISTER (BAD_OP) when counters of an internal \
+                    ConnectX-7 were read, whose PF the firmware restricts.",
+            },
+            Code {
+                value: 0x7d49cb,
+                name: "LAG_WITH_BOUND_VFS",
+                texts: &[],
+                doc: "Reported with CREATE_LAG (BAD_PARAM): VFs are in use already, or SR-IOV was \
+                    switched on after the bond.",
+            },
+            Code {
+                value: 0xd3fcf1,
+                name: "LAG_PORT_SELECTION",
+                texts: &[],
+                doc: "Reported when lag_port_select_mode was changed: it needs \
+                    LAG_RESOURCE_ALLOCATION in the card's configuration.",
+            },
+            Code {
+                value: 0x754a4,
+                name: "FLOW_TABLE_OTHER_VPORT",
+                texts: &[],
+                doc: "Reported with CREATE_FLOW_TABLE (BAD_PARAM): other_vport was not set for a \
+                    table of the E-Switch of a BlueField.",
+            },
+            Code {
+                value: 0xa43321,
+                name: "FLOW_TABLE_DOUBLE_TUNNEL",
+                texts: &[],
+                doc: "Reported with CREATE_FLOW_TABLE (BAD_PARAM): IPsec in tunnel mode together \
+                    with tunnels of the E-Switch.",
+            },
+            Code {
+                value: 0x7e1580,
+                name: "FLOW_GROUP_OUTER_ALL_ZERO",
+                texts: &[],
+                doc: "Reported with CREATE_FLOW_GROUP (BAD_PARAM): the criteria enable the outer \
+                    headers, and none of their fields is masked.",
+            },
+            Code {
+                value: 0x17faa8,
+                name: "FLOW_GROUP_INNER_NOT_ENABLED",
+                texts: &[],
+                doc: "Reported with CREATE_FLOW_GROUP (BAD_PARAM): inner headers are masked, and \
+                    the criteria do not enable them.",
+            },
+            Code {
+                value: 0x3ad328,
+                name: "FLOW_VALUE_OUTSIDE_MASK",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): the match value has a bit \
+                    that the group's mask lacks.",
+            },
+            Code {
+                value: 0x144b7a,
+                name: "FLOW_WITHOUT_DESTINATION",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): neither a forward nor a drop \
+                    action.",
+            },
+            Code {
+                value: 0x8708c3,
+                name: "FLOW_DROP_WITH_MODIFY",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): a drop together with a \
+                    change of headers.",
+            },
+            Code {
+                value: 0xaca205,
+                name: "FLOW_MIXED_DESTINATIONS",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): the list of destinations \
+                    mixes kinds of tables (hairpin rules).",
+            },
+            Code {
+                value: 0xcdb051,
+                name: "FLOW_UPLINK_TO_UPLINK",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): a packet from the uplink \
+                    goes out of the uplink.",
+            },
+            Code {
+                value: 0xa9c090,
+                name: "FLOW_PUSH_VLAN_TO_VPORT",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): a rule of the E-Switch that \
+                    pushes a VLAN must go to the uplink (ConnectX-5).",
+            },
+            Code {
+                value: 0x3b7492,
+                name: "FLOW_TTL_TO_VPORT",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_PARAM): a rule of the E-Switch that \
+                    changes the TTL goes to a vport.",
+            },
+            Code {
+                value: 0xf2ff71,
+                name: "FLOW_SOFTWARE_REFORMAT",
+                texts: &[],
+                doc: "Reported with SET_FLOW_TABLE_ENTRY (BAD_RES): software steering made the \
+                    packet reformat, and firmware does not know it.",
+            },
+            Code {
+                value: 0x1ab444,
+                name: "MODIFY_HEADER_IN_USE",
+                texts: &[],
+                doc: "Reported with DEALLOC_MODIFY_HEADER_CONTEXT (BAD_RES_STATE): a rule still \
+                    uses it.",
+            },
+            Code {
+                value: 0x179e84,
+                name: "PACKET_REFORMAT_IN_USE",
+                texts: &[],
+                doc: "Reported with DEALLOC_PACKET_REFORMAT_CONTEXT (BAD_RES_STATE): a rule still \
+                    uses it.",
+            },
+            Code {
+                value: 0x2edcc3,
+                name: "MODIFY_HEADER_ACTIONS",
+                texts: &[],
+                doc: "Reported with ALLOC_MODIFY_HEADER_CONTEXT (LIM): more actions than the \
+                    device executes.",
+            },
+        ],
+    },
+    CodeTable {
         kind: "ibv_wc_status",
         decimal: true,
         c_prefixes: &["IBV_WC_"],

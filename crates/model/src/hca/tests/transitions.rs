@@ -232,6 +232,8 @@ fn transition_rejects_foreign_optional_params() {
     assert_eq!(qp_rig.rtr2rts(OptParamMask::PM_STATE.0, none), Err(Refusal::QpMigration));
     qp_rig.rtr2rts(0, none).unwrap();
     assert_eq!(qp_rig.rts2rts(OptParamMask::Q_KEY.0, none), refused);
+    // A ConnectX-7 refuses it with syndrome 0x498c8b.
+    assert_eq!(qp_rig.rts2rts(OptParamMask::PRIMARY_ADDR_PATH.0, none), refused);
     assert_eq!(qp_rig.rts2rts(0x8000_0000, none), refused);
 }
 

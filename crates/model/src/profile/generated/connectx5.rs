@@ -15,6 +15,9 @@ pub(super) fn profile() -> File {
             HcaCapPage::GENERAL,
             values!(|it: HcaCap| {
                 it.set_log_max_pd(24);
+                it.set_log_max_qp(18);
+                it.set_device_frequency_mhz(156);
+                it.set_device_frequency_khz(156250);
                 it.set_steering_format_version(SteeringFormat::CONNECTX_5);
             }),
         ),

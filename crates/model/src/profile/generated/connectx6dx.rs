@@ -72,7 +72,7 @@ pub(super) fn profile() -> File {
                     it.set_log_max_eq_sz(22);
                     it.set_log_max_cq(24);
                     it.set_log_max_cq_sz(22);
-                    it.set_log_max_qp(18);
+                    it.set_log_max_qp(17);
                     it.set_log_max_qp_sz(15);
                     it.set_log_max_srq(23);
                     it.set_log_max_srq_sz(15);
@@ -163,8 +163,8 @@ pub(super) fn profile() -> File {
                     it.set_uar_sz(5);
                     it.set_num_of_uars_per_page(1);
                     it.set_log_pg_sz(12);
-                    it.set_device_frequency_mhz(156);
-                    it.set_device_frequency_khz(156250);
+                    it.set_device_frequency_mhz(1000);
+                    it.set_device_frequency_khz(1000000);
                     it.set_force_teardown(true);
                     it.set_fast_teardown(true);
                     it.set_qp_error_syndrome(true);

@@ -14,6 +14,8 @@ pub(super) fn profile() -> File {
         caps: base.caps.with(
             HcaCapPage::GENERAL,
             values!(|it: HcaCap| {
+                it.set_device_frequency_mhz(156);
+                it.set_device_frequency_khz(156250);
                 it.set_atomic(false);
                 it.set_cq_resize(false);
                 it.set_relaxed_ordering_write(false);

@@ -38,6 +38,7 @@ cases!(
     frame_rings_wrap,
     frame_without_receive_is_counted_as_lost,
     oversized_frame_fails_only_its_receive,
+    receive_with_mkey_of_another_pd_fails,
     frame_above_port_mtu_is_dropped,
     vlan_tag_is_kept_or_stripped_into_cqe [STRIPS_VLAN],
     cqe_reports_headers_and_checksum_validity,
@@ -146,6 +147,25 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     let (done, seen) = hosts.arrived()??;
     ensure!(done.cookie == 1 && seen == bytes, "the next frame");
     Ok(())
+}
+
+fn receive_with_mkey_of_another_pd_fails(lab: &Lab) -> Result<(), Stop> {
+    let mut hosts = Hosts::new(lab)?;
+    let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
+    let stranger = Domain::new(&hosts.into.device)?.region(4096, KeyAccess::LOCAL)?;
+    hosts.receiver.post(stranger.sge(0, 2048)?, 7)?;
+    hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 100, 1))?;
+    match hosts.arrived()? {
+        Err(CompletionError::Failed(failure)) => {
+            ensure_eq!(
+                (failure.status, failure.cookie),
+                (WcStatus::LocalProtection, 7),
+                "the error of the receive"
+            );
+            Ok(())
+        }
+        other => Err(Stop::fail(format!("{other:?}, not a protection error"))),
+    }
 }
 
 fn frame_above_port_mtu_is_dropped(lab: &Lab) -> Result<(), Stop> {

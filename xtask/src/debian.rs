@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(of("linux-image-6.1."), Some("linux-image-6.1.0-50-cloud-amd64"));
         assert_eq!(of("linux-image-7.2."), None);
         let whole = Some("linux-image-6.12.90+deb13-amd64");
-        assert_eq!(with("linux-image-6.12.", "-amd64"), whole, "of its own sort only");
+        assert_eq!(with("linux-image-6.12.", "-amd64"), whole, "cloud kernels have another end");
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! dependency of the library are `src` and `build.rs`; one that only tests, benches or examples
 //! name belongs in the dev-dependencies.
 //!
-//! The driver also builds on seven packages that its users know (`missing`): one of the driver's
-//! crates declares each, and names it in its sources.
+//! The driver builds on seven widely used packages (`BUILDS_ON`), rather than on code of its own:
+//! for each of them, a crate of the driver must declare the package and name it in its sources
+//! (`missing`).
 //!
 //! Programs outside of the workspace have lock files of their own, which must know its packages
 //! (`outdated`).

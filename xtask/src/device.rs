@@ -10,7 +10,7 @@ use crate::workspace::{Result, workspace_root};
 const TARGET: &str = "riscv64imac-unknown-none-elf";
 const PROGRAM: &str = "crates/ring/tests/device";
 
-/// Our crates, and their allowed dependencies. None contains a part of `std`.
+/// Our crates, and their allowed dependencies. No dependency contains a part of `std`.
 const ALLOWED: [&str; 8] = [
     "device",
     "verbless_ring",

@@ -1,6 +1,6 @@
-//! Programs on DOCA RDMA of this project: one connects to a program on libibverbs, the samples of
-//! the guide connect to each other, and clients to a file server. The steps `run: peers` and `VM:
-//! peers` of `cargo xtask test`.
+//! Runs this project's programs on DOCA RDMA: one connects to a program on libibverbs, the samples
+//! of the guide connect to each other, and clients connect to a file server. The steps `run: peers`
+//! and `VM: peers` of `cargo xtask test`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ fn example(name: &str) -> Result<String> {
     Ok(program(&format!("examples/{name}"))?.display().to_string())
 }
 
-/// Runs all of them under `verbless-model run`.
+/// Runs all programs under `verbless-model run`.
 pub(crate) fn under_run() -> Result<Outcome> {
     let peer = match rdma_peer()? {
         Ok(peer) => peer,

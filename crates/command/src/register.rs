@@ -59,7 +59,7 @@ impl Device {
         let Some(control) = self.fwctl()? else {
             return Err(none(
                 "the function has no /dev/fwctl/fwctlN either, which Linux has from 6.15 on with \
-                 CONFIG_FWCTL_MLX5 (`modprobe mlx5_fwctl`), and for no sub-function"
+                 CONFIG_FWCTL_MLX5 (`modprobe mlx5_fwctl`), but not for a sub-function"
                     .into(),
             ));
         };
@@ -127,7 +127,7 @@ impl Device {
     }
 }
 
-/// A command whose mailboxes end with the register.
+/// Sends a command whose input and output end with the register's bytes.
 fn exchange<R: Structure>(
     head: &[u8],
     answer: usize,

@@ -55,8 +55,8 @@ impl Context {
     /// Opens `device` of `backend` and creates a context with DevX and dynamic UARs.
     ///
     /// # Errors
-    /// Those of [`Backend::open`]; [`ErrorKind::NoDevx`] when only a context without DevX can be
-    /// created.
+    /// The errors of [`Backend::open`]; [`ErrorKind::NoDevx`] when only a context without DevX can
+    /// be created.
     pub fn open(backend: &dyn Backend, device: &DeviceInfo) -> Result<Self> {
         Self::from_device(backend.open(device)?, device.clone())
     }

@@ -91,8 +91,8 @@ impl Context {
     /// The GIDs in use of all ports. An InfiniBand entry without an interface id is not in use.
     ///
     /// # Errors
-    /// Those of [`query_port`](Self::query_port), which gives the tables' lengths; EINVAL if the
-    /// GIDs do not fit one request (2047 entries).
+    /// The errors of [`query_port`](Self::query_port), which gives the tables' lengths; EINVAL if
+    /// the GIDs do not fit one request (2047 entries).
     pub fn gid_table(&self) -> Result<Vec<GidTableEntry>> {
         let mut room = 0usize;
         for port in 1..=self.attributes().driver.num_ports.clamp(1, 255) {

@@ -217,7 +217,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The same as `Display`, in hexadecimal.
+/// `PciAddress(…)` around the text of `Display`, whose numbers are hexadecimal.
 impl fmt::Debug for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PciAddress({self})")

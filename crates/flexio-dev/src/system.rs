@@ -352,7 +352,7 @@ pub(crate) mod tests {
             assert_eq!(end(ends), (number, [argument, 0, 0]), "row {index}");
         }
         assert_eq!(end(|| error(128)), (5, [128, 0, 0]), "the first code of a program");
-        assert_eq!(end(|| error(127)), (5, [0x42, 0, 0]), "none of a program");
+        assert_eq!(end(|| error(127)), (5, [0x42, 0, 0]), "programs have no code below 128");
     }
 
     #[test]

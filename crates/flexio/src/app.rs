@@ -133,7 +133,7 @@ impl App {
     }
 
     /// Describes a function with `#[rpc]`, or an event handler (`flexio_func_get_register_info`);
-    /// `None` if the program has none of this name.
+    /// `None` if the program has no function of this name.
     pub fn function_info(&self, name: &str) -> Option<FunctionInfo<'_>> {
         let signature = self.entry_points().find(|it| name_of(it) == name)?;
         let symbol = self.program.symbol(name).filter(|symbol| symbol.function)?;
@@ -163,7 +163,7 @@ impl App {
     /// The function of this name, if it takes and returns these types.
     ///
     /// # Errors
-    /// The program has no such function, or one of other types; the error has them.
+    /// The program has no such function, or its function has other types, which the error names.
     pub fn function<A: Arguments, R: Word>(&self, name: &str) -> Result<Function<A, R>, Error> {
         let function = Function::named(name);
         self.address_of(&function).map(|_| function)
@@ -224,6 +224,6 @@ fn check_name(of: &str, name: &str) -> Result<(), Error> {
     }
     let begin: String = name.chars().take(20).collect();
     Err(Error::Failed(format!(
-        "the name of {of}, {begin}..., has {length} bytes, of {MAX_NAME_LEN} at most"
+        "the name of {of}, {begin}..., has {length} bytes; the limit is {MAX_NAME_LEN}"
     )))
 }

@@ -194,7 +194,7 @@ impl QueueMemory {
         self
     }
 
-    /// The same memory for a command.
+    /// This memory as the parameter of a command.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.inner.clone()
     }

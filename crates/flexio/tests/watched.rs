@@ -50,7 +50,7 @@ fn destroy_of_running_call_survives_command_watcher() -> Result {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let destroyed = destroy_running_calls(&first, 500).map_err(|error| error.to_string());
-        sender.send(destroyed).expect("somebody waits");
+        sender.send(destroyed).expect("the test waits");
     });
     // Commands of the other function; the watcher is called for each.
     let other = std::thread::spawn({

@@ -156,7 +156,7 @@ impl Account {
         self.above.as_deref().unwrap_or(self)
     }
 
-    /// Amount that the account may hold. In general this is the amount that nobody on its level
+    /// Amount that the account may hold. In general this is the amount that no account on its level
     /// holds; while no other account on the level holds any, it is at least all but the reserve.
     /// The processes of a sole filter share only the amount that is free for other filters, because
     /// the filter loses the rest as soon as another filter holds any.

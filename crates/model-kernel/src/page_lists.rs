@@ -47,7 +47,7 @@ struct PageQueue {
     /// `count` when a client was last served, for each client that has a waiting list or is among
     /// the [`MAX_SERVED`] served last.
     served: BTreeMap<usize, u64>,
-    /// The same for their filters.
+    /// `count` when a filter was last served, for each filter that waits or was served recently.
     served_filters: BTreeMap<usize, u64>,
     /// Lists granted so far.
     count: u64,

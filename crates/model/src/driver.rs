@@ -85,7 +85,7 @@ impl DriverHandle {
     /// [`UarSpace::back`](crate::memory::UarSpace::back).
     ///
     /// # Errors
-    /// Those of `UarSpace::back`; EIO after a reset.
+    /// The errors of `UarSpace::back`; EIO after a reset.
     pub fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
         self.if_attached(|hca| hca.bar.back(page, file, offset)).unwrap_or(Err(Errno::EIO))
     }
@@ -93,7 +93,7 @@ impl DriverHandle {
     /// Restores a UAR page; does nothing after a reset.
     ///
     /// # Errors
-    /// Those of [`UarSpace::unback`](crate::memory::UarSpace::unback).
+    /// The errors of [`UarSpace::unback`](crate::memory::UarSpace::unback).
     pub fn unback_uar(&self, page: u32) -> Result<(), Errno> {
         self.if_attached(|hca| hca.bar.unback(page)).unwrap_or(Ok(()))
     }

@@ -153,8 +153,8 @@ impl Model {
     ///
     /// In threaded mode the data path waits for `sink`, which must not wait for the model: when
     /// nothing is written for five seconds, frames that do not fit into 16 MiB are dropped until a
-    /// write succeeds. They and those that cannot be written are counted by [`Watch::end`], and the
-    /// former in the capture's last blocks (`isb_ifdrop`).
+    /// write succeeds. [`Watch::end`] counts these frames and those that cannot be written; the
+    /// capture's last blocks count the dropped frames (`isb_ifdrop`).
     ///
     /// # Errors
     /// The header of the capture cannot be written.

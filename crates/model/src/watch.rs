@@ -45,7 +45,7 @@ impl Executed<'_> {
     /// The command in the text that `cargo xtask prm decode` reads.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The errors of `sink`.
     pub fn write(&self, sink: &mut dyn Write) -> std::io::Result<()> {
         let opcode = self.input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
         let name = CommandInfo::by_opcode(opcode).map_or("UNKNOWN", |command| command.name);

@@ -162,7 +162,7 @@ fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
 /// Writes a command in the format of [`parse_log`]; `origin` is its time and function.
 ///
 /// # Errors
-/// Those of `sink`.
+/// The errors of `sink`.
 pub fn write_command(
     sink: &mut dyn Write,
     origin: &str,

@@ -134,17 +134,17 @@ impl FieldInfo {
         Self { kind: Kind::Struct(info), ..Self::number(name, offset, info.bytes as u32 * 8) }
     }
 
-    /// Makes it a field with named values.
+    /// Makes the field one with named values.
     pub const fn of(self, info: &'static EnumInfo) -> Self {
         Self { kind: Kind::Enum(info), ..self }
     }
 
-    /// Makes it an array of `count` elements.
+    /// Makes the field an array of `count` elements.
     pub const fn times(self, count: u32) -> Self {
         Self { count, ..self }
     }
 
-    /// Makes it a flexible array at the end.
+    /// Makes the field a flexible array at the structure's end.
     pub const fn tail(self) -> Self {
         Self { count: 0, ..self }
     }

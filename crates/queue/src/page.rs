@@ -9,11 +9,13 @@ use verbless_devx::Uar;
 use verbless_ring::ring::{LayoutError, SharedMemory};
 use verbless_ring::uar::UarPage;
 
-/// The page of a UAR, and the UAR for the contexts that name it. It takes the UAR itself, so that
-/// a page is mapped once: two `UarPage`s would give one BlueFlame register to two queues.
+/// Maps the page of a UAR; also returns the UAR, for the contexts that name it. The function takes
+/// the UAR itself, so that each page is mapped once: two `UarPage`s would give one BlueFlame
+/// register to two queues.
 pub(crate) fn map_uar(uar: Uar) -> Result<(Arc<Uar>, UarPage), LayoutError> {
     let uar = Arc::new(uar);
-    // SAFETY: nothing else has the UAR yet, and others get it only to name it, or for `arm_new_cq`.
+    // SAFETY: no other code has the UAR yet. Later code uses it only to name it, or for
+    // `arm_new_cq`.
     let page = unsafe { page_of(uar.clone()) }?;
     Ok((uar, page))
 }

@@ -1,4 +1,4 @@
-//! Values that peers exchange, and memory, as plain values.
+//! Remote regions, range errors and memory, without a device.
 
 use verbless_queue::{Error, ErrorKind, Memory, RangeError, RemoteAddr, RemoteRegion, Rkey};
 

@@ -139,7 +139,7 @@ pub struct Rules {
 /// A number that the device, the kernel or a counter chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// A name of this kind: throughout a case, one name of theirs corresponds to one of ours.
+    /// A name of this kind: in a case, each name in their commands corresponds to one in ours.
     Name(&'static str),
     /// An address: only its offset in its page counts.
     Address,

@@ -117,7 +117,7 @@ enum FaultKind {
     Flags(u16),
     Reserved(u16),
     Data(Address),
-    /// The same memory as another attribute.
+    /// The attribute's memory is that of another attribute.
     Shared(u8),
     /// In the header: the length and the number of attributes.
     Header(u16, u16),

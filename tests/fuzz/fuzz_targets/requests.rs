@@ -19,7 +19,7 @@ use verbless_prm::{AttachToMcgIn, ServiceType};
 const OPERATIONS: usize = 128;
 const TURNS: u32 = 128;
 /// WQEBBs of a send ring, WQEs of a receive ring and of an SRQ.
-const BLOCKS: u16 = 1 << LOG_SQ;
+const WQEBBS: u16 = 1 << LOG_SQ;
 const RECEIVES: u16 = 1 << object::LOG_RQ;
 const POOL: u16 = 16;
 
@@ -31,7 +31,7 @@ enum RequestStep {
         wqe: Wqe,
         ring: bool,
     },
-    /// The same, as a BlueFlame copy to a trapped UAR page.
+    /// Posts a request as a BlueFlame copy to a trapped UAR page.
     Copy {
         qp: u8,
         wqe: Wqe,
@@ -228,7 +228,8 @@ impl Lab {
         }
     }
 
-    /// Brings a QP to RTS, connected to its twin, or to itself.
+    /// Brings a QP to RTS, connected to the QP of the same index on the other function, or to
+    /// itself.
     fn raise(&mut self, function: usize, index: u8) {
         for step in [Step::Init, Step::Receive, Step::Send] {
             self.step(function, index, step);
@@ -283,7 +284,7 @@ impl Lab {
         let memory = &self.machine.guests[function].memory;
         let ring = queue.ring + object::RQ_BYTES;
         for (number, block) in (0..).zip(bytes.chunks(64)) {
-            let at = queue.posted.wrapping_add(number) % BLOCKS;
+            let at = queue.posted.wrapping_add(number) % WQEBBS;
             memory.put(ring + u64::from(at) * 64, block);
         }
         queue.posted = queue.posted.wrapping_add(bytes.len().div_ceil(64) as u16);

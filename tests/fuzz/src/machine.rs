@@ -17,7 +17,7 @@ use crate::guest::{Corruption, Guest};
 use crate::object::{self, Object, Step};
 use crate::tweak::{self, Tweak};
 
-/// Kinds of numbers.
+/// The kinds of objects whose numbers a guest knows.
 #[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     Pd,
@@ -75,8 +75,8 @@ pub struct ObjectNumbers {
 
 impl ObjectNumbers {
     /// A number of this kind; some indexes give a number that no object has.
-    pub fn pick(&self, sort: ObjectKind, index: u8) -> u32 {
-        let numbers = &self.numbers[sort as usize];
+    pub fn pick(&self, kind: ObjectKind, index: u8) -> u32 {
+        let numbers = &self.numbers[kind as usize];
         match index {
             0xfe => 0xff_ffff,
             0xff => 1,
@@ -85,11 +85,11 @@ impl ObjectNumbers {
         }
     }
 
-    pub fn add(&mut self, sort: ObjectKind, number: u32) {
-        self.numbers[sort as usize].push(number);
+    pub fn add(&mut self, kind: ObjectKind, number: u32) {
+        self.numbers[kind as usize].push(number);
     }
 
-    /// Pages for rings and records; they wrap around at the end.
+    /// Allocates pages for rings and records. After the last page it returns the first ones again.
     pub fn allocate(&mut self, pages: u64) -> u64 {
         let at = QUEUES + self.next;
         self.next = (self.next + pages * 0x1000) % (DATA - QUEUES - 0x8000);
@@ -268,7 +268,7 @@ impl Machine {
         self.moved().iter().any(|&moved| moved > MAX_MOVED_BYTES)
     }
 
-    /// Destroys everything; nothing may be left.
+    /// Tears all functions down, and asserts that no object is left.
     pub fn finish(mut self) {
         for function in 0..self.guests.len() {
             self.guests[function].set_queue(&mut self.device, COMMANDS);

@@ -38,7 +38,7 @@ impl Memory {
         Self::with_files().0
     }
 
-    /// The same, and its files: the writable part, and the read-only part.
+    /// Zeroed memory, and its two files: the writable part, and the read-only part.
     pub fn with_files() -> (Arc<Self>, [File; 2]) {
         let inner = GuestMemory::default();
         let files = [ram(BYTES), ram(READ_ONLY_BYTES)];

@@ -1,8 +1,8 @@
 //! Waiting by spinning, with a limit.
 //!
 //! On a machine with at most two processors, a waiting thread yields after a while: two ends that
-//! spin there would keep a software device from its work. With more processors it never leaves its
-//! own, because a system call would be a part of the latency that is measured.
+//! spin there would keep a software device from its work. With more processors it never yields,
+//! because a system call would be a part of the measured latency.
 
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
@@ -33,13 +33,14 @@ impl Wait {
         Self { small, vain: 0, since: None, begun: Instant::now() }
     }
 
-    /// Something has happened.
+    /// Notes progress: the wait begins anew.
     #[inline(always)]
     pub(crate) fn progress(&mut self) {
         self.vain = 0;
     }
 
-    /// Nothing has happened; fails if that lasts for 10 s, or if all takes longer than 100 s.
+    /// Notes a look without progress. Fails after 10 s without progress, or if the measurement
+    /// takes longer than 100 s.
     #[inline(always)]
     pub(crate) fn vain(&mut self) -> Result {
         self.vain += 1;
@@ -63,7 +64,7 @@ impl Wait {
         self.in_time(now)
     }
 
-    /// Fails if all has taken too long.
+    /// Fails if the measurement has taken too long.
     pub(crate) fn in_time(&self, now: Instant) -> Result {
         match now - self.begun > LIMIT {
             true => Err(format!(

@@ -73,7 +73,8 @@ fn max_source_port(page: Option<&RoceCap>) -> u32 {
     page.map_or(0xffff, |page| page.r_roce_max_src_udp_port().into())
 }
 
-/// The same of tables of NIC receive, of a device that has such tables.
+/// Name, field and minimum of a capability of NIC receive tables, for devices that have such
+/// tables.
 type MinTableCap = (&'static str, fn(&FlowTablePropLayout) -> u32, u32);
 
 /// The sizes of tables that Linux needs for the rules of cases: each priority has a table of 2^16

@@ -46,7 +46,7 @@ fn read_by_call(bytes: &mut [u8], address: u64) -> Result<usize, Errno> {
     process_vm_readv(Pid::this(), &mut [IoSliceMut::new(bytes)], &from)
 }
 
-/// The same through `/proc/self/mem`.
+/// Copies bytes from an address through `/proc/self/mem`.
 fn read_by_file(bytes: &mut [u8], address: u64) -> Option<usize> {
     File::open("/proc/self/mem").ok()?.read_at(bytes, address).ok()
 }

@@ -162,8 +162,8 @@ impl RegisteredMemory {
         Ok(Self { memory: memory.clone(), umem })
     }
 
-    /// A part of it for a queue. The case writes there instead of the device, on the thread that
-    /// uses the queue.
+    /// A part of the memory for a queue. The case writes there instead of the device, on the thread
+    /// that uses the queue.
     pub(crate) fn ring(&self, at: usize, length: usize) -> Result<RingMemory, Stop> {
         let part = self.memory.slice(at, length)?;
         // SAFETY: a case has one thread, and makes one queue over each part.
@@ -258,9 +258,9 @@ pub(crate) fn request(
 ) -> Result<(), Errno> {
     let mut words = words(method, attributes);
     spoil(&mut words);
-    // SAFETY: pointers lead to the bytes that the attributes borrow until here, or below the lowest
-    // address that can be mapped, as 16-bit numbers do when taken for pointers; `spoil` changes
-    // only the header.
+    // SAFETY: each pointer leads to bytes that an attribute borrows until here, or is a 16-bit
+    // number, which is below the lowest address that can be mapped; `spoil` changes only the
+    // header.
     unsafe { device.ioctl(&mut words) }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
     license: Option<String>,
-    /// `None`: the workspace's own.
+    /// `None` for a package of the workspace.
     pub(super) source: Option<String>,
     pub(super) repository: Option<String>,
     manifest_path: PathBuf,
@@ -48,7 +48,7 @@ struct Locked {
 }
 
 impl Packages {
-    /// Reads those that a target needs; cargo fetches them.
+    /// Reads the packages that a target needs; cargo fetches them.
     pub(super) fn read(source: &Path, target: &str) -> Result<Self> {
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["metadata", "--format-version=1", "--locked", "--filter-platform", target])

@@ -46,7 +46,7 @@ pub(super) enum Fate {
     Unviable,
     /// It cannot be switched, so it was not tried.
     Unswitched,
-    /// In no test do its operands have bits in common: it is equivalent to the original.
+    /// Its operands never have common bits in a test: the mutant is equivalent to the original.
     Equivalent,
     /// A test of its own crate failed or hung.
     KilledByOwn,
@@ -229,7 +229,7 @@ impl Tree {
         Ok(command)
     }
 
-    /// What such a program prints.
+    /// The output of a program of tests.
     pub(super) fn output(&self, program: &Executable, arguments: &[&str]) -> Result<String> {
         let arguments: Vec<String> = arguments.iter().map(|&it| it.into()).collect();
         let mut command = self.test(program, &arguments)?;
@@ -260,7 +260,7 @@ impl Tree {
     }
 }
 
-/// Whether a test ends in time, and well.
+/// Whether a test succeeds before the time limit.
 pub(super) fn passes(command: Command, limit: Duration) -> Result<bool> {
     ends_well(spawn(command)?, limit, || false)
 }

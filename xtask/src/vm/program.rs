@@ -14,7 +14,8 @@ use crate::workspace::{Result, cargo, workspace_root};
 /// The script that runs rdma-core's and perftest's programs.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");
 
-/// The conformance suite's program, and that of the cases of two programs, each with its package.
+/// The programs of the conformance suite and of its cases with two processes, each with its
+/// package.
 const SUITE: &str = "hwtest";
 const PROGRAMS: [(&str, &str); 2] =
     [(SUITE, "verbless-conformance"), ("process", "verbless-process")];
@@ -141,13 +142,14 @@ impl Program {
         Self { words: vec![path.clone()], files: vec![(path, text.into_bytes())] }
     }
 
-    /// The shell's command line that runs it.
+    /// The shell's command line that runs the program.
     pub(crate) fn command_line(&self) -> String {
         let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
         format!("exec {}\n", words.join(" "))
     }
 
-    /// The files of this machine that it needs: their paths in the guest, and their contents.
+    /// The files of this machine that the program needs: their paths in the guest, and their
+    /// contents.
     pub(crate) fn files(&self) -> &[(String, Vec<u8>)] {
         &self.files
     }

@@ -330,7 +330,7 @@ fn thread_and_call_send_all_entry_fields() {
     assert_eq!((sent.process_id(), sent.entry(), sent.metadata()), (process.id(), ILLEGAL, 0));
     assert_eq!((sent.affinity(), sent.affinity_id()), (DpaAffinity::NONE, 0));
     let ids = [sent.outbox_id(), sent.window_id(), sent.second_window_id()];
-    assert_eq!(ids, [0xffff; 3], "none");
+    assert_eq!(ids, [0xffff; 3], "no outbox and no windows");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     assert_eq!(partition.query().unwrap(), alone);
     let other = device.create_dpa_partition(&attr(units - 3)).unwrap();
     assert_ne!(other.id(), partition.id());
-    assert_eq!(other.query().unwrap(), attr(units - 3), "each is asked for by its number");
+    assert_eq!(other.query().unwrap(), attr(units - 3), "a query names its partition by number");
     partition.set_units(&[units - 2, units - 4]).unwrap();
     let group = partition.create_group("one", &[units - 2]).unwrap();
     assert_eq!(group.units().unwrap(), [units - 2]);
@@ -93,7 +93,7 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     assert_eq!(group.units().unwrap(), [units - 4]);
     drop(group);
     let group = partition.create_group("two", &[units - 4]).expect("the unit is free again");
-    let error = partition.destroy().expect_err("a group is of it");
+    let error = partition.destroy().expect_err("a group is in the partition");
     assert_eq!(error.kind(), ErrorKind::Command, "{error}");
     assert!(error.to_string().contains("ACCESS_REGISTER (0x805) by FWCTL_RPC"), "{error}");
     group.destroy().unwrap();

@@ -50,7 +50,7 @@ impl Waiter {
     /// Waits until a channel is readable; false if `timeout` passes first. `None` waits forever.
     ///
     /// # Errors
-    /// Those of poll.
+    /// The errors of `poll`.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         wait(self.files.0.as_fd(), timeout)
             .map_err(|errno| failed("waiting for event channels", errno))

@@ -27,7 +27,7 @@ pub trait Backend: Send + Sync {
     /// The device of this name (`mlx5_0`), or the first one at this PCI address (`0000:08:00.0`).
     ///
     /// # Errors
-    /// Those of [`enumerate`](Self::enumerate), and
+    /// The errors of [`enumerate`](Self::enumerate), and
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with the names that exist.
     fn find(&self, name: &str) -> Result<DeviceInfo, Error> {
         let devices = self.enumerate()?;

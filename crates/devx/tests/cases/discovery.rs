@@ -182,7 +182,7 @@ fn enumerate_error_names_cause_of_missing_device() {
 #[test]
 fn open_error_of_node_suggests_remedy() {
     for (target, kind, errno, words) in [
-        // Read-only for everybody, root included.
+        // Read-only for all users, root included.
         (
             Some("/proc/sys/kernel/ostype"),
             ErrorKind::Permission,

@@ -233,7 +233,7 @@ fn control_of(tree: &Tree) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
 #[test]
 fn fwctl_node_is_found_in_sysfs() {
     let tree = machine();
-    assert!(control_of(&tree).unwrap().is_none(), "there is none");
+    assert!(control_of(&tree).unwrap().is_none(), "the machine has no node");
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
     let error = control_of(&tree).err().expect("the device has no fwctl node");
     assert_eq!((error.kind(), error.errno()), (ErrorKind::NoDevice, Some(Errno::ENOENT)));

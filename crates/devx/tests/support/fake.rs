@@ -101,7 +101,7 @@ impl Fake {
         Self::with_pages(4096, decide)
     }
 
-    /// The same of a kernel with pages of `page` bytes.
+    /// Like `new`, for a kernel with pages of `page` bytes.
     pub(crate) fn with_pages(
         page: usize,
         decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,

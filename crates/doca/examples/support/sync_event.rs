@@ -87,7 +87,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Destroys it, in order.
+    /// Stops and destroys the sync event and its objects, users first.
     pub(crate) fn destroy(self) -> Result {
         let stopped = match self {
             Self::Sync(event) => event.stop(),

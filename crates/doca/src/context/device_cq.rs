@@ -208,7 +208,7 @@ impl DeviceCq {
         Ok(Self { dev, cq, events, removed: false, spare, failed: false, contexts: 0, owner: None })
     }
 
-    /// Creates one for a test of a single engine.
+    /// Creates a `DeviceCq` for a test of a single engine.
     #[cfg(test)]
     pub(crate) fn for_test(dev: &Dev, depth: u32) -> Result<Self> {
         Self::new(dev, depth, None)

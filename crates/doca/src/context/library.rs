@@ -25,7 +25,7 @@ pub(crate) mod sealed {
 
     /// An object that may be on a work queue.
     pub trait Member {
-        /// The object's id there; `None` if it was never on one.
+        /// The object's id on its work queues; `None` if it was never on a work queue.
         fn member(&self) -> Option<CtxId>;
     }
 

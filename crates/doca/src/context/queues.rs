@@ -21,10 +21,11 @@ use crate::error::{Error, ErrorKind, Refused, Result};
 /// The engines and completion queues of a work queue. They do not know the submitters of jobs.
 pub(crate) struct Queues {
     depth: u32,
-    /// Jobs that may begin before others end.
+    /// The number of jobs that may begin before another one ends.
     left: u32,
     /// Indexed by the context's number modulo the slots: with a slot for each residue, the index
-    /// needs no bounds check. They are in this struct, because each job reads one twice.
+    /// needs no bounds check. The slots are in this struct, not on the heap, because each job reads
+    /// its context's slot twice.
     near: [ContextSlot; NEAR],
     /// Contexts whose slot in `near` was taken.
     far: Vec<ContextSlot>,

@@ -63,8 +63,8 @@ pub struct Chunk {
     stopped: AtomicBool,
 }
 
-/// The device and key with access to memory, as far as a single comparison can decide it. It stays
-/// valid while a buffer points to the memory.
+/// The device and key with access to memory, for a check of the device by a single comparison. It
+/// stays valid while a buffer points to the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedKey {
     /// The [id](Dev::id) of the device that may read; 0 if unknown. For a peer's memory it is
@@ -281,7 +281,7 @@ impl Chunk {
         self.stopped.store(stopped, Ordering::Relaxed);
     }
 
-    /// Pools and arrays whose buffers point here, out or not.
+    /// The number of pools and arrays over this range, whether or not their buffers are in use.
     pub(crate) fn pools(&self) -> u64 {
         self.pools.load(Ordering::Acquire)
     }

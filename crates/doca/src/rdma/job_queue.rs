@@ -17,7 +17,7 @@ pub(super) struct JobQueue {
     pub(super) next: u32,
     pub(super) first: u32,
     pub(super) mask: u32,
-    /// Jobs that may begin before others end.
+    /// The number of jobs that may begin before another one ends.
     pub(super) left: u32,
     pub(super) jobs: Box<[JobSlot]>,
 }
@@ -53,8 +53,8 @@ pub(super) struct RunningJob {
     pub(super) job_type: JobType,
 }
 
-/// The slot of a job in flight. Its parts are optional, instead of the whole job: an empty optional
-/// job would be moved, too.
+/// The slot of a job in flight. Each buffer is optional, rather than the whole job: to empty an
+/// `Option<RunningJob>`, the compiler would move all its bytes.
 #[derive(Default)]
 pub(super) struct JobSlot {
     pub(super) local: Option<Buf>,

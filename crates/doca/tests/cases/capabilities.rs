@@ -76,7 +76,7 @@ fn dma_works_only_with_memcpy_capability() {
             assert_eq!(done.destination.to_vec().unwrap(), b"capable");
         }
     }
-    assert!(seen.iter().all(|&count| count > 0), "of both: {seen:?}");
+    assert!(seen.iter().all(|&count| count > 0), "devices with and without DMA: {seen:?}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn forged_export_rights_are_stopped_by_device() {
     let error = copy(&dpu, &near, &imported).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
     assert!(bytes(&far) == [0; 4096]);
-    // The same with another access key: the alias is refused.
+    // With another access key, the device refuses the alias.
     forged[60] ^= 1;
     let sum = sha2::Sha256::digest(&forged[..covered]);
     forged[covered..].copy_from_slice(&sum[..8]);

@@ -160,7 +160,7 @@ fn stopped_dynamic_mmap_rejects_changes_and_bufs() {
     bad(inventory.buf_dup(&buffer).map(drop));
     bad(pool.alloc().map(drop));
     assert_eq!((inventory.num_free_elements(), pool.num_free_elements()), (1, 2));
-    assert_eq!(buffer.to_vec().unwrap(), [0; 8], "a buffer that there is stays");
+    assert_eq!(buffer.to_vec().unwrap(), [0; 8], "an existing buffer stays valid");
 
     map.start().unwrap();
     assert_eq!(inventory.buf_dup(&buffer).unwrap().head(), address);

@@ -204,7 +204,7 @@ fn wait_threshold_is_0_to_254() {
         }
         workq.submit(context.set(threshold + 1)).unwrap();
         assert_eq!((value(&mut workq), value(&mut workq)), (None, None));
-        // The same without a delay.
+        // A wait that is submitted after the set completes, too.
         run(&mut workq, context.wait_gt(threshold));
     }
 }
@@ -296,7 +296,11 @@ fn jobs_behind_failed_one_end_individually() {
             match workq.retrieve_within(TIMEOUT) {
                 Err(Retrieve::IoFailed(event)) => {
                     let kind = event.result().unwrap_err().kind();
-                    assert_eq!(kind, ErrorKind::NotPermitted, "of its own, in round {round}");
+                    assert_eq!(
+                        kind,
+                        ErrorKind::NotPermitted,
+                        "each job reports the refusal, round {round}"
+                    );
                     came.push(event.user_data().0);
                 }
                 other => panic!("{other:?}"),

@@ -71,7 +71,7 @@ impl Gate {
     fn pass(&self) {
         let ours = thread::current().name() == Some(HELD);
         if ours && self.armed.swap(false, Ordering::AcqRel) {
-            self.reached.send(()).expect("somebody waits");
+            self.reached.send(()).expect("the test waits");
             let go = self.go.lock().expect("no thread panics here");
             if go.recv_timeout(Duration::from_secs(10)) == Err(RecvTimeoutError::Timeout) {
                 self.expired.store(true, Ordering::Release);

@@ -120,7 +120,7 @@ fn outbox_config_selects_and_extends_outboxes() {
 fn window_config_selects_window_and_sets_mkey() {
     let thread = Thread::new();
     let context = thread.context;
-    assert_eq!(window_mkey_config(SECONDARY, 1), Err(Failed), "there is none");
+    assert_eq!(window_mkey_config(SECONDARY, 1), Err(Failed), "there is no window");
     assert_eq!(answering(4, || window_config(SECONDARY, 1, 1)), Err(Failed));
     assert_eq!(thread.key(1), 0, "the key of a window that is not there");
     window_config(SECONDARY, 1, 0x11).unwrap();
@@ -151,7 +151,11 @@ fn window_calls_find_and_copy_host_memory() {
     assert_eq!(bytes, [2, 3]);
     assert_eq!(window_copy_to_host(PRIMARY, BEYOND, &bytes), Err(Failed));
     assert_eq!(window_copy_from_host(PRIMARY, &mut bytes, BEYOND), Err(Failed));
-    assert_eq!(window_copy_from_host(SECONDARY, &mut bytes, host), Err(Failed), "there is none");
+    assert_eq!(
+        window_copy_from_host(SECONDARY, &mut bytes, host),
+        Err(Failed),
+        "there is no window"
+    );
 
     let mut address = 5;
     let found = with_context::window_ptr_acquire(context, BEYOND, &mut address);

@@ -22,7 +22,7 @@ use crate::trace::{flush, flush_tracer, pass, record};
 const LOG_ENTRIES: u8 = 2;
 const WQEBBS: usize = 8;
 
-/// Words that others write, too, at a multiple of 64.
+/// Words at a multiple of 64 that the code under test writes, too.
 struct Words(&'static [AtomicU64]);
 
 impl Words {
@@ -384,7 +384,7 @@ fn records_are_sent_in_batches_and_by_flush() {
     flush_tracer(&host.context);
     assert_eq!(host.rung(), 0x12_3456 << 32 | 2);
     assert_eq!(host.do_it(operation::FLUSH, 0), 3, "records handed over");
-    // It fills the ring, hands nothing over, and then loses the rest.
+    // The tracer fills the ring, hands no record over, and then loses the other records.
     host.do_it(operation::LEVEL, Level::Debug as u32 | HOLDS);
     let passed = (0..9).filter(|&it: &u64| pass(&host.context, 10, (it,))).count();
     assert_eq!((passed, host.rung()), (5, 0x12_3456 << 32 | 2));
@@ -530,7 +530,7 @@ fn hand_over_takes_only_whole_batches() {
     assert_eq!(control.claim(context, 5), Some(0));
     assert_eq!([0, 1, 2, 4].map(fill), [1, 2, 3, 4]);
     assert_eq!(carried(2), 2, "the third is not a batch, and the fourth is incomplete");
-    assert_eq!(fill(3), 5, "those that are whole");
+    assert_eq!(fill(3), 5, "the fifth entry completes all five");
     assert_eq!((carried(2), carried(1)), (4, 5));
 }
 

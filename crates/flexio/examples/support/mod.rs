@@ -39,8 +39,8 @@ fn main_with<D>(
     }
 }
 
-/// The same with two devices on one Ethernet. The second is the third argument, or the first device
-/// other than the first one.
+/// Like `main` with two devices on one Ethernet. The third argument names the second device; by
+/// default it is any other device.
 #[allow(dead_code, reason = "most examples have one device")]
 pub(crate) fn main_of_two(example: impl FnOnce(&Device, &Device, &App) -> Result) -> ExitCode {
     main_with(open_two, |(device, other), app| example(device, other, app))

@@ -217,7 +217,8 @@ impl Channel {
         let app = self.process.app();
         let address = app.symbol(MANAGER).ok_or_else(|| {
             Error::Failed(format!(
-                "{} has no {MANAGER}, which verbless_flexio_dev::program! makes: it has no streams",
+                "{} has no {MANAGER}, which verbless_flexio_dev::program! defines, so it has no \
+                 streams",
                 app.name()
             ))
         })?;
@@ -330,9 +331,9 @@ impl Channel {
     /// of the old one. Later entries of threads in the old ring are lost; its memory stays until
     /// the stream is detached, and so does the user's memory: the new ring is in the heap.
     ///
-    /// After an error that leaves open whether the program has found the new ring, or what the old
-    /// one contains, the old one stays in use, and the stream is blocked until another call of this
-    /// function, which continues with both.
+    /// An error may leave it unknown whether the program uses the new ring already, or what the old
+    /// ring contains. The old ring then stays in use, and the stream is blocked until another call
+    /// of this function, which continues with both rings.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         let mut next_ring = match self.next_ring.take() {
             Some(next_ring) => next_ring,
@@ -354,7 +355,7 @@ impl Channel {
             // one.
             Err(Error::Fatal(why)) => Err(Error::Fatal(why)),
             Err(error) => {
-                // Detaching the old ring detaches the stream of its number.
+                // Both rings have the stream's number: detaching the old ring detaches the stream.
                 next_ring.attached = false;
                 self.next_ring = Some(next_ring);
                 return Err(error);

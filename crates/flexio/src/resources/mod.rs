@@ -98,7 +98,7 @@ fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, YamlError> {
     if file.len() > MAX_BYTES {
         return Err(YamlError::new(
             1,
-            format!("it has {} bytes, of {MAX_BYTES} at most", file.len()),
+            format!("it has {} bytes; the limit is {MAX_BYTES}", file.len()),
         ));
     }
     let text = std::str::from_utf8(file).map_err(|error| {
@@ -145,7 +145,7 @@ fn one(node: Node) -> Result<(String, Resources), YamlError> {
                 app_name = Some(name);
             }
             ("app_name", Value::Scalar(name)) => {
-                let why = format!("a name of {} bytes, of {MAX_NAME_LEN} at most", name.len());
+                let why = format!("a name of {} bytes; the limit is {MAX_NAME_LEN}", name.len());
                 return Err(YamlError::new(line, why));
             }
             ("eu_groups", Value::List(items)) => eu_groups = numbers(&items)?,
@@ -211,7 +211,7 @@ mod tests {
             assert!(found == line && said.contains(why), "{text:?}: {found}: {said}");
         }
         let name = format!("version: 1\nresources:\n  a:\n{long}");
-        assert_eq!(fault(&name), (4, "a name of 257 bytes, of 256 at most".into()));
+        assert_eq!(fault(&name), (4, "a name of 257 bytes; the limit is 256".into()));
         for (file, line, why) in [
             ("", 1, "comes first"),
             ("resources:\n", 1, "comes first"),
@@ -244,7 +244,7 @@ mod tests {
         let longest = of("") + "#";
         let longest = longest.clone() + &"#".repeat(MAX_BYTES - longest.len());
         assert_eq!(read(longest.as_bytes()).unwrap().len(), 1);
-        assert!(wrong(&(longest + "#")).contains("of 1048576 at most"));
+        assert!(wrong(&(longest + "#")).contains("the limit is 1048576"));
     }
 
     #[test]

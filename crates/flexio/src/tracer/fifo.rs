@@ -155,7 +155,7 @@ mod tests {
         let first = Fifo::open(&path).unwrap();
         let second = Fifo::open(&path).unwrap_err().to_string();
         assert!(second.contains("another tracer reads it"), "{second}");
-        assert!(path.exists(), "the first one's goes with that");
+        assert!(path.exists(), "the refused tracer leaves the first one's FIFO");
         drop(first);
         Fifo::open(&path).unwrap();
     }

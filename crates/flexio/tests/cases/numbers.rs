@@ -114,7 +114,7 @@ const NUMBERS: &[(&str, u32, u32)] = &[
     ("FLEXIO_LOG_LVL_DBG", LogLevel::Debug as u32, 3),
 ];
 
-/// The same for values that only the header has.
+/// A value's name, our number, and FlexIO's, for values that only the header has.
 #[rustfmt::skip]
 const OF_THE_HEADER: &[(&str, u32, u32)] = &[
     ("FLEXIO_MSG_DEV_ERROR", Level::Error as u32, 2),

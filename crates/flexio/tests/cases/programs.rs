@@ -36,7 +36,7 @@ fn app_finds_functions_by_name_and_address() -> Documented<()> {
     refused(app.function::<(u64,), u64>("absent"), "it has add(u64,u32)->u64, handler");
     assert_eq!((app.name(), app.elf()), ("documented", &*program()));
     assert_eq!(App::new("x".repeat(256).as_str(), &program())?.name().len(), 256);
-    refused(App::new("x".repeat(257).as_str(), &program()), "has 257 bytes, of 256 at most");
+    refused(App::new("x".repeat(257).as_str(), &program()), "has 257 bytes; the limit is 256");
     Ok(())
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn process() -> Documented<verbless_flexio::Process> {
     Ok(Process::create(&device(false)?, &app, &ProcessConfig::default())?)
 }
 
-/// The same on an Ethernet port.
+/// Creates a process on a device with an Ethernet port.
 pub(crate) fn process_on_ethernet() -> Documented<verbless_flexio::Process> {
     use verbless_flexio::{App, Process, ProcessConfig};
 

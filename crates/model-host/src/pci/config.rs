@@ -315,7 +315,7 @@ mod tests {
         assert_ne!(counter, read(&mut space, 0xc8), "each reader has its own value");
         space.write(0xcc, &counter);
         space.write(0xcc, &[9; 4]);
-        assert_eq!(read(&mut space, 0xcc), counter, "the first one has it");
+        assert_eq!(read(&mut space, 0xcc), counter, "the first writer keeps the semaphore");
         space.write(0xc4, &7_u32.to_le_bytes());
         assert_eq!(u32::from_le_bytes(read(&mut space, 0xc4)) >> 29, 0, "no such space");
         space.write(0xcc, &[0; 4]);

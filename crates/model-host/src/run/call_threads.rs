@@ -440,7 +440,7 @@ mod tests {
         threads.replace(started).expect("the thread starts");
         threads.begin(MAX_BUSY as u64, call(1));
         let step = threads.next_step(late + STALL_TIMEOUT, true, process_of);
-        assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
+        assert!(matches!(step, StallAction::Nothing), "no thread waits for its program: {step:?}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Directory {
         Self::create_temporary(fill)
     }
 
-    /// Creates and fills one in TMPDIR if set, else in /dev/shm, else in another temporary
+    /// Creates and fills a directory in TMPDIR if set, else in /dev/shm, else in another temporary
     /// directory.
     pub(super) fn create_temporary(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
         let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());

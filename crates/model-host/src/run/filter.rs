@@ -111,7 +111,8 @@ const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execv
 const COMPAT: (u32, [u32; 2]) = (0x4000_0003, [11, 358]);
 #[cfg(target_arch = "aarch64")]
 const COMPAT: (u32, [u32; 2]) = (0x4000_0028, [11, 387]);
-/// The same for x32, whose numbers have bit 30 set; kernels before 5.7 accept two without it.
+/// Numbers of `execve` and `execveat` in x32. They have bit 30 set; kernels before 5.7 also accept
+/// two numbers without it.
 #[cfg(target_arch = "x86_64")]
 const X32_EXECS: &[u32] = &[0x4000_0000 | 520, 0x4000_0000 | 545, 520, 545];
 #[cfg(not(target_arch = "x86_64"))]

@@ -49,7 +49,7 @@ pub(super) struct Process {
 pub(super) struct Claims {
     /// The process's account.
     account: Arc<Account>,
-    /// Counts descriptors taken from it that are about to be closed.
+    /// Counts descriptors that were taken from the process and are about to be closed.
     strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
@@ -95,8 +95,8 @@ pub(super) struct ProcFiles {
 const PROC_FILES: usize = 3;
 
 impl ProcFiles {
-    /// Opens them for the process of a thread. That may block forever, because `execve` of the
-    /// process can lock others out: the caller must hold no lock.
+    /// Opens the descriptors for the process of a thread. That may block forever, because `execve`
+    /// of the process can lock others out: the caller must hold no lock.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
@@ -515,7 +515,7 @@ impl Client for Caller {
     }
 
     fn dma_address(&self, address: u64) -> u64 {
-        // An address outside every process maps to one that no process has.
+        // An address above every process's addresses maps to a DMA address that no process has.
         dma_address(self.process.number, address).unwrap_or(u64::MAX << 12)
     }
 
@@ -1007,7 +1007,11 @@ Max processes             95932                95932                processes";
         assert!(behind(&children[2], &other).is_ok(), "another filter's");
         children[0].kill().and_then(|()| children[0].wait()).expect("the child exists");
         processes.forget_if_ended(first.pid);
-        assert_eq!(filter.account.taken(Resource::Descriptors), PROC_FILES, "of the second");
+        assert_eq!(
+            filter.account.taken(Resource::Descriptors),
+            PROC_FILES,
+            "the descriptors of the second process"
+        );
         drop(second);
         for child in &mut children[1..] {
             child.kill().and_then(|()| child.wait()).expect("the child exists");
@@ -1161,7 +1165,7 @@ Max processes             95932                95932                processes";
         assert!(std::ptr::eq(caller.eventfds(), caller.eventfds()));
         let (first, second) = (caller.dma_address(0x1000), caller.dma_address(0x3000));
         assert_eq!(second - first, 0x2000);
-        assert_eq!(caller.dma_address(u64::MAX), u64::MAX << 12, "no process has it");
+        assert_eq!(caller.dma_address(u64::MAX), u64::MAX << 12, "a DMA address of no process");
     }
 
     #[test]

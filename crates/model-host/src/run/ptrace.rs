@@ -330,7 +330,7 @@ mod tests {
             // This thread waits for children meanwhile, and receives their stops.
             while !other.is_finished() {
                 let ended = crate::run::sys::wait_for_child(libc::WNOHANG);
-                assert_eq!(ended, None, "none has ended");
+                assert_eq!(ended, None, "no child has ended");
             }
             // On a busy machine, the first may have timed out.
             let is_over = waits.is_finished();

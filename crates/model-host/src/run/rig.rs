@@ -119,7 +119,7 @@ impl InstalledFd {
         self.file.as_raw_fd() as u64
     }
 
-    /// Reads it to the end.
+    /// Reads the file to its end.
     pub(super) fn text(self) -> String {
         let mut text = String::new();
         File::from(self.file).read_to_string(&mut text).expect("the file can be read");

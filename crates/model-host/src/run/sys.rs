@@ -773,8 +773,8 @@ pub(super) fn wait_for_input(of: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let _ = poll(&mut waiting, timeout);
 }
 
-/// Waits for an ended child of this thread; returns its wait status. `None` with WNOHANG: none has
-/// ended. Passes a stop on to the thread that traces the child.
+/// Waits for an ended child of this thread; returns its wait status. `None` with WNOHANG: no child
+/// has ended. Passes a stop on to the thread that traces the child.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
     let flags = flags & libc::WNOHANG | libc::__WNOTHREAD;
@@ -783,7 +783,7 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
         let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
-            // A tracer's process gets stops even without WUNTRACED.
+            // A tracer gets the stops of its processes even without WUNTRACED.
             Ok(_tid) if libc::WIFSTOPPED(status) => {
                 #[cfg(target_arch = "x86_64")]
                 super::ptrace::stopped(_tid, status);

@@ -294,7 +294,11 @@ fn pci_listing_adds_modelled_functions() {
     if let Some(name) = expected.first() {
         let file = format!("/sys/bus/pci/devices/{name}/vendor");
         let vendor = std::fs::read_to_string(&file).expect("the file exists");
-        assert_eq!(output_of(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
+        assert_eq!(
+            output_of(&[], &format!("cat {file}")),
+            vendor.trim_end(),
+            "the kernel's own file is read"
+        );
         let relative = format!("cd /sys/bus/pci/devices; cat {name}/vendor");
         assert_eq!(output_of(&[], &relative), vendor.trim_end());
     }

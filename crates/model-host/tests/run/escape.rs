@@ -25,7 +25,7 @@ impl Secret {
         }
         symlink("secret", place.join("link")).expect("a link");
         fs::copy("/bin/true", place.join("program")).expect("a program");
-        // Only its root keeps a program out.
+        // Any user may access the directory: only a program's root keeps the program out.
         fs::set_permissions(&place, fs::Permissions::from_mode(0o777))
             .expect("this user owns the directory");
         Self(place)

@@ -163,7 +163,7 @@ fn query_context_repeats_alloc_response() {
             .send(&fixture.file)
             .map(|()| (reply, u32::from_ne_bytes(vectors), u64::from_ne_bytes(core)))
     };
-    assert_eq!(query(72), Err(Errno::EINVAL), "there is none");
+    assert_eq!(query(72), Err(Errno::EINVAL), "the file has no context yet");
     let made = fixture.get_context(1).expect("a context");
     assert_eq!(query(72), Ok((made.to_vec(), 2, 1)));
     let (longer, ..) = query(80).expect("the context");

@@ -194,7 +194,11 @@ fn rpc_checks_follow_kernel_order() {
     assert_eq!(fixture.rpc(DEBUG_READ_ONLY, &nop, &mut [0; 16]), Ok(16));
     let mut words = rpc(DEBUG_READ_ONLY, 16, 16);
     (words[2], words[3]) = (nop.as_ptr() as u64, 8);
-    assert_eq!(fixture.ioctl(RPC, &mut words), Err(Errno::EFAULT), "nowhere to answer to");
+    assert_eq!(
+        fixture.ioctl(RPC, &mut words),
+        Err(Errno::EFAULT),
+        "the outbox's address is unmapped"
+    );
     drop(memory);
 }
 
@@ -263,7 +267,7 @@ fn rpc_stamps_uid_of_file() {
     input[2..4].copy_from_slice(&[0xde, 0xad]);
     let before = input.clone();
     fixture.rpc(CONFIGURATION, &input, &mut [0; 16]).expect("the command is passed");
-    assert_eq!(input, before, "the caller's own is as it was");
+    assert_eq!(input, before, "the caller's inbox is unchanged");
     let query = sent(&fixture.device, Opcode::QUERY_ADAPTER.0).expect("the device got the command");
     let uid = u16::from_be_bytes([query[2], query[3]]);
     assert!(uid != 0 && uid != 0xdead, "{uid:#x}");
@@ -288,7 +292,7 @@ fn uctx_is_destroyed_with_file() {
     let Fixture { device, control, .. } = fixture;
     let before = count(&device);
     drop(control);
-    assert_eq!(count(&device), before + 2, "its own, and the kernel's unused one");
+    assert_eq!(count(&device), before + 2, "the file's user context, and the kernel's unused one");
     assert_eq!(device.held(), 0);
 }
 

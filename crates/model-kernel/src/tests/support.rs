@@ -573,7 +573,7 @@ impl Fixture {
         Self::of_client(device, TestClient::new())
     }
 
-    /// The same, of this client.
+    /// A file of this client without a user context.
     pub(super) fn of_client(device: Arc<Device>, client: Arc<TestClient>) -> Self {
         let kernel =
             Kernel::attach(device.clone(), Default::default()).expect("the device accepts it");

@@ -147,7 +147,7 @@ impl Method<'_> {
         let uar_page = if flags & UAR_PAGE_INDEX != 0 {
             driver.u16(24).into()
         } else {
-            // A context without static UAR pages must name one.
+            // In a context without static UAR pages, the request must name a UAR page.
             let none = || refused(Errno::EINVAL, NO_REGISTERS);
             *context.static_uars.first().ok_or_else(none)?
         };

@@ -348,7 +348,7 @@ impl Remote {
         }
     }
 
-    /// The answer that acknowledges it.
+    /// The answer that acknowledges a request of this operation.
     #[inline]
     pub(super) fn response(self) -> Response {
         match self {
@@ -358,7 +358,7 @@ impl Remote {
         }
     }
 
-    /// The counter of the responder that counts it.
+    /// The responder's counter of requests of this operation.
     pub(super) fn count(self) -> Option<Count> {
         match self {
             Self::Send => None,

@@ -18,8 +18,8 @@ use crate::memory::Fault;
 
 impl StandaloneRq<'_> {
     /// Takes a frame that a flow rule with this tag selects. The frame is lost without a receive
-    /// WQE, or if the queue is not ready. A frame that is longer than its WQE has room for uses the
-    /// WQE up for an error CQE, and the queue continues.
+    /// WQE, or if the queue is not ready. A frame that does not fit into its WQE consumes the WQE
+    /// and completes it with an error CQE; the queue continues.
     ///
     /// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en/health.h`
     /// (`cqe_syndrome_needs_recover`).

@@ -20,9 +20,9 @@ pub(crate) struct Work {
     pub operation: &'static Operation,
     /// Whether the WQE causes a CQE even when it succeeds.
     pub signaled: bool,
-    /// Whether its CQE causes an event at CQs that are armed for solicited completions only.
+    /// Whether the WQE's CQE causes an event at a CQ that is armed for solicited completions only.
     pub event: bool,
-    /// The same for the peer's CQE.
+    /// Whether the peer's CQE causes an event at such a CQ.
     pub solicited: bool,
     /// Immediate data, or the memory key that the WQE is about.
     pub immediate: u32,

@@ -112,7 +112,7 @@ impl<W: Write> Pcapng<W> {
     /// an entry for each port that misses some: their number, and one of them.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The errors of `sink`.
     pub(crate) fn end(&mut self, missing: &[(u64, SeenFrame)]) -> Result<()> {
         for (_, seen) in missing {
             self.interface(seen)?;
@@ -178,7 +178,7 @@ impl<W: Write> Capture<W> {
     /// Begins a capture.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// The errors of `sink`.
     pub(crate) fn new(sink: W, unseen: Arc<Unseen>) -> Result<Self> {
         let (file, before) = (Pcapng::new(sink)?, unseen.counts());
         Ok(Self { file, unseen, before, failed: Arc::default() })

@@ -33,8 +33,8 @@ impl Capabilities {
                     general.set_vhca_id(general.vhca_id().wrapping_add(function));
                 }
             }
-            // A driver sets the page size of the UARs: a profile that was read from a card in use
-            // has that of its machine, and a new function has 0.
+            // A driver sets the page size of the UARs. In a profile that was read from a card in
+            // use, it is that of the card's machine; a new function has 0.
             if let Some(general) = HcaCap::from_prefix_mut(&mut page.current)
                 && general.log_uar_page_sz() != 0
             {
@@ -96,7 +96,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// UARs of 4 KiB in a system page; ALLOC_UAR allocates so many at once.
+    /// The number of UARs of 4 KiB in a system page, which ALLOC_UAR allocates together.
     pub(crate) fn uars_per_page(&self) -> u32 {
         uars_per_page(self.general())
     }

@@ -84,7 +84,7 @@ impl GuestMemory {
     /// Maps `length` bytes of `file` from `offset` on at guest-physical `address`.
     ///
     /// # Errors
-    /// Those of the system; `EEXIST` if a part of the range is mapped, `EINVAL` if it wraps or is
+    /// The system's errors; `EEXIST` if a part of the range is mapped, `EINVAL` if it wraps or is
     /// empty.
     pub fn map(
         &self,

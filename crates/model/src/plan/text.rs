@@ -174,7 +174,7 @@ impl Item<'_> {
         product.ok_or_else(|| self.error(format!("is {text:?}, and must be {expected}")))
     }
 
-    /// Reads one of these names.
+    /// Reads a name, and returns its value in `names`.
     pub(super) fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, FaultPlanError> {
         let text = self.string()?;
         let found = names.iter().find(|(name, _)| *name == text);

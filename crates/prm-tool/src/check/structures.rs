@@ -35,7 +35,7 @@ impl Check<'_> {
             }
             if field.tail && field.start < bits {
                 let message = format!(
-                    "is a tail, but begins before the structure's 0x{:x} bytes end",
+                    "is a tail, but begins before byte 0x{:x}, the structure's end",
                     structure.bytes
                 );
                 self.error(file, location, message);

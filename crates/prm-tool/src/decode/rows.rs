@@ -14,7 +14,7 @@ pub(super) struct Row<'a> {
     pub(super) prefix: &'a str,
     /// The offset or address of the first byte.
     pub(super) offset: Option<u64>,
-    /// The same in octal, as od prints it.
+    /// The offset, if the digits are octal, as od prints them.
     pub(super) octal: Option<u64>,
     pub(super) bytes: Vec<u8>,
     /// Bytes per group, which may be a machine word: 1, 2, 4, 8; 0 without groups.

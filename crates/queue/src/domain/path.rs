@@ -344,7 +344,7 @@ mod tests {
         ];
         for (count, best) in [(1, 0), (2, 1), (4, 1), (5, 4), (6, 4)] {
             let found = table[..count].iter().min_by_key(|entry| rank(entry)).expect("some");
-            assert_eq!(found.index, best, "of the first {count}");
+            assert_eq!(found.index, best, "the best of the first {count} entries");
         }
     }
 

@@ -105,9 +105,9 @@ impl Chunk {
 
 /// Memory of a ring or record, by our address and by the device's.
 pub(super) struct PoolMemory {
-    /// Our side.
+    /// The memory as the CPU addresses it.
     pub(super) memory: RingMemory,
-    /// The same memory, as commands address it.
+    /// The memory as commands address it.
     pub(super) queue: QueueMemory,
 }
 

@@ -53,8 +53,8 @@ impl Memory {
         let spare = align.saturating_sub(page_size());
         let room = length.saturating_add(spare);
         let mut map = MmapOptions::new().len(room).map_anon().map_err(refused)?;
-        // After a fork, the child would share the pages with the device only until one of the two
-        // processes writes.
+        // The child of a fork would share the pages copy-on-write: after a write of the parent, the
+        // parent may have a copy, and the device still has the old page.
         map.advise(Advice::DontFork).map_err(refused)?;
         if length >= HUGE_PAGE {
             // A system without huge pages returns EINVAL; small pages work as well.
@@ -174,8 +174,8 @@ mod tests {
         panic!("no mapping has {address:#x}");
     }
 
-    /// A kernel that copies no pinned pages at a fork would move the parent's pages away from the
-    /// device.
+    /// Without this, a kernel that does not copy pinned pages at a fork gives the parent, on its
+    /// next write, another page than the device has.
     #[test]
     fn memory_is_not_inherited_by_fork() {
         // Rings, doorbell records and regions are such memory; the longest has huge pages.

@@ -195,7 +195,7 @@ impl UmrRules {
     pub const STRICT: Self =
         Self { fence: Fence::Strong, max_atomic_bytes: 8, max_klms: Self::MAX_INLINE_KLMS };
 
-    /// The same rules for a device whose send WQEs have at most `bytes` bytes (`max_wqe_sz_sq`).
+    /// Limits these rules to send WQEs of at most `bytes` bytes, the device's `max_wqe_sz_sq`.
     #[must_use]
     pub const fn with_max_wqe_bytes(mut self, bytes: usize) -> Self {
         // 16 bytes of a WQE, as ds counts them, hold one KLM.

@@ -114,7 +114,7 @@ fn attributes(arch: &str) -> Vec<u8> {
     attributes_after(&[4, 16], arch)
 }
 
-/// The same, after other attributes.
+/// The attribute of `arch` after other attributes.
 fn attributes_after(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
@@ -172,7 +172,7 @@ fn program_runs_from_its_segments() {
 fn invalid_files_are_rejected_with_reasons() {
     const SEGMENT: usize = PROGRAMS;
     let cases: [(&str, Break); 24] = [
-        ("no ELF file", |elf| elf.bytes[0] = 0),
+        ("not an ELF file", |elf| elf.bytes[0] = 0),
         ("cut off", |elf| elf.bytes.truncate(63)),
         ("riscv64imac", |elf| elf.bytes[4] = 1),
         ("riscv64imac", |elf| elf.bytes[18] = 62),

@@ -83,13 +83,14 @@ impl Random {
         }
     }
 
-    /// x0 to x28; often one of a few, so that instructions depend on each other.
+    /// A register of x0 to x28. Half of the draws are among x0 to x4, so that instructions depend
+    /// on each other.
     fn register(&mut self) -> u32 {
         let end = if self.below(2) == 0 { 29 } else { 5 };
         self.below(end) as u32
     }
 
-    /// The same, except `others`.
+    /// A register as above that is not among `others`.
     fn register_but(&mut self, others: &[u32]) -> u32 {
         loop {
             let register = self.register();

@@ -1,4 +1,4 @@
-//! A started map of 2.2 does not change.
+//! A map of DOCA 2.2 cannot be changed once it is started.
 
 use verbless_doca::{AccessFlags, Dev, Memory, Mmap};
 

@@ -145,7 +145,7 @@ fn stale_event_does_not_end_wait(lab: &Lab) -> Result<(), Stop> {
 
 fn wait_for_one_cq_keeps_events_of_others(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
-    // The same token on purpose: queues do not differ by token.
+    // Both CQs have token 7 on purpose: tokens do not distinguish queues.
     events.add(&mut pair.a.receive_cq, 7)?;
     pair.a.receive(0, 64, 0)?;
     ensure_eq!(events.park(&mut pair.a.receive_cq)?, Parked::Armed, "the state of the receive CQ");

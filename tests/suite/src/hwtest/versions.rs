@@ -17,7 +17,7 @@ pub(crate) fn line() -> &'static str {
     &LINE
 }
 
-/// The same for a report.
+/// Version, commit and PRM of this program, for a report.
 pub(crate) fn program() -> Program {
     Program {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -120,7 +120,7 @@ impl Page {
         set.map(|it| Field { name: it.leaf.path, value: it.current.to_string() }).collect()
     }
 
-    /// What a reader calls the page.
+    /// The page's name in texts for readers.
     pub(super) fn title(&self) -> String {
         match page_name(self.number) {
             Some(name) => name.to_lowercase(),

@@ -55,7 +55,8 @@ fn mask_input(input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The same for the output of a command; of an unknown one, status and syndrome remain.
+/// Zeroes the identifiers in a command's output. Of a command that the PRM does not know, status
+/// and syndrome remain.
 fn mask_output(input: &[u8], output: &[u8]) -> Vec<u8> {
     match CommandInfo::of_input(input) {
         Some(info) => mask(info.view_output(input, output)),

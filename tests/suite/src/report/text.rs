@@ -17,7 +17,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// The same for a text of several lines, which are kept.
+/// Applies `plain` to each line of a text, and keeps the line breaks.
 pub(super) fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }

@@ -10,7 +10,7 @@ use crate::{FailedCommand, Stop, ensure};
 
 /// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// The same while the other role measures.
+/// How long a role waits while the other role measures.
 pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(110);
 /// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]

@@ -147,7 +147,11 @@ fn halt_does_not_wait_for_panicked_run() {
         dpa.halt();
         sender.send(())
     });
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "`halt` waits for it");
+    assert_eq!(
+        receiver.recv_timeout(Duration::from_secs(60)),
+        Ok(()),
+        "`halt` waits for the panicked run"
+    );
 }
 
 /// Jumps over jumps: each is a block of its own.
@@ -173,9 +177,12 @@ fn translated_code_is_bounded_across_harts() {
         max = max.max(dpa.translated());
     }
     let each = JUMPS * size_of::<[u64; 5]>();
-    assert!(max > each, "{max} bytes: they translate");
+    assert!(max > each, "{max} bytes: the harts translate");
     assert!(max <= MAX_TRANSLATED_BYTES, "{max} bytes of {MAX_TRANSLATED_BYTES}");
-    assert!(calls as usize * each > MAX_TRANSLATED_BYTES, "all together would have more");
+    assert!(
+        calls as usize * each > MAX_TRANSLATED_BYTES,
+        "the translations of all harts would exceed the limit"
+    );
     for call in 0..calls {
         dpa.remove_runner(RunnerId::Call(call));
     }
@@ -191,7 +198,7 @@ fn program_with_thread_local_storage_is_rejected() {
     file.splice(HEAD..HEAD, [0; 56]);
     file[56] = 2;
     file[72..80].copy_from_slice(&(HEAD as u64 + 56).to_le_bytes());
-    assert!(dpa.create(1, &file, 0, 0).is_ok(), "of no type");
+    assert!(dpa.create(1, &file, 0, 0).is_ok(), "a program header of type 0");
     let mut storage = |bytes: u64| {
         file[HEAD] = 7;
         file[HEAD + 40..HEAD + 48].copy_from_slice(&bytes.to_le_bytes());
@@ -200,7 +207,7 @@ fn program_with_thread_local_storage_is_rejected() {
     let refused = storage(8);
     let Err(DpaRefusal::Program(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("thread-local variables") && why.contains("metadata"), "{why}");
-    assert_eq!(storage(0), Ok(()), "none");
+    assert_eq!(storage(0), Ok(()), "no thread-local variables");
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Foreign {
         Self { pkey, ..self }
     }
 
-    /// Sends it to a QP from the port of another.
+    /// Sends the packet to QP `to` from the port of QP `from`.
     fn send(&self, rig: &mut Rig, from: &Endpoint, to: &Endpoint, payload: &[u8]) {
         let lid = |end: &Endpoint| rig.locked.functions[end.hca].hca.ports[0].lid;
         let mut lrh = Lrh::zeroed();

@@ -1,4 +1,4 @@
-//! The removal of the objects of owners, of all kinds.
+//! Removes the objects of one or more owners, whatever the kinds of the objects.
 
 use crate::hca::kinds::KINDS;
 use crate::hca::objects::Uid;

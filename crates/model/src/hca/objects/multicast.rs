@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The QPs in each group; none is empty.
+/// The QPs in each group; a group without QPs has no entry.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: BTreeMap<[u8; 16], BTreeSet<u32>>,

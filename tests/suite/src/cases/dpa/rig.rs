@@ -57,7 +57,7 @@ impl Rig {
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }
 
-    /// The same device with another UAR.
+    /// A rig of the same device and protection domain with another UAR.
     pub(super) fn with_another_page(&self) -> Result<Arc<Self>, Stop> {
         Self::of(self.device.clone(), self.pd.clone())
     }
@@ -274,7 +274,7 @@ impl Dpa {
         self.drain_by("take")
     }
 
-    /// The same with another handler.
+    /// A thread whose event handler `name` takes the CQEs of an armed CQ in the heap.
     pub(super) fn drain_by(&self, name: &str) -> Result<Drain, Stop> {
         self.drain_as(name, false)
     }
@@ -388,7 +388,7 @@ impl Sender {
         self.object.qpn().0
     }
 
-    /// Takes it to RTS, connected to itself. `like` is a queue pair of the same port.
+    /// Takes the queue pair to RTS, connected to itself. `like` is a queue pair of the same port.
     pub(super) fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
         let address = domain.address(&like.qp, &ConnectOptions::default())?;
         let itself = PeerAddress { qpn: self.object.qpn(), ..address };

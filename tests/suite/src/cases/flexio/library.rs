@@ -77,7 +77,7 @@ fn app_name_is_limited_to_256_bytes(_: &Lab) -> Result<(), Stop> {
     let elf = app()?;
     let named = |length| App::new(&"n".repeat(length), elf.elf());
     ensure_eq!(named(MAX_NAME_LEN)?.name().len(), 256, "the longest name");
-    failed("a longer one", named(MAX_NAME_LEN + 1), "has 257 bytes, of 256 at most")
+    failed("a longer one", named(MAX_NAME_LEN + 1), "has 257 bytes; the limit is 256")
 }
 
 fn app_has_name_elf_and_symbols(_: &Lab) -> Result<(), Stop> {

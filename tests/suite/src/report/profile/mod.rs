@@ -1,4 +1,5 @@
-//! A profile of the model from a report, so that the model is the card that somebody has.
+//! Makes a profile of the model from a report, so that the model has the capabilities of the
+//! reported card.
 //!
 //! A report knows one link layer, and one or both sides of a card. What it does not know comes from
 //! the built-in profile that is closest to it (`closest`). `section` writes fields of the PRM into
@@ -26,7 +27,7 @@ use section::{Layers, device_page, dpu_page, put, section};
 
 /// Fields of the NIC vport context that belong to the card: its driver sets the others.
 const NIC_VPORT: [&str; 4] = ["min_wqe_inline_mode", "sd_group", "sd_group_size", "mtu"];
-/// The same of the HCA vport context; GUIDs, LIDs and states are those of the model.
+/// Fields of the HCA vport context that belong to the card. GUIDs, LIDs and states are the model's.
 const HCA_VPORT: [&str; 16] = [
     "sm_virt_aware",
     "has_smi",
@@ -61,7 +62,7 @@ impl Report {
 
 #[cfg(test)]
 impl Report {
-    /// The same over a certain built-in profile.
+    /// The profile of this report, as changes of the built-in profile `base`.
     pub(super) fn profile_over(&self, base: &str) -> Result<String, Stop> {
         Card::of(self)?.over(base)
     }
@@ -256,7 +257,7 @@ impl<'a> Card<'a> {
     }
 }
 
-/// A number in what the device said to a command.
+/// A number in the device's answer to a command.
 fn answer(facts: &DeviceFacts, command: &str, path: &str) -> Option<u64> {
     let query = facts.queries.iter().find(|query| query.command == command)?;
     let input = query.input.padded(0x10);

@@ -33,7 +33,7 @@ fn starts_over(role: &mut Role, end: &mut crate::Endpoint) -> Result<(), Stop> {
     meet(role, b"end")
 }
 
-/// The peer of [`starts_over`].
+/// The other role of [`starts_over`]: connects again, and finds the written bytes.
 fn is_there_again(role: &mut Role, end: &mut crate::Endpoint) -> Result<(), Stop> {
     end.qp.reset()?;
     connect(role, end, &ConnectOptions::default())?;

@@ -35,7 +35,7 @@ pub(super) fn endpoint(role: &Role) -> Result<Endpoint, Stop> {
     endpoint_of(role)
 }
 
-/// The same of any service.
+/// A queue pair of any service in RESET with a region.
 pub(super) fn endpoint_of<S: Service>(role: &Role) -> Result<Endpoint<S>, Stop> {
     Endpoint::of(role.device()?, &QpConfig::new(64, 64), BYTES)
 }

@@ -23,7 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Serves its memory at the kill point; survives it only in its last life.
+/// Serves its memory. The first process of this role is killed at the point `connected`; the next
+/// one runs to the end.
 fn lives_again(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     end.fill(0, &pattern(role.life() as u8, 4096))?;
@@ -31,7 +32,10 @@ fn lives_again(role: &mut Role) -> Result<(), Stop> {
     role.point("connected")?;
     ensure!(role.life() > 1, "the role was not killed");
     ensure_eq!(role.message()?, b"end", "message");
-    ensure!(end.bytes(0, 4096)? == pattern(role.life() as u8, 4096), "its memory has changed");
+    ensure!(
+        end.bytes(0, 4096)? == pattern(role.life() as u8, 4096),
+        "the role's memory has changed"
+    );
     Ok(())
 }
 

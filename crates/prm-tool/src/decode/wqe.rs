@@ -259,7 +259,10 @@ fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Wq
             return (service, parts);
         }
         opcode::UMR => {
-            parts.extend([WqePart::Named("umr_ctrl_segment", 48), WqePart::Named("mkey_context", 64)]);
+            parts.extend([
+                WqePart::Named("umr_ctrl_segment", 48),
+                WqePart::Named("mkey_context", 64),
+            ]);
             let after = rest.get(48 + 64..).unwrap_or_default();
             let is_inline = rest.first().is_some_and(|flags| flags & 0x80 != 0);
             if control.op_mod != 0 {

@@ -211,7 +211,7 @@ impl Player {
 }
 
 /// Writes what a message wrote. Memory that is gone needs it no more.
-fn write(state: &State, data: &Data) -> bool {
+fn write(state: &ReplayState, data: &Data) -> bool {
     if let Some(rings) = state.rings.get(&data.file) {
         rings.write(data.umem, data.offset, &data.bytes.0);
     }

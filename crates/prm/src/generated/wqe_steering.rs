@@ -459,8 +459,8 @@ structure! {
         ///
         /// Source: dpdk: mlx5dr_send_wqe.
         operation set_operation: named(TableAccessOperation(u8), 0, 4);
-        /// Place of the entry in an RTC whose entries are placed by index rather than by hash;
-        /// otherwise 0. `0x00.27:0`
+        /// Index of the entry, in an RTC that takes indices rather than hashes; otherwise 0.
+        /// `0x00.27:0`
         ///
         /// Source: dpdk: mlx5dr_send_wqe.
         direct_index set_direct_index: number(u32, 4, 28);

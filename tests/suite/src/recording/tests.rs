@@ -204,7 +204,7 @@ fn changed_wqe_is_named() {
 /// queues of a case on a busy machine may be faster than its thread.
 fn record_whole(part: &str) -> String {
     let is_whole = |text: &String| !text.contains("] unseen {");
-    let mut tries = (0..20).map(|_| record(part, LIMITS).0);
+    let mut tries = (0..400).map(|_| record(part, LIMITS).0);
     tries.find(is_whole).expect("a recording without unseen entries")
 }
 
@@ -298,7 +298,7 @@ fn case_that_reads_messages_replays_only_with_their_bytes() {
     assert!(!entries(&text).iter().any(is_data));
     assert!(!passes(&replay(&text), name));
     let whole = |limits| {
-        let mut tries = (0..20).map(|_| record(name, limits).0);
+        let mut tries = (0..400).map(|_| record(name, limits).0);
         tries.find(|text| !text.contains("] unseen {")).expect("a whole recording")
     };
     let text = whole(RecordLimits { payload: true, ..LIMITS });

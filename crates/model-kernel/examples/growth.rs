@@ -1,10 +1,11 @@
 //! How the cost of a thing grows with the number of its kind: of doorbells, registrations, objects,
 //! connections, flow rules, mappings and subscriptions.
 //!
-//! `cargo run --release -p verbless-model-kernel --example growth [ROW]` prints a line per row whose
-//! name contains ROW: the time of one with few others and with many, in microseconds, and their
-//! ratio. A time is the best of several rounds, since a round may be disturbed. `--kernel` before
-//! the row uses the kernel's first device; `verbless-model run -- growth --kernel` shows that.
+//! `cargo run --release -p verbless-model-kernel --example growth [ROW]` prints a line per row
+//! whose name contains ROW: the time of one with few others and with many, in microseconds, and
+//! their ratio. A time is the best of several rounds, since a round may be disturbed. `--kernel`
+//! before the row uses the kernel's first device; `verbless-model run -- growth --kernel` shows
+//! that.
 
 // Mappings beside which regions are registered.
 #![allow(unsafe_code)]

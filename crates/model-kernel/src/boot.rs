@@ -14,10 +14,10 @@ use verbless_prm::{
     TeardownHcaIn,
 };
 
-use super::client::PAGE;
 use super::cmd::{FunctionAccess, cmd_exec, command};
 use super::kernel::capabilities;
 use super::network::is_ipv4;
+use super::page::PAGE;
 use super::pages::SystemPage;
 
 /// The newest software interface that the kernel speaks.

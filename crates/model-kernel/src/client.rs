@@ -18,10 +18,8 @@ use verbless_model::memory::RemoteMemory;
 use super::account::{Account, Charge, Resource};
 use super::eventfds::Eventfds;
 use super::mappings::check_pin;
+use super::refused::io_errno;
 use crate::descriptor;
-
-/// Bytes of a page of the device, in page lists and UARs, whatever the size of the kernel's pages.
-pub const PAGE: u64 = 4096;
 
 /// A capability that a rule requires, with Linux's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,10 +196,6 @@ fn remote(address: u64, len: usize) -> Result<RemoteIoVec, Errno> {
     let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
     base.checked_add(len).ok_or(Errno::EFAULT)?;
     Ok(RemoteIoVec { base, len })
-}
-
-pub(super) fn io_errno(error: std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 /// Parses CapEff of `/proc/PID/status`.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use verbless_prm::{CreateEqIn, Eqe};
 
-use super::client::PAGE;
+use super::page::PAGE;
 
 /// Bytes of an EQE, which is read in words; the last one holds the owner bit.
 const EQE_BYTES: u64 = Eqe::BYTES as u64;

@@ -13,9 +13,9 @@ use verbless_model::function::{Function, Port};
 use verbless_model::memory::{Interrupts, Iommu};
 use verbless_model::{DriverHandle, Link, Profile, Side};
 
-use super::client::PAGE;
 use super::cmd::{FunctionAccess, FunctionRegisters};
 use super::network::Network;
+use super::page::PAGE;
 use super::port::{GidEntry, PortState};
 
 /// `ib_uverbs_gid_type` values.

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 
 use super::abi::{Access, AttrKind};
-use super::client::{self, Capability, Client, FileId, PAGE};
+use super::client::{self, Capability, Client, FileId};
 use super::eventfds::Eventfds;
 use super::file::File;
 use super::fwctl::Fwctl;
 use super::in_process::{InProcess, Lease};
+use super::page::PAGE;
 use verbless_model::Model;
 use verbless_model::memory::HostMemory;
 

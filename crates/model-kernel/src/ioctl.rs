@@ -8,7 +8,8 @@
 use nix::errno::Errno;
 
 use super::abi::{self, AttrKind, MethodSpec, methods};
-use super::client::{Client, PAGE};
+use super::client::Client;
+use super::page::PAGE;
 use super::refused::refused;
 use super::release::KernelRelease;
 use super::unmodelled;

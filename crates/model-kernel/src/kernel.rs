@@ -15,12 +15,12 @@ use verbless_prm::{
 };
 
 use super::boot::Booted;
-use super::client::PAGE;
 use super::clock::Clock;
 use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command, succeeds_on_dead_device};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
+use super::page::PAGE;
 use super::pages::SystemPage;
 use super::release::KernelRelease;
 use super::rules;

@@ -76,11 +76,11 @@ mod mailbox;
 mod mappings;
 mod network;
 mod numbers;
+mod page;
 mod page_lists;
 mod pages;
 mod pinned;
 mod port;
-mod procmap;
 mod refusal_log;
 mod refused;
 mod release;
@@ -112,16 +112,15 @@ pub mod remote {
     pub use crate::account::{Account, Charge, Resource, ResourcePool};
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
-        Capability, Client, DescriptorClaim, FileId, PAGE, effective_capabilities, identify,
-        numbers,
+        Capability, Client, DescriptorClaim, FileId, effective_capabilities, identify, numbers,
     };
     pub use crate::describe::{IoctlDescription, describe};
     pub use crate::eventfds::Eventfds;
     pub use crate::in_process::{DeviceFile, FwctlFile};
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
-    pub use crate::mappings::{Mappings, check_pin};
+    pub use crate::mappings::{Mappings, check_pin, procmap::mapping_from};
+    pub use crate::page::PAGE;
     pub use crate::port::{GidEntry, PortState};
-    pub use crate::procmap::mapping_from;
     pub use crate::refusal_log::{fwctl_request, log as log_refusal};
     pub use crate::uar::mmap_span;
     pub use crate::verbs::query::flags as device_flags;

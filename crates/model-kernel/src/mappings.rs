@@ -4,6 +4,8 @@
 //! The process controls the number and length of the lines, and the bytes of each name. [`Lines`]
 //! keeps one line at a time, truncates long ones, and reads a bounded number of bytes.
 
+pub(crate) mod procmap;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,8 +14,9 @@ use std::ops::Range;
 
 use nix::errno::Errno;
 
-use super::client::{PAGE, io_errno};
-use super::procmap::{self, Query};
+use self::procmap::Query;
+use super::page::PAGE;
+use super::refused::io_errno;
 use super::refused::refused;
 
 /// Bytes kept of a line of `/proc/PID/maps`: the mapping, and the start of its name.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use verbless_devx::page_size;
 
-use super::client::PAGE;
+use super::page::PAGE;
 
 /// The size of a page of the modelled kernel: a power of two from 4 KiB to 64 KiB, and not below
 /// that of this process's pages. The default is this process's.

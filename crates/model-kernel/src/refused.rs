@@ -47,3 +47,8 @@ pub(super) const NO_REGISTERS: &str =
 pub(super) fn take() -> Option<(Level, Cow<'static, str>)> {
     REASON.take()
 }
+
+/// The errno of an input or output error; EIO if it has none.
+pub(super) fn io_errno(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use verbless_prm::Opcode;
 
 use super::abi::attr;
-use super::client::PAGE;
 use super::cmd::status_to_errno;
+use super::page::PAGE;
 use super::pages::SystemPage;
 
 /// The Linux release that the modelled kernel is like. The differences are those that a client of

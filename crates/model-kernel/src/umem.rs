@@ -9,10 +9,11 @@ use verbless_prm::{CreateUmemIn, Opcode};
 use nix::errno::Errno;
 
 use super::abi::attr;
-use super::client::{Client, PAGE};
+use super::client::Client;
 use super::file::Method;
 use super::handles::Object;
 use super::mailbox::{NUMBER, inbox};
+use super::page::PAGE;
 use super::page_lists::{ListedPages, MAX_PAGES};
 use super::pages::SystemPage;
 use super::pinned::Pinned;

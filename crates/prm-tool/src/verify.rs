@@ -2,10 +2,10 @@
 //! confirm it ([`super::evidence`]).
 //!
 //! Three kinds fail it: a public description that has a field at other bits, unless
-//! `prm/evidence/divergences.toml` says why; a recording that contradicts a field ([`super::trace`],
-//! [`super::golden`], [`super::mailbox`]); and a Linux `mlx5_ifc.h` of this machine with a field at
-//! another position. If the recorded facts of a newer header agree with us, the field has moved
-//! between versions and is only listed.
+//! `prm/evidence/divergences.toml` says why; a recording that contradicts a field
+//! ([`super::trace`], [`super::golden`], [`super::mailbox`]); and a Linux `mlx5_ifc.h` of this
+//! machine with a field at another position. If the recorded facts of a newer header agree with us,
+//! the field has moved between versions and is only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

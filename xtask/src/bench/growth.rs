@@ -1,6 +1,6 @@
-//! How costs grow with numbers, measured by the model's example `growth`: a doorbell on a page of 10
-//! and of 10,000 queue pairs, a registration beside 40,000 mappings, and objects, connections, flow
-//! rules and subscriptions beside 100 and 10,000 of their kind.
+//! How costs grow with numbers, measured by the model's example `growth`: a doorbell on a page of
+//! 10 and of 10,000 queue pairs, a registration beside 40,000 mappings, and objects, connections,
+//! flow rules and subscriptions beside 100 and 10,000 of their kind.
 //!
 //! Each ratio is taken in one run of the example, so that the machine's speed has no influence. Two
 //! threads exchange the doorbells: without real-time priority, other processes decide the ratio.

@@ -1,9 +1,10 @@
 //! `cargo xtask ledger`: which fixes of other mlx5 drivers concern this one, and which test shows
 //! that it does not repeat the mistake.
 //!
-//! `tests/ledger.toml` has a row for each commit and thread. This task holds the rows to their rules (`row`)
-//! and the tests that they name to existence (`tests`), prints how many rows have which verdict,
-//! and lists rows by file or subject. `unknowns` has the questions that only a card answers.
+//! `tests/ledger.toml` has a row for each commit and thread. This task holds the rows to their
+//! rules (`row`) and the tests that they name to existence (`tests`), prints how many rows have
+//! which verdict, and lists rows by file or subject. `unknowns` has the questions that only a card
+//! answers.
 
 mod row;
 mod tests;

@@ -1,5 +1,5 @@
-//! A row of the ledger: a commit of another driver that corrects a mistake, or a thread that reports
-//! one, and its verdict.
+//! A row of the ledger: a commit of another driver that corrects a mistake, or a thread that
+//! reports one, and its verdict.
 
 use std::fmt;
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use super::super::client::{Client, PAGE};
+use super::super::client::Client;
 use super::super::kernel::Kernel;
+use super::super::page::PAGE;
 use super::super::page_lists::{ListedPages, MAX_PAGES};
 use super::super::pages::SystemPage;
 use super::super::pinned::Pinned;

@@ -326,8 +326,8 @@ impl Objects {
         result
     }
 
-    /// Changes parts of an object that held the references `before` and then hold `after`; `None` if
-    /// it does not exist. Unlike [`change`](Self::change), it does not count the object's other
+    /// Changes parts of an object that held the references `before` and then hold `after`; `None`
+    /// if it does not exist. Unlike [`change`](Self::change), it does not count the object's other
     /// references, of which there may be many.
     pub(crate) fn change_parts<K: KindEntry, T>(
         &mut self,

@@ -1,12 +1,12 @@
 //! What other descriptions say of our fields: tables of public ones ([`source`], [`table`],
 //! [`compare`]), mstflint's tables of registers, and recordings of a device and of drivers.
 //!
-//! A description agrees with a field if it has the field's bits. Two numbers say how well a field is
-//! confirmed. **Descriptions** are all that agree, without the one that the field comes from: the
-//! first of its `sources`. **Lineages** are the independent ones among them: descriptions that were
-//! copied from each other, or from one unpublished original, are one lineage, and the lineage that
-//! the field comes from does not count. The headers of Linux, rdma-core, DPDK, UCX, FreeBSD, libdpcp
-//! and iPXE are one lineage, the vendor's; so nine descriptions may be one opinion.
+//! A description agrees with a field if it has the field's bits. Two numbers say how well a field
+//! is confirmed. **Descriptions** are all that agree, without the one that the field comes from:
+//! the first of its `sources`. **Lineages** are the independent ones among them: descriptions that
+//! were copied from each other, or from one unpublished original, are one lineage, and the lineage
+//! that the field comes from does not count. The headers of Linux, rdma-core, DPDK, UCX, FreeBSD,
+//! libdpcp and iPXE are one lineage, the vendor's; so nine descriptions may be one opinion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

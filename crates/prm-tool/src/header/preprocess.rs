@@ -52,8 +52,8 @@ pub(super) fn clean(text: &str) -> Clean {
     clean
 }
 
-/// Whether the other alternative describes memory as the device sees it: DPDK pads CQEs to 128 bytes
-/// on some processors.
+/// Whether the other alternative describes memory as the device sees it: DPDK pads CQEs to 128
+/// bytes on some processors.
 fn is_excluded(condition: &str) -> bool {
     ["0", "__cplusplus", "(RTE_CACHE_LINE_SIZE == 128)"].contains(&condition)
         || condition.contains("LITTLE")

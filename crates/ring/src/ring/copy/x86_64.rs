@@ -24,7 +24,8 @@ const PAST_CACHES: usize = 4 << 20;
 /// As [`super::bytes`].
 #[inline]
 pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as promised, and the registers are the CPU's; the direction flag is clear in Rust code.
+    // SAFETY: as promised, and the registers are the CPU's; the direction flag is clear in Rust
+    // code.
     unsafe {
         if length < WIDE {
             short(from, to, length);

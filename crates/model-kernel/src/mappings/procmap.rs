@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-use super::mappings::{Mapping, Source};
+use super::{Mapping, Source};
 
 /// Bytes of the longest name that the kernel returns.
 const NAME: usize = 4096;
@@ -117,10 +117,10 @@ mod tests {
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    use super::super::mappings::Mappings;
+    use super::super::Mappings;
     use super::*;
 
-    /// What [`check_pin`](super::super::mappings::check_pin) uses of a mapping.
+    /// What [`check_pin`](super::super::check_pin) uses of a mapping.
     type Facts = (Range<u64>, [bool; 3], (u32, u32), Vec<u8>);
 
     fn facts(mapping: &Mapping<'_>) -> Facts {

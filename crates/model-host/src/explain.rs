@@ -143,7 +143,7 @@ mod tests {
             ("xyz", "is no code"),
             ("flush", "near: FLUSHED"),
             ("0x564cffff", "of this release"),
-            ("0x12345678", "are not published"),
+            ("0x12345678", "only those that public reports explain"),
             ("300", "300 (0x12c) is in no table: command status, "),
             ("0x100", "at most 8 bits; delivery status ends at 16; ibv_wc_status ends at 23"),
             ("4095", "errno ends at "),

@@ -166,6 +166,12 @@ impl Clock {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).has_updater
     }
 
+    /// Whether it continues from a time; otherwise the next page begins with the real time.
+    #[cfg(test)]
+    pub(super) fn has_time(&self) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).time.is_some()
+    }
+
     /// Updates all pages; false when there is none.
     pub(super) fn refresh(&self, kernel: &Kernel) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,6 +182,10 @@ impl Clock {
             }
         }
         inner.has_updater = !inner.pages.is_empty();
+        if !inner.has_updater {
+            // Whole wraps of the counter would be lost until the next page.
+            inner.time = None;
+        }
         inner.has_updater
     }
 }

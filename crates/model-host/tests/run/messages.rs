@@ -96,7 +96,7 @@ fn explain_describes_codes() {
     assert!(text.contains("the capabilities do not offer"), "{text}");
     assert!(text.contains("command status 0x10, BAD_QP_STATE"), "{text}");
     let (code, text) = model(&["explain", "0x12345678"]);
-    assert!(code == Some(1) && text.contains("not published"), "{text}");
+    assert!(code == Some(1) && text.contains("is in no table"), "{text}");
 }
 
 #[test]

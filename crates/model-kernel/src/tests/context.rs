@@ -189,7 +189,9 @@ fn clock_page_is_refreshed_while_mapped() {
     assert_eq!(cycles(), 7_000);
     fixture.device.cycles.store(7_001, Ordering::Relaxed);
     assert!(kernel.clock.refresh(kernel) && kernel.clock.has_updater());
+    assert!(kernel.clock.has_time());
     assert_eq!(cycles(), 7_001);
     drop(page);
     assert!(!kernel.clock.refresh(kernel) && !kernel.clock.has_updater());
+    assert!(!kernel.clock.has_time(), "wraps of the counter would be lost");
 }

@@ -61,9 +61,10 @@ pub(super) fn written(wqe: &[u8]) -> Vec<Range> {
         }
         // RDMA_READ.
         0x10 => scattered(after(2 * UNIT), u64::MAX),
-        // ATOMIC_CS, ATOMIC_FA: eight bytes at both ends.
-        0x11 | 0x12 => {
-            let here = scattered(after(3 * UNIT), 8);
+        // ATOMIC_CS, ATOMIC_FA, and with masks: eight bytes at both ends.
+        0x11 | 0x12 | 0x14 | 0x15 => {
+            let operands = if *opcode == 0x14 { 2 * UNIT } else { UNIT };
+            let here = scattered(after(2 * UNIT + operands), 8);
             here.into_iter().chain(remote.map(|it| Range { len: 8, ..it })).collect()
         }
         _ => Vec::new(),
@@ -179,6 +180,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wqe::{Class, without_data_of_wqe};
     use super::*;
 
     fn segment(count: u32, key: u32, address: u64) -> Vec<u8> {
@@ -205,6 +207,20 @@ mod tests {
         assert_eq!(of(0x0a), [], "a SEND is written by its receive");
         let inline = [&control(0x08)[..], &remote, &segment(INLINE | 7, 0, 0)].concat();
         assert_eq!(written(&inline), [Range { key: 0x301, address: 9, len: 7 }]);
+    }
+
+    #[test]
+    fn recorded_atomic_writes_at_both_ends() {
+        for (opcode, operands) in [(0x11, 16), (0x12, 16), (0x14, 32), (0x15, 16)] {
+            let control = [&[0, 0, 0, opcode][..], &[0; 12]].concat();
+            let remote = [&9_u64.to_be_bytes()[..], &[0, 0, 3, 1], &[0; 4]].concat();
+            let parts = [control, remote, vec![0x55; operands], segment(8, 0x700, 1).to_vec()];
+            let mut wqe = parts.concat();
+            without_data_of_wqe(&mut wqe, Class::Connected);
+            let ends =
+                [(0x700, 1), (0x301, 9)].map(|(key, address)| Range { key, address, len: 8 });
+            assert_eq!(written(&wqe), ends, "opcode {opcode:#x}");
+        }
     }
 
     #[test]

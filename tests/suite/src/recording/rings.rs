@@ -670,6 +670,12 @@ impl Rings {
             if bytes.len() != CQE {
                 return;
             }
+            if bytes[CQE - 1] != owner {
+                let why = "the device wrote the next round between two reads";
+                self.unseen(ring.kind, ring.number, 1, why);
+                ring.next = (ring.next + 1) & 0xff_ffff;
+                continue;
+            }
             // So do drivers void the CQEs of a queue that they reset or destroy.
             if bytes[QPN..QPN + 4] == [0xff; 4] {
                 self.unseen(ring.kind, ring.number, 1, "the program voided it between two looks");

@@ -26,8 +26,8 @@ enum Form {
     Data(usize),
     /// An Ethernet segment, then segments of data.
     Frame,
-    /// A remote address, then operands of an atomic.
-    Atomic,
+    /// A remote address, then this many bytes of operands of an atomic, then segments of data.
+    Atomic(usize),
     /// It describes memory and has no data.
     Whole,
     /// Unknown, or its headers are part of a message.
@@ -43,8 +43,10 @@ fn form(opcode: u8, class: Class) -> Form {
         }
         // RDMA_WRITE, RDMA_WRITE_IMM, RDMA_READ: a remote address.
         0x08..=0x10 if !matches!(opcode, 0x0c..=0x0f) => Form::Data(UNIT),
-        // ATOMIC_CS, ATOMIC_FA, and with masks.
-        0x11 | 0x12 | 0x14 | 0x15 => Form::Atomic,
+        // ATOMIC_CS, ATOMIC_FA, ATOMIC_MASKED_FA.
+        0x11 | 0x12 | 0x15 => Form::Atomic(UNIT),
+        // ATOMIC_MASKED_CS.
+        0x14 => Form::Atomic(2 * UNIT),
         // NOP, WAIT, UMR.
         0x00 | 0x0f | 0x25 => Form::Whole,
         _ => Form::Control,
@@ -58,7 +60,10 @@ pub(super) fn without_data_of_wqe(wqe: &mut [u8], class: Class) {
     match form(opcode, class) {
         Form::Whole => {}
         Form::Control => zero_from(wqe, UNIT),
-        Form::Atomic => zero_from(wqe, 2 * UNIT),
+        Form::Atomic(operands) => {
+            wqe.iter_mut().skip(2 * UNIT).take(operands).for_each(|byte| *byte = 0);
+            without_inline_data(wqe, 2 * UNIT + operands);
+        }
         Form::Data(headers) => without_inline_data(wqe, UNIT + headers),
         Form::Frame => {
             let Some(size) = wqe.get(INLINE_SIZE..INLINE_SIZE + 2) else { return };
@@ -121,7 +126,14 @@ mod tests {
         assert_eq!(kept(inline(0x08, 32), Class::Connected), 36);
         assert_eq!(kept(inline(0x08, 16), Class::Connected), 64, "a remote address is no data");
         assert_eq!(kept([inline(0x0a, 16), vec![0x80; 64]].concat(), Class::Datagrams), 68);
-        assert_eq!(kept(wqe(0x11), Class::Connected), 32);
+        let mut atomic = wqe(0x11);
+        without_data_of_wqe(&mut atomic, Class::Connected);
+        assert_eq!(
+            atomic[32..],
+            [[0; 16], [0x7f; 16]].concat(),
+            "operands, then a pointer to data"
+        );
+        assert_eq!(kept(wqe(0x14), Class::Connected), 32, "operands and masks");
         assert_eq!(kept(wqe(0x25), Class::Connected), 64);
         assert_eq!(kept(wqe(0x77), Class::Connected), 16);
         without_data_of_wqe(&mut [], Class::Connected);

@@ -84,7 +84,7 @@ impl Source for Query<'_> {
 /// an open `/proc/PID/maps`.
 ///
 /// # Errors
-/// ENOTTY: this system cannot answer; read the list ([`super::mappings::Mappings`]).
+/// ENOTTY: this system cannot answer; read the list ([`Mappings`](super::Mappings)).
 pub fn mapping_from(maps: &File, address: u64) -> Result<Option<(Range<u64>, bool)>, Errno> {
     let found = query(maps, address, &mut [])?;
     Ok(found.map(|found| (found.start..found.end, found.access & WRITABLE != 0)))

@@ -82,7 +82,7 @@ fn read(
         let [mut first, mut second] = [[0; PAGE as usize]; 2];
         // A record that is not at a multiple of 4 may reach into the next page.
         let length = (high - low + 4) as usize;
-        let mut read = |bytes: &mut [u8]| {
+        let read = |bytes: &mut [u8]| {
             bytes.get_mut(..length).is_some_and(|bytes| memory.read(low, bytes).is_ok())
         };
         let together = of_page.len() > 1 && read(&mut first) && read(&mut second);

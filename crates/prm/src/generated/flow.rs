@@ -1603,8 +1603,8 @@ structure! {
         return_reg_id set_return_reg_id: number(u8, 0, 4);
         /// 0 in rdma-core's tests. `0x00.27:24`
         aso_type set_aso_type: number(u8, 4, 4);
-        /// Direction of the packets of this rule. Which value is the original direction is not
-        /// public. `0x00.0`
+        /// Direction of the packets of this rule: 0 from the initiator, 1 from the responder.
+        /// `0x00.0`
         direction set_direction: flag(31);
     }
 }

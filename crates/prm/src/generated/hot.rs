@@ -1080,8 +1080,8 @@ pub struct CtrlFlags {
     pub se: bool,
     #[bits(1)]
     __: u8,
-    /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, object or RTC
-    /// that is accessed, or bits 63:32 of the MMO control, by opcode.
+    /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number in bits 31:8,
+    /// object or RTC that is accessed, or bits 63:32 of the MMO control, by opcode.
     #[inline(always)]
     pub imm: u32,
 }

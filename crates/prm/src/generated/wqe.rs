@@ -277,8 +277,9 @@ view! {
         /// Solicited: the peer's CQE raises an event on a CQ that is armed for solicited CQEs.
         /// `0x08.1`
         se set_se: flag(94);
-        /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, object or
-        /// RTC that is accessed, or bits 63:32 of the MMO control, by opcode. `0x0c`
+        /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number in bits
+        /// 31:8, object or RTC that is accessed, or bits 63:32 of the MMO control, by opcode.
+        /// `0x0c`
         imm set_imm: number(u32, 96, 32);
     }
 }

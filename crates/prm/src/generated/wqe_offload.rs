@@ -106,8 +106,8 @@ enumeration! {
 
 enumeration! {
     /// opmod of UMR, SET_PSV and GET_PSV WQEs that act on a TLS connection rather than on a key;
-    /// imm of the UMR's control segment is the TIS or TIR. Static and progress parameters have the
-    /// same codes.
+    /// bits 31:8 of imm of the UMR's control segment are the number of the TIS or TIR. Static and
+    /// progress parameters have the same codes.
     ///
     /// Source: linux: MLX5_OPC_MOD_TLS_\*_STATIC_PARAMS; linux:
     /// MLX5_OPC_MOD_TLS_\*_PROGRESS_PARAMS.
@@ -308,8 +308,9 @@ structure! {
 }
 
 structure! {
-    /// GET_PSV: writes protection signature values to memory. With opmod TIR_PROGRESS
-    /// (tls_params_op_mod) psv_index_0 is a TIR, of which the device writes tls_progress_params.
+    /// GET_PSV: writes protection signature values to memory. With opmod TIR (tls_params_op_mod)
+    /// the first of psv_index is a TIR, of which the device writes a tls_progress_segment; Linux
+    /// maps 64 bytes for it.
     ///
     /// Source: linux: struct mlx5_seg_get_psv; rdma-core: struct mlx5_seg_get_psv; freebsd:
     /// mlx5e_tls_rx_receive_progress_parameters.
@@ -318,8 +319,8 @@ structure! {
             ["linux: struct mlx5_seg_get_psv", "rdma-core: struct mlx5_seg_get_psv",
             "freebsd: mlx5e_tls_rx_receive_progress_parameters"];
         reserved: [(0, 152), (156, 4)];
-        /// Number of values, up to 4. Linux's structure has a byte, of which FreeBSD sets bits 7:4.
-        /// `0x10.7:4`
+        /// Number of values, up to 4. Linux's structure has a byte, of which Linux and FreeBSD set
+        /// bits 7:4. `0x10.7:4`
         num_psv set_num_psv: number(u8, 152, 4);
         /// Key of the memory. `0x14`
         l_key set_l_key: number(u32, 160, 32);
@@ -382,9 +383,10 @@ structure! {
         sources:
             ["linux: drivers/net/ethernet/mellanox/mlx5/core/en_accel/ipsec_rxtx.h \
             MLX5_IPSEC_METADATA_*"];
-        reserved: [(1, 1)];
-        /// The packet passed a rule that decrypts. `0x00.31`
-        marker set_marker: flag(0);
+        reserved: [];
+        /// 2: the packet passed a rule that decrypts; MACsec's rules write 1 and PSP's 3, which
+        /// have other fields below. Before it had PSP, Linux looked at bit 31 alone. `0x00.31:30`
+        marker set_marker: number(u8, 0, 2);
         /// 0: decrypted and authenticated; otherwise why not. `0x00.29:24`
         syndrome set_syndrome: number(u8, 2, 6);
         /// Number of the IPsec object. `0x00.23:0`
@@ -577,7 +579,8 @@ structure! {
         subset_id_0 set_subset_id_0: number(u16, 4, 12);
         /// Second group of rules; 0 for none. `0x00.11:0`
         subset_id_1 set_subset_id_1: number(u16, 20, 12);
-        /// 1: report the matches of high priority first; 2: stop at the first match. `0x04.31:28`
+        /// 1: report at most one match, that of the lowest rule, then of the lowest start, then the
+        /// shortest; 2: stop at the first match. `0x04.31:28`
         ctrl set_ctrl: number(u8, 32, 4);
         /// Third group of rules; 0 for none. `0x04.27:16`
         subset_id_2 set_subset_id_2: number(u16, 36, 12);

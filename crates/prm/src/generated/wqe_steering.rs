@@ -7,7 +7,8 @@ use crate::macros::prelude::*;
 
 enumeration! {
     /// opmod of an ACCESS_ASO WQE: the kind of object in imm of the control segment, and so the
-    /// layout of its 64 bytes of state.
+    /// layout of its 64 bytes of state. Flow counters have a code of the device's choice:
+    /// hca_cap.flow_access_aso_opc_mod.
     ///
     /// Source: dpdk: mlx5_prm.h enum mlx5_access_aso_opc_mod; linux: MLX5_ACCESS_ASO_OPC_MOD_\*.
     pub struct AsoOpMod(pub u8) = "aso_op_mod", 8 bits {
@@ -209,7 +210,9 @@ structure! {
 
 structure! {
     /// A flow meter of aso_meter_data: flow_meter_parameters with the state of its buckets. Rates
-    /// and bursts are as explained there. DPDK writes no tokens: the device fills the buckets.
+    /// and bursts are as explained there. The device fills the buckets; DPDK's quotas write
+    /// c_tokens and e_tokens, with e_tokens -1 for no excess bucket, and read them back as signed
+    /// numbers.
     ///
     /// Source: dpdk: struct mlx5_aso_mtr_dseg.
     AsoMeter, AsoMeterLayout, 0x20 bytes = "aso_meter" {
@@ -356,7 +359,7 @@ structure! {
         state set_state: named(ConnTrackState(u8), 481, 3);
         /// Do not move the state: the connection is not tracked at present. `0x3c.27`
         freeze_track set_freeze_track: flag(484);
-        /// Packets of both directions were seen after the handshake. `0x3c.14`
+        /// An ACK was seen after the connection was established (DPDK: live_connection). `0x3c.14`
         connection_assured set_connection_assured: flag(497);
         /// Both sides announced selective ACKs. `0x3c.13`
         sack_permitted set_sack_permitted: flag(498);

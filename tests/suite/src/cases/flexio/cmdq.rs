@@ -92,7 +92,7 @@ fn full_pending_queue_rejects_task(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn task_beyond_depth_times_out_alone(lab: &Lab) -> Result<(), Stop> {
-    let timeout = Duration::from_millis(100);
+    let timeout = Duration::from_millis(250);
     let rig = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
     let config = CmdqConfig { log_depth: 1, ..CmdqConfig::default() };
     let mut queue = Cmdq::create(&rig.process, &config)?;

@@ -636,7 +636,7 @@ fn deprecated_names_create_default_stream(lab: &Lab) -> Result<(), Stop> {
     let wrong = deprecated::print_init(process, &other, 4 << 10, seen.output(), false);
     failed("the UAR of another process", wrong, "of another process")?;
     let extra = deprecated::log_dev_init(process, &MsgStreamConfig::new("extra"), seen.output());
-    failed("another stream than the default one", extra, "not the default stream")?;
+    failed("another stream than the default one", extra, "creates only the default stream")?;
     let config = MsgStreamConfig::default_stream();
     let stream = deprecated::log_dev_init(process, &config, seen.output())?;
     process.call(says(), (6,))?;

@@ -29,7 +29,7 @@ const ROWS: [(&str, f64); 10] = [
 ];
 /// Maximum number of runs: the example runs again while a row is out of bound, as times depend on
 /// the machine's other work. The best ratio of a row in any run counts.
-const RUNS: u32 = 5;
+const RUNS: u32 = 10;
 
 /// Measures, prints the rows and counts them.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {

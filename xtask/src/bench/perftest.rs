@@ -7,8 +7,8 @@ use super::tally::Tally;
 use crate::run::{model, on_the_path, program};
 use crate::workspace::Result;
 
-/// Rounds until ours reaches the bound, at most. A rate depends on the machine's load, so the best of
-/// each counts.
+/// Maximum number of rounds: the first in which ours reaches the bound is the last. A rate depends
+/// on the machine's load, so the best of each counts.
 const ROUNDS: usize = 4;
 /// How much less than perftest's rate ours may be after all rounds, at least. Where the model is
 /// the limit, as for long messages, both are equal but for the load: 0.91 to 1.04 were measured.

@@ -233,7 +233,7 @@ fn record_keeps_facts_and_origin() {
 }
 
 #[test]
-fn recorded_tables_name_their_origin_and_have_every_named_structure() {
+fn recorded_tables_match_their_source_entries() {
     let description = Description::load(&root()).unwrap();
     let readme = std::fs::read_to_string(root().join("prm/evidence/README.md")).unwrap();
     for source in SOURCES {

@@ -202,9 +202,9 @@ fn changed_wqe_is_named() {
 
 /// A recording of the cases whose names contain `part`, of which the recorder has seen all: the
 /// queues of a case on a busy machine may be faster than its thread.
-fn record_whole(part: &str) -> String {
+fn record_whole(part: &str, limits: RecordLimits) -> String {
     let is_whole = |text: &String| !text.contains("] unseen {");
-    let mut tries = (0..400).map(|_| record(part, LIMITS).0);
+    let mut tries = (0..400).map(|_| record(part, limits).0);
     tries.find(is_whole).expect("a recording without unseen entries")
 }
 
@@ -221,7 +221,7 @@ fn passes(ended: &[(String, Outcome)], name: &str) -> bool {
 
 #[test]
 fn events_replay_once_their_cq_is_armed() {
-    let text = record_whole("events::cq_reports_once_per_arm");
+    let text = record_whole("events::cq_reports_once_per_arm", LIMITS);
     let arms: Vec<_> = entries(&text)
         .iter()
         .filter_map(|it| match it {
@@ -237,7 +237,7 @@ fn events_replay_once_their_cq_is_armed() {
 
 #[test]
 fn event_that_is_missing_is_missed() {
-    let text = record_whole("events::cq_reports_once_per_arm");
+    let text = record_whole("events::cq_reports_once_per_arm", LIMITS);
     let is_kept = |line: &&str| !line.contains("] event {");
     let without: String = text.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
     assert!(!passes(&replay(&without), "events::"));
@@ -246,14 +246,14 @@ fn event_that_is_missing_is_missed() {
 #[test]
 fn async_queries_replay_with_their_answers() {
     let name = "events::async_query_answers_through_its_channel";
-    let ended = replay(&record_whole(name));
+    let ended = replay(&record_whole(name, LIMITS));
     assert!(passes(&ended, name), "{ended:#?}");
 }
 
 #[test]
 fn receives_of_an_srq_replay_by_their_place_in_the_list() {
     let name = "srq::full_srq_rejects_until_completion";
-    let text = record_whole(name);
+    let text = record_whole(name, LIMITS);
     let indexes: Vec<_> = entries(&text)
         .iter()
         .filter_map(|it| match it {
@@ -280,7 +280,7 @@ fn receives_of_an_srq_replay_by_their_place_in_the_list() {
 #[test]
 fn queues_of_frames_replay_without_the_frames() {
     let name = "frames::self_loopback_is_off_unless_enabled";
-    let text = record_whole(name);
+    let text = record_whole(name, LIMITS);
     let entries = entries(&text);
     for queue in ["sq", "rq"] {
         let is_of = |it: &&Entry| matches!(it, Entry::Wqe(wqe) if wqe.queue == queue);
@@ -294,14 +294,10 @@ fn queues_of_frames_replay_without_the_frames() {
 fn case_that_reads_messages_replays_only_with_their_bytes() {
     let name = "srq::message_is_scattered_over_receive_sges";
     let is_data = |it: &Entry| matches!(it, Entry::Data(_));
-    let text = record_whole(name);
+    let text = record_whole(name, LIMITS);
     assert!(!entries(&text).iter().any(is_data));
     assert!(!passes(&replay(&text), name));
-    let whole = |limits| {
-        let mut tries = (0..400).map(|_| record(name, limits).0);
-        tries.find(|text| !text.contains("] unseen {")).expect("a whole recording")
-    };
-    let text = whole(RecordLimits { payload: true, ..LIMITS });
+    let text = record_whole(name, RecordLimits { payload: true, ..LIMITS });
     assert!(entries(&text).iter().any(is_data));
     let ended = replay(&text);
     assert!(passes(&ended, name), "{ended:#?}");
